@@ -1,0 +1,14 @@
+//! Time, sequence numbers, seeds and limits: the words every other crate uses.
+//!
+//! Never does I/O, never reads a clock, never allocates.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod limits;
+mod seed;
+mod seq;
+mod time;
+
+pub use seed::Seed;
+pub use seq::SeqNumber;
+pub use time::{Duration, Instant};

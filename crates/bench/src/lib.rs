@@ -1,0 +1,1 @@
+//! Towpath: every measurement, with its peers.
