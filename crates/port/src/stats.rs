@@ -1,0 +1,106 @@
+//! What a port has done so far.
+
+/// Why a port dropped a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(usize)]
+pub enum DropCause {
+    /// Received with offload metadata that contradicts the frame (a bad virtio header).
+    Malformed,
+    /// Received, longer than the batch's buffers.
+    Oversized,
+    /// To be sent, but empty, too long, or with an offload that the port does not have.
+    Unsendable,
+    /// To be sent, but the device refused it: link down, no memory.
+    Device,
+    /// The fault injector lost it.
+    Injected,
+}
+
+impl DropCause {
+    /// All causes, in the order of their counters.
+    pub const ALL: [Self; 5] =
+        [Self::Malformed, Self::Oversized, Self::Unsendable, Self::Device, Self::Injected];
+
+    /// The name used in statistics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Oversized => "oversized",
+            Self::Unsendable => "unsendable",
+            Self::Device => "device",
+            Self::Injected => "injected",
+        }
+    }
+}
+
+/// Dropped packets by cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Drops([u64; DropCause::ALL.len()]);
+
+impl Drops {
+    /// One more packet dropped for `cause`.
+    #[inline]
+    pub fn count(&mut self, cause: DropCause) {
+        self.0[cause as usize] += 1;
+    }
+
+    /// Packets dropped for `cause`.
+    #[must_use]
+    pub fn of(&self, cause: DropCause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    /// Packets dropped for any cause.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Every cause with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (DropCause, u64)> + '_ {
+        DropCause::ALL.iter().map(|&cause| (cause, self.of(cause)))
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+        self
+    }
+}
+
+/// Counters of one port since it was opened. A super-frame is one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Packets handed to the fast path.
+    pub received_packets: u64,
+    /// Bytes of these frames.
+    pub received_bytes: u64,
+    /// Packets the device took.
+    pub sent_packets: u64,
+    /// Bytes of these frames.
+    pub sent_bytes: u64,
+    /// Times `reserve` had no room.
+    pub sent_full: u64,
+    /// System calls made for packets and wake-ups.
+    pub system_calls: u64,
+    /// Packets dropped, by cause.
+    pub drops: Drops,
+}
+
+impl Stats {
+    /// Counts a received frame of `bytes`.
+    #[inline]
+    pub fn count_received(&mut self, bytes: usize) {
+        self.received_packets += 1;
+        self.received_bytes += bytes as u64;
+    }
+
+    /// Counts a sent frame of `bytes`.
+    #[inline]
+    pub fn count_sent(&mut self, bytes: usize) {
+        self.sent_packets += 1;
+        self.sent_bytes += bytes as u64;
+    }
+}
