@@ -1,0 +1,149 @@
+//! The dependency law: which crate may need which.
+//!
+//! The fast path and the slow path meet only in `flow` and `queue`; neither knows a backend of `port`; the
+//! application's side (`socket`, `preload`) and the service's side meet only in `base`, `shm`, `queue` and `control`.
+//! What a crate needs only for its tests is its own business.
+
+use crate::workspace::Package;
+
+/// What a crate may need.
+enum May {
+    /// These crates of the workspace and no other.
+    Need(&'static [&'static str]),
+    /// Any: it measures or drives them all and nothing but the command line needs it.
+    NeedAny,
+}
+
+/// One line for each crate of the workspace.
+const LAW: &[(&str, May)] = &[
+    ("base", May::Need(&[])),
+    ("wire", May::Need(&["base"])),
+    ("port", May::Need(&["base", "wire"])),
+    ("port-memory", May::Need(&["base", "port", "wire"])),
+    ("port-tap", May::Need(&["base", "port", "wire"])),
+    ("shm", May::Need(&["base"])),
+    ("queue", May::Need(&["base", "shm"])),
+    ("congestion", May::Need(&["base"])),
+    ("flow", May::Need(&["base", "wire", "shm", "queue", "congestion"])),
+    ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
+    ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
+    ("control", May::Need(&["base", "shm"])),
+    ("socket", May::Need(&["base", "shm", "queue", "control"])),
+    ("preload", May::Need(&["base", "socket"])),
+    ("service", May::Need(SERVICE)),
+    ("towpath", May::Need(&["base", "control", "service", "bench"])),
+    ("bench", May::NeedAny),
+    ("xtask", May::Need(&[])),
+];
+
+/// The service puts the parts together: everything of its own side, nothing of the application's.
+const SERVICE: &[&str] = &[
+    "base",
+    "wire",
+    "port",
+    "port-memory",
+    "port-tap",
+    "shm",
+    "queue",
+    "congestion",
+    "flow",
+    "fastpath",
+    "slowpath",
+    "control",
+];
+
+/// Where somebody who wants to change the law has to look.
+const HERE: &str = "crates/xtask/src/law.rs";
+
+/// Every breach of the law, and every crate that the table does not know or knows in vain.
+pub fn check(packages: &[Package]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for package in packages {
+        let Some((_, may)) = LAW.iter().find(|(noun, _)| *noun == package.noun) else {
+            findings.push(format!(
+                "{}/Cargo.toml: dependency law: crate `{}` is not in the table; say in {HERE} what it may need",
+                package.folder, package.noun
+            ));
+            continue;
+        };
+        let May::Need(allowed) = may else { continue };
+        for need in package.needs.iter().filter(|need| !allowed.contains(&need.as_str())) {
+            findings.push(format!(
+                "{}/Cargo.toml: dependency law: `{}` must not need `{need}` (it may need: {}); move the shared part \
+                 below both, or make it a dev-dependency",
+                package.folder,
+                package.noun,
+                if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") }
+            ));
+        }
+    }
+    for (noun, _) in LAW {
+        if !packages.iter().any(|package| package.noun == *noun) {
+            findings.push(format!("{HERE}: dependency law: there is no crate `{noun}`; remove its line"));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{LAW, May, check};
+    use crate::workspace::Package;
+
+    fn reach(noun: &'static str, seen: &mut BTreeSet<&'static str>) {
+        let (_, may) =
+            LAW.iter().find(|(n, _)| *n == noun).expect("the table names only crates it has a line for");
+        let May::Need(allowed) = may else { return };
+        for need in *allowed {
+            if seen.insert(need) {
+                reach(need, seen);
+            }
+        }
+    }
+
+    fn may_reach(from: &'static str, to: &str) -> bool {
+        let mut seen = BTreeSet::new();
+        reach(from, &mut seen);
+        seen.contains(to)
+    }
+
+    #[test]
+    fn fast_and_slow_path_meet_only_below_both() {
+        for (one, other) in [("fastpath", "slowpath"), ("slowpath", "fastpath")] {
+            for forbidden in [other, "port-memory", "port-tap", "service", "socket", "preload", "bench"] {
+                assert!(!may_reach(one, forbidden), "{one} could reach {forbidden}");
+            }
+        }
+        assert!(!may_reach("fastpath", "control"));
+    }
+
+    #[test]
+    fn application_never_reaches_the_stack() {
+        for forbidden in ["flow", "fastpath", "slowpath", "port", "wire", "service", "congestion"] {
+            assert!(!may_reach("preload", forbidden), "preload could reach {forbidden}");
+        }
+    }
+
+    #[test]
+    fn law_has_no_circle() {
+        for (noun, _) in LAW {
+            assert!(!may_reach(noun, noun), "{noun} could need itself");
+        }
+    }
+
+    #[test]
+    fn breach_and_unknown_crate_are_found() {
+        let package = |noun: &str, needs: &[&str]| Package {
+            noun: noun.to_owned(),
+            needs: needs.iter().map(|need| (*need).to_owned()).collect(),
+            folder: format!("crates/{noun}"),
+            target_roots: Vec::new(),
+        };
+        let findings = check(&[package("fastpath", &["base", "slowpath"]), package("novelty", &[])]);
+        assert!(findings.iter().any(|f| f.contains("`fastpath` must not need `slowpath`")));
+        assert!(findings.iter().any(|f| f.contains("crate `novelty` is not in the table")));
+        assert!(findings.iter().any(|f| f.contains("there is no crate `wire`")));
+    }
+}

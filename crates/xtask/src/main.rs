@@ -1,0 +1,77 @@
+//! `cargo xtask`: the chores of the repository.
+//!
+//! Never part of the product: no other crate depends on this one, and it depends on none of them.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a command-line tool answers on standard output")]
+
+mod cfg;
+mod law;
+mod manual;
+mod report;
+mod rules;
+mod source;
+#[cfg(test)]
+mod tests;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  tidy             check the dependency law, where unsafe and clocks may be, and the shape of the files
+  report FILE...   turn results of `towpath bench NAME --json` into one page of Markdown";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["tidy"] => run_tidy(),
+        ["report", files @ ..] if !files.is_empty() => report::print(files),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_tidy() -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::load(&root())?;
+    let findings = tidy(&workspace)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if findings.is_empty() {
+        println!("tidy: {} packages and {} files in order", workspace.packages.len(), workspace.files.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("tidy: {} findings", findings.len());
+    Ok(ExitCode::FAILURE)
+}
+
+/// Everything that is out of order, one line each, in the order of the checks.
+fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let mut findings = law::check(&workspace.packages);
+    let sources = rules::read_sources(workspace)?;
+    findings.extend(rules::check(workspace, &sources));
+    findings.extend(manual::check(workspace, &sources)?);
+    Ok(findings)
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}

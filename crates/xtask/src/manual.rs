@@ -1,0 +1,83 @@
+//! ARCHITECTURE.md's list of the files that may contain `unsafe`, held against the files that do.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context;
+
+use crate::rules::is_inside;
+use crate::source::{Source, line_of, occurrences};
+use crate::workspace::Workspace;
+
+const MANUAL: &str = "ARCHITECTURE.md";
+const BEGIN: &str = "<!-- unsafe-files:begin -->";
+const END: &str = "<!-- unsafe-files:end -->";
+
+/// Every file with `unsafe` that is not listed, every line of the list in vain, every crate that should forbid it.
+///
+/// # Errors
+/// When the list exists and cannot be read.
+pub fn check(workspace: &Workspace, sources: &[Source]) -> anyhow::Result<Vec<String>> {
+    let path = workspace.root.join(MANUAL);
+    if !path.exists() {
+        return Ok(vec![format!(
+            "{MANUAL}: unsafe files: the page is missing; it lists them between {BEGIN} and {END}"
+        )]);
+    }
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {MANUAL}"))?;
+    Ok(match listed_files(&text) {
+        Some(listed) => compare(workspace, sources, &listed),
+        None => vec![format!("{MANUAL}: unsafe files: no list between {BEGIN} and {END}")],
+    })
+}
+
+/// The paths of the bullet list between the markers: `- crates/shm/src/map.rs: why`.
+pub fn listed_files(manual: &str) -> Option<BTreeSet<String>> {
+    let (_, after) = manual.split_once(BEGIN)?;
+    let (list, _) = after.split_once(END)?;
+    let path = |line: &str| {
+        let item = line.trim().strip_prefix("- ").or_else(|| line.trim().strip_prefix("* "))?.trim_start();
+        let path = match item.strip_prefix('`') {
+            Some(quoted) => quoted.split('`').next(),
+            None => item.split([' ', ':']).next(),
+        };
+        path.map(str::to_owned)
+    };
+    Some(list.lines().filter_map(path).collect())
+}
+
+fn compare(workspace: &Workspace, sources: &[Source], listed: &BTreeSet<String>) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut with_unsafe = BTreeSet::new();
+    for source in sources {
+        let Some(at) = occurrences(&source.code, "unsafe").next() else { continue };
+        with_unsafe.insert(source.path.as_str());
+        if !listed.contains(&source.path) {
+            findings.push(format!(
+                "{}:{}: unsafe files: `unsafe` in a file that {MANUAL} does not list; write it without, or list it there",
+                source.path,
+                line_of(&source.code, at)
+            ));
+        }
+    }
+    for path in listed.iter().filter(|path| !with_unsafe.contains(path.as_str())) {
+        findings.push(format!(
+            "{MANUAL}: unsafe files: `{path}` has no `unsafe` or does not exist; remove its line"
+        ));
+    }
+    for package in &workspace.packages {
+        let product = format!("{}/src", package.folder);
+        if listed.iter().any(|path| is_inside(path, &product)) {
+            continue;
+        }
+        for root in &package.target_roots {
+            let source = sources.iter().find(|source| source.path == *root);
+            if source.is_some_and(|source| !source.code.contains("#![forbid(unsafe_code)]")) {
+                findings.push(format!(
+                    "{root}:1: unsafe files: crate `{}` has no listed file; add #![forbid(unsafe_code)]",
+                    package.noun
+                ));
+            }
+        }
+    }
+    findings
+}

@@ -1,0 +1,152 @@
+//! What may stand in which file: clocks, length, and what the packet path must never do.
+
+use anyhow::Context;
+
+use crate::source::{SETUP_MARKER, Source, line_of, occurrences};
+use crate::workspace::Workspace;
+
+/// Where a file stops (STYLE: aim for 100-400 lines).
+const LINES_MAX: usize = 600;
+
+/// Crates that may read a clock: the service and the application's side, which wait, and the tools.
+const CLOCK_CRATES: [&str; 7] = ["service", "preload", "socket", "bench", "towpath", "xtask", "fuzz"];
+const CLOCKS: [&str; 6] =
+    ["Instant::now", "SystemTime::now", "clock_gettime", "gettimeofday", "_rdtsc", "__rdtscp"];
+
+/// Crates whose code runs for packets: nothing there allocates, waits for a lock, starts a thread or prints.
+const PACKET_CRATES: [&str; 3] = ["fastpath", "flow", "queue"];
+/// Files of these crates that run only at start.
+const SETUP_FILES: [&str; 2] = ["setup.rs", "pool.rs"];
+/// What the packet path must not say, and what to do instead.
+const PACKET_PATH: [(&str, &str); 21] = [
+    ("std::thread", THREADS),
+    ("thread::spawn", THREADS),
+    ("thread::sleep", THREADS),
+    ("thread::park", THREADS),
+    ("thread::yield_now", THREADS),
+    ("Mutex", LOCKS),
+    ("RwLock", LOCKS),
+    ("Condvar", LOCKS),
+    ("Box::new", ALLOCATION),
+    ("Rc::new", ALLOCATION),
+    ("Arc::new", ALLOCATION),
+    ("Vec::", ALLOCATION),
+    ("vec!", ALLOCATION),
+    ("String::", ALLOCATION),
+    (".to_vec(", ALLOCATION),
+    (".to_string(", ALLOCATION),
+    ("format!", ALLOCATION),
+    ("println!", PRINTING),
+    ("print!", PRINTING),
+    ("eprintln!", PRINTING),
+    ("eprint!", PRINTING),
+];
+const THREADS: &str = "threads belong to `service`; take what it computed as an argument";
+const LOCKS: &str = "no blocking lock here; use a ring, an atomic, or try-lock and forward";
+const ALLOCATION: &str = "allocate at start and borrow from a pool";
+const PRINTING: &str = "count it or hand out an event; `service` prints";
+
+/// Reads and blanks every Rust file of the workspace.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn read_sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
+    let read = |path: &String| {
+        let text = std::fs::read_to_string(workspace.root.join(path))
+            .with_context(|| format!("cannot read {path}"))?;
+        Ok(Source::new(path, &text))
+    };
+    workspace.files.iter().map(read).collect()
+}
+
+/// Every breach of the rules for single files.
+pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
+    let test_folders = test_module_paths(sources);
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| !is_test_file(&source.path, &test_folders)) {
+        let noun = noun_of(workspace, &source.path);
+        findings.extend(check_length(source));
+        if !CLOCK_CRATES.contains(&noun) {
+            findings.extend(check_clocks(source));
+        }
+        if PACKET_CRATES.contains(&noun) && !is_setup_file(&source.path) {
+            findings.extend(check_packet_path(source));
+        }
+    }
+    findings
+}
+
+fn check_length(source: &Source) -> Option<String> {
+    (source.lines > LINES_MAX).then(|| {
+        format!(
+            "{}:{LINES_MAX}: length: {} lines, the limit is {LINES_MAX}; a file is one noun: split it, or move its \
+             tests to a tests.rs",
+            source.path, source.lines
+        )
+    })
+}
+
+fn check_clocks(source: &Source) -> Vec<String> {
+    let advice = "this crate reads no clock; take `now` as an argument";
+    let hits =
+        CLOCKS.iter().flat_map(|clock| occurrences(&source.product, clock).map(move |at| (at, *clock)));
+    hits.map(|(at, clock)| finding(source, &source.product, at, "clock", clock, advice)).collect()
+}
+
+fn check_packet_path(source: &Source) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (pattern, advice) in PACKET_PATH {
+        for at in occurrences(&source.hot, pattern) {
+            let advice = format!(
+                "{advice}; if it runs only at start, write `{}why` above the item or move it to setup.rs",
+                SETUP_MARKER
+            );
+            findings.push(finding(source, &source.hot, at, "packet path", pattern, &advice));
+        }
+    }
+    findings
+}
+
+fn finding(source: &Source, text: &str, at: usize, rule: &str, pattern: &str, advice: &str) -> String {
+    format!("{}:{}: {rule}: `{pattern}`: {advice}", source.path, line_of(text, at))
+}
+
+/// The crate a file belongs to; the first folder for files outside every package.
+fn noun_of<'a>(workspace: &'a Workspace, path: &'a str) -> &'a str {
+    let package = workspace.packages.iter().find(|package| is_inside(path, &package.folder));
+    package.map_or_else(|| path.split('/').next().unwrap_or(path), |package| &package.noun)
+}
+
+/// True when `path` is a file below `folder`.
+pub fn is_inside(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn is_setup_file(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| SETUP_FILES.contains(&name))
+}
+
+/// Files that no product contains: by their name, or declared behind a test-only condition.
+fn is_test_file(path: &str, test_modules: &[String]) -> bool {
+    let mut folders: Vec<&str> = path.split('/').collect();
+    let name = folders.pop();
+    name == Some("tests.rs")
+        || folders.iter().any(|folder| matches!(*folder, "tests" | "benches"))
+        || test_modules
+            .iter()
+            .any(|module| path.strip_suffix(".rs") == Some(module) || is_inside(path, module))
+}
+
+/// Paths, without `.rs`, of the modules that `#[cfg(test)] mod name;` declares.
+fn test_module_paths(sources: &[Source]) -> Vec<String> {
+    let mut paths = Vec::new();
+    for source in sources {
+        let Some((folder, file)) = source.path.rsplit_once('/') else { continue };
+        let children = match file {
+            "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
+            _ => source.path.trim_end_matches(".rs").to_owned(),
+        };
+        paths.extend(source.test_modules.iter().map(|name| format!("{children}/{name}")));
+    }
+    paths
+}
