@@ -12,12 +12,27 @@
 
 mod batch;
 mod capabilities;
+mod checksum;
+mod faults;
+mod headers;
 mod packet;
+mod pcap;
 mod port;
+mod segment;
+mod staged;
 mod stats;
+mod tracer;
 
 pub use batch::Batch;
 pub use capabilities::Capabilities;
+pub use checksum::complete_checksum;
+pub use faults::{FaultCounts, FaultRates, Faults};
 pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta};
+pub use pcap::Pcap;
 pub use port::{Port, Wait};
+pub use segment::{SegmentError, Segmenter};
 pub use stats::{DropCause, Drops, Stats};
+pub use tracer::{Direction, Line, Tracer};
+
+#[cfg(test)]
+mod fixture;
