@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md's list of the files that may contain `unsafe`, held against the files that do.
+//! What the pages say, held against the tree: ARCHITECTURE.md's list of the files that may contain `unsafe`, and the
+//! reasons for dependencies.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +7,46 @@ use anyhow::Context;
 
 use crate::rules::is_inside;
 use crate::source::{Source, line_of, occurrences};
-use crate::workspace::Workspace;
+use crate::workspace::{Package, Workspace};
 
 const MANUAL: &str = "ARCHITECTURE.md";
+const DEPENDENCIES: &str = "docs/dependencies.md";
 const BEGIN: &str = "<!-- unsafe-files:begin -->";
 const END: &str = "<!-- unsafe-files:end -->";
 
-/// Every file with `unsafe` that is not listed, every line of the list in vain, every crate that should forbid it.
+/// Every file with `unsafe` that is not listed, every line of the list in vain, every crate that should forbid it, every
+/// dependency without a reason.
 ///
 /// # Errors
-/// When the list exists and cannot be read.
+/// When a page exists and cannot be read.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> anyhow::Result<Vec<String>> {
-    let path = workspace.root.join(MANUAL);
-    if !path.exists() {
-        return Ok(vec![format!(
+    let mut findings = match read(workspace, MANUAL)?.as_deref().map(listed_files) {
+        Some(Some(listed)) => compare(workspace, sources, &listed),
+        Some(None) => vec![format!("{MANUAL}: unsafe files: no list between {BEGIN} and {END}")],
+        None => vec![format!(
             "{MANUAL}: unsafe files: the page is missing; it lists them between {BEGIN} and {END}"
-        )]);
+        )],
+    };
+    findings
+        .extend(check_dependencies(&workspace.packages, &read(workspace, DEPENDENCIES)?.unwrap_or_default()));
+    Ok(findings)
+}
+
+/// The text of a page; none when there is no such page.
+fn read(workspace: &Workspace, page: &str) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(workspace.root.join(page)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {page}")),
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {MANUAL}"))?;
-    Ok(match listed_files(&text) {
-        Some(listed) => compare(workspace, sources, &listed),
-        None => vec![format!("{MANUAL}: unsafe files: no list between {BEGIN} and {END}")],
-    })
+}
+
+/// Every crate from outside that `page` does not name in backquotes.
+pub fn check_dependencies(packages: &[Package], page: &str) -> Vec<String> {
+    let borrowed: BTreeSet<&String> = packages.iter().flat_map(|package| &package.borrows).collect();
+    let unexplained = borrowed.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
+    let advice = "say what it does for us and what we would write without it";
+    unexplained.map(|name| format!("{DEPENDENCIES}: dependencies: `{name}` is not there; {advice}")).collect()
 }
 
 /// The paths of the bullet list between the markers: `- crates/shm/src/map.rs: why`.

@@ -25,6 +25,8 @@ pub struct Package {
     pub noun: String,
     /// Nouns of the workspace packages that it needs to build (so not for its tests), sorted.
     pub needs: Vec<String>,
+    /// Crates from outside that it names, for whatever purpose.
+    pub borrows: Vec<String>,
     /// The folder, relative to the root.
     pub folder: String,
     /// Root files of its library and programs, relative to the root.
@@ -71,12 +73,15 @@ fn parse_metadata(root: &Path, metadata: &Value) -> anyhow::Result<Vec<Package>>
 }
 
 fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
-    let mut needs = Vec::new();
+    let (mut needs, mut borrows) = (Vec::new(), Vec::new());
     for dependency in array(package, "dependencies")? {
         let is_ours = dependency.get("path").is_some_and(Value::is_string);
         let is_for_tests = dependency.get("kind").and_then(Value::as_str) == Some("dev");
-        if is_ours && !is_for_tests {
-            needs.push(noun(text(dependency, "name")?));
+        let name = text(dependency, "name")?;
+        if !is_ours {
+            borrows.push(name.to_owned());
+        } else if !is_for_tests {
+            needs.push(noun(name));
         }
     }
     needs.sort();
@@ -93,7 +98,13 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
             target_roots.push(relative(root, Path::new(text(target, "src_path")?))?);
         }
     }
-    Ok(Package { noun: noun(text(package, "name")?), needs, folder: relative(root, folder)?, target_roots })
+    Ok(Package {
+        noun: noun(text(package, "name")?),
+        needs,
+        borrows,
+        folder: relative(root, folder)?,
+        target_roots,
+    })
 }
 
 fn noun(package_name: &str) -> String {
