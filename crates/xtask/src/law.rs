@@ -138,6 +138,7 @@ mod tests {
         let package = |noun: &str, needs: &[&str]| Package {
             noun: noun.to_owned(),
             needs: needs.iter().map(|need| (*need).to_owned()).collect(),
+            borrows: Vec::new(),
             folder: format!("crates/{noun}"),
             target_roots: Vec::new(),
         };

@@ -59,7 +59,7 @@ fn run_tidy() -> anyhow::Result<ExitCode> {
         println!("tidy: {} packages and {} files in order", workspace.packages.len(), workspace.files.len());
         return Ok(ExitCode::SUCCESS);
     }
-    println!("tidy: {} findings", findings.len());
+    println!("tidy: {} to put right", findings.len());
     Ok(ExitCode::FAILURE)
 }
 

@@ -61,9 +61,9 @@ pub fn read_sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
 
 /// Every breach of the rules for single files.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
-    let test_folders = test_module_paths(sources);
+    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
     let mut findings = Vec::new();
-    for source in sources.iter().filter(|source| !is_test_file(&source.path, &test_folders)) {
+    for source in sources.iter().filter(|source| !is_test_file(&source.path, &test_modules)) {
         let noun = noun_of(workspace, &source.path);
         findings.extend(check_length(source));
         if !CLOCK_CRATES.contains(&noun) {
@@ -127,26 +127,12 @@ fn is_setup_file(path: &str) -> bool {
 }
 
 /// Files that no product contains: by their name, or declared behind a test-only condition.
-fn is_test_file(path: &str, test_modules: &[String]) -> bool {
+fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop();
     name == Some("tests.rs")
         || folders.iter().any(|folder| matches!(*folder, "tests" | "benches"))
         || test_modules
             .iter()
-            .any(|module| path.strip_suffix(".rs") == Some(module) || is_inside(path, module))
-}
-
-/// Paths, without `.rs`, of the modules that `#[cfg(test)] mod name;` declares.
-fn test_module_paths(sources: &[Source]) -> Vec<String> {
-    let mut paths = Vec::new();
-    for source in sources {
-        let Some((folder, file)) = source.path.rsplit_once('/') else { continue };
-        let children = match file {
-            "lib.rs" | "main.rs" | "mod.rs" => folder.to_owned(),
-            _ => source.path.trim_end_matches(".rs").to_owned(),
-        };
-        paths.extend(source.test_modules.iter().map(|name| format!("{children}/{name}")));
-    }
-    paths
+            .any(|module| path.strip_suffix(".rs") == Some(module.as_str()) || is_inside(path, module))
 }

@@ -3,6 +3,8 @@
 //! Blanking keeps every byte's place, so a hit in the blanked text has the line of the original. This is no parser of
 //! Rust: it knows comments, strings, attributes and brackets, and that is enough for the rules.
 
+use std::ops::Range;
+
 use crate::cfg::{Truth, evaluate};
 
 /// Words that begin an item whose last byte is `}` (or `;`); commas inside belong to it.
@@ -25,7 +27,7 @@ pub struct Source {
     pub product: String,
     /// `product` with the items marked as set-up blanked as well.
     pub hot: String,
-    /// Names of modules that are declared here for tests only and live in files of their own.
+    /// Modules that are declared here for tests only and live in files of their own: their paths without `.rs`.
     pub test_modules: Vec<String>,
 }
 
@@ -34,7 +36,9 @@ impl Source {
     pub fn new(path: &str, text: &str) -> Self {
         let code = blank_comments_and_strings(text);
         let mut product = code.clone().into_bytes();
-        let test_modules = blank_test_items(&code, &mut product);
+        let declarations = blank_test_items(&code, &mut product);
+        let test_modules =
+            declarations.into_iter().filter_map(|range| module_path(path, text, &code, range)).collect();
         let product = into_text(&product);
         let hot = blank_setup_items(text, &product);
         Self { path: path.to_owned(), lines: text.lines().count(), code, product, hot, test_modules }
@@ -159,9 +163,9 @@ fn end_of_raw_string(bytes: &[u8], at: usize) -> usize {
     body.windows(close.len()).position(|w| w == close).map_or(bytes.len(), |n| open + 1 + n + close.len())
 }
 
-/// Blanks in `product` every item of `code` that only tests see. Returns the names of such modules without a body.
-fn blank_test_items(code: &str, product: &mut [u8]) -> Vec<String> {
-    let mut modules = Vec::new();
+/// Blanks in `product` every item of `code` that only tests see. Returns where they stand, with their attributes.
+fn blank_test_items(code: &str, product: &mut [u8]) -> Vec<Range<usize>> {
+    let mut items = Vec::new();
     for at in attributes(code) {
         let is_inner = code[at..].starts_with("#![");
         let Some(open) = code[at..].find('[').map(|n| at + n) else { continue };
@@ -172,15 +176,13 @@ fn blank_test_items(code: &str, product: &mut [u8]) -> Vec<String> {
         }
         if is_inner {
             blank(product);
-            return modules;
+            return items;
         }
-        let (start, item_end) = (skip_attributes(code, end), end_of_item(code, skip_attributes(code, end)));
-        if let Some(name) = module_without_body(&code[start..item_end]) {
-            modules.push(name);
-        }
+        let item_end = end_of_item(code, skip_attributes(code, end));
         blank(&mut product[at..item_end]);
+        items.push(at..item_end);
     }
-    modules
+    items
 }
 
 fn attributes(code: &str) -> impl Iterator<Item = usize> + '_ {
@@ -253,10 +255,19 @@ fn has_word(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| occurrences(text, word).next().is_some())
 }
 
-fn module_without_body(item: &str) -> Option<String> {
-    let declaration = item.trim().strip_suffix(';')?;
+/// The file, without `.rs`, of the module that the item at `range` declares; none when the item is something else.
+fn module_path(file: &str, text: &str, code: &str, range: Range<usize>) -> Option<String> {
+    let (folder, file_name) = file.rsplit_once('/').unwrap_or((".", file));
+    let declaration = code[range.clone()].trim().strip_suffix(';')?;
     let (_, name) = declaration.rsplit_once("mod ")?;
-    Some(name.trim().to_owned())
+    let elsewhere = text[range].split_once("#[path = \"").and_then(|(_, rest)| rest.split_once('"'));
+    if let Some((path, _)) = elsewhere {
+        return Some(format!("{folder}/{}", path.trim_end_matches(".rs")));
+    }
+    Some(match file_name {
+        "lib.rs" | "main.rs" | "mod.rs" => format!("{folder}/{}", name.trim()),
+        _ => format!("{}/{}", file.trim_end_matches(".rs"), name.trim()),
+    })
 }
 
 /// Blanks the item below each `// SETUP: reason`.

@@ -16,7 +16,8 @@ fn the_workspace_is_tidy() {
 fn workspace_of(noun: &str) -> Workspace {
     let folder = format!("crates/{noun}");
     let target_roots = vec![format!("{folder}/src/lib.rs")];
-    let package = Package { noun: noun.to_owned(), needs: Vec::new(), folder, target_roots };
+    let package =
+        Package { noun: noun.to_owned(), needs: Vec::new(), borrows: Vec::new(), folder, target_roots };
     Workspace { root: root(), packages: vec![package], files: Vec::new() }
 }
 
@@ -104,7 +105,12 @@ fn rule() { vec![1]; }
 #[test]
 fn modules_declared_for_tests_are_exempt() {
     let parent = Source::new("crates/queue/src/ring.rs", "#[cfg(test)]\nmod oracle;\nmod hot;\n");
-    assert_eq!(parent.test_modules, ["oracle"]);
+    assert_eq!(parent.test_modules, ["crates/queue/src/ring/oracle"]);
+    let elsewhere = "#[cfg(all(test, not(loom)))]\n#[path = \"ring_tests.rs\"]\nmod tests;\n";
+    assert_eq!(
+        Source::new("crates/queue/src/ring.rs", elsewhere).test_modules,
+        ["crates/queue/src/ring_tests"]
+    );
     let oracle = Source::new("crates/queue/src/ring/oracle.rs", "fn f() { vec![1]; }");
     let hot = Source::new("crates/queue/src/ring/hot.rs", "fn f() { vec![1]; }");
     let found = rules::check(&workspace_of("queue"), &[parent, oracle, hot]);
@@ -134,6 +140,15 @@ fn manual_lists_paths_in_either_form() {
     let listed = manual::listed_files(manual).expect("both markers are there");
     assert_eq!(listed.into_iter().collect::<Vec<_>>(), ["crates/a/src/b.rs", "crates/c.rs"]);
     assert!(manual::listed_files("no markers").is_none());
+}
+
+#[test]
+fn every_crate_from_outside_is_explained() {
+    let mut workspace = workspace_of("wire");
+    workspace.packages[0].borrows = vec!["libc".to_owned(), "rustix".to_owned()];
+    let found = manual::check_dependencies(&workspace.packages, "| `libc` | the C types |");
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("`rustix`"), "{found:?}");
 }
 
 #[test]
