@@ -1,0 +1,245 @@
+//! The TCP header (RFC 9293 section 3.1). Its options are a type of their own, parsed only when they are wanted.
+//!
+//! ```text
+//!  0          2          4      8      12        13      14       16         18       20
+//!  | src port | dst port | seq  | ack  | off, AE | flags | window | checksum | urgent | options
+//! ```
+
+use core::ops::{BitAnd, BitOr, BitOrAssign};
+
+use base::SeqNumber;
+
+use crate::{TcpOptions, TcpOptionsError};
+
+/// TCP's control bits, the ninth (AE of AccECN, RFC 9768) included.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct TcpFlags(u16);
+
+impl TcpFlags {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// The sender has no more data.
+    pub const FIN: Self = Self(0x001);
+    /// Sequence numbers are synchronised.
+    pub const SYN: Self = Self(0x002);
+    /// The connection is reset.
+    pub const RST: Self = Self(0x004);
+    /// Data should be pushed to the reader.
+    pub const PSH: Self = Self(0x008);
+    /// The acknowledgement field counts.
+    pub const ACK: Self = Self(0x010);
+    /// The urgent pointer counts.
+    pub const URG: Self = Self(0x020);
+    /// Congestion is echoed.
+    pub const ECE: Self = Self(0x040);
+    /// The congestion window was reduced.
+    pub const CWR: Self = Self(0x080);
+    /// Accurate ECN.
+    pub const AE: Self = Self(0x100);
+
+    const MASK: u16 = 0x1FF;
+    const NAMES: [(Self, &'static str); 9] = [
+        (Self::FIN, "FIN"),
+        (Self::SYN, "SYN"),
+        (Self::RST, "RST"),
+        (Self::PSH, "PSH"),
+        (Self::ACK, "ACK"),
+        (Self::URG, "URG"),
+        (Self::ECE, "ECE"),
+        (Self::CWR, "CWR"),
+        (Self::AE, "AE"),
+    ];
+
+    /// From the low nine bits of `bits`; reserved bits are cut off, as RFC 9293 has a receiver ignore them.
+    #[must_use]
+    #[inline]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & Self::MASK)
+    }
+
+    /// The nine bits.
+    #[must_use]
+    #[inline]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// True when all of `other` are set.
+    #[must_use]
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// True when any of `other` is set.
+    #[must_use]
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These and `other`.
+    #[must_use]
+    #[inline]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These but not `other`.
+    #[must_use]
+    #[inline]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// True when none is set.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for TcpFlags {
+    type Output = Self;
+
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        self.with(other)
+    }
+}
+
+impl BitOrAssign for TcpFlags {
+    #[inline]
+    fn bitor_assign(&mut self, other: Self) {
+        *self = self.with(other);
+    }
+}
+
+impl BitAnd for TcpFlags {
+    type Output = Self;
+
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl core::fmt::Display for TcpFlags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut separator = "";
+        for (flag, name) in Self::NAMES {
+            if self.contains(flag) {
+                write!(f, "{separator}{name}")?;
+                separator = "|";
+            }
+        }
+        if separator.is_empty() { f.write_str("-") } else { Ok(()) }
+    }
+}
+
+impl core::fmt::Debug for TcpFlags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
+
+error_enum! {
+    /// Why a TCP header could not be read or written.
+    TcpError {
+        /// the packet ends inside its TCP header
+        Truncated,
+        /// the TCP data offset is below 20 bytes or beyond the segment
+        BadLength,
+        /// the TCP options do not fit in 40 bytes
+        OptionsTooLong,
+        /// the buffer is too small for the TCP header
+        BufferTooSmall,
+    }
+}
+
+/// A TCP header without its options.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TcpHeader {
+    /// The sender's port.
+    pub src_port: u16,
+    /// The receiver's port.
+    pub dst_port: u16,
+    /// The first byte's sequence number (of SYN itself, when set).
+    pub seq: SeqNumber,
+    /// The next sequence number the sender expects, when ACK is set.
+    pub ack: SeqNumber,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// The receive window, before scaling.
+    pub window: u16,
+    /// The urgent pointer, when URG is set.
+    pub urgent: u16,
+}
+
+impl TcpHeader {
+    /// Length without options.
+    pub const LEN: usize = 20;
+    /// Length with all the options there is room for.
+    pub const LEN_MAX: usize = 60;
+    /// Where the checksum lies in the header.
+    pub const CHECKSUM_OFFSET: usize = 16;
+
+    /// Reads the header at the start of `segment`, the IP payload. Returns it with the data offset in bytes, which lies
+    /// in `20..=min(60, segment.len())`: the options are `segment[20..offset]`, the payload is `segment[offset..]`.
+    ///
+    /// # Errors
+    /// `Truncated` or `BadLength`.
+    #[inline]
+    pub fn parse(segment: &[u8]) -> Result<(Self, usize), TcpError> {
+        let h = segment.first_chunk::<{ Self::LEN }>().ok_or(TcpError::Truncated)?;
+        let offset = (h[12] >> 4) as usize * 4;
+        if offset < Self::LEN || offset > segment.len() {
+            return Err(TcpError::BadLength);
+        }
+        let header = Self {
+            src_port: u16::from_be_bytes([h[0], h[1]]),
+            dst_port: u16::from_be_bytes([h[2], h[3]]),
+            seq: SeqNumber(u32::from_be_bytes([h[4], h[5], h[6], h[7]])),
+            ack: SeqNumber(u32::from_be_bytes([h[8], h[9], h[10], h[11]])),
+            flags: TcpFlags::from_bits(u16::from_be_bytes([h[12], h[13]])),
+            window: u16::from_be_bytes([h[14], h[15]]),
+            urgent: u16::from_be_bytes([h[18], h[19]]),
+        };
+        Ok((header, offset))
+    }
+
+    /// Writes header and options at the start of `buffer` and returns their length, a multiple of 4.
+    /// The checksum field is zero: [`crate::checksum::fill`] or [`crate::checksum::fill_partial`] completes it.
+    ///
+    /// # Errors
+    /// `OptionsTooLong` or `BufferTooSmall`.
+    #[inline]
+    pub fn emit(&self, options: &TcpOptions, buffer: &mut [u8]) -> Result<usize, TcpError> {
+        let (h, rest) = buffer.split_first_chunk_mut::<{ Self::LEN }>().ok_or(TcpError::BufferTooSmall)?;
+        let options_len = options.emit(rest).map_err(|error| match error {
+            TcpOptionsError::TooLong => TcpError::OptionsTooLong,
+            _ => TcpError::BufferTooSmall,
+        })?;
+        let len = Self::LEN + options_len;
+        h[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        h[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        h[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        h[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
+        h[12..14].copy_from_slice(&((len as u16 / 4) << 12 | self.flags.bits()).to_be_bytes());
+        h[14..16].copy_from_slice(&self.window.to_be_bytes());
+        h[16..18].copy_from_slice(&[0, 0]);
+        h[18..20].copy_from_slice(&self.urgent.to_be_bytes());
+        Ok(len)
+    }
+
+    /// Sequence numbers that a segment with this header and `payload_len` bytes takes: SYN and FIN count as one each.
+    #[must_use]
+    #[inline]
+    pub const fn sequence_len(&self, payload_len: usize) -> u32 {
+        payload_len as u32
+            + self.flags.contains(TcpFlags::SYN) as u32
+            + self.flags.contains(TcpFlags::FIN) as u32
+    }
+}
