@@ -1,1 +1,16 @@
-//! Towpath: port-memory.
+//! A link in memory: two ports of one process, joined by a ring each way. For tests, benchmarks and the simulator.
+//!
+//! ```text
+//!   a.reserve .. commit .. flush --> [ring of slots] --> b.receive
+//!   a.receive <-- [ring of slots] <-- b.reserve .. commit .. flush
+//! ```
+//!
+//! A frame is written once, into its slot, and changes hands by exchange of buffers. Nothing here depends on time or on
+//! threads: polled from one thread, the link is deterministic. Never loses a packet; a full ring refuses.
+
+mod link;
+mod ring;
+mod wake;
+
+pub use link::{LinkOptions, MemoryPort, link};
+pub use ring::{Consumer, Producer, ring};

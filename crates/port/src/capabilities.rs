@@ -1,6 +1,11 @@
 //! What a port can do for the fast path.
 
+use crate::{Checksum, GsoKind, PacketBuf};
 use base::limits::FRAME_MAX;
+
+/// Ethernet header without and with one VLAN tag.
+const LINK_HEADER_MIN: usize = 14;
+const LINK_HEADER_MAX: usize = 18;
 
 /// What a port can do; constant for the life of the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +44,7 @@ impl Capabilities {
             tso_v4: false,
             tso_v6: false,
             tso_ecn: false,
-            frame_max: mtu as usize + 18,
+            frame_max: mtu as usize + LINK_HEADER_MAX,
             queues: 1,
             rss: false,
         }
@@ -56,5 +61,59 @@ impl Capabilities {
     pub const fn with_tso(self) -> Self {
         let tso = Self { tso_v4: true, tso_v6: true, tso_ecn: true, frame_max: FRAME_MAX, ..self };
         tso.with_checksum()
+    }
+
+    /// True when the frame may be sent: a length that fits, and no offload that the port lacks or that contradicts the frame.
+    #[must_use]
+    #[inline]
+    pub fn admits(&self, packet: &PacketBuf) -> bool {
+        let len = packet.len();
+        let is_checksum_good = match packet.meta.checksum {
+            Checksum::Partial { start, offset } => {
+                self.tx_checksum && usize::from(start) + usize::from(offset) + 2 <= len
+            }
+            Checksum::Unknown | Checksum::Valid => true,
+        };
+        let wire_max = usize::from(self.mtu) + LINK_HEADER_MAX;
+        is_checksum_good
+            && LINK_HEADER_MIN <= len
+            && match packet.meta.gso {
+                None => len <= wire_max,
+                Some(gso) => {
+                    let has_kind = match gso.kind {
+                        GsoKind::TcpV4 => self.tso_v4,
+                        GsoKind::TcpV6 => self.tso_v6,
+                    };
+                    has_kind
+                        && (self.tso_ecn || !gso.ecn)
+                        && matches!(packet.meta.checksum, Checksum::Partial { .. })
+                        && 0 < gso.segment_size
+                        && usize::from(gso.header_len) < len
+                        && usize::from(gso.header_len) + usize::from(gso.segment_size) <= wire_max
+                        && len <= self.frame_max
+                }
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Capabilities;
+    use crate::fixture::{super_frame, tcp};
+    use crate::{Checksum, complete_checksum};
+
+    #[test]
+    fn only_offloads_that_the_port_has_are_admitted() {
+        let plain = Capabilities::plain(1500, [2, 0, 0, 0, 0, 1]);
+        let mut frame = tcp(true, 0x10, 1, 0, &[0; 1460]);
+        assert!(plain.with_checksum().admits(&frame) && !plain.admits(&frame));
+        assert!(complete_checksum(&mut frame) && plain.admits(&frame));
+        frame.meta.checksum = Checksum::Partial { start: 1500, offset: 16 };
+        assert!(!plain.with_checksum().admits(&frame));
+
+        let big = super_frame(tcp(false, 0x10, 1, 0, &[0; 9000]), 1440);
+        assert!(plain.with_tso().admits(&big) && !plain.with_checksum().admits(&big));
+        assert!(!plain.with_tso().admits(&super_frame(tcp(false, 0x10, 1, 0, &[0; 9000]), 1460)));
+        assert!(!plain.with_tso().admits(&tcp(false, 0x10, 1, 0, &[0; 1500])));
     }
 }

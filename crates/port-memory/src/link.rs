@@ -1,0 +1,218 @@
+//! The two ends of a link, each a [`Port`].
+
+use crate::ring::{Consumer, Producer, ring};
+use crate::wake::Bell;
+use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// How a link is made.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkOptions {
+    /// What both ends can do; the address in it is the first end's. A frame arrives as it was sent: super-frames whole, partial
+    /// checksums partial.
+    pub capabilities: Capabilities,
+    /// The second end's Ethernet address.
+    pub peer_mac: [u8; 6],
+    /// Frames in flight each way; rounded up to a power of two.
+    pub slots: usize,
+    /// Whether the ends have descriptors to sleep on. Without them they can only be polled, and make no system call at all.
+    pub wakes: bool,
+}
+
+impl Default for LinkOptions {
+    /// Plain Ethernet of MTU 1500, 256 slots, polled.
+    fn default() -> Self {
+        Self {
+            capabilities: Capabilities::plain(1500, [0x02, 0, 0, 0, 0, 0x0A]),
+            peer_mac: [0x02, 0, 0, 0, 0, 0x0B],
+            slots: 256,
+            wakes: false,
+        }
+    }
+}
+
+/// One end of a link in memory.
+pub struct MemoryPort {
+    capabilities: Capabilities,
+    tx: Producer<PacketBuf>,
+    rx: Consumer<PacketBuf>,
+    bells: Option<Bells>,
+    reserved: Reserved,
+    /// Takes frames for an end that is gone, once its ring is full.
+    void: PacketBuf,
+    stats: Stats,
+}
+
+struct Bells {
+    mine: Bell,
+    peer: Bell,
+    /// Announced as sleeping since the last `arm`.
+    is_armed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reserved {
+    Nothing,
+    Slot,
+    Void,
+    /// The last `reserve` found no room.
+    Refused,
+}
+
+/// Makes a link.
+///
+/// # Errors
+/// When `wakes` is asked for and no descriptor can be had.
+pub fn link(options: &LinkOptions) -> io::Result<(MemoryPort, MemoryPort)> {
+    let slots = options.slots.next_power_of_two();
+    let frame_max = options.capabilities.frame_max;
+    let make = || PacketBuf::with_capacity(frame_max);
+    let ((a_tx, b_rx), (b_tx, a_rx)) = (ring(slots, make), ring(slots, make));
+    let bells = if options.wakes { Some((Bell::new()?, Bell::new()?)) } else { None };
+    let end = |mac, tx, rx, bells: Option<(Bell, Bell)>| MemoryPort {
+        capabilities: Capabilities { mac, ..options.capabilities },
+        tx,
+        rx,
+        bells: bells.map(|(mine, peer)| Bells { mine, peer, is_armed: false }),
+        reserved: Reserved::Nothing,
+        void: PacketBuf::with_capacity(frame_max),
+        stats: Stats::default(),
+    };
+    let a = end(options.capabilities.mac, a_tx, a_rx, bells.clone());
+    let b = end(options.peer_mac, b_tx, b_rx, bells.map(|(a, b)| (b, a)));
+    Ok((a, b))
+}
+
+impl Port for MemoryPort {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> usize {
+        batch.clear();
+        while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.slot()) {
+            let len = packet.len();
+            let fits = if slot.capacity() == packet.capacity() {
+                std::mem::swap(slot, packet);
+                true
+            } else {
+                slot.copy_from(packet)
+            };
+            self.rx.take();
+            if fits {
+                self.stats.count_received(len);
+                batch.push_slot();
+            } else {
+                self.stats.drops.count(DropCause::Oversized);
+            }
+        }
+        if self.rx.release() && self.rx_must_ring() {
+            self.ring();
+        }
+        batch.len()
+    }
+
+    fn reserve(&mut self) -> Option<&mut PacketBuf> {
+        if self.tx.slot().is_none() {
+            self.flush();
+            if self.tx.slot().is_none() && !self.tx.is_abandoned() {
+                self.reserved = Reserved::Refused;
+                self.stats.sent_full += 1;
+                return None;
+            }
+        }
+        let buf = match self.tx.slot() {
+            Some(slot) => {
+                self.reserved = Reserved::Slot;
+                slot
+            }
+            None => {
+                self.reserved = Reserved::Void;
+                &mut self.void
+            }
+        };
+        buf.clear();
+        Some(buf)
+    }
+
+    fn commit(&mut self) {
+        let reserved = std::mem::replace(&mut self.reserved, Reserved::Nothing);
+        let buf = match reserved {
+            Reserved::Slot => self.tx.slot(),
+            Reserved::Void => Some(&mut self.void),
+            Reserved::Nothing | Reserved::Refused => None,
+        };
+        let Some(buf) = buf else { return };
+        let len = buf.len();
+        if !self.capabilities.admits(buf) {
+            self.stats.drops.count(DropCause::Unsendable);
+        } else if reserved == Reserved::Void {
+            self.stats.drops.count(DropCause::Device);
+        } else {
+            self.tx.commit();
+            self.stats.count_sent(len);
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.tx.publish() && self.bells.is_some() && self.tx.must_wake() {
+            self.ring();
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.bells.as_ref().map(|bells| bells.mine.fd())
+    }
+
+    fn arm(&mut self) -> Wait {
+        self.flush();
+        let Some(bells) = &mut self.bells else { return Wait::Not };
+        bells.is_armed = true;
+        let sleeps =
+            self.rx.prepare_sleep() && (self.reserved != Reserved::Refused || self.tx.prepare_sleep());
+        if sleeps {
+            return Wait::Readable;
+        }
+        self.disarm();
+        Wait::Not
+    }
+
+    fn disarm(&mut self) {
+        let Some(bells) = &mut self.bells else { return };
+        if std::mem::take(&mut bells.is_armed) {
+            self.rx.cancel_sleep();
+            self.tx.cancel_sleep();
+            bells.mine.silence();
+            self.stats.system_calls += 1;
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats
+    }
+}
+
+impl Drop for MemoryPort {
+    fn drop(&mut self) {
+        if self.rx.abandon() {
+            self.ring();
+        }
+    }
+}
+
+impl MemoryPort {
+    fn rx_must_ring(&self) -> bool {
+        self.bells.is_some() && self.rx.must_wake()
+    }
+
+    fn ring(&mut self) {
+        if let Some(bells) = &self.bells {
+            bells.peer.ring();
+            self.stats.system_calls += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
