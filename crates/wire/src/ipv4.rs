@@ -7,7 +7,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::{Ecn, IpProtocol, checksum};
+use crate::{Ecn, IpProtocol, Sum};
 
 error_enum! {
     /// Why an IPv4 header could not be read or written.
@@ -94,7 +94,7 @@ impl Ipv4Header {
             return Err(Ipv4Error::Truncated);
         }
         let octets = bytes.get(..header.header_len()).ok_or(Ipv4Error::Truncated)?;
-        if !checksum::Sum::ZERO.add_bytes(octets).is_valid() {
+        if !Sum::ZERO.add_bytes(octets).is_valid() {
             return Err(Ipv4Error::BadChecksum);
         }
         Ok(header)
@@ -177,20 +177,23 @@ impl Ipv4Header {
         let whole = buffer.get_mut(..len).ok_or(Ipv4Error::BufferTooSmall)?;
         let (h, options) = whole.split_first_chunk_mut::<{ Self::LEN }>().ok_or(Ipv4Error::BufferTooSmall)?;
         let flags = u16::from(self.dont_fragment) << 14 | u16::from(self.more_fragments) << 13;
-        h[0] = 0x40 | (len / 4) as u8;
-        h[1] = self.dscp << 2 | self.ecn.bits();
-        h[2..4].copy_from_slice(&self.total_len.to_be_bytes());
-        h[4..6].copy_from_slice(&self.identification.to_be_bytes());
-        h[6..8].copy_from_slice(&(flags | self.fragment_offset).to_be_bytes());
-        h[8] = self.ttl;
-        h[9] = self.protocol.0;
-        h[10..12].copy_from_slice(&[0, 0]);
+        let words = [
+            0x4000 | (len as u16 / 4) << 8 | u16::from(self.dscp << 2 | self.ecn.bits()),
+            self.total_len,
+            self.identification,
+            flags | self.fragment_offset,
+            u16::from(self.ttl) << 8 | u16::from(self.protocol.0),
+        ];
+        // Summed from the fields: to read back what was just written in pieces would wait for the stores.
+        // Options are zeros and do not count.
+        let addresses = Sum::ZERO.add_u32(self.src.to_bits()).add_u32(self.dst.to_bits());
+        let sum = words.iter().fold(addresses, |sum, word| sum.add_u16(*word)).finish();
+        for (field, word) in h.chunks_exact_mut(2).zip(words.into_iter().chain([sum])) {
+            field.copy_from_slice(&word.to_be_bytes());
+        }
         h[12..16].copy_from_slice(&self.src.octets());
         h[16..20].copy_from_slice(&self.dst.octets());
         options.fill(0);
-        // Options are zeros: the first 20 bytes decide the checksum.
-        let sum = checksum::of(h);
-        h[10..12].copy_from_slice(&sum.to_be_bytes());
         Ok(len)
     }
 }

@@ -8,7 +8,8 @@ use base::limits::FRAME_MAX;
 
 use crate::{
     ArpPacket, DropReason, Ecn, Endpoint, EtherType, EthernetHeader, FourTuple, Icmpv4Message, Icmpv6Message,
-    IpProtocol, Ipv4Header, Ipv6Header, TcpHeader, TcpOptions, checksum, skip_extensions,
+    IpProtocol, Ipv4Header, Ipv6Header, Sum, TcpHeader, TcpOptions, Timestamps, checksum, skip_extensions,
+    timestamps_only,
 };
 
 /// What the port already knows about an upper-layer checksum.
@@ -142,14 +143,13 @@ impl Packet {
             return Err(DropReason::Oversized);
         }
         let ethernet = EthernetHeader::parse(frame)?;
-        let start = ethernet.header_len();
-        let body = match ethernet.ethertype {
-            EtherType::IPV4 => parse_ip(frame, parse_ipv4(frame, start)?, rx)?,
-            EtherType::IPV6 => parse_ip(frame, parse_ipv6(frame, start)?, rx)?,
-            EtherType::ARP => Body::Arp(ArpPacket::parse(frame.get(start..).unwrap_or(&[]))?),
-            _ => Body::Other,
-        };
-        Ok(Self { ethernet, body })
+        let rest = frame.get(ethernet.header_len()..).unwrap_or(&[]);
+        match ethernet.ethertype {
+            EtherType::IPV4 => parse_ipv4(frame, rest, ethernet, rx),
+            EtherType::IPV6 => parse_ipv6(frame, rest, ethernet, rx),
+            EtherType::ARP => Ok(Self { ethernet, body: Body::Arp(ArpPacket::parse(rest)?) }),
+            _ => Ok(Self { ethernet, body: Body::Other }),
+        }
     }
 
     /// The TCP segment, if it is one.
@@ -163,44 +163,96 @@ impl Packet {
     }
 }
 
-#[inline]
-fn parse_ipv4(frame: &[u8], start: usize) -> Result<IpPacket, DropReason> {
-    let header = Ipv4Header::parse(frame.get(start..).unwrap_or(&[]))?;
+// Inlined by force, and each outcome built in one expression: an address is 17 unaligned bytes, and each time one is
+// copied right after it was written in pieces, the load waits for the stores. Five such copies were 25 of 41 ns.
+#[inline(always)]
+fn parse_ipv4(
+    frame: &[u8],
+    rest: &[u8],
+    ethernet: EthernetHeader,
+    rx: RxChecksum,
+) -> Result<Packet, DropReason> {
+    let header = Ipv4Header::parse(rest)?;
     if header.is_fragment() {
         return Err(DropReason::Fragment);
     }
-    Ok(IpPacket {
+    let start = ethernet.header_len();
+    let payload = Span::new(start + header.header_len(), start + header.total_len as usize);
+    let ip = || IpPacket {
         src: IpAddr::V4(header.src),
         dst: IpAddr::V4(header.dst),
         protocol: header.protocol,
         ecn: header.ecn,
         hop_limit: header.ttl,
-        payload: Span::new(start + header.header_len(), start + header.total_len as usize),
-    })
+        payload,
+    };
+    if header.protocol != IpProtocol::TCP {
+        return parse_other(frame, ethernet, &ip());
+    }
+    let len = header.payload_len() as u16;
+    let pseudo = || checksum::pseudo_v4(header.src, header.dst, IpProtocol::TCP, len);
+    parse_tcp(frame, ethernet, ip, payload, rx, pseudo)
 }
 
-#[inline]
-fn parse_ipv6(frame: &[u8], start: usize) -> Result<IpPacket, DropReason> {
-    let header = Ipv6Header::parse(frame.get(start..).unwrap_or(&[]))?;
-    let payload = Span::new(start + Ipv6Header::LEN, start + Ipv6Header::LEN + header.payload_len as usize);
-    let upper = skip_extensions(header.next_header, payload.of(frame))?;
-    Ok(IpPacket {
+#[inline(always)]
+fn parse_ipv6(
+    frame: &[u8],
+    rest: &[u8],
+    ethernet: EthernetHeader,
+    rx: RxChecksum,
+) -> Result<Packet, DropReason> {
+    let header = Ipv6Header::parse(rest)?;
+    let start = ethernet.header_len() + Ipv6Header::LEN;
+    let whole = Span::new(start, start + header.payload_len as usize);
+    let upper = skip_extensions(header.next_header, whole.of(frame))?;
+    let payload = Span { start: whole.start + upper.offset as u32, ..whole };
+    let ip = || IpPacket {
         src: IpAddr::V6(header.src),
         dst: IpAddr::V6(header.dst),
         protocol: upper.protocol,
         ecn: header.ecn,
         hop_limit: header.hop_limit,
-        payload: Span { start: payload.start + upper.offset as u32, ..payload },
-    })
+        payload,
+    };
+    if upper.protocol != IpProtocol::TCP {
+        return parse_other(frame, ethernet, &ip());
+    }
+    let pseudo = || checksum::pseudo_v6(&header.src, &header.dst, IpProtocol::TCP, payload.len() as u32);
+    parse_tcp(frame, ethernet, ip, payload, rx, pseudo)
 }
 
-#[inline]
-fn parse_ip(frame: &[u8], ip: IpPacket, rx: RxChecksum) -> Result<Body, DropReason> {
-    match (ip.protocol, ip.src, ip.dst) {
-        (IpProtocol::TCP, ..) => Ok(Body::Tcp(parse_tcp(frame, ip, rx)?)),
+#[inline(always)]
+fn parse_tcp(
+    frame: &[u8],
+    ethernet: EthernetHeader,
+    ip: impl Fn() -> IpPacket,
+    within: Span,
+    rx: RxChecksum,
+    pseudo: impl Fn() -> Sum,
+) -> Result<Packet, DropReason> {
+    let segment = within.of(frame);
+    let (header, offset) = TcpHeader::parse(segment)?;
+    if rx == RxChecksum::Verify && !checksum::verify(pseudo(), segment) {
+        return Err(DropReason::BadChecksum);
+    }
+    let payload = Span { start: within.start + offset as u32, ..within };
+    let packet =
+        |options| Packet { ethernet, body: Body::Tcp(TcpPacket { ip: ip(), header, options, payload }) };
+    let bytes = segment.get(TcpHeader::LEN..offset).unwrap_or(&[]);
+    match timestamps_only(bytes) {
+        Some(Timestamps { value, echo }) => Ok(packet(TcpOptions::with_timestamps(value, echo))),
+        None if bytes.is_empty() => Ok(packet(TcpOptions::NONE)),
+        None => Ok(packet(TcpOptions::parse(bytes)?)),
+    }
+}
+
+/// What is not TCP is the slow path's business.
+#[cold]
+fn parse_other(frame: &[u8], ethernet: EthernetHeader, ip: &IpPacket) -> Result<Packet, DropReason> {
+    let body = match (ip.protocol, ip.src, ip.dst) {
         (IpProtocol::ICMP, IpAddr::V4(_), _) => {
             Icmpv4Message::parse(ip.payload.of(frame))?;
-            Ok(Body::Icmpv4(ip))
+            Body::Icmpv4(*ip)
         }
         (IpProtocol::ICMPV6, IpAddr::V6(src), IpAddr::V6(dst)) => {
             let message = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame))?;
@@ -209,25 +261,11 @@ fn parse_ip(frame: &[u8], ip: IpPacket, rx: RxChecksum) -> Result<Body, DropReas
             if message.is_neighbor_discovery() && ip.hop_limit != 255 {
                 return Err(DropReason::NeighborHopLimit);
             }
-            Ok(Body::Icmpv6(ip))
+            Body::Icmpv6(*ip)
         }
-        _ => Ok(Body::OtherIp(ip)),
-    }
-}
-
-#[inline]
-fn parse_tcp(frame: &[u8], ip: IpPacket, rx: RxChecksum) -> Result<TcpPacket, DropReason> {
-    let segment = ip.payload.of(frame);
-    let (header, offset) = TcpHeader::parse(segment)?;
-    if rx == RxChecksum::Verify {
-        let pseudo = checksum::pseudo(ip.src, ip.dst, IpProtocol::TCP, segment.len());
-        if !pseudo.is_some_and(|pseudo| checksum::verify(pseudo, segment)) {
-            return Err(DropReason::BadChecksum);
-        }
-    }
-    let options = TcpOptions::parse(segment.get(TcpHeader::LEN..offset).unwrap_or(&[]))?;
-    let payload = Span { start: ip.payload.start + offset as u32, ..ip.payload };
-    Ok(TcpPacket { ip, header, options, payload })
+        _ => Body::OtherIp(*ip),
+    };
+    Ok(Packet { ethernet, body })
 }
 
 #[cfg(test)]

@@ -170,6 +170,8 @@ impl TcpOptions {
         Self::walk(bytes)
     }
 
+    #[cold]
+    #[inline(never)]
     fn walk(bytes: &[u8]) -> Result<Self, TcpOptionsError> {
         let mut options = Self::NONE;
         let mut rest = bytes;
