@@ -1,1 +1,18 @@
-//! Towpath: control.
+//! What the application library, the command line and the service say to each other over the control socket: a UNIX
+//! `SOCK_SEQPACKET` socket, one message a packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
+//!
+//! Only set-up and tear-down go this way; bytes and news go through shared memory (crates `shm` and `queue`).
+#![forbid(unsafe_code)]
+
+mod accept;
+mod line;
+mod message;
+mod paths;
+
+pub use accept::{AcceptRecord, RECORD_LEN};
+pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
+pub use message::{
+    CONTROL_SLOT, ConnectOptions, PROTOCOL, Parent, Push, RegionInfo, Reply, Report, Request, SLOW_CONTEXT,
+    Settings, ToApplication, ToService, Welcome,
+};
+pub use paths::{CONTROL_ENV, default_control_path};

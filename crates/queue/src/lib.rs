@@ -1,1 +1,25 @@
-//! Towpath: queue.
+//! What two hostile parties do with the lines of a region: move bytes, tell each other, sleep and wake.
+//!
+//! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
+//! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
+//! - [`pages`]: lending rings out of a data area, shared safely by forked processes.
+//!
+//! Nothing here makes system calls: a function that finds the other side asleep returns a word that says so, and the
+//! caller writes the eventfd.
+#![forbid(unsafe_code)]
+
+pub mod doorbell;
+pub mod pages;
+mod ring;
+pub mod stream;
+
+pub use doorbell::{Doorbell, Wake};
+pub use ring::{Ring, Violation};
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{Ordering, fence};
+
+#[cfg(all(test, loom))]
+mod models;

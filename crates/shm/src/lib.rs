@@ -1,1 +1,32 @@
-//! Towpath: shm.
+//! Shared memory between two parties who do not trust each other: sealed memfd regions and their layout.
+//!
+//! A [`Region`] has two sides. In an *application region* side 0 is the service and side 1 the application; in a
+//! *pair region* the sides are two applications of one host. The layout is the same, so the same code moves bytes
+//! over both. Nothing here decides anything: the protocol over these lines is in crate `queue`.
+//!
+//! ```text
+//!   offset        what                                   written by
+//!   0             Header                                 the creator (the service), once
+//!   contexts      ContextBlock[side][CONTEXTS]           producers set bits, the consumer clears them
+//!   slots         Slot[slots]: Half[side 0], Half[1]     each side its own half
+//!   pages         page bitmap[side]                      each side its own
+//!   socks         SockBlock[slots] (application region)  the application (and its forked children)
+//!   data 0        payload bytes of side 0's rings        side 0
+//!   data 1        payload bytes of side 1's rings        side 1
+//! ```
+//!
+//! The other side may write anything, anywhere, at any time: every value is loaded once, checked, then used.
+
+mod atomic;
+mod layout;
+#[cfg(not(loom))]
+mod map;
+#[cfg(not(loom))]
+mod region;
+
+pub use layout::{
+    CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, Params, Side, Slot, SockBlock, VERSION,
+    WORDS_MAX, half_flags,
+};
+#[cfg(not(loom))]
+pub use region::{Region, RegionError};

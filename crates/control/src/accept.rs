@@ -1,0 +1,99 @@
+//! The record of one accepted connection, carried in the listener's stream from the service.
+//!
+//! ```text
+//!   0 region u32 | 4 slot u32 | 8 side u8 | 9 family u8 (4, 6) | 10 - u16 | 12 local port u16 | 14 peer port u16
+//!   16 local address 16 bytes | 32 peer address 16 bytes | 48 - 16 bytes                    little endian, ports too
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Bytes of a record; a listener's ring holds a whole number of them.
+pub const RECORD_LEN: usize = 64;
+
+/// A connection waiting to be accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AcceptRecord {
+    /// Region of the connection.
+    pub region: u32,
+    /// Slot there.
+    pub slot: u32,
+    /// The acceptor's side: 0 or 1.
+    pub side: u8,
+    /// The acceptor's address.
+    pub local: SocketAddr,
+    /// The connector's address.
+    pub peer: SocketAddr,
+}
+
+fn address(ip: IpAddr) -> (u8, [u8; 16]) {
+    match ip {
+        IpAddr::V4(a) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&a.octets());
+            (4, bytes)
+        }
+        IpAddr::V6(a) => (6, a.octets()),
+    }
+}
+
+fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
+    match family {
+        4 => Some(IpAddr::V4(Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]))),
+        6 => Some(IpAddr::V6(Ipv6Addr::from(bytes))),
+        _ => None,
+    }
+}
+
+impl AcceptRecord {
+    /// As bytes. Both addresses are of the same family.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; RECORD_LEN] {
+        let mut b = [0; RECORD_LEN];
+        let (family, local) = address(self.local.ip());
+        let (_, peer) = address(self.peer.ip());
+        b[0..4].copy_from_slice(&self.region.to_le_bytes());
+        b[4..8].copy_from_slice(&self.slot.to_le_bytes());
+        b[8] = self.side;
+        b[9] = family;
+        b[12..14].copy_from_slice(&self.local.port().to_le_bytes());
+        b[14..16].copy_from_slice(&self.peer.port().to_le_bytes());
+        b[16..32].copy_from_slice(&local);
+        b[32..48].copy_from_slice(&peer);
+        b
+    }
+
+    /// From bytes; `None` when they make no sense.
+    #[must_use]
+    pub fn from_bytes(b: &[u8; RECORD_LEN]) -> Option<Self> {
+        let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
+        let bytes_at = |i: usize| <[u8; 16]>::try_from(&b[i..i + 16]).ok();
+        Some(Self {
+            region: u32_at(0),
+            slot: u32_at(4),
+            side: b[8],
+            local: SocketAddr::new(ip(b[9], bytes_at(16)?)?, u16_at(12)),
+            peer: SocketAddr::new(ip(b[9], bytes_at(32)?)?, u16_at(14)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_its_bytes() {
+        for (local, peer) in [("127.0.0.1:80", "10.1.2.3:65535"), ("[::1]:8080", "[fe80::1]:1")] {
+            let r = AcceptRecord {
+                region: 7,
+                slot: 65_535,
+                side: 1,
+                local: local.parse().unwrap(),
+                peer: peer.parse().unwrap(),
+            };
+            assert_eq!(AcceptRecord::from_bytes(&r.to_bytes()), Some(r));
+        }
+        assert_eq!(AcceptRecord::from_bytes(&[0; RECORD_LEN]), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! One end of the control socket: messages with descriptors, bounded, never more than one read per message.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::mem::MaybeUninit;
+
+/// Longest message, bytes.
+pub const MESSAGE_MAX: usize = 2048;
+/// Descriptors with one message at most.
+pub const FDS_MAX: usize = 16;
+
+/// Why nothing came or went.
+#[derive(Debug)]
+pub enum LineError {
+    /// The other end is gone.
+    Closed,
+    /// Nothing there now (non-blocking), or no room to send.
+    WouldBlock,
+    /// A message that is too long, cut, or no message of this protocol.
+    Garbled,
+    /// The kernel refused.
+    Os(Errno),
+}
+
+impl std::fmt::Display for LineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the other end of the control socket is gone"),
+            Self::WouldBlock => f.write_str("the control socket would block"),
+            Self::Garbled => f.write_str("garbled message on the control socket"),
+            Self::Os(e) => write!(f, "control socket: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for LineError {}
+
+impl From<Errno> for LineError {
+    fn from(e: Errno) -> Self {
+        match e {
+            Errno::AGAIN => Self::WouldBlock,
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => Self::Closed,
+            e => Self::Os(e),
+        }
+    }
+}
+
+/// A message and what came with it.
+#[derive(Debug)]
+pub struct Received<T> {
+    /// The message.
+    pub message: T,
+    /// Its descriptors, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// A connected `SOCK_SEQPACKET` socket.
+#[derive(Debug)]
+pub struct Line {
+    fd: OwnedFd,
+}
+
+impl Line {
+    /// Takes a connected socket.
+    #[must_use]
+    pub const fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Sends a message. Blocks when the socket does and its queue is full, unless `wait` is false.
+    ///
+    /// # Errors
+    /// See [`LineError`].
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        fds: &[BorrowedFd<'_>],
+        wait: bool,
+    ) -> Result<(), LineError> {
+        let mut buffer = [0; MESSAGE_MAX];
+        let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| LineError::Garbled)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !(fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds))) {
+            return Err(LineError::Garbled);
+        }
+        let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+        loop {
+            match sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                other => return Ok(other.map(|_| ())?),
+            }
+        }
+    }
+
+    /// Receives a message. Waits for one when `wait` is true and the socket blocks.
+    ///
+    /// # Errors
+    /// See [`LineError`].
+    pub fn receive<T: DeserializeOwned>(&self, wait: bool) -> Result<Received<T>, LineError> {
+        let mut buffer = [0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        if !wait {
+            flags |= RecvFlags::DONTWAIT;
+        }
+        let got = loop {
+            match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        let mut fds = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
+            }
+        }
+        if got.bytes == 0 && fds.is_empty() {
+            return Err(LineError::Closed);
+        }
+        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(LineError::Garbled);
+        }
+        let message = postcard::from_bytes(&buffer[..got.bytes]).map_err(|_| LineError::Garbled)?;
+        Ok(Received { message, fds })
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Request, ToService};
+    use base::Seed;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Line, Line) {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Line::new(a), Line::new(b))
+    }
+
+    #[test]
+    fn a_message_arrives_with_its_descriptors() {
+        let (a, b) = pair();
+        let sent = ToService { number: 3, request: Request::FellBack { reason: "io_uring".into() } };
+        a.send(&sent, &[b.as_fd(), a.as_fd()], true).unwrap();
+        let got: Received<ToService> = b.receive(true).unwrap();
+        assert_eq!((got.message, got.fds.len()), (sent, 2));
+        assert!(matches!(b.receive::<ToService>(false), Err(LineError::WouldBlock)));
+        drop((a, got.fds));
+        assert!(matches!(b.receive::<ToService>(true), Err(LineError::Closed)));
+    }
+
+    #[test]
+    fn random_bytes_are_garbled_or_a_message_never_a_panic() {
+        let (a, b) = pair();
+        let mut rng = Seed::new(11);
+        for _ in 0..20_000 {
+            let len = 1 + rng.below(80) as usize;
+            let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+            rustix::net::send(&a, &bytes, SendFlags::empty()).unwrap();
+            match b.receive::<ToService>(true) {
+                Ok(_) | Err(LineError::Garbled) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}

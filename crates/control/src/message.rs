@@ -1,0 +1,280 @@
+//! The messages. Each request carries a number; its reply repeats it. Number 0 is a push, which nobody asked for.
+
+use serde::{Deserialize, Serialize};
+use shm::{Kind, Params};
+use std::net::{IpAddr, SocketAddr};
+
+/// Version of these messages. Both sides refuse another one, with a line that says which.
+pub const PROTOCOL: u32 = 1;
+/// Slot 0 of an application region is no connection: its bit says "read the control socket".
+pub const CONTROL_SLOT: u32 = 0;
+/// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
+pub const SLOW_CONTEXT: u32 = 255;
+
+/// From application or command line to service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ToService {
+    /// Repeated by the reply; 0 asks for none.
+    pub number: u32,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// From service to application or command line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToApplication {
+    /// Answer to the request of that number.
+    Reply(u32, Reply),
+    /// Unasked.
+    Push(Push),
+}
+
+/// A forked child names its parent's registration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Parent {
+    /// The parent's application id.
+    pub application: u32,
+    /// The parent's secret, inherited by fork.
+    pub secret: u64,
+    /// The holder bit that the parent set for the child on every socket before forking.
+    pub holder: u8,
+}
+
+/// A region as announced; the memfd comes with the message when the receiver does not have it yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionInfo {
+    /// The service's name for it; never 0.
+    pub id: u32,
+    /// True for a pair region.
+    pub pair: bool,
+    /// Number of slots.
+    pub slots: u32,
+    /// Payload bytes per side.
+    pub data_len: u64,
+    /// The receiver's side.
+    pub side: u8,
+}
+
+impl RegionInfo {
+    /// As the parameters that `Region::open` wants.
+    #[must_use]
+    pub fn params(&self) -> Params {
+        let kind = if self.pair { Kind::Pair } else { Kind::Application };
+        Params { kind, id: u64::from(self.id), slots: self.slots, data_len: self.data_len }
+    }
+}
+
+/// What the socket was told before `connect` that the handshake needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ConnectOptions {
+    /// `TCP_NODELAY`.
+    pub no_delay: bool,
+    /// `TCP_MAXSEG`, 0 when unset.
+    pub max_segment: u16,
+    /// `SO_RCVBUF` as set, 0 when unset.
+    pub receive_buffer: u32,
+    /// `SO_SNDBUF` as set, 0 when unset.
+    pub send_buffer: u32,
+    /// `SO_KEEPALIVE`.
+    pub keep_alive: bool,
+}
+
+/// What is asked of the service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// First message of an application process.
+    Hello {
+        /// [`PROTOCOL`] of the sender.
+        protocol: u32,
+        /// `shm::VERSION` of the sender.
+        layout: u32,
+        /// The command's name, as in `/proc/PID/comm`; at most 32 bytes are kept.
+        name: String,
+        /// Set in a forked child.
+        parent: Option<Parent>,
+    },
+    /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
+    /// slow path's, then one per fast-path core.
+    OpenRegion,
+    /// This process has mapped the region; the service seals it when every party has.
+    Mapped {
+        /// Which.
+        region: u32,
+    },
+    /// A new context of this process. Reply `Done` with the eventfd by which the service wakes it.
+    Context {
+        /// Its number, taken in the region header's `context_taken`.
+        context: u32,
+    },
+    /// Asks for the eventfd that wakes `context` of the other side of a pair region, which sleeps right now: the
+    /// service wakes it this time. Reply `Done` with the eventfd; the sleeper gets `Push::Waker` with the same one.
+    Waker {
+        /// Which pair region.
+        region: u32,
+        /// The other side's context.
+        context: u32,
+    },
+    /// The process has made the first `bytes` of its own and of the service's data area in its application region
+    /// present (`Region::populate`). The service lends and reads nothing beyond.
+    Populated {
+        /// A multiple of 256 KiB.
+        bytes: u64,
+    },
+    /// The kernel socket `sock` listens at `local`; accelerated connections to it are wanted too. Repeated with
+    /// another backlog it changes the backlog.
+    Listen {
+        /// The socket block.
+        sock: u32,
+        /// Where, as `getsockname` says.
+        local: SocketAddr,
+        /// As given to `listen`, already clamped to `somaxconn`.
+        backlog: u32,
+        /// `IPV6_V6ONLY`.
+        v6_only: bool,
+        /// `SO_REUSEPORT`.
+        reuse_port: bool,
+        /// The kernel socket is really bound there (false: the address is the service's own, not the kernel's).
+        kernel: bool,
+    },
+    /// A forked child wants connections of a listener that its parent (or ancestor) has registered.
+    ShareListener {
+        /// The ancestor's region.
+        region: u32,
+        /// The listener's slot there.
+        slot: u32,
+    },
+    /// This process accepts no more on the listener at `slot` of its region.
+    Unlisten {
+        /// Its accept queue.
+        slot: u32,
+    },
+    /// A connection is wanted.
+    Connect {
+        /// The socket block.
+        sock: u32,
+        /// Bound address, or unspecified address and port 0.
+        local: SocketAddr,
+        /// Where to.
+        remote: SocketAddr,
+        /// What the handshake needs.
+        options: ConnectOptions,
+    },
+    /// The slot's socket has no holder any more (application region; pair slots are swept by the service).
+    Closed {
+        /// Which region.
+        region: u32,
+        /// Which slot.
+        slot: u32,
+    },
+    /// Asks for a region named by an accept record that this process has not mapped. Reply `Region` with the memfd.
+    Region {
+        /// Which.
+        region: u32,
+    },
+    /// A socket went to the kernel for a reason that the service did not give. No reply.
+    FellBack {
+        /// One word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.
+        reason: String,
+    },
+    /// For people: reply `Text` with a memfd of JSON.
+    Report(Report),
+}
+
+/// What people ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// Every socket.
+    Sockets,
+    /// Counters.
+    Statistics,
+    /// Leave: close everything and exit. Only the service's own user or root.
+    Shutdown,
+}
+
+/// What a registered process learns first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// This process's id at the service.
+    pub application: u32,
+    /// To be shown by its forked children.
+    pub secret: u64,
+    /// This process's bit in `SockBlock::holders`.
+    pub holder: u8,
+    /// How to behave.
+    pub settings: Settings,
+}
+
+/// What the service's configuration says to libraries.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Addresses that are the service's own, with prefix length: never ask the kernel to bind these without
+    /// `IP_FREEBIND`.
+    pub own: Vec<(IpAddr, u8)>,
+    /// True when some connections may leave through a port (else only same-host sockets can be accelerated).
+    pub has_port: bool,
+    /// Longest ring a sender may lend itself, bytes.
+    pub ring_max: u32,
+    /// Spin at most this long before sleeping, nanoseconds; 0: never.
+    pub spin_ns: u64,
+    /// Fast-path cores.
+    pub cores: u8,
+}
+
+/// Answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// Registered.
+    Welcome(Welcome),
+    /// A region, with its memfd unless the receiver has it.
+    Region(RegionInfo),
+    /// Done; descriptors as the request says.
+    Done,
+    /// Listening: accept records arrive in the stream of this slot of the application region.
+    Listening {
+        /// The accept queue.
+        slot: u32,
+    },
+    /// Use the kernel for this socket.
+    Kernel {
+        /// Why, for `explain`.
+        reason: String,
+    },
+    /// Accelerated, on this host or over the port. Open when the other half's `OPEN` flag is set; `FAILED` carries an errno.
+    Connecting {
+        /// Where the connection lives; a memfd comes along when this process has not got it yet.
+        region: RegionInfo,
+        /// Its slot.
+        slot: u32,
+        /// Local address.
+        local: SocketAddr,
+    },
+    /// Refused with this errno.
+    Refused {
+        /// As Linux gives it.
+        errno: i32,
+        /// For the log.
+        reason: String,
+    },
+    /// Text follows in a memfd.
+    Text,
+}
+
+/// What the service says unasked. The receiver's `CONTROL_SLOT` bit is rung.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Push {
+    /// With the eventfd by which the other side of `region` wakes this side's `context`: add it to what that context
+    /// sleeps on (edge-triggered; never read).
+    Waker {
+        /// Which pair region.
+        region: u32,
+        /// Which of the receiver's contexts.
+        context: u32,
+    },
+    /// Every connection of that region is over: the other side died or misbehaved.
+    Revoked {
+        /// Which region.
+        region: u32,
+    },
+    /// The service lacks room in this process's application region: populate more and say so.
+    Grow,
+}

@@ -1,0 +1,23 @@
+//! Where the control socket lies when nobody says.
+
+use std::path::PathBuf;
+
+/// Names another control socket, for service, library and command line alike.
+pub const CONTROL_ENV: &str = "TOWPATH_CONTROL";
+
+/// `$TOWPATH_CONTROL`, else `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else
+/// `/tmp/towpath-UID/control.sock`.
+#[must_use]
+pub fn default_control_path() -> PathBuf {
+    if let Some(path) = std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()) {
+        return PathBuf::from(path);
+    }
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from("/run/towpath/control.sock");
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|p| !p.is_empty()) {
+        Some(dir) => PathBuf::from(dir).join("towpath/control.sock"),
+        None => PathBuf::from(format!("/tmp/towpath-{}/control.sock", uid.as_raw())),
+    }
+}

@@ -1,0 +1,144 @@
+//! Who has news, and who sleeps.
+//!
+//! A context's doorbell is a table of bits, one per slot, and a flag that says that its consumer sleeps. Any number of
+//! producers (threads, forked processes, hostile peers) may ring at once, any of them may be killed at any instant, and
+//! no amount of ringing overflows anything: this is why it is a bit table and not a queue of events. One bit stands for
+//! any number of changes of one slot: one event per flow and batch by construction.
+//!
+//! ```text
+//!   producer                              consumer
+//!   publish tx_head                       sleeping := 1          (prepare_sleep)
+//!   word |= bit        (RMW)              top != 0 ?  -> sleeping := 0, drain
+//!   top  |= group bit  (RMW if clear)     else block on the eventfd
+//!   sleeping == 1 ? -> swap 0, write the eventfd
+//! ```
+
+use crate::Ordering::{Relaxed, SeqCst};
+use crate::fence;
+use shm::ContextBlock;
+
+/// A full barrier after a read-modify-write. On x86 the locked instruction is one already.
+#[inline]
+fn barrier_after_rmw() {
+    if cfg!(any(loom, not(target_arch = "x86_64"))) {
+        fence(SeqCst);
+    }
+}
+
+/// Whether the ringer must write the consumer's eventfd.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// It slept: write its eventfd, exactly once.
+    Needed,
+    /// It is awake, or somebody else wakes it.
+    NotNeeded,
+}
+
+/// A context's bits and sleep flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Doorbell<'a> {
+    block: &'a ContextBlock,
+    words_per_group: usize,
+}
+
+impl<'a> Doorbell<'a> {
+    /// `words_per_group` is `Layout::words_per_group` of the region that `block` lies in.
+    #[must_use]
+    #[inline]
+    pub const fn new(block: &'a ContextBlock, words_per_group: usize) -> Self {
+        Self { block, words_per_group }
+    }
+
+    /// Producer: slot `slot` has news. `slot` must be less than the region's slots.
+    #[inline]
+    pub fn ring(self, slot: u32) -> Wake {
+        let word = slot as usize / 64;
+        let bit = 1u64 << (slot % 64);
+        // Word before top, top before the load of `sleeping`. The barrier pairs with the fence in `prepare_sleep`: either
+        // we see the sleeper or it sees the top. A bit already set is not set again: the consumer has yet to take it
+        // (top first, words second) and looks at the slot afterwards; the fence in `Sender::publish` keeps the loads
+        // here behind the publication.
+        if self.block.words[word].load(SeqCst) & bit == 0 {
+            self.block.words[word].fetch_or(bit, SeqCst);
+        }
+        let group = 1u64 << (word / self.words_per_group);
+        if self.block.top.load(SeqCst) & group == 0 {
+            self.block.top.fetch_or(group, SeqCst);
+            barrier_after_rmw();
+        }
+        self.wake()
+    }
+
+    /// Producer: wakes the consumer if it sleeps, without news of a slot.
+    #[inline]
+    pub fn wake(self) -> Wake {
+        if self.block.sleeping.load(SeqCst) != 0 && self.block.sleeping.swap(0, SeqCst) != 0 {
+            Wake::Needed
+        } else {
+            Wake::NotNeeded
+        }
+    }
+
+    /// Consumer: true when some slot may have news. One relaxed load: poll it freely.
+    #[must_use]
+    #[inline]
+    pub fn has_news(self) -> bool {
+        self.block.top.load(Relaxed) != 0
+    }
+
+    /// Consumer: takes all bits and calls `f` with each slot. Slots at or past `slots` (a hostile producer's) are dropped.
+    /// Returns how many were taken.
+    #[inline]
+    pub fn drain(self, slots: u32, mut f: impl FnMut(u32)) -> usize {
+        if !self.has_news() {
+            return 0;
+        }
+        let mut taken = 0;
+        let mut top = self.block.top.swap(0, SeqCst);
+        while top != 0 {
+            let group = top.trailing_zeros() as usize;
+            top &= top - 1;
+            let first = group * self.words_per_group;
+            let words = self.block.words.iter().enumerate().skip(first).take(self.words_per_group);
+            for (index, word) in words {
+                if word.load(SeqCst) == 0 {
+                    continue;
+                }
+                let mut bits = word.swap(0, SeqCst);
+                while bits != 0 {
+                    let slot = (index * 64) as u32 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if slot < slots {
+                        taken += 1;
+                        f(slot);
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    /// Consumer: announces sleep. True: nothing has happened, block on the eventfd now (every later ring writes it).
+    /// False: there is news; the announcement is withdrawn.
+    #[must_use]
+    #[inline]
+    pub fn prepare_sleep(self) -> bool {
+        self.block.sleeping.store(1, Relaxed);
+        // Pairs with the barrier in `ring`.
+        fence(SeqCst);
+        if self.block.top.load(SeqCst) == 0 {
+            return true;
+        }
+        self.block.sleeping.store(0, SeqCst);
+        false
+    }
+
+    /// Consumer: awake again, for whatever reason.
+    #[inline]
+    pub fn awake(self) {
+        if self.block.sleeping.load(Relaxed) != 0 {
+            self.block.sleeping.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Lending rings out of one side's data area.
+//!
+//! The truth is a bitmap of pages in shared memory, changed by compare-and-swap, so that a process and its forked
+//! children lend from the same area and any of them may die at any instant (what it held stays lent until the region
+//! goes). On top, each process keeps the rings given back last, last in first out, because they are warm.
+
+use crate::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::Ring;
+use base::limits::{RING_MAX, RING_MIN};
+#[cfg(not(loom))]
+use core::sync::atomic::AtomicU64;
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
+
+/// Ring sizes: 4 KiB, 8 KiB, ... 4 MiB.
+pub const CLASSES: usize = (RING_MAX.trailing_zeros() - RING_MIN.trailing_zeros()) as usize + 1;
+const FIRST: u32 = RING_MIN.trailing_zeros();
+/// Rings of one class kept warm; more are returned to the bitmap.
+const WARM: usize = 32;
+
+/// The size class that holds `bytes`, clamped to the largest.
+#[must_use]
+#[inline]
+pub fn class_of(bytes: usize) -> usize {
+    let log2 = bytes.clamp(RING_MIN as usize, RING_MAX as usize).next_power_of_two().trailing_zeros();
+    (log2 - FIRST) as usize
+}
+
+/// A process's warm rings of one data area.
+#[derive(Debug)]
+pub struct Pool {
+    warm: [[u64; WARM]; CLASSES],
+    count: [u8; CLASSES],
+    /// Word where the next search starts.
+    hand: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { warm: [[0; WARM]; CLASSES], count: [0; CLASSES], hand: 0 }
+    }
+}
+
+impl Pool {
+    /// Lends a ring of `class`. `word(i)` is word `i` of the page bitmap; only pages below `pages` are lent.
+    pub fn lend<'a>(
+        &mut self,
+        class: usize,
+        pages: usize,
+        word: impl Fn(usize) -> &'a AtomicU64,
+    ) -> Option<Ring> {
+        if let Some(n) = self.count[class].checked_sub(1) {
+            self.count[class] = n;
+            return Some(Ring::new(
+                self.warm[class][usize::from(n)] * u64::from(RING_MIN),
+                (FIRST as usize + class) as u8,
+            ));
+        }
+        let n = 1usize << class;
+        let first =
+            if n < 64 { self.search_within(n, pages, &word) } else { Self::search_words(n, pages, &word) };
+        first.map(|page| Ring::new(page as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
+    }
+
+    /// Takes a ring back.
+    #[inline]
+    pub fn give_back<'a>(&mut self, ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
+        let class = class_of(ring.size() as usize);
+        let n = usize::from(self.count[class]);
+        // Large rings go straight back: warmth buys nothing and they would be missed elsewhere.
+        if n < WARM && class < 5 {
+            self.warm[class][n] = ring.offset() / u64::from(RING_MIN);
+            self.count[class] += 1;
+        } else {
+            Self::release(ring, word);
+        }
+    }
+
+    /// Forgets the warm rings without returning them: in a forked child they belong to the parent.
+    pub fn forget(&mut self) {
+        self.count = [0; CLASSES];
+    }
+
+    /// Returns every warm ring to the bitmap.
+    pub fn flush<'a>(&mut self, word: impl Fn(usize) -> &'a AtomicU64) {
+        for class in 0..CLASSES {
+            for i in 0..usize::from(self.count[class]) {
+                let ring =
+                    Ring::new(self.warm[class][i] * u64::from(RING_MIN), (FIRST as usize + class) as u8);
+                Self::release(ring, &word);
+            }
+        }
+        self.forget();
+    }
+
+    /// Marks a ring's pages free.
+    fn release<'a>(ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
+        let page = (ring.offset() / u64::from(RING_MIN)) as usize;
+        let n = ring.pages();
+        if n < 64 {
+            // AcqRel: the last use of the bytes precedes the next lender's first.
+            word(page / 64).fetch_and(!(mask(n) << (page % 64)), AcqRel);
+        } else {
+            for w in page / 64..page / 64 + n / 64 {
+                word(w).fetch_and(0, AcqRel);
+            }
+        }
+    }
+
+    /// `n` < 64 aligned free pages inside one word.
+    fn search_within<'a>(
+        &mut self,
+        n: usize,
+        pages: usize,
+        word: &impl Fn(usize) -> &'a AtomicU64,
+    ) -> Option<usize> {
+        let words = pages / 64;
+        for step in 0..words {
+            let w = (self.hand + step) % words;
+            let mut seen = word(w).load(Relaxed);
+            while let Some(shift) = (0..64).step_by(n).find(|s| seen & (mask(n) << s) == 0) {
+                let wanted = seen | (mask(n) << shift);
+                match word(w).compare_exchange(seen, wanted, AcqRel, Acquire) {
+                    Ok(_) => {
+                        self.hand = w;
+                        return Some(w * 64 + shift);
+                    }
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        None
+    }
+
+    /// `n` pages that are whole words.
+    fn search_words<'a>(n: usize, pages: usize, word: &impl Fn(usize) -> &'a AtomicU64) -> Option<usize> {
+        let (words, need) = (pages / 64, n / 64);
+        let mut w = 0;
+        while w + need <= words {
+            let got = (0..need)
+                .take_while(|i| word(w + i).compare_exchange(0, u64::MAX, AcqRel, Relaxed).is_ok())
+                .count();
+            if got == need {
+                return Some(w * 64);
+            }
+            for i in 0..got {
+                word(w + i).fetch_and(0, AcqRel);
+            }
+            w += got + 1;
+        }
+        None
+    }
+}
+
+const fn mask(n: usize) -> u64 {
+    (1 << n) - 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Oracle: lent rings never overlap and everything given back can be lent again.
+        #[test]
+        fn rings_never_overlap(ops in proptest::collection::vec((0usize..CLASSES, any::<bool>(), 0usize..64), 1..300)) {
+            let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+            let (mut pool, mut lent) = (Pool::default(), BTreeMap::new());
+            for (class, lend, pick) in ops {
+                if lend {
+                    if let Some(r) = pool.lend(class, 64 * 64, |i| &words[i]) {
+                        prop_assert!(r.offset() + r.size() <= 64 * 64 * 4096);
+                        for (&o, x) in &lent {
+                            let x: &Ring = x;
+                            prop_assert!(r.offset() + r.size() <= o || o + x.size() <= r.offset());
+                        }
+                        lent.insert(r.offset(), r);
+                    }
+                } else if let Some(&o) = lent.keys().nth(pick % lent.len().max(1)) {
+                    pool.give_back(lent.remove(&o).unwrap(), |i| &words[i]);
+                }
+            }
+            for (_, r) in lent {
+                pool.give_back(r, |i| &words[i]);
+            }
+            pool.flush(|i| &words[i]);
+            prop_assert!(words.iter().all(|w| w.load(Relaxed) == 0));
+        }
+    }
+
+    #[test]
+    fn last_in_first_out() {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        let mut pool = Pool::default();
+        let a = pool.lend(0, 128, |i| &words[i]).unwrap();
+        let b = pool.lend(0, 128, |i| &words[i]).unwrap();
+        pool.give_back(a, |i| &words[i]);
+        pool.give_back(b, |i| &words[i]);
+        assert_eq!(pool.lend(0, 128, |i| &words[i]), Some(b));
+    }
+}

@@ -1,0 +1,241 @@
+//! One direction of one connection: a byte stream through rings that the producer lends and swaps.
+//!
+//! ```text
+//!             rx_tail (consumer's half)          tx_head (producer's half)
+//!                |                                   |
+//!    ....consumed|########### unread ################|...free...            positions are u64, never wrap
+//!                      ^start[1]: from here the bytes lie in ring[1], before it in ring[0]
+//! ```
+//!
+//! The producer changes `ring[i]`/`start[i]` only when the consumer has passed `start[1 - i]`, ring first, start second,
+//! so a consumer at any point picks a consistent pair: the larger start at or below its position rules.
+//!
+//! Each side keeps its own positions in memory it trusts and only *publishes* them here.
+
+use crate::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::{Ring, Violation, fence};
+use base::limits::RING_MAX;
+use shm::{Half, half_flags};
+
+/// Bytes at the reader's position that lie in one ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Readable {
+    /// Where they lie, in the *other* side's data area.
+    pub ring: Ring,
+    /// How many, at most the ring's size.
+    pub len: usize,
+    /// How many in all, in this and the next ring.
+    pub total: usize,
+}
+
+/// Consumer: what can be read at `tail` of the stream that `peer` produces. `None` when nothing.
+///
+/// # Errors
+/// The producer announced something impossible: a bug or an attack on its side; treat the connection as reset.
+#[inline]
+pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable>, Violation> {
+    // Acquire: pairs with the Release in `publish`; bytes, rings and starts of all positions below `head` are visible.
+    let head = peer.tx_head.load(Acquire);
+    if head == tail {
+        return Ok(None);
+    }
+    let total = head.wrapping_sub(tail);
+    if total > 2 * RING_MAX as u64 {
+        return Err(Violation::Position { known: tail, found: head });
+    }
+    let starts = [peer.start[0].load(Acquire), peer.start[1].load(Acquire)];
+    let (in0, in1) = (starts[0] <= tail, starts[1] <= tail);
+    let i = match (in0, in1) {
+        // Equal only before the second ring is ever used: a stream begins with ring 1 (see `Sender::default`).
+        (true, true) => usize::from(starts[1] >= starts[0]),
+        (true, false) => 0,
+        (false, true) => 1,
+        (false, false) => return Err(Violation::NoRing(tail)),
+    };
+    let next = starts[1 - i];
+    let end = if next > tail && next < head { next } else { head };
+    let ring = Ring::parse(peer.ring[i].load(Acquire), data_len)?;
+    let len = end - tail;
+    if len > ring.size() {
+        return Err(Violation::Position { known: tail, found: end });
+    }
+    Ok(Some(Readable { ring, len: len as usize, total: total as usize }))
+}
+
+/// Consumer: publishes that everything before `tail` is consumed. True when the producer waits for space and should be
+/// told.
+#[must_use]
+#[inline]
+pub fn consumed(own: &Half, peer: &Half, tail: u64) -> bool {
+    // Release: the bytes were copied out before the producer may overwrite them (pairs with Acquire in `Sender::space`).
+    own.rx_tail.store(tail, Release);
+    // Pairs with the fence in `Sender::want_space`: one of the two sides sees the other's store.
+    fence(SeqCst);
+    peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
+}
+
+/// The producer's trusted view of its stream. Plain data: load it from the socket block, change it, store it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sender {
+    /// Bytes produced.
+    pub head: u64,
+    /// Bytes the consumer is known to have consumed.
+    pub tail: u64,
+    /// The ring that takes the next byte.
+    pub ring: Option<Ring>,
+    /// The position from which the descriptor `index` rules.
+    pub start: u64,
+    /// The ring before it, until the consumer has passed `start`.
+    pub old: Option<Ring>,
+    /// Which of the two descriptors the current ring uses.
+    pub index: u8,
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self { head: 0, tail: 0, ring: None, start: 0, old: None, index: 1 }
+    }
+}
+
+impl Sender {
+    /// Takes in how far the consumer has come. Returns a ring that nobody needs any more, to be given back.
+    ///
+    /// # Errors
+    /// The consumer claims bytes that were never sent, or went backwards.
+    #[inline]
+    pub fn update(&mut self, peer: &Half) -> Result<Option<Ring>, Violation> {
+        // Acquire: pairs with the Release in `consumed`.
+        let tail = peer.rx_tail.load(Acquire);
+        self.acknowledge(tail)
+    }
+
+    /// As [`update`](Self::update) with a position that came another way.
+    ///
+    /// # Errors
+    /// `tail` is before the known position or after everything sent.
+    #[inline]
+    pub fn acknowledge(&mut self, tail: u64) -> Result<Option<Ring>, Violation> {
+        if !(self.tail <= tail && tail <= self.head) {
+            return Err(Violation::Position { known: self.tail, found: tail });
+        }
+        self.tail = tail;
+        Ok(if tail >= self.start { self.old.take() } else { None })
+    }
+
+    /// Bytes that fit now.
+    #[must_use]
+    #[inline]
+    pub fn space(&self) -> usize {
+        match self.ring {
+            Some(ring) => (ring.size().saturating_sub(self.head - self.tail.max(self.start))) as usize,
+            None => 0,
+        }
+    }
+
+    /// True when every byte is consumed.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// True when [`lend`](Self::lend) may be called: no earlier ring is still being read, or the current one is unused.
+    #[must_use]
+    #[inline]
+    pub fn may_lend(&self) -> bool {
+        self.old.is_none() || self.head == self.start
+    }
+
+    /// Puts a new ring under the stream from the present head on. Returns the ring it replaces when that is already
+    /// empty and can be given back at once; otherwise [`update`](Self::update) returns it later.
+    pub fn lend(&mut self, own: &Half, ring: Ring) -> Option<Ring> {
+        assert!(self.may_lend(), "one switch of rings at a time");
+        let before = self.ring.replace(ring);
+        if self.head == self.start {
+            // No byte lies in the current descriptor's ring, so no consumer looks at it: replace it in place. Two
+            // descriptors with the same start never exist.
+            own.ring[usize::from(self.index)].store(ring.packed(), Release);
+            return before;
+        }
+        self.index ^= 1;
+        let index = usize::from(self.index);
+        // Ring before start, both before the head that makes them matter; the consumer reads start first (Acquire).
+        own.ring[index].store(ring.packed(), Release);
+        own.start[index].store(self.head, Release);
+        self.start = self.head;
+        if self.is_empty() {
+            return before;
+        }
+        self.old = before;
+        None
+    }
+
+    /// Takes the ring back from an empty stream. `None` when it holds none or bytes are unread.
+    #[inline]
+    pub fn give_back(&mut self) -> Option<Ring> {
+        if self.is_empty() && self.old.is_none() { self.ring.take() } else { None }
+    }
+
+    /// Publishes `n` more bytes, already copied to `spans(head, n)` of the current ring. Afterwards read the peer's
+    /// `context` and ring its doorbell.
+    #[inline]
+    pub fn publish(&mut self, own: &Half, n: usize) {
+        debug_assert!(n <= self.space());
+        self.head += n as u64;
+        // Release: bytes and rings before the head that announces them (pairs with Acquire in `readable`).
+        own.tx_head.store(self.head, Release);
+        // Pairs with the fence in `watch`: either we see the new watcher, or it sees the new head.
+        fence(SeqCst);
+    }
+
+    /// Announces that the producer waits for space. True: still none, wait for the doorbell. False: try again.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update), whose returned ring is handed to `give`.
+    pub fn want_space(
+        &mut self,
+        own: &Half,
+        peer: &Half,
+        give: impl FnOnce(Ring),
+    ) -> Result<bool, Violation> {
+        own.flags.fetch_or(half_flags::WANT_SPACE, SeqCst);
+        // Pairs with the fence in `consumed`.
+        fence(SeqCst);
+        let before = self.space();
+        if let Some(ring) = self.update(peer)? {
+            give(ring);
+        }
+        let found = self.space() > before || (self.is_empty() && before == 0);
+        if found {
+            own.flags.fetch_and(!half_flags::WANT_SPACE, SeqCst);
+        }
+        Ok(!found)
+    }
+}
+
+/// The context of `half`'s owner that wants news, if any.
+#[must_use]
+#[inline]
+pub fn watcher(half: &Half) -> Option<u32> {
+    half.context.load(Relaxed).checked_sub(1)
+}
+
+/// Announces on one's own half that `context` wants news of this slot (`None`: nobody). Check for news once more
+/// afterwards: what was published before the fence rang nobody.
+#[inline]
+pub fn watch(own: &Half, context: Option<u32>) {
+    own.context.store(context.map_or(0, |c| c + 1), Relaxed);
+    // Pairs with the fence in `publish`.
+    fence(SeqCst);
+}
+
+/// Publishes a flag of one's own half (`FIN`, `RESET`, ...) after everything already published.
+#[inline]
+pub fn raise(own: &Half, flag: u32) {
+    own.flags.fetch_or(flag, SeqCst);
+    fence(SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "stream_tests.rs"]
+mod tests;

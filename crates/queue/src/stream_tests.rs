@@ -1,0 +1,122 @@
+//! The byte stream against an oracle: whatever is lent, grown, given back and read in pieces, bytes come out as they
+//! went in; whatever the other side writes, nothing panics and nothing is read outside its area.
+
+use super::*;
+use crate::pages::{Pool, class_of};
+use base::Seed;
+use base::limits::RING_MIN;
+use core::sync::atomic::AtomicU64;
+use shm::{Kind, Params, Region, Side};
+use std::collections::VecDeque;
+
+fn region() -> Region {
+    Region::create(Params { kind: Kind::Pair, id: 1, slots: 64, data_len: 4 << 20 }).unwrap().0
+}
+
+struct Ends {
+    region: Region,
+    sender: Sender,
+    pool: Pool,
+    tail: u64,
+}
+
+impl Ends {
+    fn new() -> Self {
+        Self { region: region(), sender: Sender::default(), pool: Pool::default(), tail: 0 }
+    }
+
+    fn send(&mut self, bytes: &[u8], class: usize) -> usize {
+        let r = &self.region;
+        let words = |i| -> &AtomicU64 { r.page_word(Side::Zero, i).unwrap() };
+        let [own, peer] = &r.slot(3).unwrap().half;
+        if let Some(ring) = self.sender.update(peer).unwrap() {
+            self.pool.give_back(ring, words);
+        }
+        if self.sender.space() < bytes.len() && self.sender.may_lend() {
+            if let Some(ring) = self.pool.lend(class, r.page_words() * 64, words) {
+                if let Some(old) = self.sender.lend(own, ring) {
+                    self.pool.give_back(old, words);
+                }
+            }
+        }
+        let n = bytes.len().min(self.sender.space());
+        if n > 0 {
+            let [(a, an), (b, bn)] = self.sender.ring.unwrap().spans(self.sender.head, n);
+            r.write(Side::Zero, a, &bytes[..an]);
+            r.write(Side::Zero, b, &bytes[an..an + bn]);
+            self.sender.publish(own, n);
+        }
+        n
+    }
+
+    fn receive(&mut self, most: usize) -> Vec<u8> {
+        let r = &self.region;
+        let [own, peer] = &r.slot(3).unwrap().half;
+        let Some(got) = readable(own, self.tail, 4 << 20).unwrap() else { return vec![] };
+        let n = got.len.min(most);
+        let mut out = vec![0; n];
+        let [(a, an), (b, bn)] = got.ring.spans(self.tail, n);
+        r.read(Side::Zero, a, &mut out[..an]);
+        r.read(Side::Zero, b, &mut out[an..an + bn]);
+        self.tail += n as u64;
+        let _ = consumed(peer, own, self.tail);
+        out
+    }
+}
+
+#[test]
+fn bytes_come_out_as_they_went_in_over_many_rings() {
+    for seed in 0..60 {
+        let mut rng = Seed::new(seed);
+        let mut ends = Ends::new();
+        let mut oracle = VecDeque::new();
+        for _ in 0..2_000 {
+            match rng.below(10) {
+                0..5 => {
+                    let len = 1 + rng.below(9_000) as usize;
+                    let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+                    let class = class_of(len) + rng.below(3) as usize;
+                    let sent = ends.send(&bytes, class);
+                    oracle.extend(&bytes[..sent]);
+                }
+                5..9 => {
+                    for byte in ends.receive(1 + rng.below(12_000) as usize) {
+                        assert_eq!(Some(byte), oracle.pop_front(), "seed {seed}");
+                    }
+                }
+                _ => {
+                    let r = &ends.region;
+                    if let Some(ring) = ends.sender.update(&r.slot(3).unwrap().half[1]).unwrap() {
+                        ends.pool.give_back(ring, |i| r.page_word(Side::Zero, i).unwrap());
+                    }
+                    if let Some(ring) = ends.sender.give_back() {
+                        ends.pool.give_back(ring, |i| r.page_word(Side::Zero, i).unwrap());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_from_the_other_side_is_a_violation_or_a_bounded_read() {
+    let mut rng = Seed::new(5);
+    let mut ends = Ends::new();
+    ends.send(b"something", 0);
+    let half = &ends.region.slot(3).unwrap().half;
+    for _ in 0..200_000 {
+        let word = if rng.chance(500_000) { rng.next_u64() } else { rng.below(1 << 20) };
+        match rng.below(6) {
+            0 => half[0].tx_head.store(word, Relaxed),
+            i @ 1..3 => half[0].ring[i as usize - 1].store(word & (0xff << 32 | 0xfff), Relaxed),
+            i @ 3..5 => half[0].start[i as usize - 3].store(word, Relaxed),
+            _ => half[1].rx_tail.store(word, Relaxed),
+        }
+        if let Ok(Some(r)) = readable(&half[0], rng.below(1 << 20), 4 << 20) {
+            assert!(r.len as u64 <= r.ring.size() && r.ring.offset() + r.ring.size() <= 4 << 20);
+        }
+        let mut sender = ends.sender;
+        let _ = sender.update(&half[1]);
+        assert!(sender.tail <= sender.head && sender.space() <= RING_MIN as usize);
+    }
+}

@@ -1,0 +1,6 @@
+//! The atomics of the layout: the processor's, or loom's when a model is checked.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64};

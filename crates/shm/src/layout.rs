@@ -1,0 +1,304 @@
+//! The bytes of a region, drawn and asserted. Never maps, never decides.
+
+use crate::atomic::{AtomicU32, AtomicU64};
+use base::limits::{PAGE, RING_MIN, SLOTS_MAX};
+
+/// First eight bytes of every region: "TOWPATH" and a layout letter.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
+/// Changes whenever a byte of this file's tables moves. A library of another version is refused at registration.
+pub const VERSION: u32 = 1;
+/// Contexts per side of a region.
+pub const CONTEXTS: usize = 256;
+/// Words of a context's bit table: one bit per slot.
+#[cfg(not(loom))]
+pub const WORDS_MAX: usize = SLOTS_MAX / 64;
+/// A model has few slots, so that all interleavings can be walked.
+#[cfg(loom)]
+pub const WORDS_MAX: usize = 2;
+
+/// One of the two parties of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Side {
+    /// The service in an application region; the connecting application in a pair region.
+    Zero = 0,
+    /// The application in an application region; the accepting application in a pair region.
+    One = 1,
+}
+
+impl Side {
+    /// The other party.
+    #[must_use]
+    #[inline]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Zero => Self::One,
+            Self::One => Self::Zero,
+        }
+    }
+
+    /// 0 or 1.
+    #[must_use]
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// From 0 or 1.
+    #[must_use]
+    pub const fn from_index(i: u8) -> Option<Self> {
+        match i {
+            0 => Some(Self::Zero),
+            1 => Some(Self::One),
+            _ => None,
+        }
+    }
+}
+
+/// What a region is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Service and application.
+    Application = 1,
+    /// Application and application.
+    Pair = 2,
+}
+
+/// Region header, one page, written once by the creator before the descriptor leaves it.
+///
+/// ```text
+///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 reserved | 24 data_len u64 | 32 id u64
+///   64 context_taken: u64 x 4 per side (bit = context in use)
+/// ```
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// [`Kind`] as a number.
+    pub kind: AtomicU32,
+    /// Number of slots, a power of two, 64..=65536.
+    pub slots: AtomicU32,
+    reserved: AtomicU32,
+    /// Bytes of each side's data area.
+    pub data_len: AtomicU64,
+    /// The service's name for this region.
+    pub id: AtomicU64,
+    pad: [AtomicU64; 3],
+    /// Which contexts of each side are in use, so that the forked children of a process take others.
+    pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
+}
+
+/// Where one context of one side is told which of its slots have news.
+///
+/// ```text
+///   line 0:  top u64 | sleeping u32 | - u32 | words[0..6]      slots 0..383 need this one line
+///   then:    words[6..1024]
+/// ```
+/// Bit `s % 64` of `words[s / 64]` says that slot `s` has news; bit `g` of `top` says that group `g` of words
+/// (`words_per_group` of them, see [`Layout`]) holds a set bit. Producers set the word first, then the top; the
+/// consumer clears the top first, then the words.
+#[repr(C, align(64))]
+#[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
+pub struct ContextBlock {
+    /// Which groups of words have set bits.
+    pub top: AtomicU64,
+    /// 1 while the consumer sleeps, or is about to, and wants its eventfd written.
+    pub sleeping: AtomicU32,
+    reserved: AtomicU32,
+    /// A bit per slot.
+    pub words: [AtomicU64; WORDS_MAX],
+    tail: [AtomicU64; 6],
+}
+
+/// What one side says about one connection: one cache line, written by that side only, read by the other.
+///
+/// ```text
+///   0  tx_head u64      bytes this side ever produced
+///   8  rx_tail u64      bytes of the other side's stream this side ever consumed
+///   16 ring[2] u64      where this side's payload lies: offset/4096 (bits 0..32) | log2(size) (bits 32..40)
+///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
+///   48 flags u32        see half_flags
+///   52 context u32      1 + the context of this side that wants news of this slot; 0: nobody does
+///   56 extra u64        spare
+/// ```
+#[repr(C, align(64))]
+#[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
+pub struct Half {
+    /// Bytes produced so far.
+    pub tx_head: AtomicU64,
+    /// Bytes consumed so far.
+    pub rx_tail: AtomicU64,
+    /// Packed ring descriptors.
+    pub ring: [AtomicU64; 2],
+    /// First position of each ring.
+    pub start: [AtomicU64; 2],
+    /// See [`half_flags`].
+    pub flags: AtomicU32,
+    /// 1 + the context to tell, or 0.
+    pub context: AtomicU32,
+    /// Spare.
+    pub extra: AtomicU64,
+}
+
+/// Bits of [`Half::flags`]. Each is written by the half's owner (or by the service for a dead owner).
+pub mod half_flags {
+    /// This side has connected (application region: the service says that the handshake is over).
+    pub const OPEN: u32 = 1;
+    /// Nothing follows `tx_head`: RFC 9293's FIN.
+    pub const FIN: u32 = 1 << 1;
+    /// The connection was reset by this side.
+    pub const RESET: u32 = 1 << 2;
+    /// This side reads no more (`SHUT_RD`, or fully closed).
+    pub const READ_CLOSED: u32 = 1 << 3;
+    /// This side found no space and wants news when there is some.
+    pub const WANT_SPACE: u32 = 1 << 4;
+    /// Every holder on this side has let go: the slot may be reused once both sides say so.
+    pub const RELEASED: u32 = 1 << 5;
+    /// The connection failed; the errno stands in bits 16..28.
+    pub const FAILED: u32 = 1 << 6;
+    /// Where the errno of [`FAILED`] begins.
+    pub const ERRNO_SHIFT: u32 = 16;
+}
+
+/// One connection: a line per side.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Indexed by [`Side::index`].
+    pub half: [Half; 2],
+}
+
+/// An application's own state of one socket: two lines in the application region, shared with forked children.
+/// The service reads `holders`, `region` and `slot` (hostile) to clean up after a death; everything else is the
+/// library's. Crate `socket` gives the fields their meaning.
+///
+/// ```text
+///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64
+///   48  tx_lock u32 | rx_lock u32 | state u32 | flags u32
+///   64  region u32 | slot u32 | error u32 | options u32 | local 16 bytes | peer 16 bytes
+///   112 ports u32 (local << 16 | peer) | family u32 | spare u64
+/// ```
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SockBlock {
+    /// A bit per process that holds the socket.
+    pub holders: AtomicU64,
+    /// The position this side trusts (its own half can be scribbled over by the other side).
+    pub tx_head: AtomicU64,
+    /// The position this side trusts.
+    pub rx_tail: AtomicU64,
+    /// The packed ring this side trusts; bit 63: which of the two descriptors it is.
+    pub tx_ring: AtomicU64,
+    /// First position of that ring.
+    pub tx_start: AtomicU64,
+    /// The packed ring before it while bytes in it are unread, or 0.
+    pub tx_old: AtomicU64,
+    /// Owner of the sending side, 0 when free.
+    pub tx_lock: AtomicU32,
+    /// Owner of the receiving side, 0 when free.
+    pub rx_lock: AtomicU32,
+    /// Life cycle.
+    pub state: AtomicU32,
+    /// Open-file flags and shutdown bits.
+    pub flags: AtomicU32,
+    /// Region the connection lives in.
+    pub region: AtomicU32,
+    /// Slot in that region.
+    pub slot: AtomicU32,
+    /// Pending `SO_ERROR`.
+    pub error: AtomicU32,
+    /// Bits of boolean options.
+    pub options: AtomicU32,
+    /// Local address.
+    pub local: [AtomicU64; 2],
+    /// Peer address.
+    pub peer: [AtomicU64; 2],
+    /// Local port, peer port.
+    pub ports: AtomicU32,
+    /// Address family.
+    pub family: AtomicU32,
+    /// Spare.
+    pub spare: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Header>() == 128);
+    assert!(size_of::<Half>() == 64 && size_of::<Slot>() == 128);
+    assert!(size_of::<SockBlock>() == 128);
+    assert!(size_of::<ContextBlock>() == 16 + WORDS_MAX * 8 + 48);
+    assert!(core::mem::offset_of!(Half, flags) == 48 && core::mem::offset_of!(Half, context) == 52);
+    assert!(core::mem::offset_of!(ContextBlock, words) == 16);
+};
+
+/// What a creator chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Params {
+    /// For whom.
+    pub kind: Kind,
+    /// The service's name for it.
+    pub id: u64,
+    /// Number of connections at most: a power of two, 64..=65536.
+    pub slots: u32,
+    /// Payload bytes per side: a multiple of 1 MiB, at most 64 GiB.
+    pub data_len: u64,
+}
+
+/// Where everything lies: computed from [`Params`] by both sides, never read from shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// What it was computed from.
+    pub params: Params,
+    /// Offset of the context blocks.
+    pub contexts: usize,
+    /// Offset of the slots.
+    pub slots: usize,
+    /// Offset of each side's page bitmap.
+    pub pages: [usize; 2],
+    /// Offset of the socket blocks (application regions; else equal to the end of `pages`).
+    pub socks: usize,
+    /// Offset of each side's payload.
+    pub data: [usize; 2],
+    /// Bytes in all.
+    pub total: usize,
+    /// Words of a context's table covered by one bit of `top`.
+    pub words_per_group: usize,
+}
+
+impl Layout {
+    /// The layout of `params`, or `None` when they break a limit.
+    #[must_use]
+    pub fn new(params: Params) -> Option<Self> {
+        let slots_ok = params.slots.is_power_of_two() && (64..=SLOTS_MAX as u32).contains(&params.slots);
+        let data_ok =
+            params.data_len.is_multiple_of(1 << 20) && (1 << 20..=64 << 30).contains(&params.data_len);
+        if !(slots_ok && data_ok) {
+            return None;
+        }
+        let (n, data_len) = (params.slots as usize, params.data_len as usize);
+        let page_up = |x: usize| x.next_multiple_of(PAGE);
+        let bitmap = page_up(data_len / RING_MIN as usize / 8);
+        let contexts = PAGE;
+        let slots = page_up(contexts + 2 * CONTEXTS * size_of::<ContextBlock>());
+        let pages = page_up(slots + n * size_of::<Slot>());
+        let socks = pages + 2 * bitmap;
+        let sock_bytes = if params.kind == Kind::Application { n * size_of::<SockBlock>() } else { 0 };
+        let data = page_up(socks + sock_bytes);
+        Some(Self {
+            params,
+            contexts,
+            slots,
+            pages: [pages, pages + bitmap],
+            socks,
+            data: [data, data + data_len],
+            total: data + 2 * data_len,
+            words_per_group: (n / 64).div_ceil(64),
+        })
+    }
+}

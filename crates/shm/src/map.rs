@@ -1,0 +1,54 @@
+//! One shared mapping of a memfd, unmapped when dropped. The only `unsafe` of this crate is here and in `region`.
+
+use rustix::fd::BorrowedFd;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::ptr::NonNull;
+
+/// A mapping of `len` bytes, shared with whoever holds the memfd.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory; all access goes through atomics or raw copies that assume other writers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: `&Mapping` hands out only atomics and raw copies.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, readable and writable, shared, without reserving swap.
+    pub fn new(fd: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// Makes `[offset, offset + len)` present by touching it for writing in this process, so that this process's
+    /// memory control group is charged. Page-aligned.
+    pub fn populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
+        assert!(offset <= self.len && len <= self.len - offset, "populate inside the mapping");
+        // SAFETY: the range was checked to lie inside the mapping; populating changes no contents.
+        unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) }
+    }
+
+    /// Address of `offset`.
+    #[inline]
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.len, "offset inside the mapping");
+        // SAFETY: `offset` is at most `len`, so the result is inside the mapping or one past its end.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and len are those mmap gave; `Region` lends references only for its own lifetime.
+        if let Err(e) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
+            debug_assert!(false, "munmap of a whole mapping failed: {e}");
+        }
+    }
+}
