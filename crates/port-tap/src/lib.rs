@@ -1,1 +1,20 @@
-//! Towpath: port-tap.
+//! Ports over a Linux TAP interface: the peer on the other side is this host's kernel.
+//!
+//! ```text
+//!   kernel's TCP, routes, bridges -- interface "towpath0" (its own MAC and address) -- /dev/net/tun, one descriptor per queue
+//!                                                                                       |
+//!                                                                       TapQueue: Port (our MAC), one per core
+//! ```
+//!
+//! Frames carry a virtio-net header, so checksums and segmentation are left out both ways: bytes between the kernel and us
+//! never are on a wire. One system call moves one frame, of up to 64 KiB with segmentation offload.
+
+mod error;
+mod open;
+mod queue;
+mod sys;
+mod vnet;
+
+pub use error::TapError;
+pub use open::{Tap, TapOptions, open};
+pub use queue::TapQueue;

@@ -1,0 +1,232 @@
+//! Makes a TAP interface, or attaches to one that persists, and sets up the kernel's side of it.
+
+use crate::error::TapError;
+use crate::queue::TapQueue;
+use crate::sys::{self, Interface, Name};
+use crate::vnet::HEADER_LEN;
+use port::Capabilities;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+/// Linux takes no more queues per TAP (`MAX_TAP_QUEUES`).
+const QUEUES_MAX: u16 = 256;
+/// Every IPv4 host takes a packet of this size (RFC 791); Ethernet interfaces of Linux go from 68 to 65,521.
+const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
+
+/// How a TAP interface is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TapOptions {
+    /// Interface name; the kernel numbers a `%d` in it.
+    pub name: String,
+    /// Queues, one port each.
+    pub queues: u16,
+    /// Checksum offload both ways.
+    pub checksum: bool,
+    /// TCP segmentation offload both ways; needs `checksum`.
+    pub gso: bool,
+    /// Bytes of the largest IP packet.
+    pub mtu: u16,
+    /// Our Ethernet address; random and locally administered by default. The kernel's side has its own.
+    pub mac: Option<[u8; 6]>,
+    /// The interface outlives us, and may exist already. Otherwise it must be new, and goes when its ports go.
+    pub persist: bool,
+    /// The kernel's IPv4 address and prefix length on this link.
+    pub host_v4: Option<(Ipv4Addr, u8)>,
+    /// The kernel's IPv6 address and prefix length on this link, beside its link-local one.
+    pub host_v6: Option<(Ipv6Addr, u8)>,
+    /// The network namespace of the interface: a name as in `ip netns`, or a path; ours by default.
+    pub namespace: Option<String>,
+}
+
+impl Default for TapOptions {
+    fn default() -> Self {
+        Self {
+            name: "towpath%d".to_owned(),
+            queues: 1,
+            checksum: true,
+            gso: true,
+            mtu: 1500,
+            mac: None,
+            persist: false,
+            host_v4: None,
+            host_v6: None,
+            namespace: None,
+        }
+    }
+}
+
+/// An open TAP interface.
+#[derive(Debug)]
+pub struct Tap {
+    /// The interface's name.
+    pub name: String,
+    /// The interface's index in its namespace.
+    pub index: u32,
+    /// Our Ethernet address.
+    pub mac: [u8; 6],
+    /// The Ethernet address of the kernel's side.
+    pub host_mac: [u8; 6],
+    /// One port for each queue.
+    pub queues: Vec<TapQueue>,
+}
+
+/// Makes the interface, sets it up, and opens its queues.
+///
+/// # Errors
+/// A [`TapError`] whose message says what to do. Nothing is left behind then, except what a persisting interface got already.
+pub fn open(options: &TapOptions) -> Result<Tap, TapError> {
+    check(options)?;
+    let Some(namespace) = &options.namespace else { return open_here(options) };
+    let failed = |source: io::Error| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => TapError::NoPermission { what: "enter a network namespace" },
+        _ => TapError::NoNamespace { name: namespace.clone(), source },
+    };
+    let path = if namespace.contains('/') {
+        PathBuf::from(namespace)
+    } else {
+        Path::new("/run/netns").join(namespace)
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    // A thread's namespace cannot be given back without further rights, so a thread is spent on it.
+    let open_there = || {
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(file.as_fd(), kind).map_err(|e| failed(e.into()))?;
+        open_here(options)
+    };
+    thread::scope(|scope| match scope.spawn(open_there).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+fn check(options: &TapOptions) -> Result<(), TapError> {
+    let bad = |what| Err(TapError::BadOption { what });
+    if !(1..=QUEUES_MAX).contains(&options.queues) {
+        return bad("queues must be 1 to 256");
+    }
+    if !MTU_RANGE.contains(&options.mtu) {
+        return bad("the MTU must be 576 to 65521");
+    }
+    if options.gso && !options.checksum {
+        return bad("segmentation offload needs checksum offload");
+    }
+    if options.mac.is_some_and(|mac| mac[0] & 1 == 1 || mac == [0; 6]) {
+        return bad("the MAC must be an address of one station");
+    }
+    if options.host_v4.is_some_and(|(_, prefix)| prefix > 32) {
+        return bad("an IPv4 prefix length must be 0 to 32");
+    }
+    if options.host_v6.is_some_and(|(_, prefix)| prefix > 128) {
+        return bad("an IPv6 prefix length must be 0 to 128");
+    }
+    if options.host_v6.is_some() && options.mtu < 1280 {
+        return bad("IPv6 needs an MTU of at least 1280 (RFC 8200 section 5)");
+    }
+    Ok(())
+}
+
+fn open_here(options: &TapOptions) -> Result<Tap, TapError> {
+    let bad_name = || TapError::BadName { name: options.name.clone() };
+    let wanted = Name::new(&options.name).ok_or_else(bad_name)?;
+    let first = open_device()?;
+    let name = attach_first(&first, wanted, options)?;
+    let text = name.text();
+    let refused = |what| move |source| (what, source);
+    let set_up = || -> Result<Tap, (&'static str, io::Error)> {
+        let mut descriptors = vec![first];
+        for _ in 1..options.queues {
+            let fd = open_device().map_err(|e| ("open another queue", io::Error::other(e)))?;
+            sys::attach(fd.as_fd(), name, true, false).map_err(refused("attach another queue"))?;
+            descriptors.push(fd);
+        }
+        let tun = descriptors[0].as_fd();
+        sys::set_header(tun, HEADER_LEN as i32).map_err(refused("set the virtio header"))?;
+        sys::set_offload(tun, options.checksum, options.gso).map_err(refused("set the offloads"))?;
+        sys::set_persist(tun, options.persist).map_err(refused("set the persistence"))?;
+        let interface = Interface::new(name).map_err(refused("open a control socket"))?;
+        configure(&interface, &text, options)?;
+        let mac = match options.mac {
+            Some(mac) => mac,
+            None => random_mac().map_err(refused("choose a random MAC"))?,
+        };
+        let capabilities = capabilities(options, mac);
+        let queue = |(index, fd)| TapQueue::new(fd, capabilities, index);
+        Ok(Tap {
+            index: interface.index().map_err(refused("read the index"))?,
+            host_mac: interface.mac().map_err(refused("read the MAC"))?,
+            name: text.clone(),
+            mac,
+            queues: (0..).zip(descriptors).map(queue).collect(),
+        })
+    };
+    set_up().map_err(|(what, source)| TapError::refused(&text, what, source))
+}
+
+fn open_device() -> Result<OwnedFd, TapError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDevice,
+        Errno::ACCESS | Errno::PERM => TapError::NoPermission { what: "open /dev/net/tun" },
+        other => TapError::refused("(none yet)", "open the device /dev/net/tun", other.into()),
+    })
+}
+
+fn attach_first(tun: &OwnedFd, wanted: Name, options: &TapOptions) -> Result<Name, TapError> {
+    let multi_queue = options.queues > 1;
+    let mut result = sys::attach(tun.as_fd(), wanted, multi_queue, true);
+    let exists = matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EBUSY));
+    if exists && options.persist {
+        result = sys::attach(tun.as_fd(), wanted, multi_queue, false);
+    }
+    let name = options.name.clone();
+    result.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => TapError::NameInUse { name },
+        Some(libc::EINVAL) if exists => TapError::NotATap { name },
+        Some(libc::EINVAL) => TapError::BadName { name },
+        Some(libc::EPERM | libc::EACCES) => TapError::NoPermission { what: "make a TAP interface" },
+        _ => TapError::refused(&name, "attach the first queue", error),
+    })
+}
+
+fn configure(
+    interface: &Interface,
+    name: &str,
+    options: &TapOptions,
+) -> Result<(), (&'static str, io::Error)> {
+    // On this link there are two stations, and we know that we are not the kernel: its addresses need not be tentative for a
+    // second. Where the file is missing or read-only, they are.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
+    interface.set_mtu(options.mtu).map_err(|e| ("set the MTU", e))?;
+    interface.set_up().map_err(|e| ("set the state", e))?;
+    if let Some((address, prefix)) = options.host_v4 {
+        interface.set_address_v4(address, prefix).map_err(|e| ("set the IPv4 address", e))?;
+    }
+    if let Some((address, prefix)) = options.host_v6 {
+        interface.set_address_v6(address, prefix).map_err(|e| ("set the IPv6 address", e))?;
+    }
+    Ok(())
+}
+
+fn capabilities(options: &TapOptions, mac: [u8; 6]) -> Capabilities {
+    let plain = Capabilities::plain(options.mtu, mac);
+    let offloads = match (options.checksum, options.gso) {
+        (_, true) => plain.with_tso(),
+        (true, false) => plain.with_checksum(),
+        (false, false) => plain,
+    };
+    // Linux sends a flow's frames to the queue that the flow's own last came from, and new flows by hash.
+    Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
+}
+
+fn random_mac() -> io::Result<[u8; 6]> {
+    let mut mac = [0; 6];
+    rustix::rand::getrandom(&mut mac, rustix::rand::GetRandomFlags::empty())?;
+    // IEEE 802: the second bit says locally administered, the first would say group.
+    mac[0] = (mac[0] & 0xFC) | 0x02;
+    Ok(mac)
+}

@@ -1,0 +1,173 @@
+//! One queue of a TAP interface as a [`Port`].
+
+use crate::vnet::{HEADER_LEN, decode, encode};
+use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
+use rustix::io::{Errno, readv, writev};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes after which a batch ends early, so that a batch of super-frames is still in the core's own cache (1 to 2 MiB on
+/// today's servers, shared with everything else) when it is worked on. Each frame costs a system call of its own anyway.
+const RECEIVE_BYTES_MAX: usize = 256 * 1024;
+
+/// One queue of a TAP interface.
+///
+/// A frame is given to the kernel at `commit`, while it is in the cache; there is nothing to gain by waiting, since each frame
+/// takes its own system call. Batches should be made with [`Batch::new`]: a frame that fills its buffer to the last byte counts
+/// as too long, since the kernel cuts silently.
+#[derive(Debug)]
+pub struct TapQueue {
+    fd: OwnedFd,
+    capabilities: Capabilities,
+    index: u16,
+    outgoing: PacketBuf,
+    state: Outgoing,
+    failure: Option<Errno>,
+    stats: Stats,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outgoing {
+    Free,
+    Reserved,
+    /// Committed, but the kernel had no room.
+    Pending,
+}
+
+impl TapQueue {
+    pub(crate) fn new(fd: OwnedFd, capabilities: Capabilities, index: u16) -> Self {
+        let outgoing = PacketBuf::with_capacity(capabilities.frame_max);
+        Self {
+            fd,
+            capabilities,
+            index,
+            outgoing,
+            state: Outgoing::Free,
+            failure: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Which queue of the interface this is, from 0.
+    #[must_use]
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Why the queue no longer works: somebody deleted the interface. It does not recover; its descriptor stays readable, so
+    /// it is not to be slept on any more.
+    #[must_use]
+    pub fn failure(&self) -> Option<io::Error> {
+        self.failure.map(io::Error::from)
+    }
+
+    /// Tries to hand the committed frame to the kernel. It stays pending only when there is no room.
+    fn transmit(&mut self) {
+        let header = encode(&self.outgoing.meta);
+        let parts = [IoSlice::new(&header), IoSlice::new(self.outgoing.frame())];
+        self.stats.system_calls += 1;
+        let result = writev(&self.fd, &parts);
+        self.state = Outgoing::Free;
+        match result {
+            Ok(_) => self.stats.count_sent(self.outgoing.len()),
+            Err(Errno::AGAIN | Errno::INTR) => self.state = Outgoing::Pending,
+            Err(error) => {
+                self.stats.drops.count(DropCause::Device);
+                self.note_failure(error);
+            }
+        }
+    }
+
+    /// The interface is gone for good; other errors (link down, no memory) pass.
+    fn note_failure(&mut self, error: Errno) {
+        if matches!(error, Errno::BADFD | Errno::NODEV | Errno::BADF) {
+            self.failure = Some(error);
+        }
+    }
+}
+
+impl Port for TapQueue {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> usize {
+        batch.clear();
+        let mut bytes = 0;
+        while bytes < RECEIVE_BYTES_MAX {
+            let Some(slot) = batch.slot() else { break };
+            let mut header = [0; HEADER_LEN];
+            let capacity = slot.capacity();
+            let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(slot.storage_mut())];
+            self.stats.system_calls += 1;
+            let len = match readv(&self.fd, &mut parts) {
+                Ok(len) => len.saturating_sub(HEADER_LEN),
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    self.note_failure(error);
+                    break;
+                }
+            };
+            bytes += len;
+            if len >= capacity {
+                self.stats.drops.count(DropCause::Oversized);
+                continue;
+            }
+            slot.set_len(len);
+            match decode(&header, slot.frame()) {
+                Some(meta) => {
+                    slot.meta = meta;
+                    self.stats.count_received(len);
+                    batch.push_slot();
+                }
+                None => self.stats.drops.count(DropCause::Malformed),
+            }
+        }
+        batch.len()
+    }
+
+    fn reserve(&mut self) -> Option<&mut PacketBuf> {
+        self.flush();
+        if self.state == Outgoing::Pending {
+            self.stats.sent_full += 1;
+            return None;
+        }
+        self.state = Outgoing::Reserved;
+        self.outgoing.clear();
+        Some(&mut self.outgoing)
+    }
+
+    fn commit(&mut self) {
+        if self.state != Outgoing::Reserved {
+            return;
+        }
+        if self.capabilities.admits(&self.outgoing) {
+            self.transmit();
+        } else {
+            self.state = Outgoing::Free;
+            self.stats.drops.count(DropCause::Unsendable);
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.state == Outgoing::Pending {
+            self.transmit();
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    /// The kernel keeps the descriptor readable while frames wait, so there is nothing to prepare.
+    fn arm(&mut self) -> Wait {
+        if self.state == Outgoing::Pending { Wait::ReadableOrWritable } else { Wait::Readable }
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests;
