@@ -1,8 +1,9 @@
 //! Segmentation offload in software: cuts a super-frame into the frames that a wire would carry.
 
-use crate::checksum::{add, fold, pseudo_header};
+use crate::checksum::pseudo_header;
 use crate::headers::{Layout, TCP_CWR, TCP_FIN, TCP_PSH, read_u16, read_u32, write};
 use crate::packet::{Checksum, Gso, GsoKind, PacketBuf};
+use wire::checksum::Sum;
 
 /// Why a super-frame cannot be cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,8 +87,8 @@ impl Segmenter {
             write(segment, ip + 2, &((end - ip) as u16).to_be_bytes());
             write(segment, ip + 4, &id.to_be_bytes());
             write(segment, ip + 10, &[0, 0]);
-            let sum = fold(add(0, &segment[ip..tcp]));
-            write(segment, ip + 10, &(!sum).to_be_bytes());
+            let sum = Sum::ZERO.add_bytes(&segment[ip..tcp]).finish();
+            write(segment, ip + 10, &sum.to_be_bytes());
         } else {
             write(segment, ip + 4, &((end - tcp) as u16).to_be_bytes());
         }
@@ -101,8 +102,8 @@ impl Segmenter {
             segment[tcp + 13] &= !TCP_CWR;
         }
         write(segment, tcp + 16, &[0, 0]);
-        let sum = fold(add(pseudo_header(segment, &self.layout), &segment[tcp..]));
-        write(segment, tcp + 16, &(!sum).to_be_bytes());
+        let sum = pseudo_header(segment, &self.layout).add_bytes(&segment[tcp..]).finish();
+        write(segment, tcp + 16, &sum.to_be_bytes());
     }
 }
 
