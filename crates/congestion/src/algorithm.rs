@@ -1,0 +1,74 @@
+//! The algorithms by name.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Which algorithm decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Algorithm {
+    /// RFC 5681 with RFC 6582's recovery.
+    Reno,
+    /// RFC 9438, slow start left by HyStart++ (RFC 9406). Linux's default, and ours.
+    #[default]
+    Cubic,
+    /// RFC 8257: for networks that mark early, such as a data centre's.
+    Dctcp,
+    /// So many bytes, whatever happens. For measurements on private links.
+    Constant(u32),
+}
+
+/// The text names no algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownAlgorithm;
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a congestion control is one of reno, cubic, dctcp, constant:BYTES")
+    }
+}
+
+impl core::error::Error for UnknownAlgorithm {}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        match text {
+            "reno" => Ok(Self::Reno),
+            "cubic" => Ok(Self::Cubic),
+            "dctcp" => Ok(Self::Dctcp),
+            _ => match text.strip_prefix("constant:").map(u32::from_str) {
+                Some(Ok(bytes)) if bytes > 0 => Ok(Self::Constant(bytes)),
+                _ => Err(UnknownAlgorithm),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reno => f.write_str("reno"),
+            Self::Cubic => f.write_str("cubic"),
+            Self::Dctcp => f.write_str("dctcp"),
+            Self::Constant(bytes) => write!(f, "constant:{bytes}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn names_round_trip() {
+        for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp, Algorithm::Constant(65_536)] {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        for bad in ["", "Reno", "bbr", "constant", "constant:0", "constant:x"] {
+            assert_eq!(bad.parse::<Algorithm>(), Err(UnknownAlgorithm), "{bad}");
+        }
+    }
+}

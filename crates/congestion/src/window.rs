@@ -1,0 +1,301 @@
+//! The congestion window: what all algorithms share, and who decides what where they differ.
+
+use crate::Algorithm;
+use crate::cubic::{BETA_TENTHS, Epoch};
+use crate::dctcp::Marks;
+use crate::hystart::{Growth, HyStart};
+use base::{Duration, Instant};
+
+/// The largest window: TCP cannot express more (RFC 7323 section 2.3).
+pub const CWND_MAX: u32 = 1 << 30;
+/// The initial window in segments (RFC 6928).
+pub const INITIAL_SEGMENTS: u32 = 10;
+/// "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 section 3.1).
+const SSTHRESH_NONE: u32 = u32::MAX;
+
+/// The congestion window of one flow.
+///
+/// Between three duplicate acknowledgements and the acknowledgement of all that was sent before them, call
+/// [`on_duplicate_ack`](Self::on_duplicate_ack) and [`on_partial_ack`](Self::on_partial_ack) instead of
+/// [`on_ack`](Self::on_ack), and [`on_recovered`](Self::on_recovered) at the end (RFC 6582). A caller that does its own
+/// accounting of what left the network (SACK) needs none of the three: `cwnd` is the target right after
+/// [`on_fast_retransmit`](Self::on_fast_retransmit).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    cwnd: u32,
+    ssthresh: u32,
+    /// Acknowledged bytes not yet turned into growth.
+    carry: u32,
+    /// While not 0: the window was reduced for a congestion echo, and the data in flight then is not yet acknowledged.
+    echo_left: u32,
+    /// Last sign of life, in milliseconds modulo 2^32.
+    active_ms: u32,
+    mss: u16,
+    rtt_ms: u16,
+    law: Law,
+}
+
+const _: () = assert!(size_of::<Window>() <= 48);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Law {
+    Reno,
+    CubicSlowStart(HyStart),
+    Cubic(Epoch),
+    Dctcp(Marks),
+    Constant,
+}
+
+impl Window {
+    /// A new flow's window. `mss` is the payload of a full segment; 0 counts as 1.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, mss: u16, now: Instant) -> Self {
+        let mss = mss.max(1);
+        let (law, cwnd) = match algorithm {
+            Algorithm::Reno => (Law::Reno, initial(mss)),
+            Algorithm::Cubic => (Law::CubicSlowStart(HyStart::NEW), initial(mss)),
+            Algorithm::Dctcp => (Law::Dctcp(Marks::NEW), initial(mss)),
+            Algorithm::Constant(bytes) => (Law::Constant, bytes.clamp(u32::from(mss), CWND_MAX)),
+        };
+        let active_ms = now.as_ms() as u32;
+        Self { cwnd, ssthresh: SSTHRESH_NONE, carry: 0, echo_left: 0, active_ms, mss, rtt_ms: 0, law }
+    }
+
+    /// Bytes that may be in flight.
+    #[must_use]
+    #[inline]
+    pub fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    /// Where slow start ends; `u32::MAX` before the first congestion.
+    #[must_use]
+    #[inline]
+    pub fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    /// True below the threshold.
+    #[must_use]
+    pub fn is_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Which algorithm decides.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        match self.law {
+            Law::Reno => Algorithm::Reno,
+            Law::CubicSlowStart(_) | Law::Cubic(_) => Algorithm::Cubic,
+            Law::Dctcp(_) => Algorithm::Dctcp,
+            Law::Constant => Algorithm::Constant(self.cwnd),
+        }
+    }
+
+    /// The path takes segments of `mss` bytes from now on. The window stays, but for the minimum.
+    pub fn set_mss(&mut self, mss: u16) {
+        self.mss = mss.max(1);
+        self.cwnd = self.cwnd.max(u32::from(self.mss));
+    }
+
+    /// `acked_bytes` were newly acknowledged; `in_flight` bytes still are unacknowledged. `ecn_echo` says that the peer
+    /// echoed congestion (of exactly these bytes, for DCTCP). True when the echo reduced the window: the next new segment carries
+    /// CWR (RFC 3168 section 6.1.2).
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        acked_bytes: u32,
+        rtt_us: Option<u32>,
+        ecn_echo: bool,
+        in_flight: u32,
+    ) -> bool {
+        self.active_ms = now.as_ms() as u32;
+        if let Some(rtt_us) = rtt_us {
+            self.rtt_ms = (rtt_us / 1_000).min(u32::from(u16::MAX)) as u16;
+        }
+        if let Law::Dctcp(marks) = &mut self.law {
+            marks.on_ack(acked_bytes, ecn_echo, in_flight);
+        }
+        let was_reduced = self.echo_left > 0;
+        self.echo_left = self.echo_left.saturating_sub(acked_bytes);
+        if ecn_echo && !was_reduced && self.law != Law::Constant {
+            self.on_echo(now, in_flight.saturating_add(acked_bytes));
+            return true;
+        }
+        // A window that is not used says nothing about the path (RFC 7661, RFC 9438 section 5.8).
+        let used = u64::from(in_flight) + u64::from(acked_bytes);
+        let is_used = if self.is_slow_start() { 2 * used } else { used * 4 / 3 } >= u64::from(self.cwnd);
+        if is_used && !was_reduced {
+            self.grow(now, acked_bytes, rtt_us, in_flight);
+        }
+        false
+    }
+
+    /// Three duplicate acknowledgements, or SACK: something was lost while the acknowledgements go on. Once per recovery.
+    pub fn on_fast_retransmit(&mut self, now: Instant, in_flight: u32) {
+        if self.law == Law::Constant {
+            return;
+        }
+        self.reduce(now, in_flight);
+        self.cwnd = self.ssthresh;
+    }
+
+    /// One more duplicate acknowledgement in recovery: a segment has left the network (RFC 5681 section 3.2 steps 3, 4).
+    pub fn on_duplicate_ack(&mut self) {
+        if self.law != Law::Constant {
+            self.cwnd = self.cwnd.saturating_add(u32::from(self.mss)).min(CWND_MAX);
+        }
+    }
+
+    /// An acknowledgement in recovery that does not end it: "deflate the congestion window by the amount of new data
+    /// acknowledged ... if the partial ACK acknowledges at least one SMSS, add back SMSS" (RFC 6582 section 3.2).
+    pub fn on_partial_ack(&mut self, acked_bytes: u32) {
+        if self.law == Law::Constant {
+            return;
+        }
+        let mss = u32::from(self.mss);
+        let back = if acked_bytes >= mss { mss } else { 0 };
+        self.cwnd = self.cwnd.saturating_sub(acked_bytes).saturating_add(back).clamp(mss, CWND_MAX);
+    }
+
+    /// All that was sent before the recovery is acknowledged (RFC 6582 section 3.2 step 3, option 1: no burst).
+    pub fn on_recovered(&mut self, in_flight: u32) {
+        if self.law == Law::Constant {
+            return;
+        }
+        let mss = u32::from(self.mss);
+        self.cwnd = self.ssthresh.min(in_flight.max(mss).saturating_add(mss)).clamp(mss, CWND_MAX);
+    }
+
+    /// The retransmission timer expired. "cwnd MUST be set to no more than the loss window, LW, which equals 1 full-sized
+    /// segment" (RFC 5681 section 3.1).
+    pub fn on_timeout(&mut self, now: Instant, in_flight: u32) {
+        if self.law == Law::Constant {
+            return;
+        }
+        let mss = u32::from(self.mss);
+        // "When ... the given segment has already been retransmitted by way of the retransmission timer at least once,
+        // the value of ssthresh is held constant": an acknowledgement in between would have grown the window.
+        if self.cwnd > mss {
+            self.reduce(now, in_flight);
+        }
+        (self.cwnd, self.carry, self.echo_left) = (mss, 0, 0);
+        if matches!(self.law, Law::Cubic(_)) {
+            self.law = Law::CubicSlowStart(HyStart::NEW);
+        }
+    }
+
+    /// About to send after a pause. When nothing was acknowledged for longer than `rto`, the window halves for every `rto`
+    /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart).
+    pub fn after_idle(&mut self, now: Instant, rto: Duration) {
+        let now_ms = now.as_ms() as u32;
+        let idle_ms = now_ms.wrapping_sub(self.active_ms);
+        // A clock that a caller moved backwards is no pause of 49 days.
+        if idle_ms > u32::MAX / 2 || u64::from(idle_ms) <= rto.as_ms() || self.law == Law::Constant {
+            return;
+        }
+        self.active_ms = now_ms;
+        if let Law::Cubic(epoch) = &mut self.law {
+            epoch.shift(idle_ms);
+        }
+        let floor = initial(self.mss).min(self.cwnd);
+        let halvings = (u64::from(idle_ms) / rto.as_ms().max(1)).min(31) as u32;
+        if self.ssthresh != SSTHRESH_NONE {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+        }
+        self.cwnd = (self.cwnd >> halvings).max(floor);
+        self.carry = 0;
+    }
+
+    fn grow(&mut self, now: Instant, acked: u32, rtt_us: Option<u32>, in_flight: u32) {
+        let acked = if self.is_slow_start() { self.slow_start(now, acked, rtt_us, in_flight) } else { acked };
+        if acked > 0 && !self.is_slow_start() {
+            self.avoid(now, acked);
+        }
+        self.cwnd = self.cwnd.min(CWND_MAX);
+    }
+
+    /// Grows by what was acknowledged, however many segments one acknowledgement covers: both ends acknowledge once per
+    /// batch, and a limit (RFC 3465) would starve them. Returns the bytes left over at the threshold.
+    fn slow_start(&mut self, now: Instant, acked: u32, rtt_us: Option<u32>, in_flight: u32) -> u32 {
+        let growth = match &mut self.law {
+            Law::Constant => return 0,
+            Law::CubicSlowStart(hystart) => hystart.on_ack(acked, rtt_us, in_flight),
+            Law::Reno | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(acked),
+        };
+        match growth {
+            Growth::Leave => {
+                self.ssthresh = self.cwnd;
+                self.law = Law::Cubic(Epoch::after_slow_start(now.as_ms() as u32, self.cwnd, self.cwnd));
+                0
+            }
+            Growth::By(bytes) => {
+                let room = self.ssthresh.min(CWND_MAX).saturating_sub(self.cwnd);
+                self.cwnd += bytes.min(room);
+                bytes - bytes.min(room)
+            }
+        }
+    }
+
+    fn avoid(&mut self, now: Instant, acked: u32) {
+        let (now_ms, mss) = (now.as_ms() as u32, u32::from(self.mss));
+        match &mut self.law {
+            Law::Constant => {}
+            // "cwnd += SMSS for each cwnd bytes acknowledged" (RFC 5681 section 3.1, counted in bytes).
+            Law::Reno | Law::Dctcp(_) => {
+                self.carry = self.carry.saturating_add(acked);
+                if self.carry >= self.cwnd {
+                    self.carry = (self.carry - self.cwnd).min(self.cwnd);
+                    self.cwnd = self.cwnd.saturating_add(mss);
+                }
+            }
+            Law::CubicSlowStart(_) => {
+                self.carry = 0;
+                self.law = Law::Cubic(Epoch::after_slow_start(now_ms, self.cwnd, self.cwnd));
+            }
+            Law::Cubic(epoch) => {
+                let rtt_ms = u32::from(self.rtt_ms);
+                self.cwnd = epoch.grow(now_ms, rtt_ms, mss, self.cwnd, acked, &mut self.carry);
+            }
+        }
+    }
+
+    fn on_echo(&mut self, now: Instant, flight: u32) {
+        if let Law::Dctcp(marks) = self.law {
+            self.cwnd = marks.reduced(self.cwnd).max(2 * u32::from(self.mss));
+            self.ssthresh = self.cwnd;
+        } else {
+            self.reduce(now, flight);
+            self.cwnd = self.ssthresh;
+        }
+        self.echo_left = flight.max(1);
+        self.carry = 0;
+    }
+
+    /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share.
+    fn reduce(&mut self, now: Instant, in_flight: u32) {
+        let least = 2 * u32::from(self.mss);
+        // More than the window in flight (sent before a reduction) is no reason to keep more.
+        let flight = in_flight.min(self.cwnd.max(least));
+        self.carry = 0;
+        let last_max = match &self.law {
+            Law::Cubic(epoch) => Some(epoch.w_max()),
+            Law::CubicSlowStart(_) => None,
+            Law::Reno | Law::Dctcp(_) | Law::Constant => {
+                self.ssthresh = (flight / 2).max(least);
+                return;
+            }
+        };
+        let prior = flight.max(least);
+        self.ssthresh = (u64::from(prior) * u64::from(BETA_TENTHS) / 10).max(u64::from(least)) as u32;
+        let mss = u32::from(self.mss);
+        self.law = Law::Cubic(Epoch::reduced(now.as_ms() as u32, mss, prior, self.ssthresh, last_max));
+    }
+}
+
+fn initial(mss: u16) -> u32 {
+    INITIAL_SEGMENTS * u32::from(mss)
+}
+
+#[cfg(test)]
+mod tests;

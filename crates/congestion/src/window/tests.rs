@@ -1,0 +1,204 @@
+//! The RFCs' rules, one test each, and any order of inputs.
+
+extern crate std;
+use super::*;
+use proptest::prelude::*;
+
+const MSS: u16 = 1000;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_ns(ms * 1_000_000)
+}
+
+/// One round trip of `rtt_ms`: everything the window allows is sent and acknowledged in pairs of segments.
+fn round(w: &mut Window, start_ms: u64, rtt_ms: u64) {
+    let mut left = w.cwnd();
+    while left > 0 {
+        let acked = left.min(2 * u32::from(MSS));
+        left -= acked;
+        w.on_ack(at(start_ms + rtt_ms), acked, Some(rtt_ms as u32 * 1000), false, w.cwnd() - acked);
+    }
+}
+
+#[test]
+fn initial_window_is_ten_segments() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let w = Window::new(algorithm, MSS, at(0));
+        assert_eq!((w.cwnd(), w.ssthresh(), w.algorithm()), (10_000, u32::MAX, algorithm));
+    }
+}
+
+#[test]
+fn slow_start_doubles_each_round_trip() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let mut w = Window::new(algorithm, MSS, at(0));
+        for i in 0..5 {
+            round(&mut w, i * 50, 50);
+            assert_eq!(w.cwnd(), 10_000 << (i + 1), "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn reno_halves_and_then_adds_one_segment_each_round_trip() {
+    let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+    (0..3).for_each(|i| round(&mut w, i * 50, 50));
+    w.on_fast_retransmit(at(200), 80_000);
+    assert_eq!((w.cwnd(), w.ssthresh()), (40_000, 40_000));
+    for i in 1..=5 {
+        round(&mut w, 200 + i * 50, 50);
+        assert_eq!(w.cwnd(), 40_000 + i as u32 * 1000);
+    }
+}
+
+#[test]
+fn timeout_falls_to_one_segment_and_repeats_keep_the_threshold() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let mut w = Window::new(algorithm, MSS, at(0));
+        (0..3).for_each(|i| round(&mut w, i * 50, 50));
+        w.on_timeout(at(400), 80_000);
+        let threshold = w.ssthresh();
+        assert_eq!(w.cwnd(), 1000);
+        assert_eq!(threshold, if algorithm == Algorithm::Cubic { 56_000 } else { 40_000 });
+        w.on_timeout(at(800), 1000);
+        assert_eq!((w.cwnd(), w.ssthresh()), (1000, threshold));
+    }
+}
+
+#[test]
+fn never_below_two_segments_of_threshold() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
+        let mut w = Window::new(algorithm, MSS, at(0));
+        for i in 0..20 {
+            w.on_fast_retransmit(at(i), 0);
+            assert_eq!((w.cwnd(), w.ssthresh()), (2000, 2000));
+        }
+    }
+}
+
+#[test]
+fn cubic_returns_to_its_maximum_at_k_and_grows_past_it() {
+    let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+    (0..5).for_each(|i| round(&mut w, i * 100, 100));
+    w.on_fast_retransmit(at(500), 320_000);
+    assert_eq!(w.cwnd(), 224_000);
+    // K = cbrt(96 / 0.4) = 6.2 s
+    let mut ms = 500;
+    while ms < 6_700 {
+        round(&mut w, ms, 100);
+        ms += 100;
+    }
+    assert!((310_000..330_000).contains(&w.cwnd()), "{}", w.cwnd());
+    while ms < 11_700 {
+        round(&mut w, ms, 100);
+        ms += 100;
+    }
+    // 0.4 * 5^3 = 50 segments above the maximum, five seconds after K
+    assert!((360_000..385_000).contains(&w.cwnd()), "{}", w.cwnd());
+}
+
+#[test]
+fn cubic_is_never_slower_than_reno_on_short_paths() {
+    let mut cubic = Window::new(Algorithm::Cubic, MSS, at(0));
+    cubic.on_fast_retransmit(at(0), 10_000);
+    let before = cubic.cwnd();
+    (0..100).for_each(|i| round(&mut cubic, i * 2, 2));
+    assert!(cubic.cwnd() >= before + 50_000, "{}", cubic.cwnd());
+}
+
+#[test]
+fn an_echo_reduces_once_per_window() {
+    let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+    assert!(w.on_ack(at(1), 1000, None, true, 9000));
+    assert_eq!(w.cwnd(), 5000);
+    for left in (0..9).rev() {
+        assert!(!w.on_ack(at(2), 1000, None, true, left * 1000));
+    }
+    assert_eq!(w.cwnd(), 5000);
+    assert!(!w.on_ack(at(2), 1000, None, true, 0));
+    assert!(w.on_ack(at(3), 1000, None, true, 4000));
+}
+
+#[test]
+fn dctcp_gives_way_in_proportion() {
+    let mut w = Window::new(Algorithm::Dctcp, MSS, at(0));
+    (0..4).for_each(|i| round(&mut w, i, 1));
+    w.on_fast_retransmit(at(10), 160_000);
+    (0..200).for_each(|i| round(&mut w, 10 + i, 1));
+    let before = w.cwnd();
+    assert!(w.on_ack(at(300), 1000, None, true, before - 1000));
+    assert!(w.cwnd() > before / 10 * 9, "a first mark after a quiet time is mild: {} of {before}", w.cwnd());
+}
+
+#[test]
+fn recovery_inflates_and_deflates() {
+    let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+    w.on_fast_retransmit(at(1), 10_000);
+    (0..3).for_each(|_| w.on_duplicate_ack());
+    assert_eq!(w.cwnd(), 8000);
+    w.on_partial_ack(3000);
+    assert_eq!(w.cwnd(), 6000);
+    w.on_recovered(1000);
+    assert_eq!(w.cwnd(), 2000);
+    w.on_recovered(50_000);
+    assert_eq!(w.cwnd(), 5000);
+}
+
+#[test]
+fn an_unused_window_does_not_grow() {
+    let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+    for i in 0..100 {
+        w.on_ack(at(i), 1000, None, false, 0);
+    }
+    assert_eq!(w.cwnd(), 10_000);
+}
+
+#[test]
+fn a_pause_restarts_from_the_initial_window() {
+    let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+    (0..5).for_each(|i| round(&mut w, i * 10, 10));
+    let rto = Duration::from_ms(200);
+    w.after_idle(at(150), rto);
+    assert_eq!(w.cwnd(), 320_000);
+    w.after_idle(at(50 + 400), rto);
+    assert_eq!(w.cwnd(), 80_000);
+    w.after_idle(at(60_000), rto);
+    assert_eq!(w.cwnd(), 10_000);
+}
+
+#[test]
+fn constant_is_constant() {
+    let mut w = Window::new(Algorithm::Constant(50_000), MSS, at(0));
+    w.on_fast_retransmit(at(1), 50_000);
+    w.on_timeout(at(2), 50_000);
+    w.on_ack(at(3), 50_000, Some(1), true, 0);
+    w.after_idle(at(100_000), Duration::from_ms(200));
+    assert_eq!((w.cwnd(), w.algorithm()), (50_000, Algorithm::Constant(50_000)));
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_inputs_keeps_the_bounds(
+        which in 0usize..3,
+        mss: u16,
+        inputs in proptest::collection::vec((0u8..9, any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>()), 1..200),
+    ) {
+        let algorithm = [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp][which];
+        let mut w = Window::new(algorithm, mss, at(0));
+        for (kind, a, b, now, echo) in inputs {
+            let now = Instant::from_ns(now);
+            match kind {
+                0..=2 => { w.on_ack(now, a, Some(b), echo, b); }
+                3 => w.on_fast_retransmit(now, b),
+                4 => w.on_timeout(now, b),
+                5 => w.on_duplicate_ack(),
+                6 => w.on_partial_ack(a),
+                7 => w.on_recovered(b),
+                _ => w.after_idle(now, Duration::from_ns(u64::from(a))),
+            }
+            let mss = u32::from(mss.max(1));
+            prop_assert!(w.cwnd() >= mss && w.cwnd() <= CWND_MAX.max(2 * mss));
+            prop_assert!(w.ssthresh() >= 2 * mss);
+        }
+    }
+}
