@@ -1,1 +1,90 @@
-//! Towpath: every measurement, with its peers.
+//! Every measurement of Towpath, with its peers in the same run, and the demo.
+//!
+//! Each measurement is a name for [`run`], prints the common form of a result (`--json`), a table or Markdown, and runs
+//! Towpath and its peers interleaved. Nothing here is needed by the product; only the command line calls it.
+#![forbid(unsafe_code)]
+
+mod affinity;
+mod clock;
+mod options;
+mod peer;
+mod report;
+mod samples;
+mod spikes;
+mod table;
+
+pub use options::Options;
+pub use report::{Machine, Ratio, Report, Row};
+
+use anyhow::bail;
+use std::process::ExitCode;
+
+/// One measurement.
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Options) -> anyhow::Result<Report>,
+}
+
+/// In the order in which `all` runs them.
+const BENCHES: &[Bench] = &[Bench {
+    name: "spike-placeholder",
+    about: "what candidate descriptors for an accepted connection cost",
+    run: spikes::placeholder::run,
+}];
+
+/// The names that [`run`] takes, with a line about each.
+#[must_use]
+pub fn names() -> Vec<(&'static str, &'static str)> {
+    let all = ("all", "every measurement, one after the other");
+    BENCHES.iter().map(|bench| (bench.name, bench.about)).chain([all]).collect()
+}
+
+/// Runs the measurement `name` with the arguments that follow it on the command line (see [`Options`]) and prints the
+/// result on standard output. The exit code is a failure when a row could not be measured or proved.
+///
+/// # Errors
+/// An unknown name (the message lists the known ones), bad arguments, or something that a measurement needs and does
+/// not find.
+pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
+    if name == peer::HIDDEN_NAME {
+        peer::main(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen: Vec<&Bench> = BENCHES.iter().filter(|bench| name == "all" || name == bench.name).collect();
+    if chosen.is_empty() {
+        bail!("{}", unknown(name));
+    }
+    let options = match Options::parse_for(name, args)? {
+        Ok(options) => options,
+        Err(code) => return Ok(code),
+    };
+    let mut code = ExitCode::SUCCESS;
+    for bench in chosen {
+        let report = (bench.run)(&options)?;
+        report.print(&options)?;
+        if !report.failures.is_empty() {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
+
+/// Runs redis through Towpath and on the kernel, interleaved, and prints what it bought. Works without root.
+///
+/// # Errors
+/// One line that says what is missing and what to do.
+pub fn demo() -> anyhow::Result<()> {
+    bail!("no redis")
+}
+
+fn unknown(name: &str) -> String {
+    let mut text = match name {
+        "" => "say what to measure:".to_owned(),
+        _ => format!("no measurement is called {name:?}; there are:"),
+    };
+    for (name, about) in names() {
+        text.push_str(&format!("\n  {name:<18} {about}"));
+    }
+    text
+}

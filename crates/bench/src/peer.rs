@@ -1,0 +1,99 @@
+//! Further processes of a measurement: this very program, started again with a hidden name and a control line as its
+//! standard input.
+
+use anyhow::{Context, bail};
+use control::Line;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::{Serialize, de::DeserializeOwned};
+use std::process::{Child, Command, Stdio};
+
+/// `bench HIDDEN_NAME ROLE` is a peer process.
+pub const HIDDEN_NAME: &str = "__peer";
+
+/// What a peer process is for.
+type Role = fn(&Line) -> anyhow::Result<()>;
+
+const ROLES: &[(&str, Role)] = &[];
+
+/// The main function of a peer process.
+///
+/// # Errors
+/// Whatever its role meets.
+pub fn main(args: &[String]) -> anyhow::Result<()> {
+    let wanted = args.first().map_or("", String::as_str);
+    let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == wanted) else {
+        bail!("no role {wanted:?} for a peer process");
+    };
+    let input = rustix::io::dup(std::io::stdin()).context("a peer process needs its control line")?;
+    role(&Line::new(input))
+}
+
+/// A peer process; killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Peer {
+    child: Child,
+    line: Line,
+}
+
+impl Peer {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When this program cannot be started again.
+    pub fn start(role: &str) -> anyhow::Result<Self> {
+        let (ours, theirs): (OwnedFd, OwnedFd) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let child = Command::new(program)
+            .args(["bench", HIDDEN_NAME, role])
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start this program again")?;
+        Ok(Self { child, line: Line::new(ours) })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it something.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+        self.line.send(message, fds, true).context("a peer process is gone")
+    }
+
+    /// Waits for what it says.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn receive<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        Ok(self.line.receive(true).context("a peer process is gone")?.message)
+    }
+
+    /// The signal or status it ended with, once it has.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn ended(&mut self) -> anyhow::Result<std::process::ExitStatus> {
+        Ok(self.child.wait()?)
+    }
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may be gone already; either way nothing of it stays.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

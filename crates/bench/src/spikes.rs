@@ -1,0 +1,3 @@
+//! Small measurements of what the machine gives, from which the design's numbers come.
+
+pub mod placeholder;
