@@ -1,1 +1,42 @@
-//! Towpath: flow.
+//! What fast path and slow path share: flow records, the flow table, and the rings between the two.
+//!
+//! ```text
+//!   slow path                        flow                              fast-path core
+//!   Keeper --install, remove-->  Flows: records, table  <--try_lock--  packets, doorbells
+//!   CommandSender  ------------> [ bounded ring, one per core ] ------> CommandReceiver
+//!   ExceptionReceiver <--------- [ bounded ring, one per core ] <------ ExceptionSender
+//! ```
+//!
+//! A record is changed only under its lock, which is tried, never waited for: the two paths hold it for a few hundred
+//! nanoseconds. Nothing here reads a clock, does I/O, or allocates after set-up.
+
+mod address;
+mod cell;
+mod cold;
+mod config;
+mod flags;
+mod keeper;
+mod message;
+mod owner;
+mod record;
+mod ring;
+mod table;
+
+pub use address::Addresses;
+pub use cell::{FlowGuard, FlowMut, Flows};
+pub use cold::{Cold, Counters, INTERVALS, Interval};
+pub use config::Config;
+pub use flags::{application, event, state};
+pub use keeper::{Install, InstallError, Keeper};
+pub use message::{
+    Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
+    FrameReason, commands, exceptions,
+};
+pub use owner::{AppRegion, News, raise, tell};
+pub use record::{ReceiveLine, SendLine};
+pub use table::FlowTable;
+
+/// Names a flow record: its index.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct FlowId(pub u32);

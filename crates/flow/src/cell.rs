@@ -1,0 +1,223 @@
+//! The records behind their locks: the only place where a record turns from shared to exclusive.
+
+use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, SendLine};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::OnceLock;
+
+/// The two hot lines.
+#[repr(C, align(64))]
+struct Lines {
+    lock: AtomicU32,
+    /// Odd while the record is being changed, so that whoever finds the records after a crash knows which one to distrust.
+    sequence: AtomicU32,
+    hot: UnsafeCell<Hot>,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Hot {
+    rx: ReceiveLine,
+    tx: SendLine,
+}
+
+const _: () = {
+    assert!(size_of::<Lines>() == 128 && align_of::<Lines>() == 64);
+    assert!(core::mem::offset_of!(Lines, hot) == 8);
+    assert!(8 + core::mem::offset_of!(Hot, tx) == 64);
+};
+
+/// Records are made in chunks, by set-up code, when the first flow needs one.
+const CHUNK: usize = 1024;
+
+struct Chunk {
+    lines: Box<[Lines]>,
+    cold: Box<[UnsafeCell<Cold>]>,
+    addresses: Box<[UnsafeCell<Addresses>]>,
+}
+
+// SAFETY: `cold`, `addresses` and `Lines::hot` are reached only through a `FlowGuard`, of which the lock admits one per record
+// at a time (Acquire on taking, Release on leaving); their contents are plain data.
+unsafe impl Sync for Chunk {}
+// SAFETY: as above: plain data.
+unsafe impl Send for Chunk {}
+
+/// All flow records of a service, and the table that finds them.
+pub struct Flows {
+    chunks: Box<[OnceLock<Chunk>]>,
+    table: FlowTable,
+    config: Config,
+}
+
+impl core::fmt::Debug for Flows {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Flows").field("flows", &self.config.flows).finish_non_exhaustive()
+    }
+}
+
+/// A record of which this is the only user until it is dropped.
+pub struct FlowGuard<'a> {
+    lines: &'a Lines,
+    cold: &'a UnsafeCell<Cold>,
+    addresses: &'a UnsafeCell<Addresses>,
+}
+
+/// The parts of a locked record.
+#[derive(Debug)]
+pub struct FlowMut<'a> {
+    /// What receiving needs.
+    pub rx: &'a mut ReceiveLine,
+    /// What sending needs.
+    pub tx: &'a mut SendLine,
+    /// The side record.
+    pub cold: &'a mut Cold,
+    /// IPv6 addresses.
+    pub addresses: &'a mut Addresses,
+}
+
+impl Flows {
+    /// No flows yet. `keys` key the table's hash: they come from the kernel's random numbers.
+    // SETUP: called once when the service starts.
+    #[must_use]
+    pub fn new(config: Config, keys: [u64; 2]) -> Self {
+        let chunks = (config.flows as usize).div_ceil(CHUNK);
+        Self {
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            table: FlowTable::new(config.flows, keys),
+            config,
+        }
+    }
+
+    /// What the service decided.
+    #[must_use]
+    #[inline]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The table.
+    #[must_use]
+    #[inline]
+    pub fn table(&self) -> &FlowTable {
+        &self.table
+    }
+
+    /// The record `id` for exclusive use, or `None` when somebody else has it right now or it was never made.
+    #[inline]
+    pub fn try_lock(&self, id: FlowId) -> Option<FlowGuard<'_>> {
+        let (chunk, i) = self.place(id)?;
+        let lines = &chunk.lines[i];
+        // Acquire: pairs with the Release in `drop`; all of the last holder's changes are visible.
+        lines.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        lines.sequence.store(lines.sequence.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        // The odd number before every change.
+        fence(Ordering::Release);
+        Some(FlowGuard { lines, cold: &chunk.cold[i], addresses: &chunk.addresses[i] })
+    }
+
+    /// As [`try_lock`](Self::try_lock), tried again a bounded number of times: the other holder needs a few hundred
+    /// nanoseconds, unless the scheduler took its processor away.
+    #[inline]
+    pub fn lock_briefly(&self, id: FlowId) -> Option<FlowGuard<'_>> {
+        for _ in 0..200 {
+            if let Some(guard) = self.try_lock(id) {
+                return Some(guard);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Hints the processor to fetch the lines of a record.
+    #[inline]
+    pub fn prefetch(&self, id: FlowId) {
+        if let Some((chunk, i)) = self.place(id) {
+            let lines: *const i8 = core::ptr::from_ref(&chunk.lines[i]).cast();
+            prefetch_at(lines);
+            prefetch_at(lines.wrapping_add(64));
+            let cold: *const i8 = core::ptr::from_ref(&chunk.cold[i]).cast();
+            prefetch_at(cold);
+            prefetch_at(cold.wrapping_add(64));
+        }
+    }
+
+    /// Makes the record's memory. Not for the packet path.
+    // SETUP: the slow path calls it before it installs a flow.
+    pub(crate) fn make(&self, id: FlowId) {
+        if let Some(chunk) = self.chunks.get(id.0 as usize / CHUNK) {
+            chunk.get_or_init(Chunk::new);
+        }
+    }
+
+    #[inline]
+    fn place(&self, id: FlowId) -> Option<(&Chunk, usize)> {
+        let chunk = self.chunks.get(id.0 as usize / CHUNK)?.get()?;
+        Some((chunk, id.0 as usize % CHUNK))
+    }
+}
+
+impl Chunk {
+    // SETUP: reached through `Flows::make` only.
+    fn new() -> Self {
+        let cold = Cold::new(
+            congestion::Window::new(congestion::Algorithm::default(), 1460, base::Instant::ZERO),
+            base::Instant::ZERO,
+        );
+        let line = || Lines {
+            lock: AtomicU32::new(0),
+            sequence: AtomicU32::new(0),
+            hot: UnsafeCell::new(Hot::default()),
+        };
+        Self {
+            lines: (0..CHUNK).map(|_| line()).collect(),
+            cold: (0..CHUNK).map(|_| UnsafeCell::new(cold)).collect(),
+            addresses: (0..CHUNK).map(|_| UnsafeCell::new(Addresses::default())).collect(),
+        }
+    }
+}
+
+impl FlowGuard<'_> {
+    /// The record's parts.
+    #[must_use]
+    #[inline]
+    pub fn parts(&mut self) -> FlowMut<'_> {
+        // SAFETY: the lock is held by `self` alone, and `self` is borrowed exclusively for as long as the parts live, so
+        // no other reference to the contents exists.
+        unsafe {
+            let hot = &mut *self.lines.hot.get();
+            FlowMut {
+                rx: &mut hot.rx,
+                tx: &mut hot.tx,
+                cold: &mut *self.cold.get(),
+                addresses: &mut *self.addresses.get(),
+            }
+        }
+    }
+}
+
+impl Drop for FlowGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let sequence = self.lines.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        // Release, twice: the changes before the even number, and before the next holder's Acquire.
+        self.lines.sequence.store(sequence, Ordering::Release);
+        self.lines.lock.store(0, Ordering::Release);
+    }
+}
+
+/// Hints the processor to fetch the line of `place`.
+#[inline]
+pub(crate) fn prefetch<T>(place: &T) {
+    prefetch_at(core::ptr::from_ref(place).cast());
+}
+
+#[inline]
+fn prefetch_at(address: *const i8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching has no architectural effect and faults on no address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch(address, core::arch::x86_64::_MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

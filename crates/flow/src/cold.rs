@@ -1,0 +1,145 @@
+//! What a flow needs beside its two hot lines: round-trip times, congestion state, out-of-order intervals, counters.
+
+use crate::Config;
+use base::{Duration, Instant, SeqNumber};
+use congestion::Window;
+
+/// Out-of-order intervals of a flow. The paper keeps one and pays for it at 5 % loss; a SACK option reports at most four.
+pub const INTERVALS: usize = 8;
+
+/// Bytes received out of order: `[left, right)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Interval {
+    /// First byte held.
+    pub left: SeqNumber,
+    /// First byte not held.
+    pub right: SeqNumber,
+}
+
+/// What a flow has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Counters {
+    /// Segments received; a super-frame is one.
+    pub segments_in: u64,
+    /// Segments sent; a super-frame is one.
+    pub segments_out: u64,
+    /// Bytes sent again.
+    pub retransmitted_bytes: u64,
+    /// Segments sent again.
+    pub retransmits: u32,
+    /// Fast retransmissions begun.
+    pub recoveries: u32,
+    /// Timeouts (the slow path counts them).
+    pub timeouts: u32,
+    /// Segments received out of order.
+    pub out_of_order: u32,
+    /// Bytes acknowledged with congestion echoed.
+    pub marked_bytes: u64,
+}
+
+/// The side record.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub struct Cold {
+    /// The congestion algorithm's state.
+    pub window: Window,
+    /// When a segment last came.
+    pub heard_at: Instant,
+    /// When `snd_una` last moved, or the first byte of an idle flow was sent: the retransmission timeout counts from here.
+    pub progress_at: Instant,
+    /// When the segment that ends at `rtt_seq` was sent.
+    pub rtt_at: Instant,
+    /// End of the segment being timed.
+    pub rtt_seq: SeqNumber,
+    /// Added to the millisecond clock in our timestamps.
+    pub ts_offset: u32,
+    /// Smoothed round-trip time, microseconds; 0 before the first sample.
+    pub srtt_us: u32,
+    /// Its variation, microseconds.
+    pub rttvar_us: u32,
+    /// Retransmission timeout without backoff.
+    pub rto: Duration,
+    /// Bytes per second at most; 0: no pacing.
+    pub pace_rate: u64,
+    /// When the pacer lets the next segment go.
+    pub pace_at: Instant,
+    /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
+    pub ahead: [Interval; INTERVALS],
+    /// Sequence number of a FIN that came ahead of missing data.
+    pub fin_at: SeqNumber,
+    /// Bytes delivered since `epoch_at`.
+    pub epoch_bytes: u32,
+    /// When the measurement of the delivery rate began.
+    pub epoch_at: Instant,
+    /// The packed receive ring before the current one, or 0.
+    pub rx_old: u64,
+    /// When `ts_recent` was taken.
+    pub ts_recent_at: Instant,
+    /// When an unacceptable segment without data was last answered.
+    pub challenge_at: Instant,
+    /// Consecutive timeouts or unanswered probes (the slow path's).
+    pub backoff: u8,
+    /// A soft error to report should the flow time out (the slow path's): an errno.
+    pub soft_error: u16,
+    /// When the flow was established.
+    pub opened_at: Instant,
+    /// Counters.
+    pub counters: Counters,
+}
+
+impl Cold {
+    /// A fresh side record.
+    #[must_use]
+    pub fn new(window: Window, now: Instant) -> Self {
+        Self {
+            window,
+            heard_at: now,
+            progress_at: now,
+            rtt_at: now,
+            rtt_seq: SeqNumber(0),
+            ts_offset: 0,
+            srtt_us: 0,
+            rttvar_us: 0,
+            // RFC 6298 (2.1): one second before the first measurement.
+            rto: Duration::from_secs(1),
+            pace_rate: 0,
+            pace_at: Instant::ZERO,
+            ahead: [Interval::default(); INTERVALS],
+            fin_at: SeqNumber(0),
+            epoch_bytes: 0,
+            epoch_at: now,
+            rx_old: 0,
+            ts_recent_at: now,
+            challenge_at: Instant::ZERO,
+            backoff: 0,
+            soft_error: 0,
+            opened_at: now,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes in a round-trip time (RFC 6298 section 2).
+    pub fn sample_rtt(&mut self, rtt_us: u32, config: &Config) {
+        let rtt = rtt_us.max(1);
+        if self.srtt_us == 0 {
+            (self.srtt_us, self.rttvar_us) = (rtt, rtt / 2);
+        } else {
+            // "RTTVAR <- (1 - beta) * RTTVAR + beta * |SRTT - R'|", then "SRTT <- (1 - alpha) * SRTT + alpha * R'",
+            // "alpha=1/8 and beta=1/4".
+            let error = self.srtt_us.abs_diff(rtt);
+            self.rttvar_us = self.rttvar_us - self.rttvar_us / 4 + error / 4;
+            self.srtt_us = self.srtt_us - self.srtt_us / 8 + rtt / 8;
+        }
+        let us = u64::from(self.srtt_us) + 4 * u64::from(self.rttvar_us.max(1));
+        self.rto = Duration::from_us(us).max(config.rto_min).min(config.rto_max);
+    }
+
+    /// Our timestamp at `now`: milliseconds (RFC 7323 section 5.4) with the flow's own origin.
+    #[must_use]
+    #[inline]
+    pub const fn timestamp(&self, now: Instant) -> u32 {
+        (now.as_ms() as u32).wrapping_add(self.ts_offset)
+    }
+}

@@ -1,0 +1,66 @@
+//! What a service decides once for all its flows.
+
+use base::Duration;
+
+/// Limits and switches of fast and slow path.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Flow records: established connections at most.
+    pub flows: u32,
+    /// Application regions at most.
+    pub regions: u16,
+    /// Slots of each ring between a core and the slow path; a power of two. Each may hold a frame of 2 KiB.
+    pub ring_slots: usize,
+    /// Offer and accept selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Offer and accept timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Offer and accept window scaling (RFC 7323).
+    pub window_scaling: bool,
+    /// Offer and accept congestion notification (RFC 3168).
+    pub ecn: bool,
+    /// How long an acknowledgement may wait for data to carry it: 40 ms as Linux; RFC 9293 allows 500 ms.
+    pub delayed_ack: Duration,
+    /// The first receive window and the size of the first large ring, a power of two.
+    pub receive_buffer_initial: u32,
+    /// The largest receive window and ring, a power of two up to `RING_MAX`.
+    pub receive_buffer_max: u32,
+    /// Least retransmission timeout: 200 ms as Linux.
+    pub rto_min: Duration,
+    /// Largest retransmission timeout: RFC 6298 section 2.5 wants at least 60 s; Linux has 120 s.
+    pub rto_max: Duration,
+    /// How long an emptied ring stays with its flow before it goes back to the pool.
+    pub ring_linger: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            flows: 65_536,
+            regions: 1024,
+            ring_slots: 1024,
+            sack: true,
+            timestamps: true,
+            window_scaling: true,
+            ecn: false,
+            delayed_ack: Duration::from_ms(40),
+            receive_buffer_initial: 64 << 10,
+            receive_buffer_max: base::limits::RING_MAX,
+            rto_min: Duration::from_ms(200),
+            rto_max: Duration::from_secs(120),
+            ring_linger: Duration::from_ms(10),
+        }
+    }
+}
+
+impl Config {
+    /// The window shift to offer (RFC 7323 section 2.2): the least with which the largest buffer fits in 16 bits.
+    #[must_use]
+    pub const fn window_shift(&self) -> u8 {
+        let mut shift = 0;
+        while shift < 14 && (self.receive_buffer_max >> shift) > 0xFFFF {
+            shift += 1;
+        }
+        shift
+    }
+}

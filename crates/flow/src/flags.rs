@@ -1,0 +1,78 @@
+//! Bits: of a record's state, of the events it owes the slow path, of what an application asks for.
+
+/// Bits of `ReceiveLine::flags`.
+pub mod state {
+    /// The record is in use.
+    pub const LIVE: u32 = 1;
+    /// The addresses stand in the third line.
+    pub const V6: u32 = 1 << 1;
+    /// Both ends agreed on timestamps.
+    pub const TIMESTAMPS: u32 = 1 << 2;
+    /// Both ends agreed on selective acknowledgements.
+    pub const SACK: u32 = 1 << 3;
+    /// Both ends agreed on congestion notification.
+    pub const ECN: u32 = 1 << 4;
+    /// The application sends no more: FIN follows its last byte.
+    pub const FIN_QUEUED: u32 = 1 << 5;
+    /// Our FIN has been sent; its sequence number is `snd_max - 1`.
+    pub const FIN_SENT: u32 = 1 << 6;
+    /// Our FIN has been acknowledged.
+    pub const FIN_ACKED: u32 = 1 << 7;
+    /// The peer's FIN has come in order; its sequence number is `rcv_nxt - 1`.
+    pub const FIN_RECEIVED: u32 = 1 << 8;
+    /// The peer's FIN has come ahead of missing data, at `Cold::fin_at`.
+    pub const FIN_AHEAD: u32 = 1 << 9;
+    /// Fast recovery, until `recover` is acknowledged.
+    pub const RECOVERY: u32 = 1 << 10;
+    /// The slow path watches over this flow. Set by the core together with `event::ACTIVE`; cleared by the slow path
+    /// when nothing is outstanding.
+    pub const TIMER_ARMED: u32 = 1 << 11;
+    /// There is data to send, nothing in flight, and the peer's window is closed: the slow path probes.
+    pub const BLOCKED: u32 = 1 << 12;
+    /// The application was asked to tell when it consumes.
+    pub const WANT_SPACE: u32 = 1 << 13;
+    /// An acknowledgement waits for data to carry it.
+    pub const ACK_DUE: u32 = 1 << 14;
+    /// An acknowledgement goes out at the end of this batch.
+    pub const ACK_NOW: u32 = 1 << 15;
+    /// Congestion is echoed until the peer says that it has reduced its window.
+    pub const ECHO_CE: u32 = 1 << 16;
+    /// The next segment with new data says that we have reduced our window.
+    pub const SEND_CWR: u32 = 1 << 17;
+    /// An earlier receive ring, `Cold::rx_old`, is still being read.
+    pub const OLD_RING: u32 = 1 << 18;
+    /// The application has let go of the connection: data that comes now is for nobody.
+    pub const APP_CLOSED: u32 = 1 << 19;
+    /// The application broke the rules of its region: nothing of it is read any more.
+    pub const POISONED: u32 = 1 << 20;
+    /// `Cold::rtt_seq` is being timed.
+    pub const TIMING: u32 = 1 << 21;
+    /// The slow path has removed the flow; the core has yet to let go of it.
+    pub const LEAVING: u32 = 1 << 22;
+    /// Sending is a repetition after a timeout up to `recover`.
+    pub const REWOUND: u32 = 1 << 23;
+}
+
+/// Bits of `ReceiveLine::events`: what a core owes the slow path about a flow.
+pub mod event {
+    /// Data or FIN is outstanding and no timer was armed.
+    pub const ACTIVE: u8 = 1;
+    /// The peer's FIN has come.
+    pub const FIN_RECEIVED: u8 = 1 << 1;
+    /// Our FIN has been acknowledged.
+    pub const FIN_ACKED: u8 = 1 << 2;
+    /// The application has let go.
+    pub const APP_CLOSED: u8 = 1 << 3;
+    /// The application wants a reset.
+    pub const APP_RESET: u8 = 1 << 4;
+    /// The core has let go of the record, as `Command::Drop` asked.
+    pub const DROPPED: u8 = 1 << 5;
+}
+
+/// Bits of `shm::Half::extra` of an application's half.
+pub mod application {
+    /// `TCP_NODELAY`: small segments do not wait for acknowledgements.
+    pub const NODELAY: u64 = 1;
+    /// `TCP_QUICKACK`: acknowledgements do not wait for data.
+    pub const QUICKACK: u64 = 1 << 1;
+}

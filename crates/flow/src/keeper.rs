@@ -1,0 +1,225 @@
+//! The slow path's hand on the records: which are free, how one comes to life and goes.
+
+use crate::{Addresses, AppRegion, Cold, FlowId, Flows, ReceiveLine, SendLine, state};
+use base::{Duration, Instant, SeqNumber};
+use congestion::Window;
+use core::net::IpAddr;
+use queue::stream;
+use std::sync::Arc;
+use wire::{FourTuple, MacAddr};
+
+/// An established connection, to be handed to the fast path.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// The tuple of packets we *send*: source is ours.
+    pub tuple: FourTuple,
+    /// The next hop.
+    pub peer_mac: MacAddr,
+    /// The core that serves it.
+    pub core: u8,
+    /// The owner's region index.
+    pub region: u16,
+    /// The owner's slot, its halves zeroed.
+    pub slot: u32,
+    /// Our next sequence number (initial + 1).
+    pub snd_nxt: SeqNumber,
+    /// The peer's next sequence number (initial + 1).
+    pub rcv_nxt: SeqNumber,
+    /// The window we advertised in our SYN, unscaled.
+    pub rcv_wnd: u16,
+    /// The peer's window in bytes, as of its last segment (in a SYN it is never scaled).
+    pub snd_wnd: u32,
+    /// Payload bytes of a full segment: the smaller of both ends' MSS, less 12 with timestamps.
+    pub mss: u16,
+    /// Shift of the peer's windows and of ours: both 0 unless both ends offered window scaling.
+    pub shifts: (u8, u8),
+    /// `state::{TIMESTAMPS, SACK, ECN}` as negotiated.
+    pub features: u32,
+    /// The peer's latest timestamp.
+    pub ts_recent: u32,
+    /// Offset of our timestamps.
+    pub ts_offset: u32,
+    /// Round-trip time of the handshake, unless something in it was sent twice.
+    pub rtt: Option<Duration>,
+    /// Congestion state.
+    pub window: Window,
+    /// Bytes per second at most; 0: no pacing.
+    pub pace_rate: u64,
+}
+
+/// Why a flow was not installed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InstallError {
+    /// All records are in use.
+    NoRecord,
+    /// The table is too full.
+    TableFull,
+    /// The tuple mixes address families, or the slot is outside its region.
+    Malformed,
+}
+
+impl core::fmt::Display for InstallError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NoRecord => "all flow records are in use",
+            Self::TableFull => "the flow table is too full",
+            Self::Malformed => "the tuple mixes address families, or the slot is outside its region",
+        })
+    }
+}
+
+impl core::error::Error for InstallError {}
+
+/// Keeps the free records. One per service, used by the slow path only.
+#[derive(Debug)]
+pub struct Keeper {
+    flows: Arc<Flows>,
+    free: Vec<u32>,
+    live: u32,
+}
+
+impl Keeper {
+    /// All records of `flows` are free.
+    // SETUP: called once when the service starts.
+    #[must_use]
+    pub fn new(flows: Arc<Flows>) -> Self {
+        let free = (0..flows.config().flows).rev().collect();
+        Self { flows, free, live: 0 }
+    }
+
+    /// The records.
+    #[must_use]
+    pub fn flows(&self) -> &Arc<Flows> {
+        &self.flows
+    }
+
+    /// Flows installed and not yet released.
+    #[must_use]
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Brings a flow to life: from now on its packets are the core's. Afterwards push `Command::Transmit`, because the
+    /// application may have written already, and raise `OPEN`.
+    ///
+    /// # Errors
+    /// See [`InstallError`].
+    // SETUP: per connection, on the slow path.
+    pub fn install(
+        &mut self,
+        now: Instant,
+        what: &Install,
+        region: &AppRegion,
+    ) -> Result<FlowId, InstallError> {
+        let same_family = what.tuple.src.addr.is_ipv4() == what.tuple.dst.addr.is_ipv4();
+        let (own, _) = region.halves(what.slot).filter(|_| same_family).ok_or(InstallError::Malformed)?;
+        let id = FlowId(self.free.pop().ok_or(InstallError::NoRecord)?);
+        self.flows.make(id);
+        {
+            // A free record is nobody's; should a core still look at it after a stale lookup, it leaves at once.
+            let mut guard = loop {
+                match self.flows.lock_briefly(id) {
+                    Some(guard) => break guard,
+                    None => core::hint::spin_loop(),
+                }
+            };
+            let parts = guard.parts();
+            (*parts.rx, *parts.tx) = lines(what);
+            *parts.cold = side(now, what, self.flows.config());
+            parts.tx.cwnd = parts.cold.window.cwnd();
+            *parts.addresses = addresses(what);
+        }
+        let hash = self.flows.table().hash(&what.tuple.reversed());
+        if !self.flows.table().insert(hash, id) {
+            self.free.push(id.0);
+            return Err(InstallError::TableFull);
+        }
+        region.set_flow(what.slot, Some(id));
+        stream::watch(own, Some(u32::from(what.core)));
+        self.live += 1;
+        Ok(id)
+    }
+
+    /// Takes a flow out of the table and away from its slot. Then push `Command::Drop` to its core; at
+    /// `Exception::Dropped` comes [`release`](Self::release). `region` is the owner's, unless it is gone already.
+    pub fn remove(&mut self, id: FlowId, region: Option<&AppRegion>) {
+        let Some(mut guard) = self.flows.lock_briefly(id) else { return };
+        let parts = guard.parts();
+        if !parts.rx.has(state::LIVE) || parts.rx.has(state::LEAVING) {
+            return;
+        }
+        let tuple = parts.addresses.tuple(parts.rx, parts.tx);
+        let hash = self.flows.table().hash(&tuple.reversed());
+        self.flows.table().remove(hash, id);
+        if let Some(region) = region.filter(|r| r.flow_of(parts.rx.slot) == Some(id)) {
+            region.set_flow(parts.rx.slot, None);
+        }
+        parts.rx.set(state::LEAVING);
+    }
+
+    /// The core has let go: the record is free again.
+    pub fn release(&mut self, id: FlowId) {
+        if let Some(mut guard) = self.flows.lock_briefly(id) {
+            guard.parts().rx.flags = 0;
+        }
+        self.free.push(id.0);
+        self.live -= 1;
+    }
+}
+
+fn lines(what: &Install) -> (ReceiveLine, SendLine) {
+    let v4 = |addr: IpAddr| match addr {
+        IpAddr::V4(a) => a.octets(),
+        IpAddr::V6(_) => [0; 4],
+    };
+    let family = if what.tuple.src.addr.is_ipv4() { 0 } else { state::V6 };
+    let features = what.features & (state::TIMESTAMPS | state::SACK | state::ECN);
+    let rx = ReceiveLine {
+        flags: state::LIVE | family | features,
+        rcv_nxt: what.rcv_nxt,
+        rcv_edge: what.rcv_nxt.plus(u32::from(what.rcv_wnd)),
+        last_ack: what.rcv_nxt,
+        // A stream begins with descriptor 1 (see `queue::stream::Sender`).
+        rx_ring: 1 << 63,
+        region: what.region,
+        core: what.core,
+        slot: what.slot,
+        ts_recent: what.ts_recent,
+        rcv_shift: what.shifts.1,
+        ..ReceiveLine::default()
+    };
+    let tx = SendLine {
+        snd_una: what.snd_nxt,
+        snd_nxt: what.snd_nxt,
+        snd_max: what.snd_nxt,
+        snd_wnd: what.snd_wnd,
+        snd_wl1: what.rcv_nxt.minus(1),
+        recover: what.snd_nxt.minus(1),
+        small_end: what.snd_nxt,
+        peer_v4: v4(what.tuple.dst.addr),
+        local_v4: v4(what.tuple.src.addr),
+        peer_port: what.tuple.dst.port,
+        local_port: what.tuple.src.port,
+        peer_mac: what.peer_mac.0,
+        mss: what.mss.max(1),
+        snd_shift: what.shifts.0,
+        ..SendLine::default()
+    };
+    (rx, tx)
+}
+
+fn side(now: Instant, what: &Install, config: &crate::Config) -> Cold {
+    let mut cold = Cold::new(what.window, now);
+    (cold.ts_offset, cold.pace_rate) = (what.ts_offset, what.pace_rate);
+    if let Some(rtt) = what.rtt {
+        cold.sample_rtt(rtt.as_us().min(u64::from(u32::MAX)) as u32, config);
+    }
+    cold
+}
+
+fn addresses(what: &Install) -> Addresses {
+    match (what.tuple.dst.addr, what.tuple.src.addr) {
+        (IpAddr::V6(peer), IpAddr::V6(local)) => Addresses { peer: peer.octets(), local: local.octets() },
+        _ => Addresses::default(),
+    }
+}

@@ -1,0 +1,128 @@
+//! The owner of flows: an application region with what the service keeps about it, out of the application's reach.
+
+use crate::FlowId;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use queue::{Doorbell, Ring, Violation, Wake, stream};
+use shm::{Half, Region, Side, Slot};
+
+/// An application region as the service sees it.
+#[derive(Debug)]
+pub struct AppRegion {
+    region: shm::Region,
+    /// Bitmap of the service side's pages that are lent as rings.
+    pages: Box<[AtomicU64]>,
+    /// Bytes of each side's data area known to be populated: nothing beyond is lent or read.
+    watermark: [AtomicU64; 2],
+    /// The flow of each slot, plus 1.
+    flows: Box<[AtomicU32]>,
+}
+
+/// Somebody sleeps: write the eventfd of (region, context).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct News {
+    /// The region's index.
+    pub region: u16,
+    /// The application's context.
+    pub context: u32,
+}
+
+impl AppRegion {
+    /// `region`, of which nothing is populated yet.
+    // SETUP: called when an application registers.
+    #[must_use]
+    pub fn new(region: Region) -> Self {
+        let slots = region.layout().params.slots;
+        Self {
+            pages: (0..region.page_words()).map(|_| AtomicU64::new(0)).collect(),
+            watermark: [AtomicU64::new(0), AtomicU64::new(0)],
+            flows: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            region,
+        }
+    }
+
+    /// The shared memory.
+    #[must_use]
+    #[inline]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.
+    pub fn set_watermark(&self, bytes: u64) {
+        for watermark in &self.watermark {
+            watermark.store(bytes.min(self.region.layout().params.data_len), Ordering::Release);
+        }
+    }
+
+    /// Bytes of the service side's data area that may be lent.
+    #[must_use]
+    #[inline]
+    pub fn lendable(&self) -> u64 {
+        self.watermark[0].load(Ordering::Acquire)
+    }
+
+    /// Bytes of the service side lent now, warm rings of pools included.
+    #[must_use]
+    pub fn lent(&self) -> u64 {
+        let pages: u32 = self.pages.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum();
+        u64::from(pages) * base::limits::PAGE as u64
+    }
+
+    /// Word `index` of the bitmap of lent pages.
+    #[must_use]
+    #[inline]
+    pub fn page_word(&self, index: usize) -> &AtomicU64 {
+        &self.pages[index]
+    }
+
+    /// Checks that a ring of the application's lies in populated memory.
+    ///
+    /// # Errors
+    /// It does not: reading it would make the service pay for pages.
+    #[inline]
+    pub fn check_ring(&self, ring: Ring) -> Result<(), Violation> {
+        let populated = self.watermark[1].load(Ordering::Acquire);
+        if ring.offset() + ring.size() <= populated { Ok(()) } else { Err(Violation::Ring(ring.packed())) }
+    }
+
+    /// The flow of `slot`.
+    #[must_use]
+    #[inline]
+    pub fn flow_of(&self, slot: u32) -> Option<FlowId> {
+        let word = self.flows.get(slot as usize)?.load(Ordering::Acquire);
+        word.checked_sub(1).map(FlowId)
+    }
+
+    pub(crate) fn set_flow(&self, slot: u32, flow: Option<FlowId>) {
+        if let Some(word) = self.flows.get(slot as usize) {
+            word.store(flow.map_or(0, |f| f.0 + 1), Ordering::Release);
+        }
+    }
+
+    /// Both halves of `slot`: the service's, the application's.
+    #[must_use]
+    #[inline]
+    pub fn halves(&self, slot: u32) -> Option<(&Half, &Half)> {
+        let Slot { half: [own, peer] } = self.region.slot(slot)?;
+        Some((own, peer))
+    }
+}
+
+/// Tells the application that `slot` has news. `Some`: its context sleeps, write its eventfd.
+#[inline]
+pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
+    let (_, peer) = region.halves(slot)?;
+    let context = stream::watcher(peer)?;
+    let block = region.region.context(Side::One, context)?;
+    match Doorbell::new(block, region.region.layout().words_per_group).ring(slot) {
+        Wake::Needed => Some(News { region: index, context }),
+        Wake::NotNeeded => None,
+    }
+}
+
+/// Raises `flag` (with an errno in its place, for `FAILED`) in the service's half of `slot`, and tells the application.
+pub fn raise(region: &AppRegion, index: u16, slot: u32, flag: u32) -> Option<News> {
+    let (own, _) = region.halves(slot)?;
+    stream::raise(own, flag);
+    tell(region, index, slot)
+}

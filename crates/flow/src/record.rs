@@ -1,0 +1,193 @@
+//! The two lines of a flow that every packet touches. IPv4 flows need no other line for addresses.
+//!
+//! ```text
+//!   line 0   0  lock u32 | 4 sequence u32 | 8  ReceiveLine, 56 bytes
+//!   line 1   64 SendLine, 64 bytes
+//!
+//!   receive     rcv_nxt                 rcv_edge               send     snd_una      snd_nxt  snd_max   snd_una + snd_wnd
+//!   ---acked------|------- window ---------|-----              ---acked----|--in flight--|--sent--|--------|
+//!                 ^ rx_head                                                ^ tx_una
+//! ```
+//! Sequence numbers count modulo 2^32; stream positions (`rx_head`, `tx_una`) are the same bytes counted by 64 bits from 0.
+
+use base::SeqNumber;
+use queue::Ring;
+use queue::stream::Sender;
+
+/// What receiving needs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveLine {
+    /// Bits of `state`.
+    pub flags: u32,
+    /// The next sequence number expected.
+    pub rcv_nxt: SeqNumber,
+    /// The right edge of the window advertised: it never moves left (RFC 9293 section 3.8.6).
+    pub rcv_edge: SeqNumber,
+    /// `rcv_nxt` as last acknowledged.
+    pub last_ack: SeqNumber,
+    /// Stream position of `rcv_nxt`.
+    pub rx_head: u64,
+    /// The packed receive ring, 0 when none is held; bit 63: which of the two descriptors it is.
+    pub rx_ring: u64,
+    /// Low half of the position up to which the application has consumed.
+    pub rx_tail: u32,
+    /// Low half of the first position that lies in the ring (or of the tail, when that is further).
+    pub rx_start: u32,
+    /// The owner's region: index into the tables of cores and service.
+    pub region: u16,
+    /// The core that serves this flow.
+    pub core: u8,
+    /// Bits of `event` not yet handed to the slow path.
+    pub events: u8,
+    /// The owner's slot.
+    pub slot: u32,
+    /// The peer's latest timestamp in order (RFC 7323 `TS.Recent`).
+    pub ts_recent: u32,
+    /// log2 of the receive window's size now.
+    pub window_log2: u8,
+    /// Out-of-order intervals in use.
+    pub intervals: u8,
+    /// Shift of the windows we advertise.
+    pub rcv_shift: u8,
+    /// Duplicate acknowledgements in a row.
+    pub dup_acks: u8,
+}
+
+/// What sending needs.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendLine {
+    /// The oldest sequence number not acknowledged.
+    pub snd_una: SeqNumber,
+    /// The next sequence number to send; behind `snd_max` after a timeout.
+    pub snd_nxt: SeqNumber,
+    /// The peer's window in bytes, from `snd_una`.
+    pub snd_wnd: u32,
+    /// The congestion window in bytes.
+    pub cwnd: u32,
+    /// Stream position of `snd_una`.
+    pub tx_una: u64,
+    /// Sequence number of the segment that last updated the window (RFC 9293 `SND.WL1`).
+    pub snd_wl1: SeqNumber,
+    /// One after the highest sequence number ever sent.
+    pub snd_max: SeqNumber,
+    /// The peer's IPv4 address.
+    pub peer_v4: [u8; 4],
+    /// Our IPv4 address.
+    pub local_v4: [u8; 4],
+    /// The peer's port.
+    pub peer_port: u16,
+    /// Our port.
+    pub local_port: u16,
+    /// The next hop's Ethernet address.
+    pub peer_mac: [u8; 6],
+    /// Payload bytes of a full segment: options are already subtracted.
+    pub mss: u16,
+    /// Shift of the windows the peer advertises.
+    pub snd_shift: u8,
+    /// Largest window ever seen from the peer, as log2 rounded down: for silly windows.
+    pub window_log2_max: u8,
+    /// Spare.
+    pub spare: u16,
+    /// `snd_max` when recovery began (RFC 6582).
+    pub recover: SeqNumber,
+    /// End of the last small segment sent (Minshall's form of Nagle's rule).
+    pub small_end: SeqNumber,
+}
+
+const _: () = {
+    assert!(size_of::<ReceiveLine>() == 56 && align_of::<ReceiveLine>() == 8);
+    assert!(size_of::<SendLine>() == 64);
+};
+
+const INDEX_BIT: u64 = 1 << 63;
+
+impl ReceiveLine {
+    /// True when all of `bits` are set.
+    #[must_use]
+    #[inline]
+    pub const fn has(&self, bits: u32) -> bool {
+        self.flags & bits == bits
+    }
+
+    /// Sets `bits`.
+    #[inline]
+    pub const fn set(&mut self, bits: u32) {
+        self.flags |= bits;
+    }
+
+    /// Clears `bits`.
+    #[inline]
+    pub const fn clear(&mut self, bits: u32) {
+        self.flags &= !bits;
+    }
+
+    /// Position up to which the application is known to have consumed.
+    #[must_use]
+    #[inline]
+    pub const fn consumed(&self) -> u64 {
+        self.rx_head - (self.rx_head as u32).wrapping_sub(self.rx_tail) as u64
+    }
+
+    /// Bytes delivered and not yet consumed.
+    #[must_use]
+    #[inline]
+    pub const fn unread(&self) -> u32 {
+        (self.rx_head as u32).wrapping_sub(self.rx_tail)
+    }
+
+    /// The stream to the application, as `queue` knows it. `old` is `Cold::rx_old`.
+    ///
+    /// The start is kept as a distance, so one that lies behind the consumed position is brought up to it: every byte
+    /// before it is consumed, and the descriptor in shared memory keeps its true start.
+    #[must_use]
+    #[inline]
+    pub fn sender(&self, old: u64) -> Sender {
+        let head = self.rx_head;
+        let start = head - u64::from((head as u32).wrapping_sub(self.rx_start));
+        Sender {
+            head,
+            tail: self.consumed(),
+            ring: unpack(self.rx_ring),
+            start,
+            old: unpack(old),
+            index: (self.rx_ring & INDEX_BIT != 0) as u8,
+        }
+    }
+
+    /// Stores the stream back and returns the new `Cold::rx_old`.
+    #[must_use]
+    #[inline]
+    pub fn store_sender(&mut self, s: &Sender) -> u64 {
+        self.rx_head = s.head;
+        self.rx_tail = s.tail as u32;
+        self.rx_start = s.start.max(s.tail) as u32;
+        self.rx_ring = s.ring.map_or(0, Ring::packed) | if s.index == 0 { 0 } else { INDEX_BIT };
+        s.old.map_or(0, Ring::packed)
+    }
+}
+
+/// A ring that this process packed itself.
+fn unpack(word: u64) -> Option<Ring> {
+    match word & !INDEX_BIT {
+        0 => None,
+        packed => Ring::parse(packed, u64::MAX).ok(),
+    }
+}
+
+impl SendLine {
+    /// Sequence numbers in flight, FIN included.
+    #[must_use]
+    #[inline]
+    pub const fn in_flight(&self) -> u32 {
+        self.snd_nxt.since(self.snd_una)
+    }
+
+    /// For the slow path after a timeout: everything unacknowledged is to be sent again, from the oldest byte on.
+    /// Then set `cwnd` and push `Command::Transmit`.
+    pub const fn rewind(&mut self) {
+        self.recover = self.snd_max;
+        self.snd_nxt = self.snd_una;
+    }
+}
