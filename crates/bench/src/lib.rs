@@ -27,11 +27,18 @@ struct Bench {
 }
 
 /// In the order in which `all` runs them.
-const BENCHES: &[Bench] = &[Bench {
-    name: "spike-placeholder",
-    about: "what candidate descriptors for an accepted connection cost",
-    run: spikes::placeholder::run,
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "spike-handover",
+        about: "a request over and back between processes: directly, relayed, through the kernel",
+        run: spikes::handover::run,
+    },
+    Bench {
+        name: "spike-placeholder",
+        about: "what candidate descriptors for an accepted connection cost",
+        run: spikes::placeholder::run,
+    },
+];
 
 /// The names that [`run`] takes, with a line about each.
 #[must_use]

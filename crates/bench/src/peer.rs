@@ -1,6 +1,7 @@
 //! Further processes of a measurement: this very program, started again with a hidden name and a control line as its
 //! standard input.
 
+use crate::spikes::handover;
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ pub const HIDDEN_NAME: &str = "__peer";
 /// What a peer process is for.
 type Role = fn(&Line) -> anyhow::Result<()>;
 
-const ROLES: &[(&str, Role)] = &[];
+const ROLES: &[(&str, Role)] = &[(handover::ROLE, handover::far::main)];
 
 /// The main function of a peer process.
 ///

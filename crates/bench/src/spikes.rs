@@ -1,3 +1,4 @@
 //! Small measurements of what the machine gives, from which the design's numbers come.
 
+pub mod handover;
 pub mod placeholder;
