@@ -49,8 +49,13 @@ pub mod state {
     pub const TIMING: u32 = 1 << 21;
     /// The slow path has removed the flow; the core has yet to let go of it.
     pub const LEAVING: u32 = 1 << 22;
-    /// Sending is a repetition after a timeout up to `recover`.
-    pub const REWOUND: u32 = 1 << 23;
+    /// Each acknowledgement echoes exactly whether the data it covers was marked (RFC 8257 section 3.2), not RFC 3168's
+    /// latch.
+    pub const EXACT_ECN: u32 = 1 << 24;
+    /// The application has asked for a reset.
+    pub const APP_RESET: u32 = 1 << 25;
+    /// The application has news (data, FIN, space) that it has not been told of yet.
+    pub const TELL: u32 = 1 << 26;
 }
 
 /// Bits of `ReceiveLine::events`: what a core owes the slow path about a flow.

@@ -1,6 +1,6 @@
 //! The slow path's hand on the records: which are free, how one comes to life and goes.
 
-use crate::{Addresses, AppRegion, Cold, FlowId, Flows, ReceiveLine, SendLine, state};
+use crate::{Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 use core::net::IpAddr;
@@ -114,19 +114,17 @@ impl Keeper {
         let same_family = what.tuple.src.addr.is_ipv4() == what.tuple.dst.addr.is_ipv4();
         let (own, _) = region.halves(what.slot).filter(|_| same_family).ok_or(InstallError::Malformed)?;
         let id = FlowId(self.free.pop().ok_or(InstallError::NoRecord)?);
-        self.flows.make(id);
         {
             // A free record is nobody's; should a core still look at it after a stale lookup, it leaves at once.
-            let mut guard = loop {
-                match self.flows.lock_briefly(id) {
-                    Some(guard) => break guard,
-                    None => core::hint::spin_loop(),
-                }
-            };
+            let mut guard = self.lock(id);
             let parts = guard.parts();
             (*parts.rx, *parts.tx) = lines(what);
             *parts.cold = side(now, what, self.flows.config());
             parts.tx.cwnd = parts.cold.window.cwnd();
+            parts.rx.window_log2 = self.flows.config().receive_buffer_initial.ilog2() as u8;
+            if parts.cold.window.algorithm() == congestion::Algorithm::Dctcp {
+                parts.rx.set(state::EXACT_ECN);
+            }
             *parts.addresses = addresses(what);
         }
         let hash = self.flows.table().hash(&what.tuple.reversed());
@@ -140,28 +138,43 @@ impl Keeper {
         Ok(id)
     }
 
-    /// Takes a flow out of the table and away from its slot. Then push `Command::Drop` to its core; at
-    /// `Exception::Dropped` comes [`release`](Self::release). `region` is the owner's, unless it is gone already.
-    pub fn remove(&mut self, id: FlowId, region: Option<&AppRegion>) {
-        let Some(mut guard) = self.flows.lock_briefly(id) else { return };
+    /// Takes a flow out of the table: its packets are unknown to the cores from now on, its tuple may be used again. False
+    /// when it was removed before. Then push `Command::Drop` to its core, which lets go of the slot and the rings as soon
+    /// as the application has read everything or has released the slot, and answers `Exception::Dropped`; then comes
+    /// [`release`](Self::release), and not before may the slot be used again. (For a dead application the service raises
+    /// `RELEASED` in the application's half first.)
+    pub fn remove(&mut self, id: FlowId) -> bool {
+        let mut guard = self.lock(id);
         let parts = guard.parts();
         if !parts.rx.has(state::LIVE) || parts.rx.has(state::LEAVING) {
-            return;
+            return false;
         }
         let tuple = parts.addresses.tuple(parts.rx, parts.tx);
         let hash = self.flows.table().hash(&tuple.reversed());
         self.flows.table().remove(hash, id);
-        if let Some(region) = region.filter(|r| r.flow_of(parts.rx.slot) == Some(id)) {
-            region.set_flow(parts.rx.slot, None);
-        }
         parts.rx.set(state::LEAVING);
+        true
+    }
+
+    /// A record for exclusive use. The slow path may wait: cores never hold a record while they wait for anything.
+    ///
+    /// # Panics
+    /// When `id` names no record: a bug of the caller.
+    #[must_use]
+    pub fn lock(&self, id: FlowId) -> FlowGuard<'_> {
+        self.flows.make(id);
+        assert!(id.0 < self.flows.config().flows, "flow ids are below the number of records");
+        loop {
+            if let Some(guard) = self.flows.try_lock(id) {
+                return guard;
+            }
+            core::hint::spin_loop();
+        }
     }
 
     /// The core has let go: the record is free again.
     pub fn release(&mut self, id: FlowId) {
-        if let Some(mut guard) = self.flows.lock_briefly(id) {
-            guard.parts().rx.flags = 0;
-        }
+        self.lock(id).parts().rx.flags = 0;
         self.free.push(id.0);
         self.live -= 1;
     }

@@ -70,6 +70,12 @@ pub enum Exception {
         /// What it did.
         what: Violation,
     },
+    /// The populated part of a region is too small for what its flows receive: ask the application to populate more, then
+    /// call `AppRegion::set_watermark`. Said once per watermark.
+    MemoryShort {
+        /// Whose region.
+        region: u16,
+    },
     /// The core has let go of a region, as [`Command::RemoveRegion`] asked. Dropping the parts here unmaps it, away from
     /// the packet path.
     Drained {

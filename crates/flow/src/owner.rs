@@ -15,6 +15,8 @@ pub struct AppRegion {
     watermark: [AtomicU64; 2],
     /// The flow of each slot, plus 1.
     flows: Box<[AtomicU32]>,
+    /// 1 once shortage was reported for the present watermark.
+    short: AtomicU32,
 }
 
 /// Somebody sleeps: write the eventfd of (region, context).
@@ -36,6 +38,7 @@ impl AppRegion {
             pages: (0..region.page_words()).map(|_| AtomicU64::new(0)).collect(),
             watermark: [AtomicU64::new(0), AtomicU64::new(0)],
             flows: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            short: AtomicU32::new(0),
             region,
         }
     }
@@ -52,6 +55,13 @@ impl AppRegion {
         for watermark in &self.watermark {
             watermark.store(bytes.min(self.region.layout().params.data_len), Ordering::Release);
         }
+        self.short.store(0, Ordering::Release);
+    }
+
+    /// Notes that the watermark is too low. True the first time.
+    #[must_use]
+    pub fn note_shortage(&self) -> bool {
+        self.short.load(Ordering::Relaxed) == 0 && self.short.swap(1, Ordering::Relaxed) == 0
     }
 
     /// Bytes of the service side's data area that may be lent.
@@ -93,7 +103,8 @@ impl AppRegion {
         word.checked_sub(1).map(FlowId)
     }
 
-    pub(crate) fn set_flow(&self, slot: u32, flow: Option<FlowId>) {
+    /// Says whose slot it is.
+    pub fn set_flow(&self, slot: u32, flow: Option<FlowId>) {
         if let Some(word) = self.flows.get(slot as usize) {
             word.store(flow.map_or(0, |f| f.0 + 1), Ordering::Release);
         }

@@ -152,7 +152,7 @@ impl ReceiveLine {
             ring: unpack(self.rx_ring),
             start,
             old: unpack(old),
-            index: (self.rx_ring & INDEX_BIT != 0) as u8,
+            index: u8::from(self.rx_ring & INDEX_BIT != 0),
         }
     }
 
