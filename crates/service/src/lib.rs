@@ -1,1 +1,53 @@
-//! Towpath: service.
+//! The daemon: it registers applications, decides who may talk to whom, sets up what they share, moves bytes where they
+//! must not share, and cleans up when one dies. The only part of the service's side that reads clocks and starts threads.
+//!
+//! ```text
+//!   listening  the control socket's path         control   the one loop: control lines, signals, bells
+//!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
+//!   departure  death and detaching               report    ss and stat         registry  what all of these share
+//! ```
+#![deny(unsafe_code)]
+
+mod application;
+mod config;
+mod connect;
+mod control_loop;
+mod departure;
+mod error;
+mod listen;
+mod listeners;
+mod listening;
+mod present;
+mod proc;
+mod region;
+mod registry;
+mod report;
+mod requests;
+mod slots;
+mod statistics;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use config::{Config, Network, Options, PortKind, Sharing};
+pub use control_loop::Service;
+pub use error::ServiceError;
+
+/// Runs a service until it is told to leave.
+///
+/// # Errors
+/// See [`ServiceError`].
+pub fn run(config: Config) -> Result<(), ServiceError> {
+    Service::open(config)?.run()
+}
+
+/// Version of the shared memory's layout that this service speaks.
+pub const LAYOUT: u32 = shm::VERSION;
+
+/// The port in words, for the banner.
+#[must_use]
+pub fn port_line(config: &Config) -> &'static str {
+    match config.port {
+        PortKind::None => "none; connections inside this host are accelerated, all others are the kernel's",
+        PortKind::Tap => "tap",
+    }
+}

@@ -1,2 +1,100 @@
-//! The command line.
-fn main() {}
+//! The command line: it starts and asks the service, and starts programs with the preload library.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod run;
+mod table;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// TCP as an operating-system service: applications keep their sockets, the bytes go through shared memory.
+#[derive(Debug, Parser)]
+#[command(name = "towpath", version, max_term_width = 110, after_help = "Start with:\n  towpath run -- redis-server\n  \
+    towpath run -- redis-benchmark\n\nThe first `run` starts a private service that both share and that leaves with \
+    the last of them.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where the service listens.
+#[derive(Clone, Debug, clap::Args)]
+struct Where {
+    /// Control socket of the service [default: as `towpath up` without --control]
+    #[arg(long, env = "TOWPATH_CONTROL", value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+impl Where {
+    fn path(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(control::default_control_path)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a service
+    #[command(after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
+        own connections\n  towpath up --detach                 go to the background once it accepts\n  towpath up \
+        --config /etc/towpath.toml --log debug\n\nThe file has the same keys as the flags, with _ for -: \
+        `region_mib = 64`. A flag wins over its\nvariable, the variable over the file.")]
+    Up(Box<up::Up>),
+    /// Stop the service
+    #[command(after_help = "Example:\n  towpath down\n\nAccelerated connections are reset; new ones go to the kernel.")]
+    Down {
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Run a program with accelerated sockets
+    #[command(after_help = "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control \
+        /run/towpath/control.sock -- curl http://127.0.0.1:8000/\n\nWhen no service answers, a private one is started \
+        for this user; it leaves with its last application.")]
+    Run(run::Run),
+    /// List accelerated sockets
+    #[command(after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'")]
+    Ss {
+        #[command(flatten)]
+        place: Where,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what was accelerated and what fell back, and why
+    #[command(after_help = "Examples:\n  towpath stat\n  towpath stat --json | jq .accelerated")]
+    Stat {
+        #[command(flatten)]
+        place: Where,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print versions
+    Version,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Up(up) => up.execute(),
+        Command::Down { place } => ask::down(&place.path()),
+        Command::Run(run) => run.execute(),
+        Command::Ss { place, json } => table::sockets(&place.path(), json),
+        Command::Stat { place, json } => table::statistics(&place.path(), json),
+        Command::Version => table::print(&format!(
+            "towpath {} (control protocol {}, memory layout {})",
+            env!("CARGO_PKG_VERSION"),
+            control::PROTOCOL,
+            service::LAYOUT,
+        )),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("towpath: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

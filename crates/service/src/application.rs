@@ -1,0 +1,81 @@
+//! What the service knows of one registered process, and of the family that grows from it by fork.
+
+use crate::statistics::Process;
+use control::Line;
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A registered process.
+#[derive(Debug)]
+pub struct Application {
+    /// Its name here, never 0, never used twice.
+    pub id: u32,
+    /// Its bit in `SockBlock::holders`.
+    pub holder: u8,
+    /// By the kernel's word.
+    pub uid: u32,
+    /// By the kernel's word.
+    pub pid: i32,
+    /// Network namespace, as the inode of `/proc/PID/ns/net`; the service's own where that cannot be seen.
+    pub namespace: u64,
+    /// Its ancestors, the root of the family first.
+    pub ancestors: Vec<u32>,
+    /// The control line.
+    pub line: Arc<Line>,
+    /// Its own application region, once opened.
+    pub region: Option<u32>,
+    /// Pair regions it has been told of.
+    pub pairs: BTreeSet<u32>,
+    /// Slots it uses, in all regions.
+    pub sockets: u32,
+    /// What is counted.
+    pub process: Process,
+    /// `Push::Grow` is on its way.
+    pub growing: bool,
+}
+
+impl Application {
+    /// The root of its family.
+    pub fn family(&self) -> u32 {
+        self.ancestors.first().copied().unwrap_or(self.id)
+    }
+
+    /// True when it is `other` or was forked by it, however indirectly: then it holds what `other` had mapped.
+    pub fn descends_from(&self, other: u32) -> bool {
+        self.id == other || self.ancestors.contains(&other)
+    }
+}
+
+/// How to wake one context.
+#[derive(Debug)]
+pub struct Context {
+    /// Which process sleeps on it.
+    pub application: u32,
+    /// Write this. Never read by the service.
+    pub eventfd: Arc<OwnedFd>,
+}
+
+/// A member that may yet have children who have not said hello.
+#[derive(Debug)]
+pub struct Member {
+    /// Shown by its forked children.
+    pub secret: u64,
+    /// Its ancestors, the root first.
+    pub ancestors: Vec<u32>,
+    /// Set when it is dead and sockets are held by somebody unknown: a child on its way to say hello. Waits for it
+    /// until then; these are the unknown holder bits.
+    pub ghost: Option<(Instant, u64)>,
+}
+
+/// A process and all that were forked from it: they share regions, context numbers and holder bits.
+#[derive(Debug, Default)]
+pub struct Family {
+    /// By number.
+    pub contexts: HashMap<u32, Context>,
+    /// Bits of live members.
+    pub holders: u64,
+    /// Live members, and dead ones whose children may still come.
+    pub members: HashMap<u32, Member>,
+}

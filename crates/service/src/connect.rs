@@ -1,0 +1,201 @@
+//! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
+
+use crate::listen::clear;
+use crate::listeners::{Origin, QueueKey, canonical};
+use crate::region::{Connection, PairRegion, Stage};
+use crate::registry::{Answer, Registry};
+use crate::config::Sharing;
+use control::{AcceptRecord, RegionInfo, Reply};
+use queue::stream::raise;
+use shm::half_flags::{OPEN, READ_CLOSED, RELEASED, RESET};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
+fn destination(remote: SocketAddr) -> SocketAddr {
+    let remote = canonical(remote);
+    match remote.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), remote.port()),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), remote.port()),
+        _ => remote,
+    }
+}
+
+/// The connector's address as its peer sees it.
+fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
+    let local = canonical(local);
+    let ip = match (local.ip(), remote.ip()) {
+        (a, IpAddr::V4(_)) if a.is_unspecified() || a.is_ipv6() => Ipv4Addr::LOCALHOST.into(),
+        (a, IpAddr::V6(_)) if a.is_unspecified() || a.is_ipv4() => Ipv6Addr::LOCALHOST.into(),
+        (a, _) => a,
+    };
+    SocketAddr::new(ip, local.port())
+}
+
+/// In the form the asker used: v4-mapped for an IPv6 socket.
+fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
+    match (address.ip(), asked.ip()) {
+        (IpAddr::V4(ip), IpAddr::V6(_)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        _ => address,
+    }
+}
+
+impl Registry {
+    /// `Request::Connect`.
+    pub fn connect(&mut self, id: u32, local: SocketAddr, asked: SocketAddr) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let (namespace, uid, sockets) = (a.namespace, a.uid, a.sockets);
+        let remote = destination(asked);
+        let candidates = self.listeners.candidates(remote, namespace, false);
+        let Some(key) = self.choose_queue(&candidates) else {
+            return self.fall_back(id, "no accelerated listener there");
+        };
+        let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
+        else {
+            return Answer::Silent;
+        };
+        let local = source(local, remote);
+        if local.port() == 0 {
+            return self.fall_back(id, "the socket has no port yet");
+        }
+        if sockets >= self.config.max_sockets {
+            return self.fall_back(id, "the application has as many sockets as it may");
+        }
+        let shared = match self.config.sharing {
+            Sharing::Always => true,
+            Sharing::SameUser => uid == other_uid,
+            Sharing::Never => false,
+        };
+        if !shared {
+            return self.fall_back(id, "policy forbids sharing memory with that listener's user");
+        }
+        self.connect_pair([id, acceptor], key, [local, remote], asked)
+    }
+
+    fn connect_pair(
+        &mut self,
+        parties: [u32; 2],
+        key: QueueKey,
+        addresses: [SocketAddr; 2],
+        asked: SocketAddr,
+    ) -> Answer {
+        let region = match self.pair_region(parties) {
+            Ok(region) => region,
+            Err(reason) => return self.fall_back(parties[0], &reason),
+        };
+        let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
+        let Some(slot) = self.take_pair_slot(region, connection) else {
+            return self.fall_back(parties[0], "the pair region is full");
+        };
+        for party in parties {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets += 1;
+            }
+        }
+        let origin = Origin::Pair(region, slot);
+        let record =
+            AcceptRecord { region, slot, side: 1, local: addresses[1], peer: addresses[0] };
+        if let Some(queue) = self.listeners.queues.get_mut(&key) {
+            queue.waiting.push_back((origin, record));
+        }
+        self.admit_queue(key);
+        let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
+        a.process.accelerated += 1;
+        a.process.connected += 1;
+        let known = !a.pairs.insert(region);
+        let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
+        let params = pair.region.layout().params;
+        let info = RegionInfo {
+            id: region,
+            pair: true,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 0,
+        };
+        let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
+        Answer::Reply(Reply::Connecting { region: info, slot, local: as_asked(addresses[0], asked) }, fds)
+    }
+
+    /// The region of that ordered pair, made on first need.
+    fn pair_region(&mut self, parties: [u32; 2]) -> Result<u32, String> {
+        if let Some(id) = self.pair_of.get(&parties) {
+            return Ok(*id);
+        }
+        if parties.iter().any(|p| self.memory_of(*p) > self.config.max_memory) {
+            return Err("the application has as much shared memory as it may".to_owned());
+        }
+        let id = self.new_region_id();
+        let size = (self.config.region_slots, self.config.region_data);
+        let pair = PairRegion::create(id, parties, size).map_err(|e| e.to_string())?;
+        self.pairs.insert(id, pair);
+        self.pair_of.insert(parties, id);
+        Ok(id)
+    }
+
+    /// A clean slot. When none is free, closed ones are swept first.
+    fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
+        let pair = self.pairs.get_mut(&region)?;
+        let slot = match pair.slots.take(connection) {
+            Ok(slot) => slot,
+            Err(connection) => {
+                self.sweep_pair(region);
+                self.pairs.get_mut(&region)?.slots.take(connection).ok()?
+            }
+        };
+        let pair = self.pairs.get(&region)?;
+        pair.region.slot(slot)?.half.iter().for_each(clear);
+        Some(slot)
+    }
+
+    /// The record is in the accept queue: both ends are established, and the connector learns it.
+    pub fn establish(&mut self, origin: Origin) {
+        self.set_stage(origin, Stage::Queued);
+        if let Origin::Pair(region, slot) = origin {
+            let Some(pair) = self.pairs.get(&region) else { return };
+            let Some(lines) = pair.region.slot(slot) else { return };
+            lines.half.iter().for_each(|half| raise(half, OPEN));
+            if let Some(family) = self.family_of(pair.parties[0]) {
+                self.ring(&pair.region, shm::Side::Zero, family, slot);
+            }
+        }
+    }
+
+    /// Notes where a connection stands.
+    pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
+        if let Origin::Pair(region, slot) = origin {
+            if let Some(c) = self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)) {
+                c.stage = stage;
+            }
+        }
+    }
+
+    /// The listener is gone before it accepted: the connector sees a reset.
+    pub fn reset_unaccepted(&mut self, origin: Origin) {
+        if let Origin::Pair(region, slot) = origin {
+            let Some(pair) = self.pairs.get(&region) else { return };
+            let Some(lines) = pair.region.slot(slot) else { return };
+            raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
+            // A connector still waiting needs to see the connection open to see it reset.
+            raise(&lines.half[1], OPEN);
+            if let Some(family) = self.family_of(pair.parties[0]) {
+                self.ring(&pair.region, shm::Side::Zero, family, slot);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_linux_would_choose() {
+        let a = |s: &str| s.parse::<SocketAddr>().unwrap();
+        assert_eq!(destination(a("0.0.0.0:5")), a("127.0.0.1:5"));
+        assert_eq!(destination(a("[::]:5")), a("[::1]:5"));
+        assert_eq!(destination(a("[::ffff:127.0.0.9]:5")), a("127.0.0.9:5"));
+        assert_eq!(source(a("0.0.0.0:7"), a("127.0.0.9:5")), a("127.0.0.1:7"));
+        assert_eq!(source(a("[::]:7"), a("127.0.0.9:5")), a("127.0.0.1:7"));
+        assert_eq!(source(a("[::]:7"), a("[::1]:5")), a("[::1]:7"));
+        assert_eq!(as_asked(a("127.0.0.1:7"), a("[::ffff:127.0.0.9]:5")), a("[::ffff:127.0.0.1]:7"));
+    }
+}

@@ -1,0 +1,290 @@
+//! Ends: a socket's, an application's, a region's. What a dead process held is closed by Linux's rule and its peers are
+//! told at once.
+
+use crate::application::Application;
+use crate::listeners::QueueKey;
+use crate::present::present_parts;
+use crate::region::Use;
+use crate::registry::{Answer, BellChange, Registry};
+use control::Push;
+use queue::stream::raise;
+use rustix::fd::AsFd;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use shm::{Side, SockBlock};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long the sockets of a dead process wait for a forked child that has not said hello yet.
+const GHOST: Duration = Duration::from_secs(2);
+
+/// Where a socket block says that its connection lives. Hostile.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    region: u32,
+    slot: u32,
+    ports: u32,
+}
+
+impl Registry {
+    /// `Request::Closed`.
+    pub fn closed(&mut self, id: u32, region: u32, slot: u32) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let Some(r) = self.regions.get(&region) else { return Answer::Silent };
+        if !a.descends_from(r.owner) {
+            return Answer::Offence("it closed a stranger's socket".to_owned());
+        }
+        match r.slots.get(slot) {
+            Some(Use::Queue(_)) => self.close_queue((region, slot)),
+            Some(Use::Relay(..)) | None => {}
+        }
+        Answer::Silent
+    }
+
+    /// A process is gone, or detached for misbehaviour (`offender`): everything it alone held is closed.
+    pub fn depart(&mut self, id: u32, offender: bool, now: Instant) {
+        let Some(a) = self.applications.remove(&id) else { return };
+        tracing::debug!(application = id, pid = a.process.pid, offender, "left");
+        let family_id = a.family();
+        self.free_contexts(&a);
+        let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
+        let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
+        shares.into_iter().for_each(|key| self.close_queue(key));
+        if let Some(family) = self.families.get_mut(&family_id) {
+            family.holders &= !(1 << a.holder);
+        }
+        let unknown = self.release_holders(family_id, 1 << a.holder, offender);
+        self.statistics.end(a.process);
+        // Somebody unknown holds sockets: a child forked just before may be about to say hello.
+        if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
+            m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
+        }
+        self.reap(now, offender);
+    }
+
+    /// Ends what no live process holds any more. Returns when to look again.
+    pub fn reap(&mut self, now: Instant, offender: bool) -> Option<Instant> {
+        let (mut next, mut over, mut expired) = (None::<Instant>, Vec::new(), Vec::new());
+        for (id, family) in &mut self.families {
+            let mut waits = false;
+            for member in family.members.values_mut() {
+                match member.ghost {
+                    Some((until, bits)) if until <= now => {
+                        expired.push((*id, bits & !family.holders));
+                        member.ghost = None;
+                    }
+                    Some((until, _)) => {
+                        waits = true;
+                        next = Some(next.map_or(until, |n| n.min(until)));
+                    }
+                    None => {}
+                }
+            }
+            if family.holders == 0 && !waits {
+                over.push(*id);
+            }
+        }
+        for (family, bits) in expired.into_iter().chain(over.iter().map(|f| (*f, u64::MAX))) {
+            self.release_holders(family, bits, offender);
+        }
+        self.end_sides(offender);
+        let gone: Vec<u32> =
+            self.regions.values().filter(|r| !self.is_held(r.owner)).map(|r| r.memory.id).collect();
+        gone.into_iter().for_each(|id| self.drop_region(id));
+        over.iter().for_each(|id| drop(self.families.remove(id)));
+        next
+    }
+
+    /// True when the process or something forked from it lives, or may yet say hello.
+    fn is_held(&self, process: u32) -> bool {
+        let mut ghosts =
+            self.families.values().flat_map(|f| &f.members).filter(|(_, member)| member.ghost.is_some());
+        self.applications.values().any(|a| a.descends_from(process))
+            || ghosts.any(|(id, member)| *id == process || member.ancestors.contains(&process))
+    }
+
+    fn free_contexts(&mut self, a: &Application) {
+        let Some(family) = self.families.get_mut(&a.family()) else { return };
+        let mine: Vec<u32> =
+            family.contexts.iter().filter(|(_, c)| c.application == a.id).map(|(n, _)| *n).collect();
+        mine.iter().for_each(|n| drop(family.contexts.remove(n)));
+        // Numbers are taken in the oldest ancestor's region.
+        let line = a.ancestors.iter().copied().chain([a.id]);
+        let oldest = line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next();
+        if let Some(region) = oldest {
+            let taken = &region.memory.region.header().context_taken[Side::One.index()];
+            for n in mine {
+                taken[n as usize / 64].fetch_and(!(1 << (n % 64)), Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Takes `bits` out of every socket block of the family; what nobody holds then is closed. Returns the bits found
+    /// that belong to no live process.
+    fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
+        let alive = self.families.get(&family).map_or(0, |f| f.holders);
+        let members: Vec<u32> =
+            self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
+        let (mut unknown, mut orphans) = (0, Vec::new());
+        for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
+            let region = &r.memory.region;
+            let start = region.layout().socks as u64;
+            let size = size_of::<SockBlock>() as u64;
+            let end = start + u64::from(region.layout().params.slots) * size;
+            for part in present_parts(r.memory.fd.as_fd(), start..end) {
+                let range = (part.start - start) / size..(part.end - start).div_ceil(size);
+                for block in range.filter_map(|i| region.sock(i as u32)) {
+                    let before = block.holders.load(Ordering::Acquire);
+                    if before == 0 {
+                        continue;
+                    }
+                    let before = if before & bits != 0 {
+                        block.holders.fetch_and(!bits, Ordering::AcqRel)
+                    } else {
+                        before
+                    };
+                    unknown |= before & !bits & !alive;
+                    if before & bits != 0 && before & !bits == 0 {
+                        orphans.push(Named {
+                            region: block.region.load(Ordering::Relaxed),
+                            slot: block.slot.load(Ordering::Relaxed),
+                            ports: block.ports.load(Ordering::Relaxed),
+                        });
+                    }
+                }
+            }
+        }
+        orphans.into_iter().for_each(|named| self.close_named(&members, named, offender));
+        unknown
+    }
+
+    /// Closes what a dead process's socket block names, if it is the family's at all.
+    fn close_named(&mut self, members: &[u32], named: Named, offender: bool) {
+        let Named { region, slot, ports } = named;
+        if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
+            match r.slots.get(slot) {
+                Some(Use::Queue(_)) => self.close_queue((region, slot)),
+                Some(Use::Relay(..)) | None => {}
+            }
+            return;
+        }
+        let Some(pair) = self.pairs.get(&region) else { return };
+        let mine = pair.parties.map(|p| members.contains(&p));
+        let side = match mine {
+            [true, false] => 0,
+            [false, true] => 1,
+            [false, false] => return,
+            // Within one family the ports tell which end it is.
+            [true, true] => match pair.slots.get(slot) {
+                Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => 0,
+                _ => 1,
+            },
+        };
+        self.close_end(region, slot, side, offender);
+    }
+
+    /// Closes one end of a pair connection by Linux's rule, in the name of a holder that is gone.
+    fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
+        let Some(pair) = self.pairs.get(&region) else { return };
+        if pair.slots.get(slot).is_none() {
+            return;
+        }
+        let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
+        let (own, peer) = (&half[side], &half[side ^ 1]);
+        if own.flags.load(Ordering::Acquire) & RELEASED != 0 {
+            return;
+        }
+        let unread = peer.tx_head.load(Ordering::Acquire) != own.rx_tail.load(Ordering::Acquire);
+        let end = if unread || reset { RESET } else { FIN };
+        raise(own, end | READ_CLOSED | RELEASED);
+        let other = if side == 0 { Side::One } else { Side::Zero };
+        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
+            self.ring(&pair.region, other, family, slot);
+        }
+    }
+
+    /// Closes all connections on sides of pair regions that nobody holds any more.
+    fn end_sides(&mut self, offender: bool) {
+        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        for id in ids {
+            for side in 0..2 {
+                let Some(pair) = self.pairs.get(&id) else { break };
+                if pair.dead[side] || self.is_held(pair.parties[side]) {
+                    continue;
+                }
+                let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();
+                slots.into_iter().for_each(|slot| self.close_end(id, slot, side, offender));
+                if let Some(pair) = self.pairs.get_mut(&id) {
+                    // Of an offender nothing is kept: it may go on writing as long as anybody reads.
+                    pair.dead[side] = true;
+                    pair.dead[side ^ 1] |= offender;
+                    let parties = pair.parties;
+                    self.pair_of.remove(&parties);
+                }
+            }
+            self.sweep_pair(id);
+            self.drop_pair_if_over(id);
+        }
+    }
+
+    /// A pair region with a dead side ends when its last connection has.
+    fn drop_pair_if_over(&mut self, id: u32) {
+        let Some(pair) = self.pairs.get(&id) else { return };
+        let over = pair.dead == [true; 2] || (pair.dead != [false; 2] && pair.slots.used() == 0);
+        if !over {
+            return;
+        }
+        let Some(pair) = self.pairs.remove(&id) else { return };
+        self.pair_of.retain(|_, region| *region != id);
+        for (_, connection) in pair.slots.iter() {
+            for party in connection.applications {
+                if let Some(a) = self.applications.get_mut(&party) {
+                    a.sockets = a.sockets.saturating_sub(1);
+                }
+            }
+        }
+        let told: Vec<u32> =
+            self.applications.values_mut().filter(|a| a.pairs.contains(&id)).map(|a| a.id).collect();
+        for application in told {
+            if let Some(a) = self.applications.get_mut(&application) {
+                a.pairs.remove(&id);
+            }
+            self.push(application, None, Push::Revoked { region: id }, &[]);
+        }
+    }
+
+    /// Frees the slots of a pair region whose both ends are released. Returns how many.
+    pub fn sweep_pair(&mut self, id: u32) -> usize {
+        let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
+        let over = |slot: u32| {
+            let half = pair.region.slot(slot).map(|s| &s.half);
+            half.is_some_and(|h| h.iter().all(|h| h.flags.load(Ordering::Acquire) & RELEASED != 0))
+        };
+        let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(|s| over(*s)).collect();
+        let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
+        for party in ended.iter().flat_map(|c| c.applications) {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets = a.sockets.saturating_sub(1);
+            }
+        }
+        ended.len()
+    }
+
+    /// Frees closed slots of all pair regions. True while connections are open, so that it must be called again.
+    pub fn sweep(&mut self) -> (usize, bool) {
+        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let mut freed = 0;
+        for id in ids {
+            freed += self.sweep_pair(id);
+            self.drop_pair_if_over(id);
+        }
+        (freed, self.pairs.values().any(|p| p.slots.used() > 0))
+    }
+
+    fn drop_region(&mut self, id: u32) {
+        let queues: Vec<QueueKey> = self.listeners.queues.keys().filter(|k| k.0 == id).copied().collect();
+        queues.into_iter().for_each(|key| self.close_queue(key));
+        if let Some(region) = self.regions.remove(&id) {
+            self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
+        }
+    }
+}

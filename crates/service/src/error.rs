@@ -1,0 +1,88 @@
+//! Why the service does not start, or stops. Each text says what to do.
+
+use rustix::io::Errno;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why the service did not start, or stopped.
+#[derive(Debug)]
+pub enum ServiceError {
+    /// Another service answers at that path.
+    AlreadyUp {
+        /// Its control socket.
+        control: PathBuf,
+        /// Its process, when the kernel says.
+        pid: Option<i32>,
+    },
+    /// The control socket could not be made.
+    Control {
+        /// Where.
+        control: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// The kernel's answer.
+        error: std::io::Error,
+    },
+    /// The folder of the control socket belongs to somebody else.
+    ForeignFolder(PathBuf),
+    /// The configuration file cannot be read.
+    ConfigRead {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The configuration file makes no sense.
+    ConfigText {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        error: String,
+    },
+    /// A value is out of range.
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What it must do.
+        must: &'static str,
+    },
+    /// The kernel refused something the service cannot do without.
+    Os {
+        /// What was tried.
+        doing: &'static str,
+        /// The kernel's answer.
+        error: Errno,
+    },
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyUp { control, pid } => {
+                write!(f, "already up at {}", control.display())?;
+                if let Some(pid) = pid {
+                    write!(f, " (pid {pid})")?;
+                }
+                f.write_str("; `towpath down` first, or use another --control")
+            }
+            Self::Control { control, doing, error } => write!(
+                f,
+                "cannot {doing} {}: {error}; use --control with a path you may write, shorter than 108 bytes",
+                control.display()
+            ),
+            Self::ForeignFolder(path) => write!(
+                f,
+                "{} belongs to another user or may be written by others; remove it or use another --control",
+                path.display()
+            ),
+            Self::ConfigRead { path, error } => {
+                write!(f, "cannot read {}: {error}; check the path given by --config", path.display())
+            }
+            Self::ConfigText { path, error } => write!(f, "in {}: {error}", path.display()),
+            Self::Value { key, must } => write!(f, "{key} must {must}; correct the flag, variable or file key"),
+            Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServiceError {}

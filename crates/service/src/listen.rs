@@ -1,0 +1,343 @@
+//! Listening, and the way of a connection into an accept queue.
+
+use crate::listeners::{Listener, Origin, Queue, QueueKey, canonical};
+use crate::proc;
+use crate::region::{Memory, Stage, Use};
+use crate::registry::{Answer, Registry};
+use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT};
+use queue::pages::class_of;
+use queue::stream::{Sender, watch, watcher};
+use queue::{Ring, Violation};
+use rustix::io::Errno;
+use shm::{Half, Region, Side, half_flags};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// What `Request::Listen` says.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The socket block.
+    pub sock: u32,
+    /// Where.
+    pub local: SocketAddr,
+    /// How many may wait.
+    pub backlog: u32,
+    /// No IPv4 on an IPv6 wildcard.
+    pub v6_only: bool,
+    /// `SO_REUSEPORT`.
+    pub reuse_port: bool,
+    /// A kernel socket listens there.
+    pub kernel: bool,
+}
+
+/// Zeroes a half before its slot is handed out.
+pub fn clear(half: &Half) {
+    half.flags.store(0, Ordering::Relaxed);
+    half.context.store(0, Ordering::Relaxed);
+    half.rx_tail.store(0, Ordering::Relaxed);
+    half.extra.store(0, Ordering::Relaxed);
+    for i in 0..2 {
+        half.ring[i].store(0, Ordering::Relaxed);
+        half.start[i].store(0, Ordering::Relaxed);
+    }
+    half.tx_head.store(0, Ordering::Release);
+}
+
+impl Registry {
+    /// `Request::Listen`.
+    pub fn listen(&mut self, id: u32, wish: Wish) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let local = canonical(wish.local);
+        let (pid, namespace, family) = (a.pid, a.namespace, a.family());
+        if let Some(answer) = self.listen_again(id, &wish, local) {
+            return answer;
+        }
+        if !wish.kernel {
+            return Answer::refused(Errno::ADDRNOTAVAIL, "the service owns no addresses");
+        }
+        let members = self.applications.values().filter(|m| m.family() == family);
+        let uids: Vec<u32> = members.map(|m| m.uid).collect();
+        if !proc::listens(pid, &uids, local) {
+            return self.fall_back(id, "the service sees no kernel socket of this user listening there");
+        }
+        let listener = Listener {
+            local,
+            v6_only: wish.v6_only,
+            reuse_port: wish.reuse_port,
+            own_address: false,
+            namespace,
+            queues: Vec::new(),
+        };
+        let (backlog, sock) = (wish.backlog, Some(wish.sock));
+        let slot = match self.new_queue(id, backlog, sock) {
+            Ok(slot) => slot,
+            Err(reason) => return self.fall_back(id, reason),
+        };
+        let listener = self.listeners.add(listener);
+        self.attach_queue(listener, slot);
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.process.accelerated += 1;
+            a.process.listeners += 1;
+        }
+        Answer::plain(Reply::Listening { slot: slot.1 })
+    }
+
+    /// The same socket listens again: another backlog. At another address: it is a new socket in an old block.
+    fn listen_again(&mut self, id: u32, wish: &Wish, local: SocketAddr) -> Option<Answer> {
+        let queues = self.listeners.queues.iter();
+        let mine = |q: &Queue| q.application == id && q.sock == Some(wish.sock);
+        let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
+        let queue = self.listeners.queues.get_mut(&key)?;
+        if self.listeners.all.get(&queue.listener)?.local != local {
+            self.close_queue(key);
+            return None;
+        }
+        queue.backlog = wish.backlog;
+        self.admit_queue(key);
+        Some(Answer::plain(Reply::Listening { slot: key.1 }))
+    }
+
+    /// `Request::ShareListener`.
+    pub fn share(&mut self, id: u32, of: QueueKey) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let Some(queue) = self.listeners.queues.get(&of) else {
+            return Answer::refused(Errno::NOENT, "that listener is gone");
+        };
+        if !a.descends_from(queue.application) {
+            return Answer::Offence("it asked for a share of a stranger's listener".to_owned());
+        }
+        let (listener, backlog) = (queue.listener, queue.backlog);
+        match self.new_queue(id, backlog, None) {
+            Ok(key) => {
+                self.attach_queue(listener, key);
+                Answer::plain(Reply::Listening { slot: key.1 })
+            }
+            Err(reason) => self.fall_back(id, reason),
+        }
+    }
+
+    /// `Request::Unlisten`.
+    pub fn unlisten(&mut self, id: u32, slot: u32) -> Answer {
+        let region = self.applications.get(&id).and_then(|a| a.region);
+        if let Some(region) = region {
+            self.close_queue((region, slot));
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    /// Counts a socket left to the kernel and says so.
+    pub fn fall_back(&mut self, id: u32, reason: &str) -> Answer {
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.process.fell_back(reason);
+        }
+        Answer::kernel(reason)
+    }
+
+    /// Takes a slot in the application's own region for an accept queue.
+    fn new_queue(&mut self, id: u32, backlog: u32, sock: Option<u32>) -> Result<QueueKey, &'static str> {
+        let a = self.applications.get_mut(&id).ok_or("not registered")?;
+        let region = a.region.ok_or("its region is not open")?;
+        if a.sockets >= self.config.max_sockets {
+            return Err("the application has as many sockets as it may");
+        }
+        let r = self.regions.get_mut(&region).filter(|r| r.sealed).ok_or("its region is not mapped")?;
+        let slot = r.slots.take(Use::Queue(0)).map_err(|_| "its region is full")?;
+        a.sockets += 1;
+        if let Some(lines) = r.memory.region.slot(slot) {
+            lines.half.iter().for_each(clear);
+            watch(&lines.half[0], Some(SLOW_CONTEXT));
+        }
+        let queue = Queue {
+            listener: 0,
+            application: id,
+            uid: a.uid,
+            sock,
+            backlog,
+            sender: Sender::default(),
+            queued: VecDeque::new(),
+            waiting: VecDeque::new(),
+        };
+        self.listeners.queues.insert((region, slot), queue);
+        Ok((region, slot))
+    }
+
+    fn attach_queue(&mut self, listener: u32, key: QueueKey) {
+        if let Some(queue) = self.listeners.queues.get_mut(&key) {
+            queue.listener = listener;
+        }
+        if let Some(l) = self.listeners.all.get_mut(&listener) {
+            l.queues.push(key);
+        }
+        if let Some(r) = self.regions.get_mut(&key.0) {
+            if let Some(what) = r.slots.get_mut(key.1) {
+                *what = Use::Queue(listener);
+            }
+        }
+    }
+
+    /// The queue that shall take the next connection: one that somebody watches, the shortest, a sleeper's first.
+    pub fn choose_queue(&mut self, candidates: &[QueueKey]) -> Option<QueueKey> {
+        let turn = self.listeners.turn();
+        let n = candidates.len();
+        let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
+        in_turn.min_by_key(|key| self.burden(*key))
+    }
+
+    /// The less, the better: (nobody watches, unread, awake).
+    fn burden(&self, key: QueueKey) -> (bool, usize, bool) {
+        let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.0)) else {
+            return (true, usize::MAX, true);
+        };
+        let region = &r.memory.region;
+        let Some(half) = region.slot(key.1).map(|s| &s.half) else { return (true, usize::MAX, true) };
+        let read = half[1].rx_tail.load(Ordering::Relaxed).min(queue.sender.head);
+        let unread = (queue.sender.head - read) as usize / RECORD_LEN + queue.waiting.len();
+        let context = watcher(&half[1]);
+        let block = context.and_then(|c| region.context(Side::One, c));
+        let sleeps = block.is_some_and(|b| b.sleeping.load(Ordering::Relaxed) != 0);
+        (context.is_none(), unread, !sleeps)
+    }
+
+    /// Lets waiting connections of one region's listeners in, as far as there is room.
+    pub fn admit_waiting(&mut self, region: u32) {
+        let keys = self.listeners.queues.iter().filter(|(k, q)| k.0 == region && !q.waiting.is_empty());
+        let keys: Vec<QueueKey> = keys.map(|(k, _)| *k).collect();
+        keys.into_iter().for_each(|key| self.admit_queue(key));
+    }
+
+    /// Looks what the application has accepted, and lets waiting connections in.
+    pub fn admit_queue(&mut self, key: QueueKey) {
+        let mut established = Vec::new();
+        let mut accepted = Vec::new();
+        let (Some(queue), Some(r)) =
+            (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
+        else {
+            return;
+        };
+        let application = queue.application;
+        let (memory, mut rings) = (r.memory.clone(), Vec::new());
+        let Some([own, peer]) = memory.region.slot(key.1).map(|s| &s.half) else { return };
+        let done = fill(queue, own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
+        while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
+            accepted.extend(queue.queued.pop_front().map(|(_, origin)| origin));
+        }
+        rings.into_iter().for_each(|ring| memory.give_back(&mut r.pool, ring));
+        accepted.into_iter().for_each(|origin| self.set_stage(origin, Stage::Accepted));
+        let n = established.len() as u64;
+        established.into_iter().for_each(|origin| self.establish(origin));
+        if n > 0 {
+            if let Some(family) = self.family_of(application) {
+                self.ring(&memory.region, Side::One, family, key.1);
+            }
+            if let Some(a) = self.applications.get_mut(&application) {
+                a.process.accelerated += n;
+                a.process.accepted += n;
+            }
+        }
+        match done {
+            Ok(Filled::All) => {}
+            Ok(Filled::NoMemory) => self.grow(application),
+            Err(violation) => self.doom(application, format!("in its accept queue: {violation}")),
+        }
+    }
+
+    /// Asks an application for more memory, once at a time.
+    pub fn grow(&mut self, application: u32) {
+        if let Some(a) = self.applications.get_mut(&application).filter(|a| !a.growing) {
+            a.growing = true;
+            self.push(application, None, Push::Grow, &[]);
+        }
+    }
+
+    /// Closes an accept queue: what was not accepted is reset, as on Linux.
+    pub fn close_queue(&mut self, key: QueueKey) {
+        let Some(mut queue) = self.listeners.remove_queue(key) else { return };
+        if let Some(r) = self.regions.get_mut(&key.0) {
+            // Read and unread alike: nobody looks at these rings any more.
+            let rings = [queue.sender.ring.take(), queue.sender.old.take()];
+            rings.into_iter().flatten().for_each(|ring| r.memory.give_back(&mut r.pool, ring));
+            if let Some([own, peer]) = r.memory.region.slot(key.1).map(|s| &s.half) {
+                let read = peer.rx_tail.load(Ordering::Acquire);
+                queue.queued.retain(|(end, _)| *end > read);
+                own.flags.fetch_or(half_flags::FIN | half_flags::RELEASED, Ordering::SeqCst);
+            }
+            r.slots.release(key.1);
+        }
+        if let Some(a) = self.applications.get_mut(&queue.application) {
+            a.sockets = a.sockets.saturating_sub(1);
+        }
+        let unaccepted = queue.queued.into_iter().map(|(_, o)| o).chain(queue.waiting.into_iter().map(|(o, _)| o));
+        unaccepted.for_each(|origin| self.reset_unaccepted(origin));
+    }
+}
+
+/// How far filling went.
+enum Filled {
+    All,
+    NoMemory,
+}
+
+/// Moves waiting records into the stream while the backlog and the memory allow.
+fn fill(
+    queue: &mut Queue,
+    own: &Half,
+    peer: &Half,
+    memory: &Arc<Memory>,
+    pool: &mut queue::pages::Pool,
+    (established, rings): (&mut Vec<Origin>, &mut Vec<Ring>),
+) -> Result<Filled, Violation> {
+    let sender = &mut queue.sender;
+    rings.extend(sender.update(peer)?);
+    let mut announced = false;
+    while let Some((origin, record)) = queue.waiting.front().copied() {
+        let unread = (sender.head - sender.tail) / RECORD_LEN as u64;
+        // Linux admits one more than the backlog says.
+        let full = unread > u64::from(queue.backlog);
+        let roomy = !full && (sender.space() >= RECORD_LEN || lend(sender, own, memory, pool, unread, rings));
+        if roomy {
+            put(sender, own, &memory.region, &record);
+            queue.queued.push_back((sender.head, origin));
+            established.push(origin);
+            queue.waiting.pop_front();
+            announced = false;
+        } else if announced {
+            return Ok(if full { Filled::All } else { Filled::NoMemory });
+        } else {
+            // Pairs with the fence in `consumed`: the reader sees the flag, or we see what it read.
+            own.flags.fetch_or(half_flags::WANT_SPACE, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            rings.extend(sender.update(peer)?);
+            announced = true;
+        }
+    }
+    own.flags.fetch_and(!half_flags::WANT_SPACE, Ordering::SeqCst);
+    Ok(Filled::All)
+}
+
+/// Puts a ring for twice the unread records under the stream.
+fn lend(
+    sender: &mut Sender,
+    own: &Half,
+    memory: &Memory,
+    pool: &mut queue::pages::Pool,
+    unread: u64,
+    rings: &mut Vec<Ring>,
+) -> bool {
+    if !sender.may_lend() {
+        return false;
+    }
+    let Some(ring) = memory.lend(pool, class_of((unread as usize + 1) * 2 * RECORD_LEN)) else { return false };
+    rings.extend(sender.lend(own, ring));
+    true
+}
+
+fn put(sender: &mut Sender, own: &Half, region: &Region, record: &AcceptRecord) {
+    let Some(ring) = sender.ring else { return };
+    let bytes = record.to_bytes();
+    let [(first, n), (second, m)] = ring.spans(sender.head, RECORD_LEN);
+    region.write(Side::Zero, first, &bytes[..n]);
+    region.write(Side::Zero, second, &bytes[n..n + m]);
+    sender.publish(own, RECORD_LEN);
+}

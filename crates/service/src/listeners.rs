@@ -1,0 +1,190 @@
+//! Who listens where, and who waits to be accepted.
+
+use control::AcceptRecord;
+use queue::stream::Sender;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+/// An accept queue: the region and the slot of its stream.
+pub type QueueKey = (u32, u32);
+
+/// Which connection a record announces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Through that pair region, at that slot.
+    Pair(u32, u32),
+    /// That relay.
+    Relay(u32),
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    /// Where, v4-mapped addresses as v4.
+    pub local: SocketAddr,
+    /// A wildcard IPv6 address takes no IPv4 connections.
+    pub v6_only: bool,
+    /// Others may listen there too.
+    pub reuse_port: bool,
+    /// The address is the service's own; no kernel socket reserves it.
+    pub own_address: bool,
+    /// Network namespace of the kernel socket.
+    pub namespace: u64,
+    /// One per process that accepts.
+    pub queues: Vec<QueueKey>,
+}
+
+/// The accept queue of one process.
+#[derive(Debug)]
+pub struct Queue {
+    /// Its listener.
+    pub listener: u32,
+    /// Its process.
+    pub application: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The socket block that listens; `None` for a forked child's share.
+    pub sock: Option<u32>,
+    /// As given to `listen`.
+    pub backlog: u32,
+    /// The stream of records.
+    pub sender: Sender,
+    /// Records in the stream that are not known to be read: position behind the record, connection.
+    pub queued: VecDeque<(u64, Origin)>,
+    /// Connections that found no room.
+    pub waiting: VecDeque<(Origin, AcceptRecord)>,
+}
+
+/// All listeners.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    next: u32,
+    turn: usize,
+    /// By number.
+    pub all: HashMap<u32, Listener>,
+    /// Accept queues.
+    pub queues: HashMap<QueueKey, Queue>,
+    by_port: HashMap<u16, Vec<u32>>,
+}
+
+/// v4-mapped addresses as v4.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+impl Listener {
+    /// How well it fits: the more exact address first, as Linux scores them. `None`: not at all.
+    fn fits(&self, remote: SocketAddr, namespace: u64, own: bool) -> Option<u8> {
+        // The service's own addresses are the same whatever namespace the caller sits in.
+        if !(self.namespace == namespace || own) {
+            return None;
+        }
+        match (self.local.ip(), remote.ip()) {
+            (a, b) if a == b => Some(3),
+            (IpAddr::V4(a), IpAddr::V4(_)) if a.is_unspecified() => Some(2),
+            (IpAddr::V6(a), IpAddr::V6(_)) if a.is_unspecified() => Some(2),
+            (IpAddr::V6(a), IpAddr::V4(_)) if a.is_unspecified() && !self.v6_only => Some(1),
+            _ => None,
+        }
+    }
+
+    /// True when a new listener at `other` must be refused with `EADDRINUSE`.
+    pub fn collides(&self, other: &Self) -> bool {
+        let same_place = self.local.port() == other.local.port()
+            && (self.local.ip() == other.local.ip()
+                || self.local.ip().is_unspecified()
+                || other.local.ip().is_unspecified());
+        let both = self.own_address && other.own_address;
+        same_place && both && !(self.reuse_port && other.reuse_port)
+    }
+}
+
+impl Listeners {
+    /// Adds a listener without queues.
+    pub fn add(&mut self, listener: Listener) -> u32 {
+        self.next = self.next.wrapping_add(1);
+        self.by_port.entry(listener.local.port()).or_default().push(self.next);
+        self.all.insert(self.next, listener);
+        self.next
+    }
+
+    /// Removes one accept queue; the listener goes with its last. Returns the queue.
+    pub fn remove_queue(&mut self, key: QueueKey) -> Option<Queue> {
+        let queue = self.queues.remove(&key)?;
+        if let Some(listener) = self.all.get_mut(&queue.listener) {
+            listener.queues.retain(|k| *k != key);
+            if listener.queues.is_empty() {
+                let port = listener.local.port();
+                self.all.remove(&queue.listener);
+                if let Some(ids) = self.by_port.get_mut(&port) {
+                    ids.retain(|id| *id != queue.listener);
+                    if ids.is_empty() {
+                        self.by_port.remove(&port);
+                    }
+                }
+            }
+        }
+        Some(queue)
+    }
+
+    /// The queues that may take a connection to `remote`: those of the best-fitting listeners.
+    pub fn candidates(&self, remote: SocketAddr, namespace: u64, own: bool) -> Vec<QueueKey> {
+        let Some(ids) = self.by_port.get(&remote.port()) else { return Vec::new() };
+        let fitting =
+            || ids.iter().filter_map(|id| Some((self.all.get(id)?.fits(remote, namespace, own)?, id)));
+        let Some(best) = fitting().map(|(rank, _)| rank).max() else { return Vec::new() };
+        let of_best = fitting().filter(|(rank, _)| *rank == best).filter_map(|(_, id)| self.all.get(id));
+        of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
+    }
+
+    /// True when an accelerated listener has that address already for itself.
+    pub fn collides(&self, new: &Listener) -> bool {
+        let ids = self.by_port.get(&new.local.port());
+        ids.into_iter().flatten().filter_map(|id| self.all.get(id)).any(|l| l.collides(new))
+    }
+
+    /// A number that goes round, to spread equals.
+    pub fn turn(&mut self) -> usize {
+        self.turn = self.turn.wrapping_add(1);
+        self.turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(local: &str, v6_only: bool) -> Listener {
+        Listener {
+            local: local.parse().unwrap(),
+            v6_only,
+            reuse_port: false,
+            own_address: false,
+            namespace: 1,
+            queues: vec![],
+        }
+    }
+
+    #[test]
+    fn the_exact_address_wins_and_dual_stack_comes_last() {
+        let mut all = Listeners::default();
+        for (i, (local, v6_only)) in
+            [("[::]:80", false), ("0.0.0.0:80", false), ("127.0.0.2:80", false), ("[::]:81", true)]
+                .into_iter()
+                .enumerate()
+        {
+            let id = all.add(listener(local, v6_only));
+            all.all.get_mut(&id).unwrap().queues.push((i as u32, 0));
+        }
+        let find = |remote: &str| {
+            let found = all.candidates(remote.parse().unwrap(), 1, false);
+            found.iter().map(|k| k.0).collect::<Vec<_>>()
+        };
+        assert_eq!(find("127.0.0.2:80"), [2]);
+        assert_eq!(find("127.0.0.1:80"), [1]);
+        assert_eq!(find("[::1]:80"), [0]);
+        assert_eq!(find("[::1]:81"), [3]);
+        assert!(find("127.0.0.1:81").is_empty() && find("127.0.0.1:82").is_empty());
+        assert!(all.candidates("127.0.0.1:80".parse().unwrap(), 2, false).is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! What `/proc` says about a process: its network namespace, and whether its kernel socket really listens where it
+//! claims. An application's word alone would let it take the connections of another.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+
+/// The state column of a listening socket.
+const LISTEN: &str = "0A";
+
+/// The network namespace of `pid`, or of this process where that may not be seen.
+pub fn namespace(pid: i32) -> u64 {
+    let inode = |path: String| std::fs::metadata(path).map(|m| m.ino());
+    inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
+}
+
+/// True when in `pid`'s network namespace a socket of one of `uids` listens at exactly `local`.
+pub fn listens(pid: i32, uids: &[u32], local: SocketAddr) -> bool {
+    ["tcp", "tcp6"].into_iter().any(|table| {
+        let Ok(file) = std::fs::File::open(format!("/proc/{pid}/net/{table}")) else { return false };
+        let lines = BufReader::new(file).lines().skip(1).map_while(Result::ok);
+        // The kernel lists the listening sockets first.
+        let mut listening = lines.map_while(|line| parse(&line));
+        listening.any(|(address, uid)| address == local && uids.contains(&uid))
+    })
+}
+
+/// Address and user of a line of a listening socket.
+fn parse(line: &str) -> Option<(SocketAddr, u32)> {
+    let mut columns = line.split_ascii_whitespace();
+    let (ip, port) = columns.nth(1)?.split_once(':')?;
+    let state = columns.nth(1)?;
+    let uid = columns.nth(3)?.parse().ok()?;
+    let ip = match ip.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes())),
+        32 => {
+            let mut bytes = [0; 16];
+            for (i, word) in bytes.chunks_mut(4).enumerate() {
+                let value = u32::from_str_radix(ip.get(i * 8..i * 8 + 8)?, 16).ok()?;
+                word.copy_from_slice(&value.to_ne_bytes());
+            }
+            IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
+        }
+        _ => return None,
+    };
+    (state == LISTEN).then_some((SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?), uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_listening_socket_is_found_with_its_owner() {
+        let uid = rustix::process::geteuid().as_raw();
+        let pid = std::process::id() as i32;
+        for place in ["127.0.0.1:0", "[::]:0"] {
+            let Ok(socket) = TcpListener::bind(place) else { continue };
+            let local = socket.local_addr().unwrap();
+            assert!(listens(pid, &[uid], local), "{local}");
+            assert!(!listens(pid, &[uid + 1], local));
+            drop(socket);
+            assert!(!listens(pid, &[uid], local));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Everything the control thread knows: applications, families, regions, listeners; and how news reach an application.
+//!
+//! What is read from shared memory here is loaded once and checked; an application that wrote what it must not goes to
+//! `doomed`, and the control loop detaches it before it serves anybody else.
+
+use crate::application::{Application, Family};
+use crate::config::Config;
+use crate::listeners::Listeners;
+use crate::region::{AppRegion, PairRegion};
+use crate::statistics::Statistics;
+use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
+use queue::stream::watcher;
+use queue::{Doorbell, Wake};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use shm::{Region, Side};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a request comes to.
+#[derive(Debug)]
+pub enum Answer {
+    /// This, with these descriptors.
+    Reply(Reply, Vec<Arc<OwnedFd>>),
+    /// Nothing is said.
+    Silent,
+    /// The sender misbehaved.
+    Offence(String),
+}
+
+impl Answer {
+    /// A reply without descriptors.
+    pub fn plain(reply: Reply) -> Self {
+        Self::Reply(reply, Vec::new())
+    }
+
+    /// The kernel shall do it.
+    pub fn kernel(reason: &str) -> Self {
+        Self::plain(Reply::Kernel { reason: reason.to_owned() })
+    }
+
+    /// Refused with an errno.
+    pub fn refused(errno: rustix::io::Errno, reason: &str) -> Self {
+        Self::plain(Reply::Refused { errno: errno.raw_os_error(), reason: reason.to_owned() })
+    }
+}
+
+/// All state of the control thread that is not a descriptor of its own.
+#[derive(Debug)]
+pub struct Registry {
+    /// What the service was told.
+    pub config: Config,
+    /// By id.
+    pub applications: HashMap<u32, Application>,
+    /// By the id of the root.
+    pub families: HashMap<u32, Family>,
+    /// Application regions by id.
+    pub regions: HashMap<u32, AppRegion>,
+    /// Pair regions by id.
+    pub pairs: HashMap<u32, PairRegion>,
+    /// Pair regions by connector and acceptor.
+    pub pair_of: HashMap<[u32; 2], u32>,
+    /// Who listens.
+    pub listeners: Listeners,
+    /// What is counted.
+    pub statistics: Statistics,
+    /// Applications to detach, with the reason.
+    pub doomed: Vec<(u32, String)>,
+    /// Application regions whose bell the control loop must start or stop watching.
+    pub bells_changed: Vec<BellChange>,
+    next_region: u32,
+}
+
+/// A bell of an application region comes or goes.
+#[derive(Debug)]
+pub enum BellChange {
+    /// Watch this region's slow-path bell.
+    New(u32, Arc<OwnedFd>),
+    /// Stop watching it.
+    Gone(Arc<OwnedFd>),
+}
+
+/// Adds one to an eventfd's counter. A full counter means that the reader has not looked yet: nothing is lost.
+pub fn write_eventfd(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+impl Registry {
+    /// Nobody is registered.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            applications: HashMap::new(),
+            families: HashMap::new(),
+            regions: HashMap::new(),
+            pairs: HashMap::new(),
+            pair_of: HashMap::new(),
+            listeners: Listeners::default(),
+            statistics: Statistics::default(),
+            doomed: Vec::new(),
+            bells_changed: Vec::new(),
+            next_region: 1,
+        }
+    }
+
+    /// A name for a new region.
+    pub fn new_region_id(&mut self) -> u32 {
+        let id = self.next_region;
+        // 2^32 regions later names come again; by then the first are long gone.
+        self.next_region = self.next_region.checked_add(1).unwrap_or(1);
+        id
+    }
+
+    /// Marks an application for detaching.
+    pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
+        self.doomed.push((application, reason.into()));
+    }
+
+    /// Tells `side` of `region`, held by `family`, that `slot` has news.
+    pub fn ring(&self, region: &Region, side: Side, family: u32, slot: u32) {
+        let Some(half) = region.slot(slot).map(|s| &s.half[side.index()]) else { return };
+        if let Some(context) = watcher(half) {
+            self.ring_context(region, side, family, context, slot);
+        }
+    }
+
+    fn ring_context(&self, region: &Region, side: Side, family: u32, context: u32, slot: u32) {
+        let Some(block) = region.context(side, context) else { return };
+        if Doorbell::new(block, region.layout().words_per_group).ring(slot) == Wake::Needed {
+            self.wake(family, context);
+        }
+    }
+
+    /// Writes the eventfd of a context.
+    pub fn wake(&self, family: u32, context: u32) {
+        if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
+            write_eventfd(context.eventfd.as_fd());
+        }
+    }
+
+    /// The family of a process, dead or alive: what it mapped is now held by that family.
+    pub fn family_of(&self, application: u32) -> Option<u32> {
+        if let Some(a) = self.applications.get(&application) {
+            return Some(a.family());
+        }
+        self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
+    }
+
+    /// Says something unasked; `context` (or all of the application's) looks at its control line.
+    pub fn push(&mut self, application: u32, context: Option<u32>, push: Push, fds: &[BorrowedFd<'_>]) {
+        let Some(a) = self.applications.get(&application) else { return };
+        let sent = a.line.send(&ToApplication::Push(push), fds, false);
+        let (family, region) = (a.family(), self.control_region(a));
+        if let Some(region) = region {
+            let of_it = self.families.get(&family).into_iter().flat_map(|f| &f.contexts);
+            let contexts: Vec<u32> =
+                of_it.filter(|(_, c)| c.application == application).map(|(n, _)| *n).collect();
+            for n in contexts.into_iter().filter(|n| context.is_none_or(|c| c == *n)) {
+                self.ring_context(&region.region, Side::One, family, n, CONTROL_SLOT);
+            }
+        }
+        self.after_send(application, sent);
+    }
+
+    /// An application that does not read its control line is detached.
+    pub fn after_send(&mut self, application: u32, sent: Result<(), LineError>) {
+        match sent {
+            // A line that is gone is noticed by its hang-up.
+            Ok(()) | Err(LineError::Closed) => {}
+            Err(LineError::WouldBlock) => self.doom(application, "it does not read its control socket"),
+            Err(e) => self.doom(application, e.to_string()),
+        }
+    }
+
+    /// The region whose control slot reaches this application: its own, or its nearest ancestor's.
+    fn control_region(&self, a: &Application) -> Option<Arc<crate::region::Memory>> {
+        let line = std::iter::once(a.id).chain(a.ancestors.iter().rev().copied());
+        let mut regions = line.filter_map(|id| self.regions.values().find(|r| r.owner == id));
+        regions.next().map(|r| r.memory.clone())
+    }
+
+    /// Bytes of shared memory in use by regions that `application` caused.
+    pub fn memory_of(&self, application: u32) -> u64 {
+        let size = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
+        let own = self.regions.values().filter(|r| r.owner == application).map(|r| size(r.memory.fd.as_fd()));
+        let pairs = self.pairs.values().filter(|p| p.parties.contains(&application));
+        own.chain(pairs.map(|p| size(p.fd.as_fd()))).sum()
+    }
+}

@@ -1,0 +1,150 @@
+//! Reports for people: every socket, and the counters, as JSON in a memfd.
+
+use crate::region::{PairRegion, Stage};
+use crate::registry::{Answer, Registry};
+use control::{Reply, Report};
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use serde::Serialize;
+use shm::half_flags::{FIN, RELEASED, RESET};
+use shm::{Half, Slot};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// One line of `towpath ss`.
+#[derive(Debug, Serialize)]
+struct Socket<'a> {
+    proto: &'static str,
+    state: &'static str,
+    local: String,
+    remote: String,
+    pid: i32,
+    process: &'a str,
+    uid: u32,
+    kind: &'static str,
+    recv_queue: u64,
+    send_queue: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    retransmits: u64,
+}
+
+/// As Linux names the state of the end that `own` describes.
+fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str {
+    let (own, peer) = (own.flags.load(Relaxed), peer.flags.load(Relaxed));
+    match (own & FIN != 0, peer & FIN != 0) {
+        _ if (own | peer) & RESET != 0 => "CLOSED",
+        (true, true) => "CLOSED",
+        (true, false) => "FIN-WAIT-2",
+        (false, true) => "CLOSE-WAIT",
+        _ if stage == Stage::Pending => {
+            if connector {
+                "SYN-SENT"
+            } else {
+                "SYN-RECV"
+            }
+        }
+        _ => "ESTABLISHED",
+    }
+}
+
+impl Registry {
+    /// `Request::Report`, but for shutting down, which the control loop does.
+    pub fn report(&mut self, report: Report) -> Answer {
+        let json = match report {
+            Report::Sockets => {
+                self.sweep();
+                serde_json::to_vec(&self.sockets())
+            }
+            Report::Statistics => {
+                let alive = self.applications.values().map(|a| &a.process);
+                serde_json::to_vec(&self.statistics.summary(alive))
+            }
+            Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
+        };
+        let fd = json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text));
+        match fd {
+            Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
+            Err(e) => Answer::refused(e, "the report could not be written"),
+        }
+    }
+
+    fn sockets(&self) -> Vec<Socket<'_>> {
+        let mut all = Vec::new();
+        for ((region, slot), queue) in &self.listeners.queues {
+            let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
+            let half = self.regions.get(region).and_then(|r| r.memory.region.slot(*slot)).map(|s| &s.half[1]);
+            let read = half.map_or(0, |h| h.rx_tail.load(Relaxed)).min(queue.sender.head);
+            let unread = (queue.sender.head - read) / control::RECORD_LEN as u64;
+            all.push(Socket {
+                state: "LISTEN",
+                local: listener.local.to_string(),
+                remote: "*".to_owned(),
+                kind: "listener",
+                recv_queue: unread + queue.waiting.len() as u64,
+                send_queue: u64::from(queue.backlog),
+                ..self.blank(queue.application)
+            });
+        }
+        for pair in self.pairs.values() {
+            self.pair_sockets(pair, &mut all);
+        }
+        all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
+        all
+    }
+
+    fn pair_sockets<'a>(&'a self, pair: &PairRegion, all: &mut Vec<Socket<'a>>) {
+        for (slot, connection) in pair.slots.iter() {
+            let Some(Slot { half }) = pair.region.slot(slot) else { continue };
+            for side in 0..2 {
+                let (own, peer) = (&half[side], &half[side ^ 1]);
+                if own.flags.load(Relaxed) & RELEASED != 0 {
+                    continue;
+                }
+                let queued = |from: &Half, to: &Half| {
+                    from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed))
+                };
+                all.push(Socket {
+                    state: state(own, peer, connection.stage, side == 0),
+                    local: connection.addresses[side].to_string(),
+                    remote: connection.addresses[side ^ 1].to_string(),
+                    kind: "pair",
+                    recv_queue: queued(peer, own),
+                    send_queue: queued(own, peer),
+                    bytes_in: own.rx_tail.load(Relaxed),
+                    bytes_out: own.tx_head.load(Relaxed),
+                    ..self.blank(connection.applications[side])
+                });
+            }
+        }
+    }
+
+    fn blank(&self, application: u32) -> Socket<'_> {
+        let process = self.applications.get(&application).map(|a| &a.process);
+        Socket {
+            proto: "tcp",
+            state: "",
+            local: String::new(),
+            remote: String::new(),
+            pid: process.map_or(0, |p| p.pid),
+            process: process.map_or("(gone)", |p| p.process.as_str()),
+            uid: process.map_or(0, |p| p.uid),
+            kind: "",
+            recv_queue: 0,
+            send_queue: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            retransmits: 0,
+        }
+    }
+}
+
+fn memfd_of(text: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = memfd_create(c"towpath-report", MemfdFlags::CLOEXEC)?;
+    let mut at = 0;
+    while at < text.len() {
+        at += rustix::io::pwrite(&fd, &text[at..], at as u64)?;
+    }
+    Ok(fd)
+}

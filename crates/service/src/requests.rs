@@ -1,0 +1,314 @@
+//! Registration and regions: every request that is no listen, connect or report.
+
+use crate::application::{Application, Context, Family, Member};
+use crate::proc;
+use crate::region::AppRegion;
+use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use crate::statistics::Process;
+use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, Welcome};
+use queue::Doorbell;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use shm::{CONTEXTS, Region, Side};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Who is at the other end of a control line, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub struct Credentials {
+    /// Process.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+const HOLDERS: u8 = 64;
+
+/// An eventfd that never blocks its writer.
+pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+}
+
+impl Registry {
+    /// A process says hello on the line that the control loop calls `id`.
+    pub fn hello(&mut self, id: u32, line: Arc<Line>, who: Credentials, request: Request) -> Answer {
+        let Request::Hello { protocol, layout, name, parent } = request else {
+            return Answer::Offence("its first message was no hello".to_owned());
+        };
+        if (protocol, layout) != (PROTOCOL, shm::VERSION) {
+            return Answer::refused(
+                Errno::PROTO,
+                &format!(
+                    "the library speaks protocol {protocol} with memory layout {layout}, the service \
+                     {PROTOCOL} with {}: use the library of the service's version",
+                    shm::VERSION
+                ),
+            );
+        }
+        if !self.config.admits(who.uid, who.gid) {
+            return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
+        }
+        if self.applications.len() >= self.config.max_applications as usize {
+            return Answer::refused(Errno::USERS, "the service has as many applications as it may");
+        }
+        let (ancestors, holder) = match self.place(id, parent) {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
+        let Some(secret) = secret() else {
+            return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
+        };
+        self.admit_application(id, line, who, &name, (ancestors, holder, secret));
+        let settings = Settings {
+            own: Vec::new(),
+            has_port: false,
+            ring_max: self.config.ring_max,
+            spin_ns: self.config.spin_ns,
+            cores: self.config.cores,
+        };
+        Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
+    }
+
+    /// Ancestors and holder bit of a new process.
+    fn place(&self, id: u32, parent: Option<Parent>) -> Result<(Vec<u32>, u8), Box<Answer>> {
+        let Some(parent) = parent else { return Ok((Vec::new(), 0)) };
+        let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
+        let member = family.and_then(|(_, f)| f.members.get(&parent.application));
+        let (Some((_, family)), Some(member)) = (family, member) else {
+            return Err(Box::new(Answer::refused(Errno::SRCH, "its parent is not registered here")));
+        };
+        let free = parent.holder < HOLDERS && family.holders & (1 << parent.holder) == 0;
+        if member.secret != parent.secret || !free {
+            return Err(Box::new(Answer::Offence(format!("process {id} is no child of that parent"))));
+        }
+        let mut ancestors = member.ancestors.clone();
+        ancestors.push(parent.application);
+        Ok((ancestors, parent.holder))
+    }
+
+    fn admit_application(
+        &mut self,
+        id: u32,
+        line: Arc<Line>,
+        who: Credentials,
+        name: &str,
+        (ancestors, holder, secret): (Vec<u32>, u8, u64),
+    ) {
+        let name: String = name.chars().filter(|c| !c.is_control()).take(32).collect();
+        tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
+        let root = ancestors.first().copied().unwrap_or(id);
+        let family = self.families.entry(root).or_insert_with(Family::default);
+        family.holders |= 1 << holder;
+        let member = Member { secret, ancestors: ancestors.clone(), ghost: None };
+        family.members.insert(id, member);
+        let process =
+            Process { pid: who.pid, process: name, uid: who.uid, alive: true, ..Process::default() };
+        let application = Application {
+            id,
+            holder,
+            uid: who.uid,
+            pid: who.pid,
+            namespace: proc::namespace(who.pid),
+            ancestors,
+            line,
+            region: None,
+            pairs: BTreeSet::new(),
+            sockets: 0,
+            process,
+            growing: false,
+        };
+        self.applications.insert(id, application);
+    }
+
+    /// Everything a registered process may ask.
+    pub fn request(&mut self, id: u32, request: Request) -> Answer {
+        match request {
+            Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
+            Request::OpenRegion => self.open_region(id),
+            Request::Mapped { region } => self.mapped(id, region),
+            Request::Context { context } => self.context(id, context),
+            Request::Waker { region, context } => self.waker(id, region, context),
+            Request::Populated { bytes } => self.populated(id, bytes),
+            Request::Listen { sock, local, backlog, v6_only, reuse_port, kernel } => {
+                self.listen(id, crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel })
+            }
+            Request::ShareListener { region, slot } => self.share(id, (region, slot)),
+            Request::Unlisten { slot } => self.unlisten(id, slot),
+            Request::Connect { sock: _, local, remote, options: _ } => self.connect(id, local, remote),
+            Request::Closed { region, slot } => self.closed(id, region, slot),
+            Request::Region { region } => self.tell_region(id, region),
+            Request::FellBack { reason } => {
+                if let Some(a) = self.applications.get_mut(&id) {
+                    a.process.fell_back(&reason);
+                }
+                Answer::Silent
+            }
+            Request::Report(report) => self.report(report),
+        }
+    }
+
+    fn open_region(&mut self, id: u32) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        if a.region.is_some() {
+            return Answer::Offence("it asked for a second region".to_owned());
+        }
+        let bells: rustix::io::Result<Vec<_>> = (0..=self.config.cores).map(|_| new_eventfd()).collect();
+        let Ok(bells) = bells else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let region_id = self.new_region_id();
+        let size = (self.config.region_slots, self.config.region_data);
+        let region = match AppRegion::create(region_id, id, size, bells) {
+            Ok(region) => region,
+            Err(e) => return Answer::refused(Errno::NOMEM, &e.to_string()),
+        };
+        arm(&region.memory.region);
+        let params = region.memory.region.layout().params;
+        let info =
+            RegionInfo { id: region_id, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        let Ok(memfd) = region.memory.fd.try_clone() else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let mut fds = vec![Arc::new(memfd)];
+        fds.extend(region.bells.iter().cloned());
+        self.bells_changed.push(BellChange::New(region_id, region.bells[0].clone()));
+        self.regions.insert(region_id, region);
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.region = Some(region_id);
+        }
+        Answer::Reply(Reply::Region(info), fds)
+    }
+
+    fn mapped(&mut self, id: u32, region: u32) -> Answer {
+        if let Some(r) = self.regions.get_mut(&region).filter(|r| r.owner == id) {
+            if !r.sealed {
+                if let Err(e) = Region::seal(r.memory.fd.as_fd()) {
+                    return Answer::Offence(format!("its region cannot be sealed: {e}"));
+                }
+                r.sealed = true;
+            }
+            return Answer::plain(Reply::Done);
+        }
+        let Some(pair) = self.pairs.get_mut(&region) else {
+            // The pair region may have ended meanwhile.
+            return Answer::plain(Reply::Done);
+        };
+        for side in 0..2 {
+            pair.mapped[side] |= pair.parties[side] == id;
+        }
+        if pair.mapped == [true; 2] && !pair.sealed {
+            pair.sealed = Region::seal(pair.fd.as_fd()).is_ok();
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    fn context(&mut self, id: u32, context: u32) -> Answer {
+        let Some(family) = self.applications.get(&id).map(Application::family) else {
+            return Answer::Silent;
+        };
+        if context as usize >= CONTEXTS {
+            return Answer::Offence(format!("context {context} is out of range"));
+        }
+        let Ok(eventfd) = new_eventfd() else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let Some(contexts) = self.families.get_mut(&family).map(|f| &mut f.contexts) else {
+            return Answer::Silent;
+        };
+        if contexts.get(&context).is_some_and(|c| c.application != id) {
+            return Answer::Offence(format!("context {context} is another process's"));
+        }
+        contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
+        Answer::Reply(Reply::Done, vec![eventfd])
+    }
+
+    /// Which side of a pair region a process is on: as party, else by descent.
+    pub fn side_in(&self, pair: u32, id: u32) -> Option<usize> {
+        let (pair, a) = (self.pairs.get(&pair)?, self.applications.get(&id)?);
+        let exact = pair.parties.iter().position(|p| *p == id);
+        exact.or_else(|| pair.parties.iter().position(|p| a.descends_from(*p)))
+    }
+
+    fn waker(&mut self, id: u32, region: u32, context: u32) -> Answer {
+        let Some(side) = self.side_in(region, id) else {
+            return Answer::refused(Errno::NOENT, "that pair region is gone");
+        };
+        let sleeper = side ^ 1;
+        let party = self.pairs.get(&region).map_or(0, |p| p.parties[sleeper]);
+        let family = self.family_of(party);
+        let found = family.and_then(|f| Some((f, self.families.get(&f)?.contexts.get(&context)?.application)));
+        let Some((family, target)) = found else {
+            return Answer::refused(Errno::NOENT, "nobody sleeps there");
+        };
+        self.wake(family, context);
+        let Some(pair) = self.pairs.get_mut(&region) else { return Answer::Silent };
+        if let Some(known) = pair.wakers.get(&(sleeper, context)) {
+            return Answer::Reply(Reply::Done, vec![known.clone()]);
+        }
+        let Ok(new) = new_eventfd() else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        pair.wakers.insert((sleeper, context), new.clone());
+        self.push(target, Some(context), Push::Waker { region, context }, &[new.as_fd()]);
+        // Whoever learns of the eventfd after this write finds it ready when it adds it.
+        write_eventfd(new.as_fd());
+        Answer::Reply(Reply::Done, vec![new])
+    }
+
+    fn populated(&mut self, id: u32, bytes: u64) -> Answer {
+        const STEP: u64 = 256 << 10;
+        let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
+        a.growing = false;
+        let Some((number, region)) = a.region.and_then(|r| Some((r, self.regions.get(&r)?))) else {
+            return Answer::Offence("it populated a region it has not opened".to_owned());
+        };
+        if !region.sealed {
+            return Answer::Offence("it populated its region before saying that it is mapped".to_owned());
+        }
+        if !(bytes.is_multiple_of(STEP) && region.memory.raise_watermark(bytes)) {
+            return Answer::Offence(format!("its region is not populated up to {bytes}"));
+        }
+        self.admit_waiting(number);
+        Answer::plain(Reply::Done)
+    }
+
+    fn tell_region(&mut self, id: u32, region: u32) -> Answer {
+        let side = self.side_in(region, id);
+        let (Some(side), Some(pair)) = (side, self.pairs.get(&region)) else {
+            return Answer::refused(Errno::NOENT, "that pair region is gone");
+        };
+        // An accept record is read by the acceptor; in a region of a process with itself both sides are its own.
+        let side = if pair.parties[0] == pair.parties[1] { 1 } else { side };
+        let params = pair.region.layout().params;
+        let info = RegionInfo {
+            id: region,
+            pair: true,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: side as u8,
+        };
+        let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.pairs.insert(region);
+        }
+        Answer::Reply(Reply::Region(info), fds)
+    }
+}
+
+/// Announces the slow path's sleep in a new region: from here on the application writes its bell once for any number of
+/// news, until `control` has looked.
+fn arm(region: &Region) {
+    if let Some(block) = region.context(Side::Zero, SLOW_CONTEXT) {
+        // In a new region there is no news yet.
+        let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
+    }
+}
+
+fn secret() -> Option<u64> {
+    let mut bytes = [0; 8];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
+    (n == bytes.len()).then(|| u64::from_ne_bytes(bytes))
+}

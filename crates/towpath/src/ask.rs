@@ -1,0 +1,82 @@
+//! One question to a running service.
+
+use anyhow::{Context, anyhow, bail};
+use control::{Line, LineError, Received, Reply, Report, Request, ToApplication, ToService};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Connects to the service at `path`.
+pub fn dial(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+/// True when a service answers at `path`.
+pub fn is_up(path: &Path) -> bool {
+    dial(path).is_ok()
+}
+
+/// What to do about a service that cannot be reached.
+pub fn unreachable(path: &Path, e: Errno) -> anyhow::Error {
+    let path = path.display();
+    match e {
+        Errno::NOENT | Errno::CONNREFUSED => {
+            anyhow!("no service at {path}; `towpath up` starts one, --control names another place")
+        }
+        Errno::ACCESS | Errno::PERM => {
+            anyhow!("no right to use {path}; ask its owner, or use a service of your own with --control")
+        }
+        e => anyhow!("cannot reach the service at {path}: {e}"),
+    }
+}
+
+/// Asks, and returns the reply with its descriptors.
+fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+    let line = Line::new(dial(path).map_err(|e| unreachable(path, e))?);
+    line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true)?;
+    loop {
+        match line.receive::<ToApplication>(true) {
+            Ok(Received { message: ToApplication::Reply(1, reply), fds }) => return Ok((reply, fds)),
+            Ok(_) => {}
+            Err(LineError::Closed) => bail!("the service at {} hung up; see its log", path.display()),
+            Err(e) => bail!("{e}; is the service of the same version?"),
+        }
+    }
+}
+
+/// The JSON of a report.
+pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> {
+    match ask(path, report)? {
+        (Reply::Text, fds) => {
+            let fd = fds.into_iter().next().context("the service sent no text")?;
+            rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))?;
+            let mut text = String::new();
+            std::fs::File::from(fd).read_to_string(&mut text)?;
+            serde_json::from_str(&text).context("the service's report is no JSON")
+        }
+        (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
+        _ => bail!("the service gave another answer than asked for; is it of the same version?"),
+    }
+}
+
+/// Tells the service to leave, and waits until it has.
+pub fn down(path: &Path) -> anyhow::Result<()> {
+    match ask(path, Report::Shutdown)? {
+        (Reply::Done, _) => {}
+        (Reply::Refused { reason, .. }, _) => bail!("the service refuses: {reason}"),
+        _ => bail!("the service gave another answer than asked for; is it of the same version?"),
+    }
+    let patience = Instant::now() + Duration::from_secs(5);
+    while is_up(path) {
+        if patience < Instant::now() {
+            bail!("the service at {} does not leave; see its log", path.display());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! `towpath up`: in the foreground, or detached with a log file beside the control socket.
+
+use crate::ask::is_up;
+use anyhow::{Context, bail};
+use clap::Args;
+use service::{Config, Options, Service};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a detached service may take to accept.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// TOML file with any of these keys
+    #[arg(long, env = "TOWPATH_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Go to the background once the control socket accepts; the log goes to a file beside it
+    #[arg(long)]
+    detach: bool,
+    /// This is the background process that --detach starts
+    #[arg(long, hide = true)]
+    session: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Up {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let file = self.config.as_deref().map(Options::from_file).transpose()?.unwrap_or_default();
+        let config = self.options.or(file).resolve()?;
+        if self.detach {
+            let arguments: Vec<_> = std::env::args_os().skip(2).filter(|a| a != "--detach").collect();
+            return detached(&config.control, arguments);
+        }
+        if self.session {
+            rustix::process::setsid().context("cannot leave the session")?;
+        }
+        foreground(config)
+    }
+}
+
+fn foreground(config: Config) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
+        .with_context(|| format!("--log {}: not a level or filter", config.log))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let banner = banner(&config);
+    let service = Service::open(config)?;
+    eprintln!("{banner}");
+    Ok(service.run()?)
+}
+
+fn banner(config: &Config) -> String {
+    let mut text = format!(
+        "towpath {} up at {}\n  port: {}",
+        env!("CARGO_PKG_VERSION"),
+        config.control.display(),
+        service::port_line(config)
+    );
+    for line in &config.differs {
+        text.push_str(&format!("\n  set: {line}"));
+    }
+    text
+}
+
+/// The log of a detached service.
+pub fn log_path(control: &Path) -> PathBuf {
+    control.with_extension("log")
+}
+
+/// Starts a service in the background with these arguments of `up` and returns once it accepts.
+pub fn detached(
+    control: &Path,
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+) -> anyhow::Result<()> {
+    let log = log_path(control);
+    if let Some(folder) = control.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.create(true).write(true).truncate(true).mode(0o600).custom_flags(no_follow());
+    let file = file.open(&log).with_context(|| format!("cannot write the log {}", log.display()))?;
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let mut child = Command::new(own)
+        .arg("up")
+        .arg("--session")
+        .args(arguments)
+        .env_remove("LD_PRELOAD")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file)
+        .spawn()
+        .context("cannot start the service")?;
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            let mut text = String::new();
+            std::fs::File::open(&log)?.take(4096).read_to_string(&mut text)?;
+            let last = text.lines().last().unwrap_or("it said nothing").trim_start_matches("towpath: ");
+            bail!("the service did not start ({status}): {last}");
+        }
+        if is_up(control) {
+            return Ok(());
+        }
+        if patience < Instant::now() {
+            bail!("the service does not accept at {}; see {}", control.display(), log.display());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn no_follow() -> i32 {
+    rustix::fs::OFlags::NOFOLLOW.bits() as i32
+}
