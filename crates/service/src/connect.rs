@@ -1,10 +1,10 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
+use crate::config::Sharing;
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::region::{Connection, PairRegion, Stage};
 use crate::registry::{Answer, Registry};
-use crate::config::Sharing;
 use control::{AcceptRecord, RegionInfo, Reply};
 use queue::stream::raise;
 use shm::half_flags::{OPEN, READ_CLOSED, RELEASED, RESET};
@@ -92,8 +92,7 @@ impl Registry {
             }
         }
         let origin = Origin::Pair(region, slot);
-        let record =
-            AcceptRecord { region, slot, side: 1, local: addresses[1], peer: addresses[0] };
+        let record = AcceptRecord { region, slot, side: 1, local: addresses[1], peer: addresses[0] };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((origin, record));
         }
@@ -104,13 +103,8 @@ impl Registry {
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
         let params = pair.region.layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: true,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 0,
-        };
+        let info =
+            RegionInfo { id: region, pair: true, slots: params.slots, data_len: params.data_len, side: 0 };
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         Answer::Reply(Reply::Connecting { region: info, slot, local: as_asked(addresses[0], asked) }, fds)
     }

@@ -188,8 +188,7 @@ impl Service {
                 tracing::warn!("more control connections than {most}: one is closed");
                 continue;
             }
-            let who =
-                Credentials { pid: who.pid.as_raw_pid(), uid: who.uid.as_raw(), gid: who.gid.as_raw() };
+            let who = Credentials { pid: who.pid.as_raw_pid(), uid: who.uid.as_raw(), gid: who.gid.as_raw() };
             self.add_peer(fd, who);
         }
     }

@@ -79,7 +79,9 @@ impl fmt::Display for ServiceError {
                 write!(f, "cannot read {}: {error}; check the path given by --config", path.display())
             }
             Self::ConfigText { path, error } => write!(f, "in {}: {error}", path.display()),
-            Self::Value { key, must } => write!(f, "{key} must {must}; correct the flag, variable or file key"),
+            Self::Value { key, must } => {
+                write!(f, "{key} must {must}; correct the flag, variable or file key")
+            }
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }

@@ -211,8 +211,7 @@ impl Registry {
     pub fn admit_queue(&mut self, key: QueueKey) {
         let mut established = Vec::new();
         let mut accepted = Vec::new();
-        let (Some(queue), Some(r)) =
-            (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
+        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
         else {
             return;
         };
@@ -268,7 +267,8 @@ impl Registry {
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);
         }
-        let unaccepted = queue.queued.into_iter().map(|(_, o)| o).chain(queue.waiting.into_iter().map(|(o, _)| o));
+        let unaccepted =
+            queue.queued.into_iter().map(|(_, o)| o).chain(queue.waiting.into_iter().map(|(o, _)| o));
         unaccepted.for_each(|origin| self.reset_unaccepted(origin));
     }
 }
@@ -328,7 +328,9 @@ fn lend(
     if !sender.may_lend() {
         return false;
     }
-    let Some(ring) = memory.lend(pool, class_of((unread as usize + 1) * 2 * RECORD_LEN)) else { return false };
+    let Some(ring) = memory.lend(pool, class_of((unread as usize + 1) * 2 * RECORD_LEN)) else {
+        return false;
+    };
     rings.extend(sender.lend(own, ring));
     true
 }

@@ -39,7 +39,8 @@ impl Listening {
     /// Makes the folder, takes the lock, replaces a stale socket, binds and listens.
     pub fn open(config: &Config) -> Result<Self, ServiceError> {
         let path = config.control.clone();
-        let failed = |doing, e: Errno| ServiceError::Control { control: path.clone(), doing, error: e.into() };
+        let failed =
+            |doing, e: Errno| ServiceError::Control { control: path.clone(), doing, error: e.into() };
         folder(&path)?;
         let mut lock_path = path.clone().into_os_string();
         lock_path.push(".lock");

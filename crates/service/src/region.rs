@@ -2,8 +2,8 @@
 
 use crate::present::is_present;
 use crate::slots::Slots;
-use queue::pages::Pool;
 use queue::Ring;
+use queue::pages::Pool;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Kind, Params, Region, RegionError, Side};
 use std::collections::HashMap;
@@ -161,11 +161,7 @@ pub struct PairRegion {
 
 impl PairRegion {
     /// Makes a region for two parties.
-    pub fn create(
-        id: u32,
-        parties: [u32; 2],
-        (slots, data_len): (u32, u64),
-    ) -> Result<Self, RegionError> {
+    pub fn create(id: u32, parties: [u32; 2], (slots, data_len): (u32, u64)) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
         let (region, fd) = Region::create(params)?;
         Ok(Self {

@@ -167,8 +167,13 @@ impl Registry {
         };
         arm(&region.memory.region);
         let params = region.memory.region.layout().params;
-        let info =
-            RegionInfo { id: region_id, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        let info = RegionInfo {
+            id: region_id,
+            pair: false,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 1,
+        };
         let Ok(memfd) = region.memory.fd.try_clone() else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
@@ -239,7 +244,8 @@ impl Registry {
         let sleeper = side ^ 1;
         let party = self.pairs.get(&region).map_or(0, |p| p.parties[sleeper]);
         let family = self.family_of(party);
-        let found = family.and_then(|f| Some((f, self.families.get(&f)?.contexts.get(&context)?.application)));
+        let found =
+            family.and_then(|f| Some((f, self.families.get(&f)?.contexts.get(&context)?.application)));
         let Some((family, target)) = found else {
             return Answer::refused(Errno::NOENT, "nobody sleeps there");
         };

@@ -12,9 +12,14 @@ use std::process::ExitCode;
 
 /// TCP as an operating-system service: applications keep their sockets, the bytes go through shared memory.
 #[derive(Debug, Parser)]
-#[command(name = "towpath", version, max_term_width = 110, after_help = "Start with:\n  towpath run -- redis-server\n  \
+#[command(
+    name = "towpath",
+    version,
+    max_term_width = 110,
+    after_help = "Start with:\n  towpath run -- redis-server\n  \
     towpath run -- redis-benchmark\n\nThe first `run` starts a private service that both share and that leaves with \
-    the last of them.")]
+    the last of them."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -37,13 +42,17 @@ impl Where {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a service
-    #[command(after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
+    #[command(
+        after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
         own connections\n  towpath up --detach                 go to the background once it accepts\n  towpath up \
         --config /etc/towpath.toml --log debug\n\nThe file has the same keys as the flags, with _ for -: \
-        `region_mib = 64`. A flag wins over its\nvariable, the variable over the file.")]
+        `region_mib = 64`. A flag wins over its\nvariable, the variable over the file."
+    )]
     Up(Box<up::Up>),
     /// Stop the service
-    #[command(after_help = "Example:\n  towpath down\n\nAccelerated connections are reset; new ones go to the kernel.")]
+    #[command(
+        after_help = "Example:\n  towpath down\n\nAccelerated connections are reset; new ones go to the kernel."
+    )]
     Down {
         #[command(flatten)]
         place: Where,
@@ -54,7 +63,9 @@ enum Command {
         for this user; it leaves with its last application.")]
     Run(run::Run),
     /// List accelerated sockets
-    #[command(after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'")]
+    #[command(
+        after_help = "Examples:\n  towpath ss\n  towpath ss --json | jq '.[] | select(.state == \"LISTEN\")'"
+    )]
     Ss {
         #[command(flatten)]
         place: Where,

@@ -40,7 +40,14 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for s in all.as_array().into_iter().flatten() {
         let keys = [
-            "state", "recv_queue", "send_queue", "local", "remote", "kind", "bytes_in", "bytes_out",
+            "state",
+            "recv_queue",
+            "send_queue",
+            "local",
+            "remote",
+            "kind",
+            "bytes_in",
+            "bytes_out",
             "retransmits",
         ];
         let mut row: Vec<String> = keys.iter().map(|key| text(&s[*key])).collect();
@@ -63,11 +70,19 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     for (reason, n) in all["by_reason"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  {reason}"))?;
     }
-    let heads = ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
+    let heads =
+        ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for p in all["per_process"].as_array().into_iter().flatten() {
         let keys = [
-            "pid", "process", "uid", "alive", "accelerated", "connected", "accepted", "listeners",
+            "pid",
+            "process",
+            "uid",
+            "alive",
+            "accelerated",
+            "connected",
+            "accepted",
+            "listeners",
             "fallen_back",
         ];
         rows.push(keys.iter().map(|key| text(&p[*key])).collect());

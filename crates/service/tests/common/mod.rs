@@ -1,0 +1,479 @@
+//! A service in a thread and a small application that speaks `control` and `queue` directly.
+#![allow(dead_code)]
+
+use control::{
+    AcceptRecord, ConnectOptions, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report,
+    Request, ToApplication, ToService, Welcome,
+};
+use queue::pages::{Pool, class_of};
+use queue::stream::{Sender, consumed, raise, readable, watch, watcher};
+use queue::{Doorbell, Wake};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use service::{Options, Service};
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use shm::{Region, Side};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub const PATIENCE: Duration = Duration::from_secs(5);
+const POPULATED: usize = 1 << 20;
+
+/// A service that serves until dropped.
+pub struct Daemon {
+    pub path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    pub fn start(options: Options) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("towpath-test-{}-{n}", std::process::id()));
+        let path = folder.join("c");
+        let small = Options { region_slots: Some(1024), region_mib: Some(8), ..Options::default() };
+        let ours = Options { control: Some(path.clone()), ..Options::default() };
+        let config = ours.or(options).or(small).resolve().unwrap();
+        let service = Service::open(config).unwrap();
+        let thread = std::thread::spawn(move || service.run().unwrap());
+        Self { path, thread: Some(thread) }
+    }
+
+    pub fn dial(&self) -> Line {
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&fd, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
+        Line::new(fd)
+    }
+
+    pub fn report(&self, report: Report) -> serde_json::Value {
+        let line = self.dial();
+        line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true).unwrap();
+        let got = line.receive::<ToApplication>(true).unwrap();
+        let mut text = String::new();
+        let fd = std::fs::File::from(got.fds.into_iter().next().unwrap());
+        let mut at = std::io::BufReader::new(fd);
+        std::io::Seek::rewind(&mut at).unwrap();
+        std::io::Read::read_to_string(&mut at, &mut text).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Waits until `f` of the sockets' report is true.
+    pub fn until(&self, what: &str, f: impl Fn(&[serde_json::Value]) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !f(self.report(Report::Sockets).as_array().unwrap()) {
+            assert!(Instant::now() < end, "{what}: {}", self.report(Report::Sockets));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let line = self.dial();
+        line.send(&ToService { number: 1, request: Request::Report(Report::Shutdown) }, &[], true).unwrap();
+        let joined = self.thread.take().unwrap().join();
+        let _ = std::fs::remove_dir_all(self.path.parent().unwrap());
+        if !std::thread::panicking() {
+            joined.expect("the service never panics");
+        }
+    }
+}
+
+/// One end of a connection as an application sees it.
+pub struct Conn {
+    pub region: u32,
+    pub slot: u32,
+    pub side: usize,
+    pub sender: Sender,
+    pub tail: u64,
+}
+
+/// One application process with one context.
+pub struct App {
+    pub line: Line,
+    pub welcome: Welcome,
+    pub region: Region,
+    pub info: RegionInfo,
+    pub bells: Vec<OwnedFd>,
+    pub woken: OwnedFd,
+    pub pairs: HashMap<u32, (Region, RegionInfo)>,
+    pub wakers: HashMap<(u32, u32), OwnedFd>,
+    /// Descriptors by which peers wake us.
+    pub sleepers: Vec<OwnedFd>,
+    pub pushes: Vec<Push>,
+    pub pools: HashMap<u32, Pool>,
+    number: u32,
+    context: u32,
+}
+
+pub fn hello(parent: Option<Parent>) -> Request {
+    Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: "test".into(), parent }
+}
+
+fn request(line: &Line, number: u32, request: Request) {
+    line.send(&ToService { number, request }, &[], true).unwrap();
+}
+
+fn side(index: usize) -> Side {
+    Side::from_index(index as u8).unwrap()
+}
+
+impl App {
+    pub fn new(daemon: &Daemon) -> Self {
+        Self::with(daemon, None, 0)
+    }
+
+    /// `context`: a number unique in the family.
+    pub fn with(daemon: &Daemon, parent: Option<Parent>, context: u32) -> Self {
+        let line = daemon.dial();
+        let answer = |n| match line.receive::<ToApplication>(true).unwrap() {
+            control::Received { message: ToApplication::Reply(m, reply), fds } if m == n => (reply, fds),
+            other => panic!("{other:?}"),
+        };
+        request(&line, 1, hello(parent));
+        let (Reply::Welcome(welcome), _) = answer(1) else { panic!("not welcome") };
+        request(&line, 2, Request::OpenRegion);
+        let (Reply::Region(info), mut fds) = answer(2) else { panic!("no region") };
+        let bells = fds.split_off(1);
+        let region = Region::open(fds[0].as_fd(), info.params()).unwrap();
+        drop(fds);
+        request(&line, 3, Request::Mapped { region: info.id });
+        assert_eq!(answer(3).0, Reply::Done);
+        region.populate(Side::Zero, 0, POPULATED).unwrap();
+        region.populate(Side::One, 0, POPULATED).unwrap();
+        request(&line, 4, Request::Populated { bytes: POPULATED as u64 });
+        assert_eq!(answer(4).0, Reply::Done);
+        region.header().context_taken[1][0].fetch_or(1 << context, Ordering::SeqCst);
+        request(&line, 5, Request::Context { context });
+        let (Reply::Done, mut fds) = answer(5) else { panic!("no context") };
+        let woken = fds.pop().unwrap();
+        Self {
+            line,
+            welcome,
+            region,
+            info,
+            bells,
+            woken,
+            pairs: HashMap::new(),
+            wakers: HashMap::new(),
+            sleepers: Vec::new(),
+            pushes: Vec::new(),
+            pools: HashMap::new(),
+            number: 10,
+            context,
+        }
+    }
+
+    pub fn ask(&mut self, what: Request) -> (Reply, Vec<OwnedFd>) {
+        self.number += 1;
+        request(&self.line, self.number, what);
+        loop {
+            let got = self.line.receive::<ToApplication>(true).unwrap();
+            match got.message {
+                ToApplication::Reply(n, reply) => {
+                    assert_eq!(n, self.number);
+                    return (reply, got.fds);
+                }
+                ToApplication::Push(push) => self.pushed(push, got.fds),
+            }
+        }
+    }
+
+    fn pushed(&mut self, push: Push, fds: Vec<OwnedFd>) {
+        self.sleepers.extend(fds);
+        self.pushes.push(push);
+    }
+
+    /// Takes in what the service said unasked. False when the line is gone.
+    pub fn listen_to_pushes(&mut self) -> bool {
+        loop {
+            match self.line.receive::<ToApplication>(false) {
+                Ok(got) => match got.message {
+                    ToApplication::Push(push) => self.pushed(push, got.fds),
+                    ToApplication::Reply(..) => {}
+                },
+                Err(control::LineError::WouldBlock) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    pub fn listen(&mut self, socket: &TcpListener, backlog: u32) -> u32 {
+        let (reply, _) = self.ask(Request::Listen {
+            sock: 1,
+            local: socket.local_addr().unwrap(),
+            backlog,
+            v6_only: false,
+            reuse_port: false,
+            kernel: true,
+        });
+        let Reply::Listening { slot } = reply else { panic!("{reply:?}") };
+        watch(&self.region.slot(slot).unwrap().half[1], Some(self.context));
+        slot
+    }
+
+    pub fn try_connect(&mut self, to: SocketAddr) -> Result<Conn, Reply> {
+        let local = if to.is_ipv4() { "127.0.0.1:40000" } else { "[::1]:40000" }.parse().unwrap();
+        let (reply, fds) =
+            self.ask(Request::Connect { sock: 2, local, remote: to, options: ConnectOptions::default() });
+        let Reply::Connecting { region: info, slot, .. } = reply else { return Err(reply) };
+        if info.pair {
+            self.map(info, fds);
+        }
+        let side = usize::from(info.side);
+        let conn = Conn { region: info.id, slot, side, sender: Sender::default(), tail: 0 };
+        self.own_half(&conn, |half| watch(half, Some(self.context)));
+        Ok(conn)
+    }
+
+    pub fn connect(&mut self, to: SocketAddr) -> Conn {
+        self.try_connect(to).unwrap()
+    }
+
+    fn map(&mut self, info: RegionInfo, fds: Vec<OwnedFd>) {
+        if self.pairs.contains_key(&info.id) {
+            return;
+        }
+        let region = Region::open(fds[0].as_fd(), info.params()).unwrap();
+        self.pairs.insert(info.id, (region, info));
+        let (reply, _) = self.ask(Request::Mapped { region: info.id });
+        assert_eq!(reply, Reply::Done);
+    }
+
+    pub fn region_of(&self, id: u32) -> &Region {
+        if id == self.info.id { &self.region } else { &self.pairs[&id].0 }
+    }
+
+    fn own_half<R>(&self, conn: &Conn, f: impl FnOnce(&shm::Half) -> R) -> R {
+        f(&self.region_of(conn.region).slot(conn.slot).unwrap().half[conn.side])
+    }
+
+    pub fn peer_flags(&self, conn: &Conn) -> u32 {
+        let slot = self.region_of(conn.region).slot(conn.slot).unwrap();
+        slot.half[conn.side ^ 1].flags.load(Ordering::Acquire)
+    }
+
+    /// The next record of an accept queue read so far up to `tail`.
+    pub fn accept(&mut self, slot: u32, tail: &mut u64) -> Option<(Conn, AcceptRecord)> {
+        let mut bytes = [0; RECORD_LEN];
+        let [peer, own] = &self.region.slot(slot).unwrap().half;
+        let found = readable(peer, *tail, self.info.data_len).unwrap()?;
+        let [(a, n), (b, m)] = found.ring.spans(*tail, RECORD_LEN);
+        self.region.read(Side::Zero, a, &mut bytes[..n]);
+        self.region.read(Side::Zero, b, &mut bytes[n..n + m]);
+        *tail += RECORD_LEN as u64;
+        if consumed(own, peer, *tail) {
+            self.ring_service(slot);
+        }
+        let record = AcceptRecord::from_bytes(&bytes).unwrap();
+        if record.region != self.info.id && !self.pairs.contains_key(&record.region) {
+            let (reply, fds) = self.ask(Request::Region { region: record.region });
+            let Reply::Region(info) = reply else { panic!("{reply:?}") };
+            self.map(info, fds);
+        }
+        let conn = Conn {
+            region: record.region,
+            slot: record.slot,
+            side: usize::from(record.side),
+            sender: Sender::default(),
+            tail: 0,
+        };
+        self.own_half(&conn, |half| watch(half, Some(self.context)));
+        Some((conn, record))
+    }
+
+    /// Tells the service of news in a slot of the application region.
+    pub fn ring_service(&self, slot: u32) {
+        let half = &self.region.slot(slot).unwrap().half[0];
+        let Some(context) = watcher(half) else { return };
+        let Some(block) = self.region.context(Side::Zero, context) else { return };
+        if Doorbell::new(block, self.region.layout().words_per_group).ring(slot) == Wake::Needed {
+            let bell = if context == control::SLOW_CONTEXT { 0 } else { 1 + context as usize };
+            rustix::io::write(&self.bells[bell], &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// Tells the other side of a connection.
+    pub fn tell(&mut self, conn: &Conn) {
+        if conn.region == self.info.id {
+            return self.ring_service(conn.slot);
+        }
+        let (region, _) = &self.pairs[&conn.region];
+        let Some(context) = watcher(&region.slot(conn.slot).unwrap().half[conn.side ^ 1]) else { return };
+        let Some(block) = region.context(side(conn.side ^ 1), context) else { return };
+        if Doorbell::new(block, region.layout().words_per_group).ring(conn.slot) == Wake::NotNeeded {
+            return;
+        }
+        let key = (conn.region, context);
+        if let Some(fd) = self.wakers.get(&key) {
+            rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
+            return;
+        }
+        let (reply, mut fds) = self.ask(Request::Waker { region: conn.region, context });
+        if reply == Reply::Done {
+            self.wakers.insert(key, fds.pop().unwrap());
+        }
+    }
+
+    /// Sends what fits now.
+    pub fn send_some(&mut self, conn: &mut Conn, bytes: &[u8]) -> usize {
+        let own_region = conn.region == self.info.id;
+        let pool = self.pools.entry(conn.region).or_default();
+        let region = if own_region { &self.region } else { &self.pairs[&conn.region].0 };
+        let pages = if own_region { POPULATED / 4096 } else { region.page_words() * 64 };
+        let me = side(conn.side);
+        let word = |i| -> &AtomicU64 { region.page_word(me, i).unwrap() };
+        let half = &region.slot(conn.slot).unwrap().half;
+        let (own, peer) = (&half[conn.side], &half[conn.side ^ 1]);
+        if let Some(ring) = conn.sender.update(peer).unwrap() {
+            pool.give_back(ring, word);
+        }
+        if conn.sender.space() == 0 && conn.sender.may_lend() {
+            if let Some(ring) = pool.lend(class_of(bytes.len().min(65_536)), pages, word) {
+                if let Some(old) = conn.sender.lend(own, ring) {
+                    pool.give_back(old, word);
+                }
+            }
+        }
+        let n = bytes.len().min(conn.sender.space());
+        if n > 0 {
+            let [(a, an), (b, bn)] = conn.sender.ring.unwrap().spans(conn.sender.head, n);
+            region.write(me, a, &bytes[..an]);
+            region.write(me, b, &bytes[an..an + bn]);
+            conn.sender.publish(own, n);
+            self.tell(conn);
+        } else {
+            let _ = conn.sender.want_space(own, peer, |ring| pool.give_back(ring, word)).unwrap();
+        }
+        n
+    }
+
+    /// Sends all, giving the other side time to read.
+    pub fn send(&mut self, conn: &mut Conn, mut bytes: &[u8]) {
+        let end = Instant::now() + PATIENCE;
+        while !bytes.is_empty() {
+            let n = self.send_some(conn, bytes);
+            bytes = &bytes[n..];
+            if n == 0 {
+                assert!(Instant::now() < end, "no space");
+                self.sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// Receives what is there: `None` at the end of the stream.
+    pub fn receive(&mut self, conn: &mut Conn, most: usize) -> Option<Vec<u8>> {
+        let region = self.region_of(conn.region);
+        let half = &region.slot(conn.slot).unwrap().half;
+        let (own, peer) = (&half[conn.side], &half[conn.side ^ 1]);
+        let flags = peer.flags.load(Ordering::Acquire);
+        let Some(found) = readable(peer, conn.tail, region.layout().params.data_len).unwrap() else {
+            return if flags & FIN != 0 { None } else { Some(Vec::new()) };
+        };
+        let n = found.len.min(most);
+        let mut out = vec![0; n];
+        let [(a, an), (b, bn)] = found.ring.spans(conn.tail, n);
+        region.read(side(conn.side ^ 1), a, &mut out[..an]);
+        region.read(side(conn.side ^ 1), b, &mut out[an..an + bn]);
+        conn.tail += n as u64;
+        if consumed(own, peer, conn.tail) {
+            self.tell(conn);
+        }
+        Some(out)
+    }
+
+    /// Receives exactly `n` bytes.
+    pub fn receive_exact(&mut self, conn: &mut Conn, n: usize) -> Vec<u8> {
+        let (mut all, end) = (Vec::new(), Instant::now() + PATIENCE);
+        while all.len() < n {
+            let piece = self.receive(conn, n - all.len()).expect("the stream ended early");
+            if piece.is_empty() {
+                assert!(Instant::now() < end, "{} of {n} bytes came", all.len());
+                self.sleep(Duration::from_millis(20));
+            }
+            all.extend(piece);
+        }
+        all
+    }
+
+    pub fn shut_down(&mut self, conn: &Conn) {
+        self.own_half(conn, |half| raise(half, FIN));
+        self.tell(conn);
+    }
+
+    /// Closes by Linux's rule.
+    pub fn close(&mut self, conn: &Conn) {
+        let region = self.region_of(conn.region);
+        let half = &region.slot(conn.slot).unwrap().half;
+        let unread = half[conn.side ^ 1].tx_head.load(Ordering::Acquire) != conn.tail;
+        raise(&half[conn.side], if unread { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        self.tell(conn);
+        if conn.region == self.info.id {
+            let closed = Request::Closed { region: conn.region, slot: conn.slot };
+            request(&self.line, 0, closed);
+        }
+    }
+
+    /// Sleeps as the library does; true when woken by an eventfd or the control line.
+    pub fn sleep(&mut self, most: Duration) -> bool {
+        let blocks: Vec<_> = std::iter::once((&self.region, 1))
+            .chain(self.pairs.values().map(|(r, i)| (r, usize::from(i.side))))
+            .filter_map(|(r, s)| Some((r.context(side(s), self.context)?, r.layout())))
+            .collect();
+        let mut news = false;
+        for (block, layout) in &blocks {
+            let bell = Doorbell::new(block, layout.words_per_group);
+            news |= !bell.prepare_sleep();
+        }
+        let mut woken = false;
+        if !news {
+            let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
+            fds.push(PollFd::new(&self.line, PollFlags::IN));
+            fds.extend(self.sleepers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as i64 };
+            woken = poll(&mut fds, Some(&timeout)).unwrap() > 0;
+        }
+        for (block, layout) in blocks {
+            let bell = Doorbell::new(block, layout.words_per_group);
+            bell.awake();
+            bell.drain(layout.params.slots, |_| ());
+        }
+        // The library never reads these (edge-triggered); with poll they must be emptied.
+        for fd in std::iter::once(&self.woken).chain(&self.sleepers) {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+        self.listen_to_pushes();
+        woken
+    }
+
+    /// Waits until `f` holds.
+    pub fn until(&mut self, what: &str, mut f: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !f(self) {
+            assert!(Instant::now() < end, "{what}");
+            self.sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn accept_wait(&mut self, slot: u32, tail: &mut u64) -> (Conn, AcceptRecord) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = self.accept(slot, tail) {
+                return found;
+            }
+            assert!(Instant::now() < end, "nobody to accept");
+            self.sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+pub fn listener() -> (TcpListener, SocketAddr) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}

@@ -1,0 +1,237 @@
+//! Two applications of one host through the service: connect, bytes, backlog, ends, deaths.
+
+mod common;
+
+use common::{App, Daemon, hello, listener};
+use control::{Parent, Push, Reply, Report, Request};
+use service::Options;
+use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn daemon() -> Daemon {
+    Daemon::start(Options::default())
+}
+
+#[test]
+fn bytes_go_both_ways_through_a_pair_region() {
+    let daemon = daemon();
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut there = client.connect(address);
+    assert_ne!(client.peer_flags(&there) & OPEN, 0, "connect succeeds before it is accepted");
+    let (mut here, record) = server.accept_wait(queue, &mut 0);
+    assert_eq!((record.local, record.peer), (address, "127.0.0.1:40000".parse().unwrap()));
+    client.send(&mut there, b"request");
+    assert_eq!(server.receive_exact(&mut here, 7), b"request");
+    server.send(&mut here, b"reply");
+    assert_eq!(client.receive_exact(&mut there, 5), b"reply");
+    daemon.until("both ends are listed", |sockets| {
+        let of = |key: &str, what: &str| sockets.iter().filter(|s| s[key] == what).count();
+        of("kind", "pair") == 2 && of("state", "ESTABLISHED") == 2 && of("state", "LISTEN") == 1
+    });
+    client.close(&there);
+    server.until("the end arrives", |s| s.receive(&mut here, 10).is_none());
+    server.close(&here);
+    daemon.until("the slot is swept", |sockets| sockets.len() == 1);
+    let counts = daemon.report(Report::Statistics);
+    assert_eq!((counts["accelerated"].as_u64(), counts["fallen_back"].as_u64()), (Some(3), Some(0)));
+}
+
+#[test]
+fn a_sleeping_peer_is_woken() {
+    let daemon = daemon();
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let asleep = std::thread::spawn(move || {
+        let mut tail = 0;
+        assert!(server.sleep(Duration::from_millis(900)), "the accept record wakes");
+        let (mut conn, _) = server.accept_wait(queue, &mut tail);
+        for _ in 0..50 {
+            let request = server.receive_exact(&mut conn, 100);
+            server.send(&mut conn, &request);
+        }
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let mut conn = client.connect(address);
+    let begin = Instant::now();
+    for i in 0..50u8 {
+        client.send(&mut conn, &[i; 100]);
+        assert_eq!(client.receive_exact(&mut conn, 100), [i; 100]);
+    }
+    asleep.join().unwrap();
+    assert!(begin.elapsed() < Duration::from_millis(500), "no hand-over waits for a time-out");
+}
+
+#[test]
+fn without_an_accelerated_listener_the_kernel_does_it() {
+    let daemon = daemon();
+    let mut app = App::new(&daemon);
+    let (_socket, address) = listener();
+    for to in [address, "192.0.2.1:80".parse().unwrap()] {
+        assert!(matches!(app.try_connect(to).map(|_| ()), Err(Reply::Kernel { .. })));
+    }
+    let liar = Request::Listen {
+        sock: 1,
+        local: "127.0.0.1:1".parse().unwrap(),
+        backlog: 1,
+        v6_only: false,
+        reuse_port: false,
+        kernel: true,
+    };
+    assert!(matches!(app.ask(liar).0, Reply::Kernel { .. }), "nobody takes an address it does not listen at");
+    let counts = daemon.report(Report::Statistics);
+    assert_eq!((counts["accelerated"].as_u64(), counts["fallen_back"].as_u64()), (Some(0), Some(3)));
+}
+
+#[test]
+fn the_backlog_holds_one_more_than_it_says_and_the_rest_wait() {
+    let daemon = daemon();
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 2);
+    let conns: Vec<_> = (0..100).map(|_| client.connect(address)).collect();
+    let open = |client: &App| conns.iter().filter(|c| client.peer_flags(c) & OPEN != 0).count();
+    assert_eq!(open(&client), 3);
+    let mut tail = 0;
+    for n in 1..=100 {
+        server.accept_wait(queue, &mut tail);
+        client.until("one more is let in", |c| open(c) == (3 + n).min(100));
+    }
+    assert!(server.accept(queue, &mut tail).is_none());
+}
+
+#[test]
+fn closing_a_listener_resets_what_was_not_accepted() {
+    let daemon = daemon();
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 1);
+    let conns: Vec<_> = (0..4).map(|_| client.connect(address)).collect();
+    let (_kept, _) = server.accept_wait(queue, &mut 0);
+    server.ask(Request::Unlisten { slot: queue });
+    let reset = |c: &App| conns.iter().filter(|x| c.peer_flags(x) & RESET != 0).count();
+    client.until("three are reset", |c| reset(c) == 3);
+    assert!(client.try_connect(address).is_err());
+}
+
+#[test]
+fn death_is_noticed_at_once_and_leaves_nothing() {
+    let daemon = daemon();
+    let mut server = App::new(&daemon);
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut tail = 0;
+    for round in 0..20 {
+        let mut client = App::new(&daemon);
+        let mut read_all = client.connect(address);
+        let unread = client.connect(address);
+        let (mut a, _) = server.accept_wait(queue, &mut tail);
+        let (mut b, _) = server.accept_wait(queue, &mut tail);
+        client.send(&mut read_all, b"last words");
+        server.send(&mut b, b"never read");
+        let dead = Instant::now();
+        drop(client);
+        server.until("the peers see the death", |s| {
+            s.peer_flags(&b) & RESET != 0 && s.peer_flags(&a) & FIN != 0
+        });
+        assert!(dead.elapsed() < Duration::from_millis(50), "round {round}: {:?}", dead.elapsed());
+        assert_eq!(server.receive_exact(&mut a, 10), b"last words", "what was sent before death arrives");
+        let _ = unread;
+        server.close(&a);
+        server.close(&b);
+        daemon.until("only the listener is left", |sockets| sockets.len() == 1);
+        server.until("the pair region ends", |s| {
+            s.pushes.contains(&Push::Revoked { region: a.region }) && s.listen_to_pushes()
+        });
+        server.pairs.clear();
+        server.pools.clear();
+    }
+    let counts = daemon.report(Report::Statistics);
+    assert_eq!(counts["applications"].as_u64(), Some(1));
+}
+
+#[test]
+fn a_forked_child_keeps_what_its_parent_leaves_and_shares_listeners() {
+    let daemon = daemon();
+    let (mut parent, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = parent.listen(&socket, 8);
+    let place = |holder| {
+        Some(Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder })
+    };
+    // The listener's block, held by the parent and by the child.
+    let block = parent.region.sock(1).unwrap();
+    block.region.store(parent.info.id, Ordering::Relaxed);
+    block.slot.store(queue, Ordering::Relaxed);
+    block.holders.store(0b11, Ordering::SeqCst);
+    let mut child = App::with(&daemon, place(1), 1);
+    let shared = child.ask(Request::ShareListener { region: parent.info.id, slot: queue }).0;
+    let Reply::Listening { slot: share } = shared else { panic!("{shared:?}") };
+    queue::stream::watch(&child.region.slot(share).unwrap().half[1], Some(1));
+    queue::stream::watch(&parent.region.slot(queue).unwrap().half[1], None);
+    let _first = client.connect(address);
+    let (_, record) = child.accept_wait(share, &mut 0);
+    assert_eq!(record.local, address, "who watches is preferred");
+    drop(parent);
+    daemon.until("the listener lives on in the child", |s| s.iter().any(|s| s["kind"] == "listener"));
+    let _second = client.connect(address);
+    drop(child);
+    daemon.until("it ends with its last holder", |s| !s.iter().any(|s| s["kind"] == "listener"));
+    // A stranger cannot join the family.
+    let line = daemon.dial();
+    let stranger = Parent { application: client.welcome.application, secret: 0, holder: 1 };
+    let hello = control::ToService { number: 1, request: hello(Some(stranger)) };
+    line.send(&hello, &[], true).unwrap();
+    assert!(matches!(line.receive::<control::ToApplication>(true), Err(control::LineError::Closed)));
+}
+
+#[test]
+fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
+    let daemon = daemon();
+    let parent = App::new(&daemon);
+    let (mut parent, mut server) = (parent, App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let conn = parent.connect(address);
+    let (here, _) = server.accept_wait(queue, &mut 0);
+    let block = parent.region.sock(5).unwrap();
+    block.region.store(conn.region, Ordering::Relaxed);
+    block.slot.store(conn.slot, Ordering::Relaxed);
+    block.holders.store(0b101, Ordering::SeqCst);
+    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder: 2 };
+    drop(parent);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
+    let child = App::with(&daemon, Some(place), 3);
+    std::thread::sleep(Duration::from_millis(2200));
+    daemon.until("still open", |s| s.iter().filter(|s| s["kind"] == "pair").count() == 2);
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET | RELEASED), 0);
+    drop(child);
+    server.until("closed with the child", |s| s.peer_flags(&here) & FIN != 0);
+}
+
+#[test]
+fn a_private_service_leaves_with_its_last_application() {
+    let folder = std::env::temp_dir().join(format!("towpath-private-{}", std::process::id()));
+    let options = Options { control: Some(folder.join("c")), private: Some(true), ..Options::default() };
+    let small = Options { region_slots: Some(64), region_mib: Some(1), ..Options::default() };
+    let service = service::Service::open(options.or(small).resolve().unwrap()).unwrap();
+    let thread = std::thread::spawn(move || service.run().unwrap());
+    let line = {
+        use rustix::net::*;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&fd, &SocketAddrUnix::new(folder.join("c")).unwrap()).unwrap();
+        control::Line::new(fd)
+    };
+    line.send(&control::ToService { number: 1, request: hello(None) }, &[], true).unwrap();
+    line.receive::<control::ToApplication>(true).unwrap();
+    let begin = Instant::now();
+    drop(line);
+    thread.join().unwrap();
+    assert!((900..3000).contains(&begin.elapsed().as_millis()));
+    assert!(!folder.join("c").exists());
+    let _ = std::fs::remove_dir_all(folder);
+}
