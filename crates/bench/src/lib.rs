@@ -6,12 +6,15 @@
 
 mod affinity;
 mod clock;
+mod cpu;
 mod options;
 mod peer;
+mod program;
 mod report;
 mod samples;
 mod spikes;
 mod table;
+mod tap;
 
 pub use options::Options;
 pub use report::{Machine, Ratio, Report, Row};
@@ -37,6 +40,16 @@ const BENCHES: &[Bench] = &[
         name: "spike-placeholder",
         about: "what candidate descriptors for an accepted connection cost",
         run: spikes::placeholder::run,
+    },
+    Bench {
+        name: "spike-memory",
+        about: "flow records and rings at random, holes punched by an enemy, iperf3 over TAP",
+        run: spikes::memory::run,
+    },
+    Bench {
+        name: "tap-baseline",
+        about: "iperf3 between two kernels over TAP and veth",
+        run: tap::baseline::run,
     },
 ];
 

@@ -2,6 +2,8 @@
 //! standard input.
 
 use crate::spikes::handover;
+use crate::spikes::memory::holes;
+use crate::tap::forwarder;
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +17,8 @@ pub const HIDDEN_NAME: &str = "__peer";
 /// What a peer process is for.
 type Role = fn(&Line) -> anyhow::Result<()>;
 
-const ROLES: &[(&str, Role)] = &[(handover::ROLE, handover::far::main)];
+const ROLES: &[(&str, Role)] =
+    &[(handover::ROLE, handover::far::main), (holes::ROLE, holes::main), (forwarder::ROLE, forwarder::main)];
 
 /// The main function of a peer process.
 ///

@@ -1,0 +1,81 @@
+//! Processor time of other processes.
+
+use std::fs;
+
+/// Processor nanoseconds that a process has used so far, in all its living threads; also of one that has ended and is not
+/// yet waited for. `None` when there is no such process.
+pub fn process_ns(pid: u32) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let precise: Option<u64> = threads
+        .map(|thread| {
+            let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .sum();
+    // Kernels without scheduler statistics count in ticks of 10 ms.
+    precise.filter(|&ns| ns > 0).or_else(|| ticks_ns(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
+}
+
+/// User and system time of a line of `/proc/PID/stat`; the command's name may hold spaces and parentheses.
+fn ticks_ns(stat: &str) -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(ticks * TICK_NS)
+}
+
+/// Processor nanoseconds of several processes and of the kernel's own packet threads.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    pids: Vec<u32>,
+    before_ns: u64,
+}
+
+impl Meter {
+    /// Starts to count what `pids` use, and `ksoftirqd`, which does the network's work under load.
+    pub fn start(pids: &[u32]) -> Self {
+        let mut pids = pids.to_vec();
+        pids.extend(softirq_threads());
+        let before_ns = total(&pids);
+        Self { pids, before_ns }
+    }
+
+    /// Nanoseconds since the start.
+    pub fn used_ns(&self) -> u64 {
+        total(&self.pids).saturating_sub(self.before_ns)
+    }
+}
+
+fn total(pids: &[u32]) -> u64 {
+    pids.iter().filter_map(|&pid| process_ns(pid)).sum()
+}
+
+fn softirq_threads() -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let is_softirq = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
+    };
+    // Kernel threads are children of the second process, so all of them have small numbers.
+    pids.filter(|&pid| pid < 1000).filter(is_softirq).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_name_may_hold_anything() {
+        let line = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20 0 1 0 5 6 7";
+        assert_eq!(ticks_ns(line), Some(420_000_000));
+        assert_eq!(ticks_ns("7 (cut"), None);
+    }
+
+    #[test]
+    fn our_own_time_grows() {
+        let meter = Meter::start(&[std::process::id()]);
+        let start = crate::clock::process_cpu_ns();
+        while crate::clock::process_cpu_ns() - start < 30_000_000 {}
+        assert!(meter.used_ns() > 10_000_000);
+    }
+}
