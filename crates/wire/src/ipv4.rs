@@ -167,7 +167,7 @@ impl Ipv4Header {
         if self.dscp > 63
             || self.fragment_offset > 0x1FFF
             || self.options_len > 40
-            || self.options_len % 4 != 0
+            || !self.options_len.is_multiple_of(4)
         {
             return Err(Ipv4Error::FieldOutOfRange);
         }
