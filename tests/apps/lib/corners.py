@@ -1,0 +1,37 @@
+"""The corners of TCP's semantics (peers/corners.py), between two processes, each way."""
+
+import sys
+
+from lib.process import require
+from lib.registry import add
+from lib.world import PEERS, WAYS, Way, free_port
+
+sys.path.insert(0, str(PEERS))
+from corners import CORNERS  # noqa: E402
+
+IPV6 = Way("ipv6", True, True, "::1", "::1")
+OTHER_LOOPBACK = Way("127_0_0_2", True, True, "127.0.0.2", "127.0.0.2")
+
+
+def corner(name):
+    def run(w):
+        port = free_port()
+        program = [sys.executable, PEERS / "corners.py", name]
+        server = w.server("server", [*program, "server", w.way.listen, port], port, launcher=False)
+        client = w.client("client", [*program, "client", w.way.target, port], launcher=False)
+        client.succeed(25)
+        status = server.wait(10)
+        require(status == getattr(CORNERS[name], "status", 0), f"the server ended with status {status}")
+        w.prove_way(1, getattr(CORNERS[name], "fallen_back", 0))
+
+    return run
+
+
+EVERYWHERE = (*(WAYS[name] for name in WAYS), IPV6)
+SOME = ("half_close", "reset_by_linger", "close_after_send", "backpressure", "options")
+
+for one_way in EVERYWHERE:
+    for corner_name in CORNERS:
+        add(f"{one_way.name}.{corner_name}", corner(corner_name), one_way, limit_s=40)
+for corner_name in SOME:
+    add(f"{OTHER_LOOPBACK.name}.{corner_name}", corner(corner_name), OTHER_LOOPBACK, limit_s=40)

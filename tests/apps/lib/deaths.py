@@ -1,0 +1,227 @@
+"""kill -9, of an application in the middle of a transfer and of the service under its applications."""
+
+import os
+import signal
+import sys
+import time
+
+from lib.process import free_port, require, until
+from lib.registry import add, test
+from lib.world import PEERS, WAYS
+
+WARM, ROUNDS = 10, 50
+LATE_NS = 50_000_000
+# 50 rounds: what one round kept (a mapped page table, a ring) would be far more.
+GROWTH_BYTES = 2 << 20
+
+
+class Survivor:
+    """The end that lives: one process for all rounds. Its output is one line per event."""
+
+    def __init__(self, w, mode, listens, port):
+        self.w, self.mode, self.port = w, mode, port
+        self.listener = None
+        self.read = 0
+        if listens:
+            self.listener = w.start("survivor", self.command("listen"), accelerated=w.way.server, launcher=False)
+            w.until_listening(self.listener, port, w.way.server)
+
+    def command(self, role):
+        host = self.w.way.listen if role == "listen" else self.w.way.target
+        return [self.w.program("peer"), role, host, self.port, self.mode]
+
+    def line(self, process, skip, what):
+        def there():
+            lines = process.output().splitlines()
+            return lines[skip] if len(lines) > skip and process.output().endswith("\n") else None
+
+        return until(there, 10, what)
+
+
+def victim_connects(w, survivor, mode):
+    """One round: returns what the survivor saw, and after how many nanoseconds."""
+    skip = len(survivor.listener.output().splitlines())
+    command = [w.program("peer"), "connect", w.way.target, survivor.port, mode]
+    victim = w.start("victim", command, accelerated=w.way.client, launcher=False)
+    survivor.line(survivor.listener, skip, "the transfer is under way")
+    time.sleep(0.005)
+    killed = time.monotonic_ns()
+    victim.kill()
+    saw, at = survivor.line(survivor.listener, skip + 1, "the survivor sees the end").split()
+    victim.wait()
+    return saw, int(at) - killed
+
+
+def victim_listens(w, survivor, mode):
+    """The same with the roles changed; the port must be free again for the next round."""
+    command = [w.program("peer"), "listen", w.way.listen, survivor.port, mode]
+    victim = w.start("victim", command, accelerated=w.way.server, launcher=False)
+    w.until_listening(victim, survivor.port, w.way.server, 3)
+    client = w.start("survivor", survivor.command("connect"), accelerated=w.way.client, launcher=False)
+    survivor.line(client, 0, "the transfer is under way")
+    time.sleep(0.005)
+    killed = time.monotonic_ns()
+    victim.kill()
+    saw, at = survivor.line(client, 1, "the survivor sees the end").split()
+    victim.wait()
+    require(client.wait() == 0, f"the survivor ended with status {client.popen.returncode}")
+    return saw, int(at) - killed
+
+
+def forget(w):
+    """Processes that have ended would fill the report."""
+    w.processes = [p for p in w.processes if p.running()]
+
+
+def size_of_service(w):
+    if w.service is None:
+        return 0, 0
+    # What died is freed within 1 s.
+    until(lambda: all(row["state"] == "LISTEN" for row in w.sockets()), 1, "everything of the dead is freed")
+    return w.service.descriptors(), w.service.resident_bytes()
+
+
+def killed(victim_role, mode, expected):
+    """A victim that sends, or one that has unread input, killed again and again."""
+
+    def run(w):
+        survivor = Survivor(w, "watch" if mode == "pump" else "feed", victim_role == "connect", free_port())
+        one = victim_connects if victim_role == "connect" else victim_listens
+        late = []
+        for i in range(WARM + ROUNDS):
+            if i == WARM:
+                before = size_of_service(w)
+            saw, after_ns = one(w, survivor, mode)
+            require(saw == expected, f"round {i}: the survivor saw {saw}, not {expected}")
+            late.append(after_ns)
+            forget(w)
+        after = size_of_service(w)
+        require(after[0] <= before[0], f"the service had {before[0]} descriptors before and {after[0]} after {ROUNDS} deaths")
+        require(
+            after[1] <= before[1] + GROWTH_BYTES,
+            f"the service had {before[1] >> 10} KiB before and {after[1] >> 10} KiB after {ROUNDS} deaths",
+        )
+        late.sort()
+        median, p95, worst = (late[int(len(late) * part)] / 1e6 for part in (0.5, 0.95, 0.999))
+        shown = f"seen after {median:.1f} ms, 95 % within {p95:.1f} ms, worst {worst:.1f} ms"
+        # One round in twenty may meet a machine that is busy with something else.
+        require(p95 * 1e6 <= LATE_NS, shown)
+        w.prove_way(WARM + ROUNDS)
+        return shown
+
+    return run
+
+
+# Four times fifty deaths each way. Linux sends FIN for the dead, and RST where they had not read all their input.
+for way_name in ("pair", "relay", "tap_server", "tap_client"):
+    roles = {"tap_server": ("listen",), "tap_client": ("connect",)}.get(way_name, ("connect", "listen"))
+    for role in roles:
+        for victim_mode, seen in (("pump", "eof"), ("mute", "reset")):
+            add(f"{way_name}.killed_{role}_{victim_mode}", killed(role, victim_mode, seen), WAYS[way_name], limit_s=90)
+
+
+@test("pair.killed_with_200_connections", limit_s=30)
+def killed_server_with_many(w):
+    """A server with 200 connections is killed: every client sees it."""
+    port = free_port()
+    server = w.server("echo_server", [w.program("echo_server"), "127.0.0.1", port, "level"], port, launcher=False)
+    command = [sys.executable, PEERS / "orphan.py", "many", "127.0.0.1", port]
+    client = w.client("clients", command, launcher=False)
+    client.until_prints("waiting")
+    time.sleep(0.1)
+    server.kill()
+    require("ended 200" in client.succeed(), client.output())
+
+
+# The service.
+
+
+def orphan_times(process, label):
+    """Milliseconds after which each of its blocked calls returned, from lines `label what errno nanoseconds`."""
+    found = {}
+    for line in process.output().splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == label:
+            what, error, at = rest.split()
+            found[what] = (error, int(at))
+    return found
+
+
+BLOCKED = ("recv", "send", "poll", "epoll", "select")
+
+
+def kill_service(w, port):
+    """Kills the service under applications that wait in every way; returns their processes and the worst delay in ms."""
+    server = w.server("server", [sys.executable, PEERS / "orphan.py", "server", "127.0.0.1", port], port, launcher=False)
+    client = w.client("orphan", [sys.executable, PEERS / "orphan.py", "client", "127.0.0.1", port], launcher=False)
+    client.until_prints("waiting")
+    time.sleep(0.3)
+    w.prove_accelerated(2 * len(BLOCKED))
+    when = time.monotonic_ns()
+    w.service.kill()
+    w.service.wait()
+    until(lambda: len(orphan_times(client, "blocked")) == len(BLOCKED), 5, "every blocked call of the client returns")
+    seen = orphan_times(client, "blocked")
+    for what, (error, _) in seen.items():
+        require(error in ("ECONNRESET", "EPIPE"), f"{what} ended with {error}")
+    return server, client, max(at - when for _, at in seen.values()) / 1e6
+
+
+@test("service.killed", limit_s=40, kernel=False, own_service=True)
+def service_killed(w):
+    """Blocked calls fail within 100 ms; the same processes go on with kernel sockets, and with Towpath when it is back."""
+    w.up()
+    port = free_port()
+    server, client, worst = kill_service(w, port)
+    require(worst <= 100, f"the last blocked call returned after {worst:.0f} ms")
+    # The same client makes a new connection to the same server, and both a new listener: on the kernel.
+    began = time.monotonic()
+    os.kill(client.pid, signal.SIGUSR1)
+    client.until_prints("fresh 1", 5)
+    fresh = time.monotonic() - began
+    require(fresh < 1, f"new sockets worked only after {fresh:.2f} s")
+    for process in (server, client):
+        require(process.running(), f"{process.name} ended with status {process.popen.poll()}")
+    w.up()
+    time.sleep(0.5)
+    os.kill(client.pid, signal.SIGUSR1)
+    client.until_prints("fresh 2", 5)
+    w.prove_accelerated(2)
+    return f"the last of {len(BLOCKED)} blocked calls returned after {worst:.1f} ms, new sockets after {1000 * fresh:.0f} ms"
+
+
+@test("service.stopped", limit_s=40, kernel=False, own_service=True)
+def service_stopped(w):
+    """`towpath down` under load: applications see resets, nobody hangs or crashes, nothing is left."""
+    w.up()
+    port = free_port()
+    server = w.server("echo_server", [w.program("echo_server"), "127.0.0.1", port, "level"], port, launcher=False)
+    client = w.client("echo_load", [w.program("echo_load"), "127.0.0.1", port, 50, 1, 64, 20], launcher=False)
+    client.until_prints("open")
+    time.sleep(0.3)
+    done = w.command("down")
+    require(done.returncode == 0, f"towpath down: {done.stderr}")
+    require(w.service.wait(5) == 0, f"the service ended with status {w.service.popen.returncode}")
+    require(not w.control.exists(), "the control socket is left behind")
+    require(client.wait(5) == 1, f"the client ended with status {client.popen.returncode}")
+    require("Connection reset" in client.errors() or "Broken pipe" in client.errors(), client.errors())
+    require(server.running(), f"the server ended with status {server.popen.poll()}")
+
+
+@test("service.killed_under_transfer", limit_s=60, kernel=False, own_service=True)
+def service_killed_under_transfer(w):
+    """Ten times: kill -9 of the service while bytes flow; neither end hangs or dies of a signal."""
+    for _ in range(10):
+        w.up()
+        port = free_port()
+        command = [w.program("peer"), "listen", "127.0.0.1", port, "watch"]
+        listener = w.server("listener", command, port, launcher=False)
+        client = w.client("client", [w.program("peer"), "connect", "127.0.0.1", port, "pump"], launcher=False)
+        listener.until_prints("ready")
+        w.service.kill()
+        w.service.wait()
+        require(client.wait(5) == 0, f"the client ended with status {client.popen.returncode}")
+        listener.until_prints("reset", 5)
+        require(listener.running(), f"the server ended with status {listener.popen.poll()}")
+        listener.kill()
+        forget(w)

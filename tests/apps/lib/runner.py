@@ -1,0 +1,197 @@
+"""Options, order, time limits and the sum. Each test runs in a forked process, below which everything is killed after it."""
+
+import argparse
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from lib import process, registry
+from lib.world import HERE, World
+
+ROOT = HERE.parent.parent
+MODULES = ("programs", "corners", "crowds", "transfers", "deaths", "hostility", "command_line")
+SKIPPED, FAILED = 77, 1
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernel", action="store_true", help="run on plain kernel sockets: shows that the tests are right")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run tests whose name contains NAME; may be repeated")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--full", action="store_true", help="long transfers: 1 GiB each way instead of 256 MiB")
+    parser.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
+    options = parser.parse_args()
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    options.bin_dir = (options.bin_dir or target / "release").resolve()
+    return options
+
+
+def chosen(options):
+    for module in MODULES:
+        importlib.import_module(f"lib.{module}")
+    tests = [t for t in registry.TESTS if t.kernel or not options.kernel]
+    if options.only:
+        tests = [t for t in tests if any(part in t.name for part in options.only)]
+    return tests
+
+
+def build_programs(directory):
+    """Compiles tests/apps/c, all at once."""
+    sources = sorted((HERE / "c").glob("*.c"))
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        sys.exit("tests/apps/run: no C compiler; run scripts/setup")
+    jobs = [
+        subprocess.Popen([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", directory / s.stem, s])
+        for s in sources
+    ]
+    if any([job.wait() for job in jobs]):
+        sys.exit("tests/apps/run: tests/apps/c does not compile")
+
+
+def describe(problem):
+    """The message of a Failure; where it happened for anything else."""
+    if isinstance(problem, process.Failure):
+        frames = [f for f in traceback.extract_tb(problem.__traceback__) if "/lib/" in f.filename]
+        place = next((f for f in reversed(frames) if Path(f.filename).stem not in ("process", "world")), frames[-1])
+        return f"{Path(place.filename).name}:{place.lineno}: {problem}"
+    return "".join(traceback.format_exception(problem)).rstrip()
+
+
+def run_body(test, options, directory, report):
+    """Runs in the forked child; the exit status tells the outcome, the report says why."""
+    process.become_subreaper()
+    world = World(options, directory, test.way)
+    try:
+        if test.namespace:
+            process.unshare(process.CLONE_NEWNET)
+            subprocess.run([shutil.which("ip") or "/sbin/ip", "link", "set", "lo", "up"], check=True)
+            if options.kernel:
+                # Both ends are the kernel's, at the addresses that host and service have otherwise.
+                for address in ("10.77.0.1/24", "10.77.0.2/24"):
+                    subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+        if not test.own_service:
+            world.up(*test.up)
+        note = test.function(world)
+        if not test.own_service:
+            world.prove_clean()
+        report.write_text(note or "")
+        return 0
+    except process.Skip as reason:
+        report.write_text(str(reason))
+        return SKIPPED
+    except BaseException as problem:  # noqa: B902: also what a signal handler raises
+        report.write_text("\n".join([describe(problem), *world.transcript()]))
+        return FAILED
+    finally:
+        process.kill_descendants()
+
+
+def give_up(limit_s):
+    raise process.Failure(f"no end within {limit_s} s")
+
+
+def wait_limited(child, limit_s):
+    """Waits for a test's process; past the limit it may say where it hangs, then it is killed."""
+    began = time.monotonic()
+    asked = False
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        late = time.monotonic() - began - limit_s
+        if late > 0 and not asked:
+            asked = True
+            os.kill(child, signal.SIGTERM)
+        if late > 5:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def run_one(test, options, directory):
+    """Returns (outcome, text): outcome is `ok`, `not ok` or `skipped`."""
+    if test.namespace and os.geteuid() != 0:
+        return "skipped", "needs root"
+    report = directory / ".report"
+    report.write_text("")
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, lambda *_: give_up(test.limit_s))
+        status = FAILED
+        try:
+            status = run_body(test, options, directory, report)
+        finally:
+            os._exit(status)
+    code = wait_limited(child, test.limit_s)
+    process.kill_descendants()
+    return {0: "ok", SKIPPED: "skipped"}.get(code, "not ok"), report.read_text(errors="replace")
+
+
+def show(outcome, test, seconds, text):
+    lines = text.splitlines()
+    if outcome == "skipped":
+        print(f"skipped: {test.name} ({lines[0] if lines else 'no reason'})", flush=True)
+        return
+    note = f"; {lines[0]}" if outcome == "ok" and lines else ""
+    print(f"{outcome} {test.name} ({seconds:.1f} s{note})", flush=True)
+    if outcome == "not ok":
+        for line in lines:
+            print(f"    {line}", flush=True)
+
+
+def run_all(tests, options, root):
+    counts = {"ok": 0, "not ok": 0, "skipped": 0}
+    for number, test in enumerate(tests):
+        directory = root / str(number)
+        directory.mkdir()
+        began = time.monotonic()
+        outcome, text = run_one(test, options, directory)
+        show(outcome, test, time.monotonic() - began, text)
+        counts[outcome] += 1
+        if not (options.keep and outcome == "not ok"):
+            shutil.rmtree(directory, ignore_errors=True)
+    return counts
+
+
+def main():
+    options = parse_options()
+    tests = chosen(options)
+    if options.list:
+        print("\n".join(t.name for t in tests))
+        return 0
+    if not tests:
+        sys.exit(f"tests/apps/run: no test's name contains {' or '.join(options.only)}")
+    if not options.kernel:
+        for name in ("towpath", "libtowpath_preload.so"):
+            if not (options.bin_dir / name).exists():
+                sys.exit(f"tests/apps/run: {options.bin_dir / name} is not there; run cargo build --release, or name --bin-dir")
+    process.become_subreaper()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+    root = Path(tempfile.mkdtemp(prefix="towpath-apps-"))
+    began = time.monotonic()
+    try:
+        root.chmod(0o755)
+        options.programs = root / "c"
+        options.programs.mkdir()
+        build_programs(options.programs)
+        counts = run_all(tests, options, root)
+    finally:
+        process.kill_descendants()
+        if not options.keep:
+            shutil.rmtree(root, ignore_errors=True)
+    way = "on the kernel" if options.kernel else "through Towpath"
+    print(f"applications {way}: {counts['ok']} passed, {counts['not ok']} failed, {counts['skipped']} skipped in {time.monotonic() - began:.0f} s")
+    if options.keep and counts["not ok"]:
+        print(f"kept: {root}")
+    return 1 if counts["not ok"] else 0

@@ -1,0 +1,249 @@
+"""What a test runs in: the kernel alone, or a Towpath service; and the proof of which of the two carried the bytes."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.process import Failure, Process, Skip, free_port, require, until
+
+HERE = Path(__file__).resolve().parent.parent
+PEERS = HERE / "peers"
+LISTEN = "0A"
+
+SERVICE_ADDRESS = "10.77.0.2"
+HOST_ADDRESS = "10.77.0.1"
+TAP = (
+    "--port", "tap", "--port-name", "tp0", "--address", f"{SERVICE_ADDRESS}/24", "--host-address", f"{HOST_ADDRESS}/24",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Way:
+    """Which end is accelerated, and by which address they meet."""
+
+    name: str
+    server: bool
+    client: bool
+    listen: str = "127.0.0.1"
+    target: str = "127.0.0.1"
+    up: tuple = ()
+    # The bytes stay out of the kernel's TCP on at least one end.
+    carried: bool = True
+
+    @property
+    def tap(self):
+        return "tap" in self.up
+
+
+WAYS = {
+    way.name: way
+    for way in (
+        Way("pair", True, True),
+        Way("relay", True, True, up=("--sharing", "never")),
+        Way("kernel_client", True, False, carried=False),
+        Way("kernel_server", False, True, carried=False),
+        Way("own_address", True, True, "0.0.0.0", SERVICE_ADDRESS, TAP),
+        Way("tap_server", True, False, "0.0.0.0", SERVICE_ADDRESS, TAP),
+        Way("tap_client", False, True, HOST_ADDRESS, HOST_ADDRESS, TAP),
+    )
+}
+PAIR = WAYS["pair"]
+
+
+def find(program):
+    path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
+    if path is None:
+        raise Skip(f"{program} is not installed")
+    return path
+
+
+def plain_environment():
+    """This process's environment without anything of Towpath."""
+    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("TOWPATH_")}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class World:
+    """One test's directory, programs and service."""
+
+    def __init__(self, options, directory, way=PAIR):
+        self.options = options
+        self.kernel = options.kernel
+        self.directory = Path(directory)
+        self.way = way
+        self.processes = []
+        self.service = None
+        self.control = self.directory / "control.sock"
+        self.towpath = options.bin_dir / "towpath"
+        self.preload = options.bin_dir / "libtowpath_preload.so"
+
+    # Starting programs.
+
+    def start(self, name, command, accelerated=False, launcher=True, stdin=None, environment=None):
+        """Starts a program, through Towpath if `accelerated` says so and this is not the kernel's turn."""
+        variables = plain_environment() | (environment or {})
+        command = [find(str(command[0])), *command[1:]]
+        if accelerated and not self.kernel:
+            if launcher:
+                command = [self.towpath, "run", "--control", self.control, "--", *command]
+            else:
+                variables |= {"LD_PRELOAD": str(self.preload), "TOWPATH_CONTROL": str(self.control)}
+        if any(p.name == name for p in self.processes):
+            name = f"{name}-{len(self.processes)}"
+        process = Process(name, command, variables, self.directory, stdin)
+        self.processes.append(process)
+        return process
+
+    def server(self, name, command, port, seconds=10, **how):
+        """Starts the way's server and waits until it listens."""
+        process = self.start(name, command, accelerated=self.way.server, **how)
+        self.until_listening(process, port, self.way.server, seconds)
+        return process
+
+    def client(self, name, command, **how):
+        """Starts the way's client."""
+        return self.start(name, command, accelerated=self.way.client, **how)
+
+    def ask(self, name, command, seconds=20, **how):
+        """Runs the way's client to its good end; returns what it printed."""
+        return self.client(name, command, **how).succeed(seconds)
+
+    def program(self, name):
+        """Path of a program of tests/apps/c."""
+        return self.options.programs / name
+
+    def until_listening(self, process, port, accelerated=False, seconds=10):
+        """The kernel socket listens, and the service knows of it where it must."""
+
+        def listening():
+            require(process.running(), f"{process.name} ended with status {process.popen.poll()}")
+            if accelerated and self.service is not None:
+                return any(is_listener(row, port) for row in self.sockets())
+            return kernel_listens(process.pid, port)
+
+        until(listening, seconds, f"{process.name} listens at port {port}")
+
+    # The service.
+
+    def up(self, *flags):
+        """Starts the service and waits until it answers."""
+        if self.kernel:
+            return
+        self.service = Process(
+            f"service{len(self.processes)}",
+            [self.towpath, "up", "--control", self.control, *self.way.up, *flags],
+            plain_environment(),
+            self.directory,
+        )
+        self.processes.append(self.service)
+        self.until_up()
+
+    def until_up(self, seconds=10):
+        def answers():
+            require(self.service.running(), f"towpath up ended with status {self.service.popen.poll()}")
+            return self.command("stat", "--json").returncode == 0
+
+        until(answers, seconds, "the service answers")
+
+    def command(self, *arguments, seconds=10):
+        """Runs `towpath ARGUMENTS --control ...`; returns the completed process."""
+        return run_towpath([self.towpath, *arguments, "--control", self.control], seconds)
+
+    def report(self, what):
+        done = self.command(what, "--json")
+        require(done.returncode == 0, f"towpath {what} --json: status {done.returncode}: {done.stderr.strip()}")
+        try:
+            return json.loads(done.stdout)
+        except ValueError as problem:
+            raise Failure(f"towpath {what} --json printed no JSON: {problem}: {done.stdout[:200]!r}") from None
+
+    def sockets(self):
+        """Rows of `towpath ss --json`."""
+        report = self.report("ss")
+        return report if isinstance(report, list) else report["sockets"]
+
+    def stat(self):
+        return self.report("stat")
+
+    # Proof.
+
+    def prove_accelerated(self, connections, fallen_back=0):
+        """At least so many sockets went through Towpath, and at most so many that could have did not."""
+        if self.kernel:
+            return
+        stat = self.stat()
+        require(
+            stat["accelerated"] >= connections and stat["fallen_back"] <= fallen_back,
+            f"expected at least {connections} sockets accelerated and at most {fallen_back} fallen back: {json.dumps(stat)[:1500]}",
+        )
+
+    def prove_way(self, connections, fallen_back=0):
+        """The programs' connections went the way that this test is about; a pair counts at both of its ends."""
+        if self.way.carried:
+            self.prove_accelerated(connections * (self.way.server + self.way.client), fallen_back)
+
+    def prove_clean(self, seconds=2):
+        """When all applications are gone the service lives, and no socket is left but those that TCP keeps a while."""
+        if self.kernel or self.service is None:
+            return
+        for process in self.processes:
+            if process is not self.service:
+                process.kill()
+                process.wait()
+        require(self.service.running(), f"the service ended with status {self.service.popen.poll()}")
+        left = []
+
+        def clean():
+            left[:] = [row for row in self.sockets() if not (self.way.tap and is_lingering(row))]
+            return not left
+
+        try:
+            until(clean, seconds, "all sockets gone")
+        except Failure:
+            raise Failure(f"all applications are gone, sockets are left after {seconds} s: {left[:5]}") from None
+
+    def transcript(self):
+        lines = []
+        for process in self.processes:
+            if process is self.service or process.popen.poll() != 0:
+                lines += process.transcript()
+        return lines
+
+
+def run_towpath(command, seconds=10, environment=None):
+    try:
+        return subprocess.run(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=plain_environment() | (environment or {}),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{' '.join(str(part) for part in command)}: no end within {seconds} s") from None
+
+
+def is_listener(row, port):
+    return row["state"].upper().startswith("LISTEN") and row["local"].endswith(f":{port}")
+
+
+def is_lingering(row):
+    """States in which a connection outlives its application."""
+    return row["state"].upper().replace("-", "_") in {"TIME_WAIT", "FIN_WAIT", "FIN_WAIT_1", "FIN_WAIT_2", "FIN_WAIT1", "FIN_WAIT2", "CLOSING", "LAST_ACK"}
+
+
+def kernel_listens(pid, port):
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+__all__ = ["HERE", "HOST_ADDRESS", "PAIR", "PEERS", "SERVICE_ADDRESS", "TAP", "WAYS", "Way", "World", "find", "free_port"]

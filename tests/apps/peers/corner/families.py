@@ -1,0 +1,154 @@
+"""Descriptors and processes: fork, exec, dup."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+from corner.kit import SMALL, accept, connect, poll_events, read_all, read_exactly
+
+
+class prefork:
+    """Children forked after listen all accept; each connection is served once."""
+
+    def server(listener):
+        pids = []
+        for _ in range(4):
+            pid = os.fork()
+            if pid == 0:
+                while True:
+                    sock = accept(listener)
+                    if sock.recv(4) == b"stop":
+                        os._exit(0)
+                    sock.sendall(b"%d" % os.getpid())
+                    sock.close()
+            pids.append(pid)
+        for pid in pids:
+            assert os.waitpid(pid, 0)[1] == 0
+
+    def client(address):
+        seen = {}
+        for _ in range(20):
+            together = [connect(address) for _ in range(4)]
+            for sock in together:
+                sock.sendall(b"pid?")
+            for sock in together:
+                pid = read_all(sock)
+                assert pid.isdigit(), pid
+                seen[pid] = seen.get(pid, 0) + 1
+        assert sum(seen.values()) == 80
+        for _ in range(4):
+            sock = connect(address)
+            sock.sendall(b"stop")
+            # The child's end is seen before the next one is asked.
+            assert read_all(sock) == b""
+
+
+class fork_shares:
+    """A connection is held by parent and child; it ends when both have closed it."""
+
+    def server(listener):
+        sock = accept(listener)
+        pid = os.fork()
+        if pid == 0:
+            sock.sendall(b"child")
+            assert read_exactly(sock, 5) == b"first"
+            sock.sendall(b"+")
+            sock.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert read_exactly(sock, 6) == b"second"
+        sock.sendall(b"parent")
+        sock.close()
+
+    def client(address):
+        sock = connect(address)
+        assert read_exactly(sock, 5) == b"child"
+        sock.sendall(b"first")
+        assert read_exactly(sock, 1) == b"+"
+        time.sleep(0.1)
+        assert poll_events(sock, select.POLLIN | select.POLLRDHUP) == 0, "the child's close is not the end"
+        sock.sendall(b"second")
+        assert read_all(sock) == b"parent"
+
+
+class fork_per_connection:
+    """The classic server: accept, fork, serve in the child."""
+
+    def server(listener):
+        for _ in range(10):
+            sock = accept(listener)
+            if os.fork() == 0:
+                listener.close()
+                sock.sendall(read_exactly(sock, 1000)[::-1])
+                sock.close()
+                os._exit(0)
+            sock.close()
+        for _ in range(10):
+            assert os.wait()[1] == 0
+
+    def client(address):
+        for _ in range(10):
+            sock = connect(address)
+            sock.sendall(SMALL[:1000])
+            assert read_all(sock) == SMALL[:1000][::-1]
+
+
+class duplicates:
+    """dup and dup2 give other numbers for the same socket, which lives as long as one of them."""
+
+    def server(listener):
+        sock = accept(listener)
+        copy = os.dup(sock.fileno())
+        os.dup2(copy, 77)
+        sock.close()
+        os.close(copy)
+        os.write(77, b"from 77")
+        assert os.read(77, 100) == b"to 77"
+        # The number now names something else: the socket's last descriptor goes.
+        reader, writer = os.pipe()
+        os.dup2(reader, 77)
+        os.write(writer, b"pipe")
+        assert os.read(77, 100) == b"pipe"
+        assert read_all(accept(listener)) == b""
+
+    def client(address):
+        sock = connect(address)
+        assert sock.recv(100) == b"from 77"
+        sock.sendall(b"to 77")
+        assert sock.recv(1) == b""
+        connect(address).close()
+
+
+class exec_inherits:
+    """A program started on a connection as its standard input and output, as inetd does."""
+
+    def server(listener):
+        sock = accept(listener)
+        code = "import sys; line = sys.stdin.readline(); print(line.strip()[::-1]); sys.stdout.flush()"
+        assert subprocess.run([sys.executable, "-c", code], stdin=sock, stdout=sock, timeout=20, check=False).returncode == 0
+        sock.close()
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b"abc\n")
+        assert read_all(sock) == b"cba\n"
+
+
+class subprocess_beside:
+    """Starting programs (vfork, close_fds) does not disturb connections."""
+
+    def server(listener):
+        sock = accept(listener)
+        for _ in range(5):
+            assert subprocess.run(["true"], check=False).returncode == 0
+            sock.sendall(read_exactly(sock, 10))
+        assert read_all(sock) == b""
+
+    def client(address):
+        sock = connect(address)
+        for i in range(5):
+            sock.sendall(b"%010d" % i)
+            assert subprocess.check_output(["echo", "x"]) == b"x\n"
+            assert read_exactly(sock, 10) == b"%010d" % i
