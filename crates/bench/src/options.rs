@@ -29,6 +29,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// As when nothing is said.
+    pub(crate) fn default_for_demo() -> Self {
+        Self { json: false, quick: true, markdown: false, runs: None, seconds: None, towpath: None }
+    }
+
     /// Runs of each case and system.
     #[must_use]
     pub fn runs(&self) -> usize {

@@ -68,18 +68,6 @@ impl Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-
-    /// Waits until it ends by itself.
-    ///
-    /// # Errors
-    /// When it still runs after `limit` seconds.
-    pub fn finish(mut self, limit: f64) -> anyhow::Result<ExitStatus> {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
-        if !wait_until_ended(pid, limit)? {
-            bail!("{} did not end within {limit:.0} s", self.name);
-        }
-        Ok(self.child.wait()?)
-    }
 }
 
 impl Drop for Running {

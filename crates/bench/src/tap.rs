@@ -5,3 +5,4 @@ pub mod forwarder;
 pub mod iperf;
 pub mod link;
 pub mod namespace;
+pub mod towpath;

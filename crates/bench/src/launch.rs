@@ -1,0 +1,171 @@
+//! How Towpath itself is started: the only place that knows the flags of its command line.
+
+use crate::Options;
+use crate::program::{self, Running};
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Seconds until the service answers, or has answered.
+const PATIENCE: f64 = 10.0;
+
+/// What the service's packets go through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port<'a> {
+    /// Nothing: same host only.
+    None,
+    /// A TAP whose kernel side is in the network namespace of that name.
+    Tap {
+        /// Where the kernel is the peer.
+        namespace: &'a str,
+        /// Checksum and segmentation offload.
+        offloads: bool,
+    },
+}
+
+/// The service's own address over TAP.
+pub const TAP_ADDRESS: &str = "10.77.0.2";
+
+impl<'a> Port<'a> {
+    fn flags(self) -> Vec<&'a str> {
+        let Self::Tap { namespace, offloads } = self else { return vec!["--port", "none"] };
+        let mut flags = vec!["--port", "tap", "--port-name", "tp0", "--netns", namespace];
+        flags.extend(["--address", "10.77.0.2/24", "--host-address", "10.77.0.1/24"]);
+        if !offloads {
+            flags.extend(["--no-checksum-offload", "--no-gso"]);
+        }
+        flags
+    }
+}
+
+/// The `towpath` program to measure.
+///
+/// # Errors
+/// When it is nowhere.
+pub fn towpath(options: &Options) -> anyhow::Result<PathBuf> {
+    if let Some(path) = &options.towpath {
+        return path.canonicalize().with_context(|| format!("no program {}", path.display()));
+    }
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    if own.file_name().is_some_and(|name| name == "towpath") {
+        return Ok(own);
+    }
+    let beside = own.with_file_name("towpath");
+    if beside.is_file() {
+        return Ok(beside);
+    }
+    bail!("no `towpath` beside {}: build it, or name it with --towpath", own.display())
+}
+
+/// A folder of our own, gone with everything in it when dropped.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one that only this user may enter.
+    ///
+    /// # Errors
+    /// When there is no place for temporary files.
+    pub fn new() -> anyhow::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("towpath-bench-{}-{number}", std::process::id()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays for whoever clears temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running service of our own, on a control socket that nobody else knows.
+#[derive(Debug)]
+pub struct Service {
+    running: Running,
+    towpath: PathBuf,
+    control: PathBuf,
+    _folder: Folder,
+}
+
+impl Service {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Errors
+    /// With the last line that the service said.
+    pub fn start(options: &Options, port: Port<'_>) -> anyhow::Result<Self> {
+        let towpath = towpath(options)?;
+        let folder = Folder::new()?;
+        let control = folder.path().join("control.sock");
+        let log = folder.path().join("log");
+        let mut command = Command::new(&towpath);
+        command.arg("up").arg("--control").arg(&control).args(port.flags()).env_remove("LD_PRELOAD");
+        command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
+        let mut running = Running::start(&mut command)?;
+        let answers = |control: &Path| statistics(&towpath, control).ok();
+        program::until(PATIENCE, "the start of the service", || {
+            running.has_ended().map(|_| false).or_else(|| answers(&control).map(|_| true))
+        })
+        .and_then(|up| if up { Ok(()) } else { bail!("the service did not start") })
+        .with_context(|| {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            said.lines().last().unwrap_or("it said nothing").trim_start_matches("towpath: ").to_owned()
+        })?;
+        Ok(Self { running, towpath, control, _folder: folder })
+    }
+
+    /// The service's process.
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    /// A command that runs `program` through it, under the same process id.
+    ///
+    /// # Errors
+    /// When the program is not installed.
+    pub fn command(&self, program: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new(&self.towpath);
+        command.arg("run").arg("--control").arg(&self.control).arg("--").arg(program::find(program)?);
+        Ok(command)
+    }
+
+    /// Accelerated connections that the process has accepted so far.
+    ///
+    /// # Errors
+    /// When the service does not say.
+    pub fn accepted_by(&self, pid: u32) -> anyhow::Result<u64> {
+        let all = statistics(&self.towpath, &self.control)?;
+        let processes =
+            all["per_process"].as_array().context("no per_process in the service's statistics")?;
+        let ours = processes.iter().filter(|process| process["pid"].as_u64() == Some(u64::from(pid)));
+        Ok(ours.filter_map(|process| process["accepted"].as_u64()).sum())
+    }
+
+    /// Stops it and waits for it.
+    pub fn stop(self) {
+        self.running.stop();
+    }
+}
+
+/// What `towpath stat --json` says.
+fn statistics(towpath: &Path, control: &Path) -> anyhow::Result<Value> {
+    let mut command = Command::new(towpath);
+    command.arg("stat").arg("--control").arg(control).arg("--json");
+    let finished = program::run(&mut command, PATIENCE)?;
+    serde_json::from_str(&finished.stdout).context("`towpath stat --json` printed no JSON")
+}
