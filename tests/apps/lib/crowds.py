@@ -11,6 +11,8 @@ from lib.world import WAYS, Way, free_port
 IPV6 = Way("ipv6", True, True, "::1", "::1")
 DUAL_STACK = Way("dual_stack", True, True, "::", "127.0.0.1")
 OTHER_LOOPBACK = Way("127_0_0_2", True, True, "127.0.0.2", "127.0.0.2")
+WILDCARD = Way("wildcard", True, True, "0.0.0.0", "127.0.0.3")
+WILDCARD_IPV6 = Way("wildcard_ipv6", True, True, "::", "::1")
 DESCRIPTORS_BESIDE = 100
 
 
@@ -49,10 +51,34 @@ def echo(connections, messages, size=64, mode="level", seconds=60):
 for way in WAYS.values():
     add(f"{way.name}.epoll_1024", echo(1024, 20), way, limit_s=60)
     add(f"{way.name}.epoll_edge", echo(64, 200, 20_000, "edge"), way, limit_s=60)
-for way in (IPV6, DUAL_STACK, OTHER_LOOPBACK):
+for way in (IPV6, DUAL_STACK, OTHER_LOOPBACK, WILDCARD, WILDCARD_IPV6):
     add(f"{way.name}.epoll", echo(64, 100), way, limit_s=30)
 for name in ("pair", "tap_server"):
     add(f"{name}.epoll_10000", echo(10_000, 100, 64, "level", 150), WAYS[name], limit_s=180)
+
+
+def through_all_doors(w, doors):
+    """Clients of every kind at the same listener at the same time."""
+    server, port = start_echo(w)
+    clients = [
+        w.start(f"load-{target}-{accelerated}", [w.program("echo_load"), target, port, 50, 100, 64], accelerated, launcher=False)
+        for target, accelerated in doors
+    ]
+    for client in clients:
+        require("messages 5000 " in client.succeed(40), f"{client.name} printed {client.output()}")
+    require(server.running(), "the server ended")
+
+
+@test("pair.beside_kernel_clients", limit_s=60)
+def beside_kernel_clients(w):
+    through_all_doors(w, [("127.0.0.1", True), ("127.0.0.1", False), ("127.0.0.1", True)])
+    w.prove_accelerated(200)
+
+
+@test("tap_server.beside_all_others", way=WAYS["tap_server"], limit_s=60)
+def beside_all_others(w):
+    through_all_doors(w, [("127.0.0.1", True), ("127.0.0.1", False), (w.way.target, True), (w.way.target, False)])
+    w.prove_accelerated(250)
 
 
 @test("pair.connections_come_and_go", limit_s=90)
