@@ -1,1 +1,187 @@
-//! Towpath: slowpath.
+//! Everything of TCP but the packets of established in-order flows: handshake, teardown, timeouts, neighbours, routes.
+//!
+//! ```text
+//!  core --Exception, frame--> handle_exception --+                +--> Command, frame --> core
+//!  service --connect, listen, accept, ...------> |   SlowPath     |--> poll_event, poll_news --> service
+//!  clock --handle_timers at next_deadline------> +----------------+--> OPEN, FAILED, RESET in the application's slot
+//! ```
+//! Never reads a clock, opens a socket or starts a thread. Everything from the wire is hostile; what is not taken is
+//! counted by reason.
+#![forbid(unsafe_code)]
+
+mod active;
+mod config;
+mod counters;
+mod event;
+mod handshake;
+mod icmp;
+mod input;
+mod isn;
+mod limit;
+mod link;
+mod listeners;
+mod neighbours;
+mod output;
+mod passive;
+mod ports;
+mod regions;
+mod reset;
+mod routes;
+mod sockets;
+mod teardown;
+mod time_wait;
+mod timeouts;
+mod wheel;
+
+pub use config::Config;
+pub use counters::{Count, Counters};
+pub use event::{
+    AcceptError, Connect, ConnectError, Event, How, ListenError, Owner, PendingId, Release, errno,
+};
+pub use isn::Secret;
+pub use ports::EphemeralPorts;
+pub use routes::{OwnAddress, Route, Routes};
+pub use sockets::Socket;
+pub use teardown::{State, Step};
+pub use timeouts::Keepalive;
+pub use wheel::{TimerId, Wheel};
+
+use active::Opening;
+use base::Instant;
+use flow::{CommandSender, FlowId, FlowMut, Flows, Keeper, News};
+use limit::Limit;
+use listeners::Listeners;
+use neighbours::Neighbours;
+use output::Output;
+use regions::Regions;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use teardown::Connection;
+use time_wait::TimeWait;
+use timeouts::Timer;
+use wire::{FourTuple, MacAddr};
+
+/// The slow path of one service.
+#[derive(Debug)]
+pub struct SlowPath {
+    config: Config,
+    keeper: Keeper,
+    output: Output,
+    regions: Regions,
+    routes: Routes,
+    neighbours: Neighbours,
+    secret: Secret,
+    ports: EphemeralPorts,
+    time_wait: TimeWait,
+    listeners: Listeners,
+    openings: HashMap<u64, Opening>,
+    opening_of: HashMap<FourTuple, u64>,
+    next_opening: u64,
+    connections: HashMap<FlowId, Connection>,
+    /// Live flows; our end is `src`.
+    by_tuple: HashMap<FourTuple, FlowId>,
+    wheel: Wheel<Timer>,
+    events: VecDeque<Event>,
+    news: VecDeque<News>,
+    counters: Counters,
+    reset_limit: Limit,
+    challenge_limit: Limit,
+    /// The latest time any input gave.
+    now: Instant,
+    /// A core's command ring was full.
+    is_backed_up: bool,
+}
+
+impl SlowPath {
+    /// A slow path over `flows`, with the command rings of all cores in order.
+    #[must_use]
+    pub fn new(config: Config, flows: Arc<Flows>, cores: Vec<CommandSender>, now: Instant) -> Self {
+        let routes = Routes::new(config.addresses.clone(), config.gateway_v4, config.gateway_v6);
+        let regions = usize::from(flows.config().regions);
+        Self {
+            regions: Regions::new(regions),
+            routes,
+            neighbours: Neighbours::new(config.neighbours_max),
+            secret: Secret::new(config.secret),
+            ports: EphemeralPorts::new(config.ephemeral.clone()),
+            time_wait: TimeWait::new(config.time_wait_max, config.time_wait),
+            listeners: Listeners::default(),
+            openings: HashMap::new(),
+            opening_of: HashMap::new(),
+            next_opening: 0,
+            connections: HashMap::new(),
+            by_tuple: HashMap::new(),
+            wheel: Wheel::new(now, 1024),
+            events: VecDeque::new(),
+            news: VecDeque::new(),
+            counters: Counters::default(),
+            reset_limit: Limit::new(config.resets_per_second, now),
+            challenge_limit: Limit::new(config.challenges_per_second, now),
+            now,
+            is_backed_up: false,
+            keeper: Keeper::new(flows),
+            output: Output::new(cores),
+            config,
+        }
+    }
+
+    /// What happened. Call until `None` after every input.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// An application that sleeps and must be woken: write the eventfd of its context. Call until `None` after every input.
+    pub fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// True, once, when `core` sleeps and was sent commands: write its eventfd. Ask after every input.
+    #[must_use]
+    pub fn must_wake(&self, core: u8) -> bool {
+        self.output.must_wake(core)
+    }
+
+    /// What was done and refused so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The records, for reading statistics.
+    #[must_use]
+    pub fn flows(&self) -> &Arc<Flows> {
+        self.keeper.flows()
+    }
+
+    /// Our addresses and gateways.
+    #[must_use]
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Neighbours by address; without Ethernet address while unanswered.
+    pub fn neighbours(&self) -> impl Iterator<Item = (std::net::IpAddr, Option<MacAddr>)> + '_ {
+        self.neighbours.iter()
+    }
+
+    pub(crate) fn flow_config(&self) -> &flow::Config {
+        self.keeper.flows().config()
+    }
+
+    /// Works on a locked record of a flow that is known here.
+    pub(crate) fn with_flow<R>(&self, flow: FlowId, work: impl FnOnce(&mut FlowMut<'_>) -> R) -> R {
+        work(&mut self.keeper.lock(flow).parts())
+    }
+
+    /// Raises flags of the service's half of a slot and notes whom to wake.
+    pub(crate) fn raise(&mut self, region: u16, slot: u32, flags: u32) {
+        if let Some(parts) = self.region(region) {
+            self.news.extend(flow::raise(&parts, region, slot, flags));
+        }
+    }
+}
+
+/// The Ethernet address a frame came from. Frames that reach this were parsed.
+pub(crate) fn source_mac(frame: &[u8]) -> MacAddr {
+    frame.get(6..12).and_then(|bytes| bytes.first_chunk::<6>()).map_or(MacAddr::ZERO, |mac| MacAddr(*mac))
+}

@@ -1,0 +1,302 @@
+//! Active opens: SYN-SENT, and SYN-RECEIVED of a simultaneous open (RFC 9293 sections 3.10.7.3 and 3.5).
+
+use crate::event::{Connect, ConnectError, Event, Owner, errno};
+use crate::handshake::{Born, Negotiated, Segment, Via};
+use crate::timeouts::Timer;
+use crate::wheel::TimerId;
+use crate::{Count, SlowPath};
+use base::{Instant, SeqNumber};
+use congestion::Algorithm;
+use flow::Command;
+use shm::half_flags;
+use std::net::IpAddr;
+use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
+
+/// An active open under way.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) token: u64,
+    /// Our end is `src`.
+    pub(crate) tuple: FourTuple,
+    pub(crate) owner: Owner,
+    pub(crate) iss: SeqNumber,
+    pub(crate) next_hop: IpAddr,
+    algorithm: Option<Algorithm>,
+    sent_at: Instant,
+    tries: u8,
+    timer: Option<TimerId>,
+    /// The peer's SYN, in a simultaneous open: we are in SYN-RECEIVED.
+    pub(crate) crossed: Option<Crossed>,
+    /// What ICMP said, to be told should nothing better come.
+    pub(crate) soft_error: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crossed {
+    irs: SeqNumber,
+    negotiated: Negotiated,
+    snd_wnd: u32,
+}
+
+impl SlowPath {
+    /// Begins an active open. Returns our end; the outcome comes as an event and as OPEN or FAILED in the slot.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: nothing was begun.
+    pub fn connect(&mut self, now: Instant, what: &Connect) -> Result<Endpoint, ConnectError> {
+        let tuple = self.choose_tuple(what)?;
+        let is_slot = self.region(what.owner.region).is_some_and(|r| r.halves(what.owner.slot).is_some());
+        if !is_slot || usize::from(what.owner.core) >= self.output.cores() {
+            return Err(ConnectError::Malformed);
+        }
+        if self.openings.len() >= self.config.connecting_max {
+            return Err(ConnectError::TooMany);
+        }
+        let next_hop = self.routes.lookup(tuple.dst.addr).ok_or(ConnectError::NoRoute)?.next_hop;
+        let mut iss = self.secret.isn(now, &tuple);
+        if let Some(remains) = self.time_wait.reuse_for_connect(&tuple) {
+            self.counters.add(Count::TimeWaitReuses);
+            iss = iss.later_of(remains.snd_nxt.plus(0x1_0002));
+        }
+        let opening = Opening {
+            token: what.token,
+            tuple,
+            owner: what.owner,
+            iss,
+            next_hop,
+            algorithm: what.algorithm,
+            sent_at: now,
+            tries: 0,
+            timer: None,
+            crossed: None,
+            soft_error: None,
+        };
+        let id = self.next_opening;
+        self.next_opening += 1;
+        self.openings.insert(id, opening);
+        self.opening_of.insert(tuple, id);
+        self.counters.add(Count::ActiveOpens);
+        self.send_syn(now, id);
+        Ok(tuple.src)
+    }
+
+    /// Gives an active open up without a word to the peer or the application. True when there was one.
+    pub fn cancel_connect(&mut self, token: u64) -> bool {
+        let found = self.openings.iter().find(|(_, opening)| opening.token == token).map(|(&id, _)| id);
+        found.and_then(|id| self.take_opening(id)).is_some()
+    }
+
+    fn choose_tuple(&mut self, what: &Connect) -> Result<FourTuple, ConnectError> {
+        let remote = what.remote;
+        if remote.port == 0 {
+            return Err(ConnectError::Malformed);
+        }
+        if self.routes.owns(remote.addr) {
+            return Err(ConnectError::Ourselves);
+        }
+        let route = self.routes.lookup(remote.addr).ok_or(ConnectError::NoRoute)?;
+        let addr = what.local.map(|local| local.addr).filter(|addr| !addr.is_unspecified());
+        let addr = addr.unwrap_or(route.source);
+        if !self.routes.owns(addr) || addr.is_ipv4() != remote.addr.is_ipv4() {
+            return Err(ConnectError::NotOurs);
+        }
+        let mut tuple = FourTuple::new(Endpoint::new(addr, what.local.map_or(0, |l| l.port)), remote);
+        if tuple.src.port != 0 {
+            let is_reusable = !self.is_taken(&tuple);
+            return if is_reusable { Ok(tuple) } else { Err(ConnectError::InUse) };
+        }
+        // The generator is lent out while it asks about the tables beside it.
+        let mut ports = std::mem::replace(&mut self.ports, crate::EphemeralPorts::new(1..=1));
+        let picked = ports.pick(&self.secret, &tuple, |port| {
+            let candidate = FourTuple { src: Endpoint::new(addr, port), ..tuple };
+            !self.is_taken(&candidate)
+                && !self.time_wait.contains(&candidate)
+                && self.listeners.find(&candidate.src).is_none()
+        });
+        self.ports = ports;
+        tuple.src.port = picked.ok_or(ConnectError::NoPort)?;
+        Ok(tuple)
+    }
+
+    /// True when a connection in any state but TIME-WAIT uses the tuple.
+    fn is_taken(&self, tuple: &FourTuple) -> bool {
+        self.by_tuple.contains_key(tuple)
+            || self.opening_of.contains_key(tuple)
+            || self.listeners.id_of(tuple).is_some()
+    }
+
+    /// SYN, or SYN-ACK once the peer's SYN has crossed ours; and the timer for the next.
+    fn send_syn(&mut self, now: Instant, id: u64) {
+        let Some(opening) = self.openings.get(&id) else { return };
+        let (tuple, core, iss) = (opening.tuple, opening.owner.core, opening.iss);
+        let timeout = self.config.syn_timeout.times(1 << opening.tries.min(16));
+        let ecn = if self.flow_config().ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
+        let (ack, flags, options) = match opening.crossed {
+            None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple)),
+            Some(Crossed { irs, negotiated, .. }) => {
+                let flags = TcpFlags::SYN.with(TcpFlags::ACK);
+                (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &negotiated))
+            }
+        };
+        let segment = Segment { tuple, seq: iss, ack, flags, window: self.syn_window(), options };
+        self.send_segment(now, core, &segment, Via::Route);
+        let timer = self.wheel.set(now.plus(timeout), Timer::Opening(id));
+        if let Some(opening) = self.openings.get_mut(&id) {
+            opening.timer = Some(timer);
+        }
+    }
+
+    pub(crate) fn on_opening_timer(&mut self, now: Instant, id: u64) {
+        let Some(opening) = self.openings.get_mut(&id) else { return };
+        opening.timer = None;
+        if opening.tries >= self.config.syn_retries {
+            let errno = opening.soft_error.unwrap_or(errno::ETIMEDOUT);
+            return self.fail_opening(id, errno);
+        }
+        opening.tries += 1;
+        self.counters.add(Count::SynRetransmits);
+        self.send_syn(now, id);
+    }
+
+    /// A segment for a connection in SYN-SENT or SYN-RECEIVED.
+    pub(crate) fn on_opening_segment(
+        &mut self,
+        now: Instant,
+        core: u8,
+        id: u64,
+        packet: &TcpPacket,
+        frame: &[u8],
+    ) {
+        let Some(opening) = self.openings.get(&id) else { return };
+        let (header, iss) = (&packet.header, opening.iss);
+        let flags = header.flags;
+        let is_good_ack = flags.contains(TcpFlags::ACK) && header.ack == iss.plus(1);
+        if let Some(crossed) = opening.crossed {
+            return self.on_crossed_segment(now, core, id, crossed, packet, frame);
+        }
+        // "If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless the RST bit is set)".
+        if flags.contains(TcpFlags::ACK) && !is_good_ack {
+            self.counters.add(Count::UnacceptableSegment);
+            return self.answer_with_reset(now, core, packet, frame);
+        }
+        if flags.contains(TcpFlags::RST) {
+            // "If the ACK was acceptable, signal to the user 'error: connection reset'"; else drop (RFC 5961 section 3.2).
+            if is_good_ack {
+                self.counters.add(Count::ResetsTaken);
+                self.fail_opening(id, errno::ECONNREFUSED);
+            } else {
+                self.counters.add(Count::UnacceptableReset);
+            }
+            return;
+        }
+        if !flags.contains(TcpFlags::SYN) {
+            self.counters.add(Count::UnacceptableSegment);
+            return;
+        }
+        let negotiated = self.negotiate(packet);
+        let crossed = Crossed { irs: header.seq, negotiated, snd_wnd: u32::from(header.window) };
+        if is_good_ack {
+            self.opened(now, id, crossed, frame);
+            return;
+        }
+        // "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment".
+        if let Some(opening) = self.openings.get_mut(&id) {
+            opening.crossed = Some(crossed);
+            if let Some(timer) = opening.timer.take() {
+                self.wheel.cancel(timer);
+            }
+        }
+        self.send_syn(now, id);
+    }
+
+    /// SYN-RECEIVED after a simultaneous open.
+    fn on_crossed_segment(
+        &mut self,
+        now: Instant,
+        core: u8,
+        id: u64,
+        crossed: Crossed,
+        packet: &TcpPacket,
+        frame: &[u8],
+    ) {
+        let Some(opening) = self.openings.get(&id) else { return };
+        let (header, iss) = (&packet.header, opening.iss);
+        if header.flags.contains(TcpFlags::RST) {
+            if header.seq == crossed.irs.plus(1) {
+                self.counters.add(Count::ResetsTaken);
+                self.fail_opening(id, errno::ECONNREFUSED);
+            } else {
+                self.counters.add(Count::UnacceptableReset);
+            }
+            return;
+        }
+        let is_good_ack = header.flags.contains(TcpFlags::ACK) && header.ack == iss.plus(1);
+        if !is_good_ack {
+            self.counters.add(Count::UnacceptableSegment);
+            if header.flags.contains(TcpFlags::ACK) {
+                self.answer_with_reset(now, core, packet, frame);
+            }
+            return;
+        }
+        // The peer's SYN-ACK repeats its SYN; anything else must come right behind it.
+        let is_syn = header.flags.contains(TcpFlags::SYN) && header.seq == crossed.irs;
+        let window = u32::from(header.window) << if is_syn { 0 } else { crossed.negotiated.shifts.0 };
+        let is_data = !packet.payload.is_empty() && !is_syn;
+        let owner = self.opened(now, id, Crossed { snd_wnd: window, ..crossed }, frame);
+        if let Some(owner) = owner.filter(|_| is_data) {
+            self.return_frame(owner.core, frame);
+        }
+    }
+
+    /// The handshake is over: ESTABLISHED.
+    fn opened(&mut self, now: Instant, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
+        let opening = self.take_opening(id)?;
+        let rtt = (opening.tries == 0).then(|| now.since(opening.sent_at));
+        let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
+        let born = Born {
+            tuple: opening.tuple,
+            owner: opening.owner,
+            snd_nxt: opening.iss.plus(1),
+            rcv_nxt: peer.irs.plus(1),
+            snd_wnd: peer.snd_wnd,
+            negotiated: peer.negotiated,
+            rtt,
+            mac,
+            algorithm: opening.algorithm,
+        };
+        let Owner { region, slot, core } = opening.owner;
+        match self.give_birth(now, &born) {
+            Ok(flow) => {
+                self.output.command(core, Command::Ack { flow });
+                self.events.push_back(Event::Established { token: opening.token, flow });
+                Some(opening.owner)
+            }
+            Err(_) => {
+                self.send_reset(now, core, opening.tuple, opening.iss.plus(1), Some(peer.irs.plus(1)));
+                self.report_failure(opening.token, region, slot, errno::ENOBUFS);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn fail_opening(&mut self, id: u64, errno: u16) {
+        if let Some(opening) = self.take_opening(id) {
+            self.report_failure(opening.token, opening.owner.region, opening.owner.slot, errno);
+        }
+    }
+
+    fn report_failure(&mut self, token: u64, region: u16, slot: u32, errno: u16) {
+        self.counters.add(Count::FailedOpens);
+        self.raise(region, slot, half_flags::FAILED | u32::from(errno) << half_flags::ERRNO_SHIFT);
+        self.events.push_back(Event::ConnectFailed { token, errno });
+    }
+
+    pub(crate) fn take_opening(&mut self, id: u64) -> Option<Opening> {
+        let opening = self.openings.remove(&id)?;
+        self.opening_of.remove(&opening.tuple);
+        if let Some(timer) = opening.timer {
+            self.wheel.cancel(timer);
+        }
+        Some(opening)
+    }
+}

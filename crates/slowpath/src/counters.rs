@@ -1,0 +1,148 @@
+//! What the slow path did and refused, by name.
+
+use wire::DropReason;
+
+/// Declares the counters once: the variant and its name in metrics.
+macro_rules! counts {
+    ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Something the slow path counts.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(usize)]
+        pub enum Count {
+            $($(#[doc = $text])+ $variant,)+
+        }
+
+        impl Count {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name in metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+counts! {
+    /// SYN sent for an active open, the first time.
+    ActiveOpens = "active_opens",
+    /// A passive open completed its handshake.
+    PassiveOpens = "passive_opens",
+    /// SYN sent again.
+    SynRetransmits = "syn_retransmits",
+    /// SYN-ACK sent again.
+    SynAckRetransmits = "syn_ack_retransmits",
+    /// An active open that failed.
+    FailedOpens = "failed_opens",
+    /// RST sent.
+    ResetsSent = "resets_sent",
+    /// RST that ended a connection.
+    ResetsTaken = "resets_taken",
+    /// Challenge acknowledgement sent (RFC 5961).
+    Challenges = "challenges",
+    /// Retransmission timeout of a flow.
+    Timeouts = "timeouts",
+    /// Window probe sent.
+    WindowProbes = "window_probes",
+    /// Keepalive probe sent.
+    KeepaliveProbes = "keepalive_probes",
+    /// Connection given up after too many timeouts.
+    GivenUp = "given_up",
+    /// Connection entered TIME-WAIT.
+    TimeWaits = "time_waits",
+    /// Connection reused out of TIME-WAIT (RFC 6191).
+    TimeWaitReuses = "time_wait_reuses",
+    /// ICMP echo answered.
+    Echoes = "echoes",
+    /// ARP request or neighbour solicitation sent.
+    NeighbourAsks = "neighbour_asks",
+    /// Segment size lowered after ICMP "too big".
+    PathMtuLowered = "path_mtu_lowered",
+    /// Frame handed back to a core, whose flow had been set up meanwhile.
+    Returned = "returned",
+    /// Dropped: segment for a port that nobody listens on (answered with RST unless limited).
+    NoListener = "no_listener",
+    /// Dropped: RST would have exceeded the limit.
+    ResetLimited = "reset_limited",
+    /// Dropped: challenge would have exceeded the limit.
+    ChallengeLimited = "challenge_limited",
+    /// Dropped: SYN or final ACK while the accept queue was full.
+    AcceptQueueFull = "accept_queue_full",
+    /// Dropped: the oldest half-open connection, for a newer one.
+    HalfOpenEvicted = "half_open_evicted",
+    /// Dropped: SYN, no room for a half-open connection.
+    HalfOpenFull = "half_open_full",
+    /// Dropped: half-open connection whose SYN-ACK was never acknowledged.
+    HalfOpenExpired = "half_open_expired",
+    /// Dropped: segment that its connection's handshake cannot take.
+    UnacceptableSegment = "unacceptable_segment",
+    /// Dropped: RST whose sequence number is not the expected one.
+    UnacceptableReset = "unacceptable_reset",
+    /// Dropped: data that came before its connection was accepted, more than is kept.
+    EarlyData = "early_data",
+    /// Dropped: the oldest connection in TIME-WAIT, for a newer one.
+    TimeWaitCrowded = "time_wait_crowded",
+    /// Dropped: RST or old segment in TIME-WAIT.
+    TimeWaitIgnored = "time_wait_ignored",
+    /// Dropped: frame waiting for a neighbour that did not answer, or too many of them.
+    NeighbourUnresolved = "neighbour_unresolved",
+    /// Dropped: reply of a neighbour that was not asked, or that changes too often.
+    NeighbourUnasked = "neighbour_unasked",
+    /// Dropped: frame to send without a route.
+    NoRoute = "no_route",
+    /// Dropped: ICMP error that quotes no segment in flight.
+    StrayIcmp = "stray_icmp",
+    /// Dropped: ICMP that concerns nobody.
+    OtherIcmp = "other_icmp",
+    /// Dropped: frame to send, a core did not take it for too long.
+    CoreBusy = "core_busy",
+}
+
+/// All counters.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    counts: [u64; Count::ALL.len()],
+    drops: [u64; DropReason::COUNT],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { counts: [0; Count::ALL.len()], drops: [0; DropReason::COUNT] }
+    }
+}
+
+impl Counters {
+    /// How often `count` happened.
+    #[must_use]
+    pub fn of(&self, count: Count) -> u64 {
+        self.counts[count as usize]
+    }
+
+    /// Frames dropped for `reason`.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason.index()]
+    }
+
+    /// Every counter with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counts = Count::ALL.iter().map(|&count| (count.name(), self.of(count)));
+        counts.chain(DropReason::ALL.iter().map(|&reason| (reason.name(), self.dropped(reason))))
+    }
+
+    pub(crate) fn add(&mut self, count: Count) {
+        self.counts[count as usize] += 1;
+    }
+
+    pub(crate) fn add_many(&mut self, count: Count, n: usize) {
+        self.counts[count as usize] += n as u64;
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.drops[reason.index()] += 1;
+    }
+}

@@ -1,0 +1,241 @@
+//! What active and passive opens share: what both ends agree on, the segments of a handshake, and the birth of a flow.
+
+use crate::event::Owner;
+use crate::neighbours::Way;
+use crate::teardown::{Connection, State};
+use crate::{Count, SlowPath};
+use base::{Duration, Instant, SeqNumber};
+use congestion::{Algorithm, Window};
+use flow::{Command, FlowId, Install, InstallError, state};
+use shm::half_flags;
+use std::net::IpAddr;
+use wire::{
+    FourTuple, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TcpPacket, Timestamps, TxChecksum,
+    emit_tcp,
+};
+
+/// Room for any control segment: Ethernet with tag, IPv6, TCP with all its options.
+pub(crate) const SEGMENT_MAX: usize = 18 + 40 + 60;
+/// What a peer that names no MSS takes (RFC 9293 MUST-15: 536 for IPv4, 1220 for IPv6).
+const MSS_DEFAULT_V4: u16 = 536;
+const MSS_DEFAULT_V6: u16 = 1220;
+/// A peer that asks for less makes us send headers only: Linux's `TCP_MIN_MSS`.
+const MSS_MIN: u16 = 88;
+/// The timestamps option with its padding.
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// What both ends agreed on with their SYNs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Negotiated {
+    /// Payload bytes of a full segment.
+    pub(crate) mss: u16,
+    /// `state::{TIMESTAMPS, SACK, ECN}`.
+    pub(crate) features: u32,
+    /// Both sent a window scale.
+    pub(crate) is_scaled: bool,
+    /// The peer's shift and ours; 0 when not agreed.
+    pub(crate) shifts: (u8, u8),
+    /// The peer's timestamp.
+    pub(crate) ts_recent: u32,
+}
+
+/// A connection whose handshake is over.
+#[derive(Debug)]
+pub(crate) struct Born {
+    pub(crate) tuple: FourTuple,
+    pub(crate) owner: Owner,
+    pub(crate) snd_nxt: SeqNumber,
+    pub(crate) rcv_nxt: SeqNumber,
+    pub(crate) snd_wnd: u32,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) rtt: Option<Duration>,
+    pub(crate) mac: MacAddr,
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+/// How a frame gets to its next hop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Via {
+    /// By the route to its destination; it waits for the neighbour's answer if need be.
+    Route,
+    /// As an answer to a frame from this Ethernet address, unless the neighbour is known: a flood of packets with false sources
+    /// asks for nobody.
+    Reply(MacAddr),
+}
+
+/// One control segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    /// Our end is `src`.
+    pub(crate) tuple: FourTuple,
+    pub(crate) seq: SeqNumber,
+    pub(crate) ack: SeqNumber,
+    pub(crate) flags: TcpFlags,
+    pub(crate) window: u16,
+    pub(crate) options: TcpOptions,
+}
+
+impl SlowPath {
+    /// What we take in one segment from this peer's family.
+    pub(crate) fn own_mss(&self, peer: IpAddr) -> u16 {
+        self.config.mtu.saturating_sub(if peer.is_ipv4() { 40 } else { 60 }).max(MSS_MIN)
+    }
+
+    /// The window of our SYN, never scaled.
+    pub(crate) fn syn_window(&self) -> u16 {
+        let flow = self.flow_config();
+        flow.receive_buffer_initial.min(flow.receive_buffer_max).min(0xFFFF) as u16
+    }
+
+    /// Options of our first SYN.
+    pub(crate) fn syn_options(&self, now: Instant, tuple: &FourTuple) -> TcpOptions {
+        let flow = self.flow_config();
+        TcpOptions {
+            mss: Some(self.own_mss(tuple.dst.addr)),
+            window_scale: flow.window_scaling.then(|| flow.window_shift()),
+            sack_permitted: flow.sack,
+            timestamps: flow.timestamps.then(|| self.timestamps(now, tuple, 0)),
+            ..TcpOptions::NONE
+        }
+    }
+
+    /// Options of our answer to a SYN: only what the peer offered (RFC 7323 sections 2.2 and 3.2).
+    pub(crate) fn syn_ack_options(&self, now: Instant, tuple: &FourTuple, agreed: &Negotiated) -> TcpOptions {
+        let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
+        TcpOptions {
+            mss: Some(self.own_mss(tuple.dst.addr)),
+            window_scale: agreed.is_scaled.then_some(agreed.shifts.1),
+            sack_permitted: agreed.features & state::SACK != 0,
+            timestamps: has_timestamps.then(|| self.timestamps(now, tuple, agreed.ts_recent)),
+            ..TcpOptions::NONE
+        }
+    }
+
+    /// Our clock to this peer, in milliseconds as `flow::Cold::timestamp`.
+    pub(crate) fn timestamps(&self, now: Instant, tuple: &FourTuple, echo: u32) -> Timestamps {
+        let value = (now.as_ms() as u32).wrapping_add(self.secret.timestamp_offset(tuple));
+        Timestamps { value, echo }
+    }
+
+    /// What we agree on with a peer whose SYN or SYN-ACK this is.
+    pub(crate) fn negotiate(&self, packet: &TcpPacket) -> Negotiated {
+        let (flow, options, flags) = (self.flow_config(), &packet.options, packet.header.flags);
+        let mut features = 0;
+        if flow.timestamps && options.timestamps.is_some() {
+            features |= state::TIMESTAMPS;
+        }
+        if flow.sack && options.sack_permitted {
+            features |= state::SACK;
+        }
+        // RFC 3168 section 6.1.1: a SYN asks with ECE and CWR, a SYN-ACK agrees with ECE alone.
+        let wants_ecn = flags.contains(TcpFlags::ECE)
+            && flags.contains(TcpFlags::CWR) != flags.contains(TcpFlags::ACK)
+            && !flags.contains(TcpFlags::AE);
+        if flow.ecn && wants_ecn {
+            features |= state::ECN;
+        }
+        let shift = options.window_scale.filter(|_| flow.window_scaling);
+        let default = if packet.ip.src.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
+        let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(self.own_mss(packet.ip.src));
+        let has_timestamps = features & state::TIMESTAMPS != 0;
+        Negotiated {
+            mss: mss - if has_timestamps { TIMESTAMPS_LEN } else { 0 },
+            features,
+            is_scaled: shift.is_some(),
+            shifts: shift.map_or((0, 0), |peer| (peer, flow.window_shift())),
+            ts_recent: options.timestamps.map_or(0, |t| t.value),
+        }
+    }
+
+    /// Sends a segment without data. False when it is lost here.
+    pub(crate) fn send_segment(&mut self, now: Instant, core: u8, segment: &Segment, via: Via) -> bool {
+        let mut buffer = [0; SEGMENT_MAX];
+        let s = segment;
+        let (src_port, dst_port) = (s.tuple.src.port, s.tuple.dst.port);
+        let Segment { seq, ack, flags, window, .. } = *s;
+        let header = TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent: 0 };
+        let parameters = IpParameters::new(self.config.mac, MacAddr::ZERO);
+        let written = emit_tcp(&parameters, &s.tuple, &header, &s.options, 0, TxChecksum::Full, &mut buffer);
+        let Ok(len) = written else { return false };
+        self.send_ip(now, core, s.tuple.dst.addr, &mut buffer[..len], via)
+    }
+
+    /// Sends a frame that is complete but for its destination's Ethernet address, which is its first six bytes.
+    pub(crate) fn send_ip(
+        &mut self,
+        now: Instant,
+        core: u8,
+        dst: IpAddr,
+        frame: &mut [u8],
+        via: Via,
+    ) -> bool {
+        let Some(route) = self.routes.lookup(dst) else {
+            self.counters.add(Count::NoRoute);
+            return false;
+        };
+        let mac = match via {
+            Via::Reply(mac) => self.neighbours.known(route.next_hop).unwrap_or(mac),
+            Via::Route => match self.neighbours.way(now, route.next_hop, core, frame) {
+                Way::Known(mac) => mac,
+                Way::Stale(mac) => {
+                    self.ask_neighbour(now, core, route.next_hop, Some(mac));
+                    mac
+                }
+                Way::Ask => {
+                    self.ask_neighbour(now, core, route.next_hop, None);
+                    return true;
+                }
+                Way::Waits => return true,
+                Way::Lost => {
+                    self.counters.add(Count::NeighbourUnresolved);
+                    return false;
+                }
+            },
+        };
+        frame[..6].copy_from_slice(&mac.0);
+        self.send_frame(core, frame)
+    }
+
+    /// Sends a complete frame.
+    pub(crate) fn send_frame(&mut self, core: u8, frame: &[u8]) -> bool {
+        let is_taken = self.output.send(core, frame);
+        if !is_taken {
+            self.counters.add(Count::CoreBusy);
+        }
+        is_taken
+    }
+
+    /// Hands a connection to the fast path and tells its application.
+    pub(crate) fn give_birth(&mut self, now: Instant, born: &Born) -> Result<FlowId, InstallError> {
+        let Born { tuple, owner, negotiated, .. } = *born;
+        let region = self.region(owner.region).ok_or(InstallError::Malformed)?;
+        let algorithm = born.algorithm.unwrap_or(self.config.algorithm);
+        let install = Install {
+            tuple,
+            peer_mac: born.mac,
+            core: owner.core,
+            region: owner.region,
+            slot: owner.slot,
+            snd_nxt: born.snd_nxt,
+            rcv_nxt: born.rcv_nxt,
+            rcv_wnd: self.syn_window(),
+            snd_wnd: born.snd_wnd,
+            mss: negotiated.mss,
+            shifts: negotiated.shifts,
+            features: negotiated.features,
+            ts_recent: negotiated.ts_recent,
+            ts_offset: self.secret.timestamp_offset(&tuple),
+            rtt: born.rtt,
+            window: Window::new(algorithm, negotiated.mss, now),
+            pace_rate: 0,
+        };
+        let flow = self.keeper.install(now, &install, &region)?;
+        let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
+        self.connections.insert(flow, Connection::new(tuple, owner, next_hop, State::Established));
+        self.by_tuple.insert(tuple, flow);
+        self.raise(owner.region, owner.slot, half_flags::OPEN);
+        // The application may have written, or let go, already.
+        self.output.command(owner.core, Command::Transmit { flow });
+        Ok(flow)
+    }
+}

@@ -1,0 +1,223 @@
+//! ICMP: echo is answered; errors are believed only when they quote a segment in flight (RFC 5927).
+
+use crate::event::errno;
+use crate::handshake::Via;
+use crate::{Count, SlowPath, source_mac};
+use base::Instant;
+use flow::{Command, FlowId, state};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::{
+    Icmpv4Message, Icmpv6Message, IpPacket, IpParameters, IpProtocol, MacAddr, QuotedFlow, code, emit_ip,
+};
+
+/// The largest echo answered whole; a core copies no more of a frame.
+const ECHO_MAX: usize = flow::FRAME_COPY_MAX;
+/// RFC 791: every link takes 68 bytes; Linux believes no path below 552 (its `min_pmtu`).
+const PATH_MTU_MIN_V4: u32 = 552;
+/// RFC 8200 section 5.
+const PATH_MTU_MIN_V6: u32 = 1280;
+
+/// What an ICMP error says about a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    /// Tell a socket that is connecting; a connection goes on.
+    Unreachable(u16),
+    /// The path takes packets of this many bytes only.
+    TooBig(u32),
+}
+
+impl SlowPath {
+    pub(crate) fn on_icmpv4(&mut self, now: Instant, core: u8, ip: &IpPacket, frame: &[u8]) {
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip.src, ip.dst) else { return };
+        let Ok(message) = Icmpv4Message::parse(ip.payload.of(frame)) else { return };
+        let (fault, quoted) = match message {
+            Icmpv4Message::EchoRequest { id, seq, payload } => {
+                let reply = Icmpv4Message::EchoReply { id, seq, payload };
+                return self.echo_v4(now, core, (dst, src), &reply, source_mac(frame));
+            }
+            Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, quoted } => {
+                (fault_v4(code, next_hop_mtu), quoted)
+            }
+            Icmpv4Message::TimeExceeded { quoted, .. } => {
+                (Some(Fault::Unreachable(errno::EHOSTUNREACH)), quoted)
+            }
+            Icmpv4Message::EchoReply { .. } | Icmpv4Message::Other { .. } => (None, &[][..]),
+        };
+        let Some(fault) = fault else { return self.counters.add(Count::OtherIcmp) };
+        match QuotedFlow::parse_v4(quoted) {
+            Ok(quoted) => self.on_icmp_error(now, &quoted, fault),
+            Err(_) => self.counters.add(Count::StrayIcmp),
+        }
+    }
+
+    pub(crate) fn on_icmpv6(&mut self, now: Instant, core: u8, ip: &IpPacket, frame: &[u8]) {
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return };
+        let Ok(message) = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)) else { return };
+        let (fault, quoted) = match message {
+            Icmpv6Message::EchoRequest { id, seq, payload } => {
+                let reply = Icmpv6Message::EchoReply { id, seq, payload };
+                return self.echo_v6(now, core, (dst, src), &reply, source_mac(frame));
+            }
+            Icmpv6Message::NeighborSolicitation { target, source_link } => {
+                return self.on_solicitation(now, core, src, target, source_link);
+            }
+            Icmpv6Message::NeighborAdvertisement { target, target_link, .. } => {
+                return self.on_advertisement(now, target, target_link);
+            }
+            Icmpv6Message::PacketTooBig { mtu, quoted } => (Some(Fault::TooBig(mtu)), quoted),
+            // RFC 4443 section 3.1: 0 no route, 1 prohibited, 3 address, 4 port unreachable.
+            Icmpv6Message::DestinationUnreachable { code, quoted } => {
+                let errno = match code {
+                    0 => errno::ENETUNREACH,
+                    4 => errno::ECONNREFUSED,
+                    _ => errno::EHOSTUNREACH,
+                };
+                (Some(Fault::Unreachable(errno)), quoted)
+            }
+            Icmpv6Message::TimeExceeded { quoted, .. } => {
+                (Some(Fault::Unreachable(errno::EHOSTUNREACH)), quoted)
+            }
+            Icmpv6Message::EchoReply { .. } | Icmpv6Message::Other { .. } => (None, &[][..]),
+        };
+        let Some(fault) = fault else { return self.counters.add(Count::OtherIcmp) };
+        match QuotedFlow::parse_v6(quoted) {
+            Ok(quoted) => self.on_icmp_error(now, &quoted, fault),
+            Err(_) => self.counters.add(Count::StrayIcmp),
+        }
+    }
+
+    /// Linux reports any of these to a socket in SYN-SENT, and RFC 5461 tells why; to an established connection they are
+    /// "soft" (RFC 5461 section 2, RFC 1122 section 4.2.3.9).
+    fn on_icmp_error(&mut self, now: Instant, quoted: &QuotedFlow, fault: Fault) {
+        if let Some(&id) = self.opening_of.get(&quoted.tuple) {
+            let Some(opening) = self.openings.get_mut(&id).filter(|o| o.iss == quoted.seq) else {
+                return self.counters.add(Count::StrayIcmp);
+            };
+            if let Fault::Unreachable(errno) = fault {
+                if opening.crossed.is_some() {
+                    opening.soft_error = Some(errno);
+                } else {
+                    self.fail_opening(id, errno);
+                }
+            }
+            return;
+        }
+        let Some(&flow) = self.by_tuple.get(&quoted.tuple) else {
+            return self.counters.add(Count::StrayIcmp);
+        };
+        match fault {
+            Fault::Unreachable(errno) => {
+                let is_ours = self.with_flow(flow, |parts| {
+                    let in_flight = parts.tx.snd_max.since(parts.tx.snd_una);
+                    let is_ours = quoted.seq.is_within(parts.tx.snd_una, in_flight);
+                    if is_ours {
+                        parts.cold.soft_error = errno;
+                    }
+                    is_ours
+                });
+                if !is_ours {
+                    self.counters.add(Count::StrayIcmp);
+                }
+            }
+            Fault::TooBig(mtu) => self.lower_mss(now, flow, quoted, mtu),
+        }
+    }
+
+    /// RFC 1191 and RFC 8201: smaller segments, and what was too big at once again.
+    fn lower_mss(&mut self, now: Instant, flow: FlowId, quoted: &QuotedFlow, mtu: u32) {
+        let is_v4 = quoted.tuple.src.addr.is_ipv4();
+        let (floor, headers) = if is_v4 { (PATH_MTU_MIN_V4, 40) } else { (PATH_MTU_MIN_V6, 60) };
+        let is_lowered = self.with_flow(flow, |parts| {
+            let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
+            let options = if rx.has(state::TIMESTAMPS) { 12 } else { 0 };
+            let mss = (mtu.max(floor).min(0xFFFF) - headers - options) as u16;
+            let in_flight = tx.snd_max.since(tx.snd_una);
+            let is_lower = mss < tx.mss && quoted.seq.is_within(tx.snd_una, in_flight);
+            if is_lower {
+                tx.mss = mss;
+                cold.window.set_mss(mss);
+                // RFC 8201 section 5.4: the loss says nothing of congestion, so the window stays.
+                tx.rewind();
+                rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
+                cold.progress_at = now;
+            }
+            is_lower
+        });
+        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
+        if is_lowered {
+            self.counters.add(Count::PathMtuLowered);
+            self.output.command(core, Command::Transmit { flow });
+        } else {
+            self.counters.add(Count::StrayIcmp);
+        }
+    }
+
+    fn echo_v4(
+        &mut self,
+        now: Instant,
+        core: u8,
+        (src, dst): (Ipv4Addr, Ipv4Addr),
+        reply: &Icmpv4Message<'_>,
+        mac: MacAddr,
+    ) {
+        let mut buffer = [0; ECHO_MAX];
+        let parameters = IpParameters::new(self.config.mac, MacAddr::ZERO);
+        let len = reply.encoded_len();
+        let start = emit_ip(&parameters, src.into(), dst.into(), IpProtocol::ICMP, len, &mut buffer);
+        let Ok(start) = start else { return };
+        let Ok(len) = reply.emit(&mut buffer[start..]) else { return };
+        if self.send_ip(now, core, dst.into(), &mut buffer[..start + len], Via::Reply(mac)) {
+            self.counters.add(Count::Echoes);
+        }
+    }
+
+    fn echo_v6(
+        &mut self,
+        now: Instant,
+        core: u8,
+        ends: (Ipv6Addr, Ipv6Addr),
+        reply: &Icmpv6Message<'_>,
+        mac: MacAddr,
+    ) {
+        if self.send_icmpv6(now, core, ends, reply, mac) {
+            self.counters.add(Count::Echoes);
+        }
+    }
+
+    /// Sends an ICMPv6 message to where a frame came from. Neighbour discovery needs hop limit 255.
+    pub(crate) fn send_icmpv6(
+        &mut self,
+        now: Instant,
+        core: u8,
+        (src, dst): (Ipv6Addr, Ipv6Addr),
+        message: &Icmpv6Message<'_>,
+        mac: MacAddr,
+    ) -> bool {
+        let mut buffer = [0; ECHO_MAX];
+        let is_neighbour = message.is_neighbor_discovery();
+        let hop_limit = if is_neighbour { 255 } else { 64 };
+        let parameters = IpParameters { hop_limit, ..IpParameters::new(self.config.mac, mac) };
+        let len = message.encoded_len();
+        let start = emit_ip(&parameters, src.into(), dst.into(), IpProtocol::ICMPV6, len, &mut buffer);
+        let Ok(start) = start else { return false };
+        let Ok(len) = message.emit(&src, &dst, &mut buffer[start..]) else { return false };
+        let frame = &mut buffer[..start + len];
+        if is_neighbour {
+            self.send_frame(core, frame)
+        } else {
+            self.send_ip(now, core, dst.into(), frame, Via::Reply(mac))
+        }
+    }
+}
+
+/// Linux's `icmp_err_convert`.
+fn fault_v4(code: u8, next_hop_mtu: u16) -> Option<Fault> {
+    Some(match code {
+        code::FRAGMENTATION_NEEDED => Fault::TooBig(u32::from(next_hop_mtu)),
+        code::NETWORK_UNREACHABLE | 6 | 9 | 11 => Fault::Unreachable(errno::ENETUNREACH),
+        code::PROTOCOL_UNREACHABLE => Fault::Unreachable(errno::ENOPROTOOPT),
+        code::PORT_UNREACHABLE => Fault::Unreachable(errno::ECONNREFUSED),
+        0..=15 => Fault::Unreachable(errno::EHOSTUNREACH),
+        _ => return None,
+    })
+}

@@ -1,0 +1,102 @@
+//! Commands and frames to the cores. Nothing is lost when a ring is full: commands wait here, frames too, up to a limit.
+
+use flow::{Command, CommandSender, FRAME_COPY_MAX};
+use std::collections::VecDeque;
+
+/// Frames that wait for one core at most. A core that does not take that many has stalled for long; TCP repeats them.
+const FRAMES_WAITING: usize = 256;
+
+#[derive(Debug)]
+enum Waiting {
+    Command(Command),
+    Send(Box<[u8]>),
+    Receive(Box<[u8]>),
+}
+
+#[derive(Debug)]
+struct Core {
+    sender: CommandSender,
+    waiting: VecDeque<Waiting>,
+    frames: usize,
+}
+
+/// The way to all cores.
+#[derive(Debug)]
+pub(crate) struct Output {
+    cores: Vec<Core>,
+}
+
+impl Output {
+    pub(crate) fn new(senders: Vec<CommandSender>) -> Self {
+        let core = |sender| Core { sender, waiting: VecDeque::new(), frames: 0 };
+        Self { cores: senders.into_iter().map(core).collect() }
+    }
+
+    pub(crate) fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    pub(crate) fn command(&mut self, core: u8, command: Command) {
+        let Some(core) = self.cores.get_mut(usize::from(core)) else { return };
+        core.push(Waiting::Command(command));
+    }
+
+    /// False when the frame is lost.
+    pub(crate) fn send(&mut self, core: u8, frame: &[u8]) -> bool {
+        self.frame(core, frame, Waiting::Send)
+    }
+
+    /// Gives a received frame back to a core. False when it is lost.
+    pub(crate) fn receive(&mut self, core: u8, frame: &[u8]) -> bool {
+        self.frame(core, frame, Waiting::Receive)
+    }
+
+    fn frame(&mut self, core: u8, frame: &[u8], wrap: fn(Box<[u8]>) -> Waiting) -> bool {
+        let Some(core) = self.cores.get_mut(usize::from(core)) else { return false };
+        let fits = frame.len() <= FRAME_COPY_MAX && core.frames < FRAMES_WAITING;
+        if fits {
+            core.push(wrap(frame.into()));
+        }
+        fits
+    }
+
+    /// Moves what waits into the rings, as far as they have room. True when nothing is left.
+    pub(crate) fn flush(&mut self) -> bool {
+        self.cores.iter_mut().for_each(Core::flush);
+        self.cores.iter().all(|core| core.waiting.is_empty())
+    }
+
+    pub(crate) fn must_wake(&self, core: u8) -> bool {
+        self.cores.get(usize::from(core)).is_some_and(|core| core.sender.must_wake())
+    }
+}
+
+impl Core {
+    fn push(&mut self, item: Waiting) {
+        self.frames += usize::from(item.is_frame());
+        self.waiting.push_back(item);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(item) = self.waiting.pop_front() {
+            let is_frame = item.is_frame();
+            let back = match item {
+                Waiting::Command(command) => self.sender.push(command).err().map(Waiting::Command),
+                Waiting::Send(frame) if self.sender.push_frame(&frame) => None,
+                Waiting::Receive(frame) if self.sender.push_received(&frame) => None,
+                full => Some(full),
+            };
+            match back {
+                Some(item) => return self.waiting.push_front(item),
+                None => self.frames -= usize::from(is_frame),
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn is_frame(&self) -> bool {
+        !matches!(self, Self::Command(_))
+    }
+}

@@ -1,0 +1,277 @@
+//! Passive opens: SYN at a listener, SYN-RECEIVED, and the service's answer.
+
+use crate::event::{AcceptError, Event, ListenError, Owner, PendingId};
+use crate::handshake::{Born, Segment, Via};
+use crate::listeners::{EARLY_SEGMENTS, HalfOpen};
+use crate::time_wait::Remains;
+use crate::timeouts::Timer;
+use crate::{Count, SlowPath, source_mac};
+use base::{Instant, SeqNumber};
+use flow::{FlowId, state};
+use wire::{Endpoint, TcpFlags, TcpPacket};
+
+impl SlowPath {
+    /// Listens on `at`; the unspecified address stands for all of ours of its family. The accept queue takes `backlog` + 1 connections at
+    /// first; then the service says what it takes with [`set_accept_room`](Self::set_accept_room).
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(&mut self, at: Endpoint, token: u64, backlog: u32) -> Result<(), ListenError> {
+        if !(at.addr.is_unspecified() || self.routes.owns(at.addr)) {
+            return Err(ListenError::NotOurs);
+        }
+        if self.listeners.add(at, token, backlog) { Ok(()) } else { Err(ListenError::InUse) }
+    }
+
+    /// No longer listens on `at`. Half-open connections are reset, offered ones too.
+    pub fn unlisten(&mut self, now: Instant, at: Endpoint) -> bool {
+        let Some(half_open) = self.listeners.remove(&at) else { return false };
+        for half_open in half_open {
+            self.reset_half_open(now, &half_open);
+        }
+        true
+    }
+
+    /// The accept queue of listener `token` takes `room` more connections. Each `Incoming` takes one off.
+    pub fn set_accept_room(&mut self, token: u64, room: usize) {
+        self.listeners.of_token(token).for_each(|listener| listener.room = room);
+    }
+
+    /// Accepts a pending connection into `owner`'s slot, whose halves are zeroed: the slot shows OPEN, and data that
+    /// came already is on its way.
+    ///
+    /// # Errors
+    /// [`AcceptError`]: the slot is not used.
+    pub fn accept(&mut self, now: Instant, pending: PendingId, owner: Owner) -> Result<FlowId, AcceptError> {
+        let half_open = self.take_half_open(pending.0).ok_or(AcceptError::Gone)?;
+        let next_hop = self.routes.lookup(half_open.tuple.dst.addr).map(|route| route.next_hop);
+        let known = next_hop.and_then(|hop| self.neighbours.known(hop));
+        let born = Born {
+            tuple: half_open.tuple,
+            owner,
+            snd_nxt: half_open.iss.plus(1),
+            rcv_nxt: half_open.irs.plus(1),
+            snd_wnd: half_open.snd_wnd,
+            negotiated: half_open.negotiated,
+            rtt: (half_open.tries == 0).then(|| half_open.established_at.since(half_open.sent_at)),
+            mac: known.unwrap_or(half_open.mac),
+            algorithm: None,
+        };
+        let flow = match self.give_birth(now, &born) {
+            Ok(flow) => flow,
+            Err(error) => {
+                self.reset_half_open(now, &half_open);
+                return Err(AcceptError::NoFlow(error));
+            }
+        };
+        self.counters.add(Count::PassiveOpens);
+        for frame in &half_open.early {
+            self.return_frame(owner.core, frame);
+        }
+        Ok(flow)
+    }
+
+    /// Refuses a pending connection with a reset.
+    pub fn refuse(&mut self, now: Instant, pending: PendingId) {
+        if let Some(half_open) = self.take_half_open(pending.0) {
+            self.reset_half_open(now, &half_open);
+        }
+    }
+
+    /// The accept queue is full after all: as Linux, forget the final acknowledgement; the peer's next segment or the
+    /// answer to our next SYN-ACK tries again.
+    pub fn postpone(&mut self, now: Instant, pending: PendingId) {
+        let timeout = now.plus(self.config.syn_timeout);
+        if let Some(half_open) = self.listeners.entry(pending.0) {
+            half_open.is_offered = false;
+            half_open.early.clear();
+            half_open.timer = Some(self.wheel.set(timeout, Timer::HalfOpen(pending.0)));
+            self.counters.add(Count::AcceptQueueFull);
+        }
+    }
+
+    /// A SYN that belongs to no connection. `before` is what a connection in TIME-WAIT left, when this SYN reuses it.
+    pub(crate) fn on_syn(
+        &mut self,
+        now: Instant,
+        core: u8,
+        packet: &TcpPacket,
+        frame: &[u8],
+        before: Option<Remains>,
+    ) {
+        let tuple = packet.tuple().reversed();
+        let Some(at) = self.listeners.find(&tuple.src) else {
+            self.counters.add(Count::NoListener);
+            return self.answer_with_reset(now, core, packet, frame);
+        };
+        // Linux drops the SYN when the accept queue is full: the peer tries again, and nobody is refused.
+        if self.listeners.get_mut(&at).is_some_and(|listener| listener.room == 0) {
+            self.counters.add(Count::AcceptQueueFull);
+            return;
+        }
+        let mut iss = self.secret.isn(now, &tuple);
+        if let Some(remains) = before {
+            iss = iss.later_of(remains.snd_nxt.plus(0x1_0002));
+        }
+        let half_open = HalfOpen {
+            tuple,
+            listener: at,
+            iss,
+            irs: packet.header.seq,
+            negotiated: self.negotiate(packet),
+            snd_wnd: u32::from(packet.header.window),
+            mac: source_mac(frame),
+            core,
+            tries: 0,
+            is_offered: false,
+            sent_at: now,
+            established_at: now,
+            timer: None,
+            early: Vec::new(),
+        };
+        let (each, all) = (self.config.half_open_per_listener, self.config.half_open_max);
+        match self.listeners.open(half_open, each, all) {
+            Some((id, evicted)) => {
+                for old in evicted {
+                    self.counters.add(Count::HalfOpenEvicted);
+                    old.timer.and_then(|timer| self.wheel.cancel(timer));
+                }
+                self.send_syn_ack(now, id);
+            }
+            None => self.counters.add(Count::HalfOpenFull),
+        }
+    }
+
+    fn send_syn_ack(&mut self, now: Instant, id: u64) {
+        let window = self.syn_window();
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        let (tuple, iss, irs, agreed) = (half_open.tuple, half_open.iss, half_open.irs, half_open.negotiated);
+        let (core, mac, old) = (half_open.core, half_open.mac, half_open.timer.take());
+        let timeout = self.config.syn_timeout.times(1 << half_open.tries.min(16));
+        half_open.timer = Some(self.wheel.set(now.plus(timeout), Timer::HalfOpen(id)));
+        old.and_then(|timer| self.wheel.cancel(timer));
+        let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
+        let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
+        let options = self.syn_ack_options(now, &tuple, &agreed);
+        let segment = Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options };
+        self.send_segment(now, core, &segment, Via::Reply(mac));
+    }
+
+    pub(crate) fn on_half_open_timer(&mut self, now: Instant, id: u64) {
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        half_open.timer = None;
+        if half_open.is_offered {
+            return;
+        }
+        if half_open.tries >= self.config.syn_ack_retries {
+            self.counters.add(Count::HalfOpenExpired);
+            self.take_half_open(id);
+            return;
+        }
+        half_open.tries += 1;
+        self.counters.add(Count::SynAckRetransmits);
+        self.send_syn_ack(now, id);
+    }
+
+    /// A segment for a connection in SYN-RECEIVED (RFC 9293 section 3.10.7.4 with RFC 5961).
+    pub(crate) fn on_half_open_segment(
+        &mut self,
+        now: Instant,
+        core: u8,
+        id: u64,
+        packet: &TcpPacket,
+        frame: &[u8],
+    ) {
+        let window = u32::from(self.syn_window());
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        let (header, expected, iss) = (&packet.header, half_open.irs.plus(1), half_open.iss);
+        let flags = header.flags;
+        if flags.contains(TcpFlags::RST) {
+            if header.seq == expected {
+                self.counters.add(Count::ResetsTaken);
+                self.take_half_open(id);
+            } else {
+                self.counters.add(Count::UnacceptableReset);
+            }
+            return;
+        }
+        if flags.contains(TcpFlags::SYN) {
+            // The same SYN again: our answer was lost. Another one: RFC 5961 section 4.2, a challenge, which makes a peer
+            // that has restarted reset the old attempt.
+            if header.seq == half_open.irs && !flags.contains(TcpFlags::ACK) && !half_open.is_offered {
+                self.counters.add(Count::SynAckRetransmits);
+                half_open.tries = half_open.tries.max(1);
+                return self.send_syn_ack(now, id);
+            }
+            self.counters.add(Count::UnacceptableSegment);
+            let (tuple, mac) = (half_open.tuple, half_open.mac);
+            return self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+        }
+        if !flags.contains(TcpFlags::ACK) {
+            self.counters.add(Count::UnacceptableSegment);
+            return;
+        }
+        if header.ack != iss.plus(1) {
+            self.counters.add(Count::UnacceptableSegment);
+            return self.answer_with_reset(now, core, packet, frame);
+        }
+        let has_old_timestamp = half_open.negotiated.features & state::TIMESTAMPS != 0
+            && packet
+                .options
+                .timestamps
+                .is_some_and(|t| SeqNumber(t.value).is_before(SeqNumber(half_open.negotiated.ts_recent)));
+        if !header.seq.is_within(expected, window) || has_old_timestamp {
+            self.counters.add(Count::UnacceptableSegment);
+            let (tuple, mac) = (half_open.tuple, half_open.mac);
+            return self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+        }
+        self.on_final_ack(now, core, id, packet, frame);
+    }
+
+    fn on_final_ack(&mut self, now: Instant, core: u8, id: u64, packet: &TcpPacket, frame: &[u8]) {
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        let (is_new, at, tuple) = (!half_open.is_offered, half_open.listener, half_open.tuple);
+        let header = &packet.header;
+        if is_new {
+            let Some(listener) = self.listeners.get_mut(&at) else { return };
+            if listener.room == 0 {
+                self.counters.add(Count::AcceptQueueFull);
+                return;
+            }
+            listener.room -= 1;
+            let event = Event::Incoming {
+                token: listener.token,
+                local: tuple.src,
+                remote: tuple.dst,
+                pending: PendingId(id),
+            };
+            self.events.push_back(event);
+        }
+        let Some(half_open) = self.listeners.entry(id) else { return };
+        half_open.core = core;
+        if is_new {
+            (half_open.is_offered, half_open.established_at) = (true, now);
+            half_open.snd_wnd = u32::from(header.window) << half_open.negotiated.shifts.0;
+            half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
+        }
+        if !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN) {
+            if half_open.early.len() < EARLY_SEGMENTS {
+                half_open.early.push(frame.into());
+            } else {
+                self.counters.add(Count::EarlyData);
+            }
+        }
+    }
+
+    pub(crate) fn take_half_open(&mut self, id: u64) -> Option<HalfOpen> {
+        let mut half_open = self.listeners.take(id)?;
+        half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
+        Some(half_open)
+    }
+
+    fn reset_half_open(&mut self, now: Instant, half_open: &HalfOpen) {
+        half_open.timer.and_then(|timer| self.wheel.cancel(timer));
+        let HalfOpen { tuple, core, iss, irs, .. } = *half_open;
+        self.send_reset(now, core, tuple, iss.plus(1), Some(irs.plus(1)));
+    }
+}

@@ -1,0 +1,129 @@
+//! The application regions: given to every core, and taken back from all of them before they are unmapped.
+
+use crate::timeouts::Timer;
+use crate::{Event, SlowPath};
+use base::{Duration, Instant};
+use flow::{AppRegion, Command, FlowId};
+use shm::half_flags;
+use std::sync::Arc;
+
+/// How long a core may take to let go of a region.
+const ASK_BACK: Duration = Duration::from_ms(100);
+
+#[derive(Debug, Default)]
+struct Place {
+    region: Option<Arc<AppRegion>>,
+    is_leaving: bool,
+    /// Cores that have yet to let go; 0 until they were asked.
+    cores_left: usize,
+}
+
+/// All regions by index.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    places: Vec<Place>,
+}
+
+impl Regions {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { places: (0..count).map(|_| Place::default()).collect() }
+    }
+}
+
+impl SlowPath {
+    /// Lets all cores serve `region` under `index`. False when the index is taken or too large.
+    pub fn add_region(&mut self, index: u16, region: &Arc<AppRegion>) -> bool {
+        let Some(place) = self.regions.places.get_mut(usize::from(index)) else { return false };
+        if place.region.is_some() {
+            return false;
+        }
+        *place = Place { region: Some(region.clone()), is_leaving: false, cores_left: 0 };
+        for core in 0..self.output.cores() {
+            self.output.command(core as u8, Command::add_region(index, region.clone()));
+        }
+        true
+    }
+
+    /// Resets everything of a region and takes it away from all cores; [`Event::RegionDrained`] tells when that is done.
+    /// An application whose data shall still arrive is removed when it has no flow left: see
+    /// [`region_flows`](Self::region_flows).
+    pub fn remove_region(&mut self, now: Instant, index: u16) {
+        self.now = now;
+        let Some(place) = self.regions.places.get_mut(usize::from(index)) else { return };
+        if place.region.is_none() || place.is_leaving {
+            return;
+        }
+        place.is_leaving = true;
+        let openings = self.openings.iter().filter(|(_, o)| o.owner.region == index);
+        let openings: Vec<u64> = openings.map(|(&id, _)| id).collect();
+        openings.into_iter().for_each(|id| {
+            self.take_opening(id);
+        });
+        let flows = self.connections.iter_mut().filter(|(_, c)| c.owner.region == index);
+        let flows: Vec<(FlowId, u32)> = flows.map(|(&flow, c)| (flow, c.owner.slot)).collect();
+        for (flow, slot) in flows {
+            if let Some(connection) = self.connections.get_mut(&flow) {
+                connection.is_orphan = true;
+            }
+            self.abort(now, flow);
+            self.release_by_service(index, slot);
+            self.release_slot(index, slot);
+        }
+        self.remove_region_if_idle(now, index);
+    }
+
+    /// Flows of a region whose core has not let go yet.
+    #[must_use]
+    pub fn region_flows(&self, index: u16) -> usize {
+        self.connections.values().filter(|c| c.owner.region == index).count()
+    }
+
+    pub(crate) fn region(&self, index: u16) -> Option<Arc<AppRegion>> {
+        self.regions.places.get(usize::from(index))?.region.clone()
+    }
+
+    pub(crate) fn remove_region_if_idle(&mut self, now: Instant, index: u16) {
+        self.now = now;
+        let is_leaving = self.regions.places.get(usize::from(index)).is_some_and(|place| place.is_leaving);
+        if !is_leaving || self.region_flows(index) > 0 {
+            return;
+        }
+        let cores = self.output.cores();
+        if let Some(place) = self.regions.places.get_mut(usize::from(index)).filter(|p| p.cores_left == 0) {
+            place.cores_left = cores;
+            self.ask_back(now, index);
+        }
+    }
+
+    fn ask_back(&mut self, now: Instant, index: u16) {
+        (0..self.output.cores()).for_each(|core| {
+            self.output.command(core as u8, Command::RemoveRegion { index });
+        });
+        self.wheel.set(now.plus(ASK_BACK), Timer::Region(index));
+    }
+
+    /// A core without room for its answer keeps the region until it is asked again.
+    pub(crate) fn on_region_timer(&mut self, now: Instant, index: u16) {
+        let place = self.regions.places.get(usize::from(index));
+        if place.is_some_and(|place| place.is_leaving && place.cores_left > 0) {
+            self.ask_back(now, index);
+        }
+    }
+
+    /// Raises RELEASED in an application's half, so that the core waits for it no longer.
+    fn release_by_service(&self, index: u16, slot: u32) {
+        let Some(region) = self.region(index) else { return };
+        if let Some((_, peer)) = region.halves(slot) {
+            queue::stream::raise(peer, half_flags::RELEASED | half_flags::READ_CLOSED);
+        }
+    }
+
+    pub(crate) fn on_drained(&mut self, index: u16, region: &Arc<AppRegion>) {
+        let Some(place) = self.regions.places.get_mut(usize::from(index)) else { return };
+        place.cores_left = place.cores_left.saturating_sub(1);
+        if place.is_leaving && place.cores_left == 0 {
+            *place = Place::default();
+            self.events.push_back(Event::RegionDrained { index, region: region.clone() });
+        }
+    }
+}

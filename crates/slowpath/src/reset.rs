@@ -1,0 +1,113 @@
+//! RST and challenge acknowledgements: sent within limits, believed only when exact (RFC 9293 section 3.5.2, RFC 5961).
+
+use crate::event::How;
+use crate::handshake::{Segment, Via};
+use crate::{Count, SlowPath, source_mac};
+use base::{Instant, SeqNumber};
+use flow::{Command, FlowId};
+use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
+
+impl SlowPath {
+    /// Answers a segment that belongs to nothing, unless it is a reset itself:
+    /// "If the ACK bit is off, sequence number zero is used, `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`. If the ACK bit is on,
+    /// `<SEQ=SEG.ACK><CTL=RST>`."
+    pub(crate) fn answer_with_reset(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
+        let header = &packet.header;
+        if header.flags.contains(TcpFlags::RST) {
+            return;
+        }
+        if !self.reset_limit.take(now) {
+            self.counters.add(Count::ResetLimited);
+            return;
+        }
+        let tuple = packet.tuple().reversed();
+        let (seq, ack) = if header.flags.contains(TcpFlags::ACK) {
+            (header.ack, None)
+        } else {
+            (SeqNumber(0), Some(header.seq.plus(header.sequence_len(packet.payload.len()))))
+        };
+        self.put_reset(now, core, tuple, seq, ack, Via::Reply(source_mac(frame)));
+    }
+
+    /// Resets a connection of ours. Not limited: each connection is reset once.
+    pub(crate) fn send_reset(
+        &mut self,
+        now: Instant,
+        core: u8,
+        tuple: FourTuple,
+        seq: SeqNumber,
+        ack: Option<SeqNumber>,
+    ) {
+        self.put_reset(now, core, tuple, seq, ack, Via::Route);
+    }
+
+    fn put_reset(
+        &mut self,
+        now: Instant,
+        core: u8,
+        tuple: FourTuple,
+        seq: SeqNumber,
+        ack: Option<SeqNumber>,
+        via: Via,
+    ) {
+        let flags = if ack.is_some() { TcpFlags::RST.with(TcpFlags::ACK) } else { TcpFlags::RST };
+        let ack = ack.unwrap_or(SeqNumber(0));
+        let segment = Segment { tuple, seq, ack, flags, window: 0, options: TcpOptions::NONE };
+        if self.send_segment(now, core, &segment, via) {
+            self.counters.add(Count::ResetsSent);
+        }
+    }
+
+    /// Acknowledges what is expected, for a connection that has no flow record, within the limit of RFC 5961 section 7.
+    pub(crate) fn challenge(
+        &mut self,
+        now: Instant,
+        core: u8,
+        tuple: FourTuple,
+        seq: SeqNumber,
+        ack: SeqNumber,
+        mac: MacAddr,
+    ) {
+        if !self.may_challenge(now) {
+            return;
+        }
+        let (flags, window, options) = (TcpFlags::ACK, self.syn_window(), TcpOptions::NONE);
+        let segment = Segment { tuple, seq, ack, flags, window, options };
+        self.send_segment(now, core, &segment, Via::Reply(mac));
+    }
+
+    fn may_challenge(&mut self, now: Instant) -> bool {
+        let may = self.challenge_limit.take(now);
+        self.counters.add(if may { Count::Challenges } else { Count::ChallengeLimited });
+        may
+    }
+
+    /// SYN in a synchronised state: "TCP endpoints ... MUST send a challenge ACK to the remote peer" whatever its sequence number
+    /// (RFC 5961 section 4.2).
+    pub(crate) fn on_flow_syn(&mut self, now: Instant, flow: FlowId) {
+        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
+        if self.may_challenge(now) {
+            self.output.command(core, Command::Ack { flow });
+        }
+    }
+
+    /// RST in a synchronised state (RFC 5961 section 3.2): outside the window it is dropped; exactly expected it resets; else
+    /// it is challenged.
+    pub(crate) fn on_flow_rst(&mut self, now: Instant, flow: FlowId, packet: &TcpPacket) {
+        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
+        let seq = packet.header.seq;
+        let (expected, window) =
+            self.with_flow(flow, |parts| (parts.rx.rcv_nxt, parts.rx.rcv_edge.since(parts.rx.rcv_nxt)));
+        if seq == expected {
+            self.counters.add(Count::ResetsTaken);
+            self.end(now, flow, How::ResetByPeer);
+        } else if seq.is_within(expected, window) {
+            self.counters.add(Count::UnacceptableReset);
+            if self.may_challenge(now) {
+                self.output.command(core, Command::Ack { flow });
+            }
+        } else {
+            self.counters.add(Count::UnacceptableReset);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The end of connections: FIN in every order, RST, and letting go of records and slots.
+//!
+//! ```text
+//!                  Command::Drop    application has read everything, or lets go
+//!  live --end--> leaving ----------------------------------------------------> record free (Event::Released)
+//! ```
+//! A connection that is over leaves the flow table at once, so that its port pair is free; its record and its rings stay
+//! with the core until the application needs them no more.
+
+use crate::event::{Event, How, Owner, Release};
+use crate::time_wait::Remains;
+use crate::timeouts::{Keepalive, Timer};
+use crate::wheel::TimerId;
+use crate::{Count, SlowPath};
+use base::{Instant, SeqNumber};
+use flow::{Command, FlowId, state};
+use shm::half_flags;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use wire::FourTuple;
+
+/// RFC 9293 section 3.3.2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum State {
+    /// Waiting for a SYN.
+    Listen,
+    /// SYN sent.
+    SynSent,
+    /// SYN sent and received.
+    SynReceived,
+    /// Open both ways.
+    Established,
+    /// Our FIN is on its way.
+    FinWait1,
+    /// Our FIN is acknowledged; the peer may still send.
+    FinWait2,
+    /// The peer's FIN has come; we may still send.
+    CloseWait,
+    /// Both FINs crossed; ours is not acknowledged.
+    Closing,
+    /// The peer's FIN came first; ours is on its way.
+    LastAck,
+    /// Over, but old segments may still be under way.
+    TimeWait,
+    /// Over.
+    Closed,
+}
+
+/// What moves a synchronised connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Our FIN was sent.
+    FinSent,
+    /// Our FIN was acknowledged.
+    FinAcked,
+    /// The peer's FIN came in order.
+    FinReceived,
+    /// Reset, by either end, or given up.
+    Reset,
+}
+
+impl State {
+    /// The next state (RFC 9293 figure 5). A step that cannot happen in a state changes nothing: it is a repetition.
+    #[must_use]
+    pub const fn next(self, step: Step) -> Self {
+        match (self, step) {
+            (Self::TimeWait | Self::Closed | Self::Listen, _) => self,
+            (_, Step::Reset) => Self::Closed,
+            (Self::Established, Step::FinSent) => Self::FinWait1,
+            (Self::Established, Step::FinReceived) => Self::CloseWait,
+            (Self::FinWait1, Step::FinAcked) => Self::FinWait2,
+            (Self::FinWait1, Step::FinReceived) => Self::Closing,
+            (Self::FinWait2, Step::FinReceived) => Self::TimeWait,
+            (Self::CloseWait, Step::FinSent) => Self::LastAck,
+            (Self::Closing, Step::FinAcked) => Self::TimeWait,
+            (Self::LastAck, Step::FinAcked) => Self::Closed,
+            _ => self,
+        }
+    }
+}
+
+/// What the slow path keeps of a flow.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Our end is `src`.
+    pub(crate) tuple: FourTuple,
+    pub(crate) owner: Owner,
+    pub(crate) next_hop: IpAddr,
+    pub(crate) state: State,
+    /// The application has let go of the slot.
+    pub(crate) is_orphan: bool,
+    /// Out of the flow table; the core was told to let go.
+    pub(crate) is_over: bool,
+    /// Retransmission and window probes.
+    pub(crate) retransmit: Option<TimerId>,
+    /// When the retransmission timer last went off.
+    pub(crate) fired_at: Instant,
+    /// Window probes without any answer.
+    pub(crate) unanswered: u8,
+    /// Keepalive, or FIN-WAIT-2 of an orphan.
+    pub(crate) aux: Option<TimerId>,
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) keepalive_sent: u8,
+}
+
+impl Connection {
+    pub(crate) fn new(tuple: FourTuple, owner: Owner, next_hop: IpAddr, state: State) -> Self {
+        Self {
+            tuple,
+            owner,
+            next_hop,
+            state,
+            is_orphan: false,
+            is_over: false,
+            retransmit: None,
+            fired_at: Instant::ZERO,
+            unanswered: 0,
+            aux: None,
+            keepalive: None,
+            keepalive_sent: 0,
+        }
+    }
+}
+
+impl SlowPath {
+    /// The core says that one of the FINs has arrived.
+    pub(crate) fn on_fin(&mut self, now: Instant, flow: FlowId, step: Step) {
+        if !self.connections.contains_key(&flow) {
+            return;
+        }
+        let is_sent = self.with_flow(flow, |parts| parts.rx.has(state::FIN_SENT));
+        let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        // The core does not report that it has sent our FIN: it shows here.
+        if is_sent || step == Step::FinAcked {
+            connection.state = connection.state.next(Step::FinSent);
+        }
+        connection.state = connection.state.next(step);
+        self.settle(now, flow);
+    }
+
+    /// Does what the state asks for.
+    fn settle(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        match connection.state {
+            State::TimeWait | State::Closed => self.end(now, flow, How::Finished),
+            State::FinWait2 if connection.is_orphan && connection.aux.is_none() => {
+                let until = now.plus(self.config.fin_wait_2);
+                connection.aux = Some(self.wheel.set(until, Timer::Aux(flow)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The application has let go of a live flow's slot; its FIN, if it sent one, is queued behind its data.
+    pub(crate) fn on_app_closed(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        connection.is_orphan = true;
+        connection.keepalive = None;
+        if let Some(timer) = connection.aux.take() {
+            self.wheel.cancel(timer);
+        }
+        let mask = state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED;
+        let fin = self.with_flow(flow, |parts| parts.rx.flags & mask);
+        if fin == 0 {
+            // Nothing would ever end the flow: the application broke the contract, or was killed in the middle.
+            return self.abort(now, flow);
+        }
+        if fin & state::FIN_SENT != 0 {
+            self.connections.entry(flow).and_modify(|c| c.state = c.state.next(Step::FinSent));
+        }
+        self.settle(now, flow);
+    }
+
+    /// The application asked for a reset.
+    pub(crate) fn on_app_reset(&mut self, now: Instant, flow: FlowId) {
+        let Some(owner) = self.connections.get(&flow).map(|c| c.owner) else { return };
+        let is_released = self.region(owner.region).is_none_or(|region| {
+            region.halves(owner.slot).is_some_and(|(_, peer)| {
+                // Acquire: pairs with the application's release of the slot in `stream::raise`.
+                peer.flags.load(Ordering::Acquire) & half_flags::RELEASED != 0
+            })
+        });
+        self.connections.entry(flow).and_modify(|c| c.is_orphan |= is_released);
+        self.abort(now, flow);
+    }
+
+    /// Resets a flow: the peer gets RST, the application ECONNRESET.
+    pub fn abort(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
+        let (core, tuple) = (connection.owner.core, connection.tuple);
+        let (seq, ack) = self.with_flow(flow, |parts| (parts.tx.snd_max, parts.rx.rcv_nxt));
+        self.send_reset(now, core, tuple, seq, Some(ack));
+        self.end(now, flow, How::ResetByUs);
+    }
+
+    /// The connection is over. Its tuple is free at once, but for TIME-WAIT.
+    pub(crate) fn end(&mut self, now: Instant, flow: FlowId, how: How) {
+        let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        if how != How::Finished {
+            connection.state = connection.state.next(Step::Reset);
+        }
+        connection.is_over = true;
+        let (owner, tuple, is_orphan) = (connection.owner, connection.tuple, connection.is_orphan);
+        let timers = [connection.retransmit.take(), connection.aux.take()];
+        timers.into_iter().flatten().for_each(|timer| {
+            self.wheel.cancel(timer);
+        });
+        if connection.state == State::TimeWait {
+            self.enter_time_wait(now, flow, tuple);
+        }
+        self.keeper.remove(flow);
+        self.by_tuple.remove(&tuple);
+        let flags = match how {
+            How::Finished => 0,
+            How::ResetByPeer | How::ResetByUs => half_flags::RESET,
+            How::TimedOut(errno) => {
+                half_flags::RESET | half_flags::FAILED | u32::from(errno) << half_flags::ERRNO_SHIFT
+            }
+        };
+        if flags != 0 && !is_orphan {
+            self.raise(owner.region, owner.slot, flags);
+        }
+        self.events.push_back(Event::Closed { flow, owner, how });
+        self.output.command(owner.core, Command::Drop { flow });
+    }
+
+    fn enter_time_wait(&mut self, now: Instant, flow: FlowId, tuple: FourTuple) {
+        let remains = self.with_flow(flow, |parts| Remains {
+            snd_nxt: parts.tx.snd_max,
+            rcv_nxt: parts.rx.rcv_nxt,
+            ts_recent: parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent),
+            ts_offset: parts.cold.ts_offset,
+        });
+        self.counters.add(Count::TimeWaits);
+        if self.time_wait.insert(now, tuple, remains) {
+            self.counters.add(Count::TimeWaitCrowded);
+        }
+    }
+
+    /// The core has let go of a record.
+    pub(crate) fn on_dropped(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.remove(&flow) else { return };
+        let Owner { region, slot, .. } = connection.owner;
+        self.keeper.release(flow);
+        self.events.push_back(Event::Released { region, slot });
+        self.remove_region_if_idle(now, region);
+    }
+
+    /// The application let go of a slot (`Request::Closed`, or its death, after which the service has raised what is missing
+    /// in its half). Says whether the slot is free, or will be at [`Event::Released`].
+    pub fn release_slot(&mut self, region: u16, slot: u32) -> Release {
+        let flow = self.region(region).and_then(|r| r.flow_of(slot));
+        let Some(flow) = flow.filter(|flow| self.connections.contains_key(flow)) else {
+            let owns = |owner: &Owner| owner.region == region && owner.slot == slot;
+            let opening = self.openings.iter().find(|(_, o)| owns(&o.owner)).map(|(&id, _)| id);
+            opening.and_then(|id| self.take_opening(id));
+            return Release::Free;
+        };
+        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return Release::Free };
+        // The core sees RELEASED in the slot and reports it.
+        self.output.command(core, Command::Transmit { flow });
+        Release::Pending
+    }
+
+    /// An acknowledgement of a connection in TIME-WAIT.
+    pub(crate) fn acknowledge_remains(
+        &mut self,
+        now: Instant,
+        core: u8,
+        tuple: FourTuple,
+        remains: &Remains,
+        mac: wire::MacAddr,
+    ) {
+        let (seq, ack): (SeqNumber, SeqNumber) = (remains.snd_nxt, remains.rcv_nxt);
+        let options = remains.ts_recent.map_or(wire::TcpOptions::NONE, |echo| {
+            let value = (now.as_ms() as u32).wrapping_add(remains.ts_offset);
+            wire::TcpOptions::with_timestamps(value, echo)
+        });
+        let (flags, window) = (wire::TcpFlags::ACK, 0);
+        let segment = crate::handshake::Segment { tuple, seq, ack, flags, window, options };
+        self.send_segment(now, core, &segment, crate::handshake::Via::Reply(mac));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State::{
+        CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, Listen, SynReceived, SynSent,
+        TimeWait,
+    };
+    use super::*;
+
+    /// RFC 9293 figure 5, state by step: FIN sent, FIN acknowledged, FIN received, reset.
+    #[test]
+    fn state_by_step() {
+        let table = [
+            (Listen, [Listen, Listen, Listen, Listen]),
+            (SynSent, [SynSent, SynSent, SynSent, Closed]),
+            (SynReceived, [SynReceived, SynReceived, SynReceived, Closed]),
+            (Established, [FinWait1, Established, CloseWait, Closed]),
+            (FinWait1, [FinWait1, FinWait2, Closing, Closed]),
+            (FinWait2, [FinWait2, FinWait2, TimeWait, Closed]),
+            (CloseWait, [LastAck, CloseWait, CloseWait, Closed]),
+            (Closing, [Closing, TimeWait, Closing, Closed]),
+            (LastAck, [LastAck, Closed, LastAck, Closed]),
+            (TimeWait, [TimeWait, TimeWait, TimeWait, TimeWait]),
+            (Closed, [Closed, Closed, Closed, Closed]),
+        ];
+        let steps = [Step::FinSent, Step::FinAcked, Step::FinReceived, Step::Reset];
+        for (state, next) in table {
+            assert_eq!(steps.map(|step| state.next(step)), next, "{state:?}");
+        }
+    }
+}

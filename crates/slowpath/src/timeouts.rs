@@ -1,0 +1,238 @@
+//! Time of flows: retransmission (RFC 6298), window probes, keepalive, FIN-WAIT-2. A wheel of *active* flows: an idle one has
+//! no timer at all.
+
+use crate::event::{How, errno};
+use crate::{Count, SlowPath};
+use base::{Duration, Instant};
+use flow::{Command, FlowId, FlowMut, state};
+use std::net::IpAddr;
+
+/// Doublings of the timeout at most; `rto_max` bounds it before.
+const BACKOFF_MAX: u8 = 32;
+/// Doubts about the next hop from this many timeouts in a row on.
+const DOUBT_AFTER: u8 = 2;
+
+/// What a timer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Timer {
+    Retransmit(FlowId),
+    Aux(FlowId),
+    Opening(u64),
+    HalfOpen(u64),
+    Neighbour(IpAddr),
+    /// A region that the cores have yet to let go of.
+    Region(u16),
+}
+
+/// `SO_KEEPALIVE`: after `idle` without a word from the peer, `count` probes, `interval` apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keepalive {
+    /// `TCP_KEEPIDLE`.
+    pub idle: Duration,
+    /// `TCP_KEEPINTVL`.
+    pub interval: Duration,
+    /// `TCP_KEEPCNT`.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    /// Linux's.
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
+    }
+}
+
+/// What the retransmission timer found.
+enum Verdict {
+    /// Nothing is outstanding: the flow leaves the wheel.
+    Idle,
+    /// Look again then.
+    Wait(Instant),
+    /// The window is closed: probe.
+    Probe { backoff: u8, next: Instant, is_silent: bool },
+    /// The data was lost.
+    Lost { backoff: u8, next: Instant },
+}
+
+impl SlowPath {
+    /// Does everything whose time has come. Call at [`next_deadline`](Self::next_deadline), or more often.
+    pub fn handle_timers(&mut self, now: Instant) {
+        while let Some(timer) = self.wheel.pop_due(now) {
+            match timer {
+                Timer::Retransmit(flow) => self.on_retransmit_timer(now, flow),
+                Timer::Aux(flow) => self.on_aux_timer(now, flow),
+                Timer::Opening(id) => self.on_opening_timer(now, id),
+                Timer::HalfOpen(id) => self.on_half_open_timer(now, id),
+                Timer::Neighbour(addr) => self.on_neighbour_timer(now, addr),
+                Timer::Region(index) => self.on_region_timer(now, index),
+            }
+        }
+        self.time_wait.expire(now);
+        self.is_backed_up = !self.output.flush();
+        self.now = now;
+    }
+
+    /// When [`handle_timers`](Self::handle_timers) has something to do next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        let timers = self.wheel.next_deadline().min(self.time_wait.next_deadline());
+        // A core's ring is full: it has work, so try again soon.
+        if self.is_backed_up { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
+    }
+
+    /// The core sent something and no timer ran.
+    pub(crate) fn on_active(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        if connection.retransmit.is_none() {
+            connection.fired_at = Instant::ZERO;
+            self.set_retransmit(flow, now.plus(self.keeper.flows().config().rto_min));
+        }
+    }
+
+    fn set_retransmit(&mut self, flow: FlowId, at: Instant) {
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.retransmit = Some(self.wheel.set(at, Timer::Retransmit(flow)));
+        }
+    }
+
+    fn on_retransmit_timer(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        connection.retransmit = None;
+        let fired_at = connection.fired_at;
+        let rto_max = self.flow_config().rto_max;
+        match self.with_flow(flow, |parts| judge(now, fired_at, rto_max, parts)) {
+            Verdict::Idle => {}
+            Verdict::Wait(until) => self.set_retransmit(flow, until),
+            Verdict::Probe { backoff, next, is_silent } => {
+                let Some(connection) = self.connections.get_mut(&flow) else { return };
+                connection.fired_at = now;
+                // RFC 9293 MUST-35: a peer that answers may keep its window closed for ever.
+                connection.unanswered = if is_silent { connection.unanswered.saturating_add(1) } else { 0 };
+                let (is_orphan, core) = (connection.is_orphan, connection.owner.core);
+                let tries = if is_orphan { backoff } else { connection.unanswered };
+                if self.is_over(now, flow, tries) {
+                    return;
+                }
+                self.counters.add(Count::WindowProbes);
+                self.output.command(core, Command::Probe { flow });
+                self.set_retransmit(flow, next);
+            }
+            Verdict::Lost { backoff, next } => {
+                if self.is_over(now, flow, backoff) {
+                    return;
+                }
+                let Some(connection) = self.connections.get_mut(&flow) else { return };
+                connection.fired_at = now;
+                let (core, next_hop) = (connection.owner.core, connection.next_hop);
+                self.counters.add(Count::Timeouts);
+                self.output.command(core, Command::Transmit { flow });
+                self.set_retransmit(flow, next);
+                if backoff >= DOUBT_AFTER {
+                    self.doubt_neighbour(now, core, next_hop);
+                }
+            }
+        }
+    }
+
+    /// Gives the flow up after too many timeouts in a row.
+    fn is_over(&mut self, now: Instant, flow: FlowId, tries: u8) -> bool {
+        let is_orphan = self.connections.get(&flow).is_some_and(|c| c.is_orphan);
+        let limit = if is_orphan { self.config.orphan_retries } else { self.config.retries };
+        if tries <= limit {
+            return false;
+        }
+        self.give_up(now, flow);
+        true
+    }
+
+    fn give_up(&mut self, now: Instant, flow: FlowId) {
+        let soft = self.with_flow(flow, |parts| parts.cold.soft_error);
+        self.counters.add(Count::GivenUp);
+        self.end(now, flow, How::TimedOut(if soft == 0 { errno::ETIMEDOUT } else { soft }));
+    }
+
+    /// Switches keepalive on or off.
+    pub fn set_keepalive(&mut self, now: Instant, flow: FlowId, keepalive: Option<Keepalive>) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        if connection.is_over || connection.is_orphan {
+            return;
+        }
+        connection.keepalive = keepalive;
+        connection.keepalive_sent = 0;
+        let old = connection.aux.take();
+        old.and_then(|timer| self.wheel.cancel(timer));
+        if let Some(keepalive) = keepalive {
+            self.set_aux(flow, now.plus(keepalive.idle));
+        }
+    }
+
+    fn set_aux(&mut self, flow: FlowId, at: Instant) {
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.aux = Some(self.wheel.set(at, Timer::Aux(flow)));
+        }
+    }
+
+    fn on_aux_timer(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        connection.aux = None;
+        let (core, sent) = (connection.owner.core, connection.keepalive_sent);
+        let Some(keepalive) = connection.keepalive else {
+            // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
+            if connection.is_orphan {
+                self.end(now, flow, How::Finished);
+            }
+            return;
+        };
+        let (heard_at, is_idle) =
+            self.with_flow(flow, |parts| (parts.cold.heard_at, parts.tx.snd_max == parts.tx.snd_una));
+        let due = heard_at.plus(keepalive.idle);
+        // What is outstanding is repeated anyway and finds out the same.
+        if now < due || !is_idle {
+            self.connections.entry(flow).and_modify(|c| c.keepalive_sent = 0);
+            return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
+        }
+        if sent >= keepalive.count {
+            return self.give_up(now, flow);
+        }
+        self.connections.entry(flow).and_modify(|c| c.keepalive_sent = sent + 1);
+        self.counters.add(Count::KeepaliveProbes);
+        self.output.command(core, Command::Probe { flow });
+        self.set_aux(flow, now.plus(keepalive.interval));
+    }
+}
+
+/// Under the record's lock: what has become of the oldest segment, and, when it is lost, the rewind.
+fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut<'_>) -> Verdict {
+    let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
+    let is_outstanding = tx.snd_una != tx.snd_max;
+    let is_blocked = !is_outstanding && rx.has(state::BLOCKED);
+    if !is_outstanding && !is_blocked {
+        rx.clear(state::TIMER_ARMED);
+        cold.backoff = 0;
+        return Verdict::Idle;
+    }
+    // RFC 6298 (5.3): "When an ACK is received that acknowledges new data, restart the retransmission timer".
+    if cold.progress_at > fired_at {
+        cold.backoff = 0;
+    }
+    let timeout = |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(rto_max.max(cold.rto));
+    let due = cold.progress_at.max(fired_at).plus(timeout(cold.backoff));
+    if now < due {
+        return Verdict::Wait(due);
+    }
+    // RFC 6298 (5.5): "The host MUST set RTO <- RTO * 2 ('back off the timer')".
+    let backoff = cold.backoff.saturating_add(1);
+    let next = now.plus(timeout(backoff));
+    cold.backoff = backoff;
+    if is_blocked {
+        return Verdict::Probe { backoff, next, is_silent: cold.heard_at <= fired_at };
+    }
+    cold.window.on_timeout(now, tx.snd_max.since(tx.snd_una));
+    cold.counters.timeouts = cold.counters.timeouts.saturating_add(1);
+    tx.rewind();
+    tx.cwnd = cold.window.cwnd();
+    // Karn's rule: what is sent twice is not timed. Fast recovery is over: RFC 6582 section 3.2 step 4.
+    rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
+    rx.dup_acks = 0;
+    Verdict::Lost { backoff, next }
+}
