@@ -1,1 +1,38 @@
-//! Towpath: fastpath.
+//! One core of the fast path: data, acknowledgements and FINs of established flows, between a port and the applications'
+//! regions. Everything else becomes an exception for the slow path.
+//!
+//! ```text
+//!   port.receive --> classify --> acknowledged --> receive / out_of_order --+
+//!   doorbells ----> applications ----------------------------------------+  |
+//!   slow path ----> commands -----------------------------------------+  |  |
+//!   timers -------> acknowledge, pacing, lend ----------------------+  |  |  |
+//!                                                                   v  v  v  v
+//!                                        finish: transmit, acknowledge, tell --> port.commit, doorbells, exceptions
+//! ```
+//!
+//! Reads no clock, makes no system call, waits for no lock and allocates nothing after [`Core::new`]. Knows no slow path, no
+//! congestion algorithm by name and no backend.
+#![forbid(unsafe_code)]
+
+mod acknowledge;
+mod acknowledged;
+mod applications;
+mod classify;
+mod commands;
+mod core;
+mod counters;
+mod deliver;
+mod exceptions;
+mod finish;
+mod lend;
+mod lists;
+mod out_of_order;
+mod pacing;
+mod receive;
+mod segment;
+mod setup;
+mod transmit;
+
+pub use crate::core::{Core, Progress};
+pub use counters::{Cause, Counters};
+pub use flow::News;

@@ -39,8 +39,6 @@ pub mod state {
     pub const ECHO_CE: u32 = 1 << 16;
     /// The next segment with new data says that we have reduced our window.
     pub const SEND_CWR: u32 = 1 << 17;
-    /// An earlier receive ring, `Cold::rx_old`, is still being read.
-    pub const OLD_RING: u32 = 1 << 18;
     /// The application has let go of the connection: data that comes now is for nobody.
     pub const APP_CLOSED: u32 = 1 << 19;
     /// The application broke the rules of its region: nothing of it is read any more.
@@ -56,6 +54,8 @@ pub mod state {
     pub const APP_RESET: u32 = 1 << 25;
     /// The application has news (data, FIN, space) that it has not been told of yet.
     pub const TELL: u32 = 1 << 26;
+    /// The oldest unacknowledged segment is to be sent again.
+    pub const RESEND: u32 = 1 << 27;
 }
 
 /// Bits of `ReceiveLine::events`: what a core owes the slow path about a flow.

@@ -1,0 +1,127 @@
+//! Acknowledgements we send: when they are due, and the window in them.
+
+use crate::classify::Miss;
+use crate::segment::Out;
+use crate::setup::{Home, State, TIMERS_MAX, Work};
+use flow::{FlowId, FlowMut, Flows, application, state};
+use port::Port;
+use wire::TcpFlags;
+
+impl State {
+    /// At the end of a flow's turn: sends the acknowledgement that is due now, or lets it wait for data to carry it.
+    ///
+    /// "an ACK SHOULD be generated for at least every second full-sized segment, and MUST be generated within 500 ms of the
+    /// arrival of the first unacknowledged packet" (RFC 5681 section 4.2).
+    #[inline]
+    pub(crate) fn acknowledge<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let rx = &mut *w.f.rx;
+        let waiting = rx.rcv_nxt.since(rx.last_ack);
+        if waiting >= 2 * u32::from(w.f.tx.mss) {
+            rx.set(state::ACK_NOW);
+        }
+        if !rx.has(state::ACK_NOW) {
+            if waiting == 0 || rx.has(state::ACK_DUE) {
+                return;
+            }
+            let half = w.home.region.halves(rx.slot);
+            let extra = half.map_or(0, |(_, peer)| peer.extra.load(core::sync::atomic::Ordering::Relaxed));
+            if extra & application::QUICKACK == 0 {
+                rx.set(state::ACK_DUE);
+                return self.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
+            }
+        }
+        if !self.send_ack(w, port) {
+            w.f.rx.set(state::ACK_NOW);
+            self.acks.push_front(w.id.0, self.now.as_ns());
+        }
+    }
+
+    /// A segment without data. False when the port is full.
+    pub(crate) fn send_ack<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
+        // After a rewind the next number to send is an old one; a bare acknowledgement carries the newest.
+        let seq = w.f.tx.snd_max;
+        self.emit(w, port, &Out::bare(seq, TcpFlags::ACK))
+    }
+
+    /// Acknowledgements whose time has come.
+    pub(crate) fn acknowledge_due<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        port: &mut P,
+    ) {
+        for _ in 0..TIMERS_MAX {
+            let Some(flow) = self.acks.pop_due(self.now.as_ns()) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| {
+                if w.f.rx.flags & (state::ACK_DUE | state::ACK_NOW) != 0 {
+                    w.f.rx.clear(state::ACK_DUE);
+                    w.f.rx.set(state::ACK_NOW);
+                }
+                if w.f.rx.has(state::LEAVING) {
+                    state.leave(w);
+                } else {
+                    state.finish(w, port);
+                }
+            });
+            if done == Err(Miss::Busy) {
+                self.acks.push_front(flow, self.now.as_ns());
+            }
+            if self.acks.front().is_some_and(|front| front.0 == flow) {
+                // Busy, or the port is full: no use in trying the others now.
+                return;
+            }
+        }
+    }
+
+    /// The window field, and with it the promise in `rcv_edge`.
+    ///
+    /// The edge never moves left; it moves right only by a worthwhile step (RFC 9293 section 3.8.6.2.2: at least the smaller
+    /// of half the buffer and a segment). Windows are rounded up to the scale's unit, because rounding down would take back
+    /// what was promised (RFC 7323 section 2.4); the unit is kept in reserve for it.
+    #[inline]
+    pub(crate) fn window_field(f: &mut FlowMut<'_>) -> u16 {
+        let unit = 1u32 << f.rx.rcv_shift;
+        let edge = edge_wanted(f);
+        let rx = &mut *f.rx;
+        if rx.rcv_edge.is_before(edge) && edge.since(rx.rcv_edge) >= worthwhile(rx.window_log2, f.tx.mss) {
+            rx.rcv_edge = edge;
+        }
+        let field = rx.rcv_edge.since(rx.rcv_nxt).div_ceil(unit).min(0xFFFF);
+        rx.rcv_edge = rx.rcv_edge.later_of(rx.rcv_nxt.plus(field << rx.rcv_shift));
+        field as u16
+    }
+
+    /// The application has consumed: an update is due when the window may move by a worthwhile step and is small as the peer
+    /// knows it.
+    pub(crate) fn note_consumed(&mut self, w: &mut Work<'_>) {
+        let f = &mut w.f;
+        let (edge, known) = (edge_wanted(f), f.rx.rcv_edge.since(f.rx.rcv_nxt));
+        let is_small = known < 1 << (f.rx.window_log2 - 1);
+        let step = if f.rx.rcv_edge.is_before(edge) { edge.since(f.rx.rcv_edge) } else { 0 };
+        let is_update = is_small && step >= (1 << (f.rx.window_log2 - 2)).min(2 * u32::from(f.tx.mss));
+        if is_update && !f.rx.has(state::FIN_RECEIVED) {
+            f.rx.set(state::ACK_NOW);
+        }
+    }
+
+    /// After an acknowledgement with a small window: the application shall tell when it consumes.
+    pub(crate) fn watch_window(&mut self, w: &mut Work<'_>) {
+        let rx = &w.f.rx;
+        let is_small = rx.rcv_edge.since(rx.rcv_nxt) < 1 << (rx.window_log2 - 1);
+        if is_small && rx.unread() > 0 && !rx.has(state::WANT_SPACE) && !rx.has(state::FIN_RECEIVED) {
+            self.want_space(w);
+            self.note_consumed(w);
+        }
+    }
+}
+
+/// Where the right edge of the window may be, with what is unread now.
+fn edge_wanted(f: &FlowMut<'_>) -> base::SeqNumber {
+    let rx = &f.rx;
+    let free = (1u32 << rx.window_log2).saturating_sub(rx.unread() + (1 << rx.rcv_shift));
+    rx.rcv_nxt.plus(free)
+}
+
+fn worthwhile(window_log2: u8, mss: u16) -> u32 {
+    (1u32 << (window_log2 - 1)).min(u32::from(mss))
+}

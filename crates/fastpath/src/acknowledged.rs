@@ -1,0 +1,167 @@
+//! What the peer acknowledges: frees the application's ring, measures, opens windows, finds losses.
+
+use crate::lend::give_back;
+use crate::setup::{State, Work};
+use flow::{FlowMut, event, state};
+use queue::stream;
+use wire::{TcpFlags, TcpPacket};
+
+/// Duplicates that mean a loss (RFC 5681 section 3.2).
+const DUPLICATES: u8 = 3;
+
+impl State {
+    /// Takes in the acknowledgement and window of an acceptable segment of `sequence_len`.
+    #[inline]
+    pub(crate) fn acknowledged(&mut self, w: &mut Work<'_>, p: &TcpPacket, sequence_len: u32) {
+        let h = &p.header;
+        let echo = h.flags.contains(TcpFlags::ECE) && w.f.rx.has(state::ECN);
+        let window = u32::from(h.window) << w.f.tx.snd_shift;
+        let advanced = w.f.tx.snd_una.is_before(h.ack);
+        let window_before = w.f.tx.snd_wnd;
+        if advanced {
+            self.advance(w, p, echo);
+        }
+        self.take_window(&mut w.f, p, advanced, window);
+        let is_duplicate = !advanced
+            && h.ack == w.f.tx.snd_una
+            && sequence_len == 0
+            && w.f.tx.in_flight() > 0
+            && (window == window_before || !p.options.sack.is_empty());
+        if is_duplicate {
+            self.duplicate(w);
+        }
+    }
+
+    /// New data is acknowledged.
+    fn advance(&mut self, w: &mut Work<'_>, p: &TcpPacket, echo: bool) {
+        let ack = p.header.ack;
+        let f = &mut w.f;
+        let acked = ack.since(f.tx.snd_una);
+        let is_fin = f.rx.has(state::FIN_SENT) && !f.rx.has(state::FIN_ACKED) && ack == f.tx.snd_max;
+        if is_fin {
+            f.rx.set(state::FIN_ACKED);
+            f.rx.events |= event::FIN_ACKED;
+        }
+        let bytes = acked - u32::from(is_fin);
+        f.tx.snd_una = ack;
+        f.tx.snd_nxt = f.tx.snd_nxt.later_of(ack);
+        f.tx.tx_una += u64::from(bytes);
+        f.rx.dup_acks = 0;
+        f.cold.progress_at = self.now;
+        let rtt = self.sample(f, p);
+        self.steer(f, acked, bytes, rtt, echo);
+        let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
+        if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
+            f.rx.set(state::TELL);
+        }
+    }
+
+    /// What congestion control makes of it.
+    fn steer(&mut self, f: &mut FlowMut<'_>, acked: u32, bytes: u32, rtt: Option<u32>, echo: bool) {
+        let window = &mut f.cold.window;
+        if f.rx.has(state::RECOVERY) {
+            if f.tx.snd_una.is_before(f.tx.recover) {
+                // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial
+                // ACK. In this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
+                window.on_partial_ack(acked);
+                f.rx.set(state::RESEND);
+            } else {
+                f.rx.clear(state::RECOVERY | state::RESEND);
+                window.on_recovered(f.tx.in_flight());
+            }
+        } else {
+            if f.tx.recover.is_before(f.tx.snd_una) {
+                // Kept close behind, so that it never looks ahead when sequence numbers wrap.
+                f.tx.recover = f.tx.snd_una;
+            }
+            if window.on_ack(self.now, bytes, rtt, echo, f.tx.in_flight()) {
+                f.rx.set(state::SEND_CWR);
+            }
+            f.cold.counters.marked_bytes += if echo { u64::from(bytes) } else { 0 };
+        }
+        f.tx.cwnd = f.cold.window.cwnd();
+    }
+
+    /// A round-trip time: of the segment being timed, to the microsecond, or of the timestamp echoed. A segment sent twice
+    /// is never timed (Karn's rule), its timestamp tells which sending was meant (RFC 7323 section 4.1).
+    fn sample(&self, f: &mut FlowMut<'_>, p: &TcpPacket) -> Option<u32> {
+        let rtt_us = if f.rx.has(state::TIMING) {
+            if f.tx.snd_una.is_before(f.cold.rtt_seq) {
+                return None;
+            }
+            f.rx.clear(state::TIMING);
+            self.now.since(f.cold.rtt_at).as_us().min(u64::from(u32::MAX)) as u32
+        } else {
+            let echo = p.options.timestamps.filter(|ts| f.rx.has(state::TIMESTAMPS) && ts.echo != 0)?.echo;
+            let ms = f.cold.timestamp(self.now).wrapping_sub(echo);
+            // An echo from the future, or from more than ten minutes ago, is no measurement.
+            (ms < 600_000).then_some(ms * 1000)?
+        };
+        f.cold.sample_rtt(rtt_us, &self.config);
+        Some(rtt_us)
+    }
+
+    /// "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND" (RFC 9293 section 3.10.7.4).
+    /// At the same sequence number an acknowledgement that did not advance may be an older one: only a larger window counts.
+    #[inline]
+    fn take_window(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket, advanced: bool, window: u32) {
+        let (seq, tx) = (p.header.seq, &mut f.tx);
+        if p.header.ack != tx.snd_una {
+            return;
+        }
+        let is_newer = tx.snd_wl1.is_before(seq);
+        let is_same = tx.snd_wl1 == seq && (advanced || window > tx.snd_wnd);
+        if is_newer || is_same {
+            (tx.snd_wnd, tx.snd_wl1) = (window, seq);
+            tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
+            if window > 0 {
+                f.rx.clear(state::BLOCKED);
+            }
+        }
+    }
+
+    /// A duplicate: a segment has left the network, and another is perhaps lost.
+    fn duplicate(&mut self, w: &mut Work<'_>) {
+        let f = &mut w.f;
+        if f.rx.has(state::RECOVERY) {
+            f.cold.window.on_duplicate_ack();
+            f.tx.cwnd = f.cold.window.cwnd();
+            return;
+        }
+        f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
+        // "... and the cumulative acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2): repetitions after
+        // a timeout cause duplicates that mean nothing.
+        if f.rx.dup_acks == DUPLICATES && f.tx.recover.is_at_or_before(f.tx.snd_una) {
+            f.rx.set(state::RECOVERY | state::RESEND);
+            f.tx.recover = f.tx.snd_max;
+            f.cold.window.on_fast_retransmit(self.now, f.tx.in_flight());
+            (0..DUPLICATES).for_each(|_| f.cold.window.on_duplicate_ack());
+            f.tx.cwnd = f.cold.window.cwnd();
+            f.cold.counters.recoveries += 1;
+            self.counters.recoveries += 1;
+        }
+    }
+
+    /// Takes in how far the application has consumed. False when what it says is impossible.
+    #[inline]
+    pub(crate) fn refresh(&mut self, w: &mut Work<'_>) -> bool {
+        if w.f.rx.has(state::POISONED) {
+            return false;
+        }
+        let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return false };
+        let mut sender = w.f.rx.sender(w.f.cold.rx_old);
+        match sender.update(peer) {
+            Ok(ring) => {
+                w.f.cold.rx_old = w.f.rx.store_sender(&sender);
+                if let Some(ring) = ring {
+                    give_back(w, ring);
+                }
+                true
+            }
+            Err(what) => {
+                self.violation(w, what);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! News from applications: slots whose doorbell rang, and only those.
+
+use crate::classify::Miss;
+use crate::core::Core;
+use crate::setup::{Home, NEWS_MAX, State, Work};
+use core::sync::atomic::Ordering::Acquire;
+use flow::{FlowId, event, state};
+use port::Port;
+use queue::Doorbell;
+use shm::{Side, half_flags};
+
+impl Home {
+    /// The doorbell on which this application rings for core `index`.
+    #[inline]
+    pub(crate) fn doorbell(&self, index: u32) -> Option<Doorbell<'_>> {
+        let region = self.region.region();
+        let block = region.context(Side::Zero, index)?;
+        Some(Doorbell::new(block, region.layout().words_per_group))
+    }
+}
+
+impl Core {
+    /// Takes the bits of every application that rang, then looks at the slots.
+    pub(crate) fn applications<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+        let Self { index, flows, homes, active, rung, strangers, state, .. } = self;
+        rung.clear();
+        for region in active.iter() {
+            let Some(home) = homes[usize::from(*region)].as_ref() else { continue };
+            let Some(bell) = home.doorbell(*index).filter(|bell| bell.has_news()) else { continue };
+            let slots = home.region.region().layout().params.slots;
+            bell.drain(slots, |slot| {
+                if rung.len() == NEWS_MAX {
+                    // Our own bell once more: the next round takes it up. We are awake.
+                    let _ = bell.ring(slot);
+                    return;
+                }
+                rung.push((*region, slot));
+                if let Some(id) = home.region.flow_of(slot) {
+                    flows.prefetch(id);
+                }
+            });
+        }
+        for (region, slot) in rung.iter().copied() {
+            let owner = homes[usize::from(region)].as_ref().and_then(|home| home.region.flow_of(slot));
+            match owner {
+                Some(id) => {
+                    if state.with(flows, homes, id, |state, w| state.rung(w, port)) == Err(Miss::Busy) {
+                        retry(homes, *index, region, slot);
+                    }
+                }
+                None if strangers.len() < NEWS_MAX => strangers.push((region, slot)),
+                None => retry(homes, *index, region, slot),
+            }
+        }
+        let count = rung.len() as u32;
+        state.counters.doorbells += u64::from(count);
+        count
+    }
+
+    /// Announces sleep. True: nothing waits; a ring of any application or a command of the slow path is followed by a write to
+    /// this core's eventfd. False: poll again.
+    #[must_use]
+    pub fn prepare_sleep(&mut self) -> bool {
+        let Self { index, homes, active, commands, state, .. } = self;
+        let bells = || active.iter().filter_map(|r| homes[usize::from(*r)].as_ref()?.doorbell(*index));
+        let sleeps =
+            state.wakes.is_empty() && commands.prepare_sleep() && bells().all(Doorbell::prepare_sleep);
+        if !sleeps {
+            commands.awake();
+            bells().for_each(Doorbell::awake);
+        }
+        sleeps
+    }
+
+    /// Awake again, for whatever reason.
+    pub fn awake(&mut self) {
+        self.commands.awake();
+        for region in &self.active {
+            if let Some(bell) = self.homes[usize::from(*region)].as_ref().and_then(|h| h.doorbell(self.index))
+            {
+                bell.awake();
+            }
+        }
+    }
+}
+
+/// Rings for ourselves, so that the next round looks again.
+fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
+    if let Some(bell) = homes[usize::from(region)].as_ref().and_then(|home| home.doorbell(index)) {
+        let _ = bell.ring(slot);
+    }
+}
+
+impl State {
+    /// The application has news: bytes, room, the end.
+    pub(crate) fn rung<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        if w.f.rx.has(state::LEAVING) {
+            return self.leave(w);
+        }
+        if !self.refresh(w) {
+            return self.report(w);
+        }
+        self.settle(w);
+        if w.f.rx.has(state::WANT_SPACE) {
+            self.note_consumed(w);
+            if w.f.rx.unread() == 0 {
+                self.want_no_space(w);
+            }
+        }
+        self.note_flags(w);
+        self.finish(w, port);
+    }
+
+    /// Closing and reset, each reported once.
+    #[inline]
+    fn note_flags(&mut self, w: &mut Work<'_>) {
+        let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return };
+        let flags = peer.flags.load(Acquire);
+        if flags & (half_flags::RESET | half_flags::RELEASED) == 0 {
+            return;
+        }
+        let rx = &mut *w.f.rx;
+        if flags & half_flags::RESET != 0 && !rx.has(state::APP_RESET) {
+            rx.set(state::APP_RESET);
+            rx.events |= event::APP_RESET;
+        }
+        if flags & half_flags::RELEASED != 0 && !rx.has(state::APP_CLOSED) {
+            rx.set(state::APP_CLOSED);
+            rx.events |= event::APP_CLOSED;
+        }
+    }
+
+    /// Lets go of a removed flow, unless its application still has something to read: its ring must stay.
+    pub(crate) fn leave(&mut self, w: &mut Work<'_>) {
+        let is_released = w.f.rx.has(state::POISONED) || {
+            let halves = w.home.region.halves(w.f.rx.slot);
+            halves.is_none_or(|(_, peer)| peer.flags.load(Acquire) & half_flags::RELEASED != 0)
+        };
+        if !is_released && self.refresh(w) && w.f.rx.unread() > 0 {
+            self.want_space(w);
+            if w.f.rx.unread() > 0 {
+                return;
+            }
+        }
+        let sender = w.f.rx.sender(w.f.cold.rx_old);
+        for ring in [sender.ring, sender.old].into_iter().flatten() {
+            crate::lend::give_back(w, ring);
+        }
+        (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
+        let FlowId(flow) = w.id;
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed] {
+            list.remove(flow);
+        }
+        self.pacer.remove(flow);
+        if w.home.region.flow_of(w.f.rx.slot) == Some(w.id) {
+            w.home.region.set_flow(w.f.rx.slot, None);
+        }
+        w.f.rx.clear(state::LIVE);
+        w.f.rx.events = event::DROPPED;
+        self.report(w);
+    }
+}

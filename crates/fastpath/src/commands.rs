@@ -1,0 +1,154 @@
+//! What the slow path asks of a core.
+
+use crate::classify::{Miss, Seen, look_up};
+use crate::core::Core;
+use crate::counters::Cause;
+use crate::segment::Out;
+use crate::setup::{COMMANDS_MAX, Home, State, Work};
+use flow::{Command, Exception, FlowId, state};
+use port::Port;
+use wire::{Body, Packet, RxChecksum, TcpFlags};
+
+/// What a command comes to, once its frame is out of the way.
+#[derive(Clone, Copy)]
+enum Task {
+    Done,
+    Transmit(FlowId),
+    Probe(FlowId),
+    Ack(FlowId),
+    Drop(FlowId),
+}
+
+impl Core {
+    /// Obeys the commands that wait.
+    pub(crate) fn obey<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+        let mut count = 0;
+        while count < COMMANDS_MAX as u32 {
+            let Self { flows, commands, homes, active, state, .. } = self;
+            let task = commands.pop(|command, frame| match command {
+                Command::AddRegion { index, region, pool } => {
+                    if let Some(home) = homes.get_mut(usize::from(index)).filter(|home| home.is_none()) {
+                        *home = Some(Home { region, pool });
+                        active.push(index);
+                    }
+                    Task::Done
+                }
+                Command::RemoveRegion { index } => {
+                    active.retain(|i| *i != index);
+                    drain(homes, index, state);
+                    Task::Done
+                }
+                Command::Frame => {
+                    send_frame(state, frame, port);
+                    Task::Done
+                }
+                Command::Receive => {
+                    let Ok(Packet { body: Body::Tcp(packet), .. }) =
+                        Packet::parse(frame, RxChecksum::Verified)
+                    else {
+                        return Task::Done;
+                    };
+                    let hash = flows.table().hash(&packet.tuple());
+                    let mut seen = Seen::Tcp { packet, hash, flow: None, is_last: true };
+                    look_up(flows, &mut seen);
+                    state.packet(flows, homes, &seen, frame, port);
+                    Task::Done
+                }
+                Command::Transmit { flow } => Task::Transmit(flow),
+                Command::Probe { flow } => Task::Probe(flow),
+                Command::Ack { flow } => Task::Ack(flow),
+                Command::Drop { flow } => Task::Drop(flow),
+            });
+            let Some(task) = task else { break };
+            self.perform(task, port);
+            count += 1;
+        }
+        count
+    }
+
+    fn perform<P: Port + ?Sized>(&mut self, task: Task, port: &mut P) {
+        let Self { flows, homes, state, .. } = self;
+        match task {
+            Task::Done => {}
+            // As if it had rung; a record that is busy now is looked at again in a moment.
+            Task::Transmit(id) => {
+                if state.with(flows, homes, id, |s, w| s.rung(w, port)) == Err(Miss::Busy) {
+                    state.ready.push_back(id.0, 0);
+                }
+            }
+            // Probes and challenges are repeated by whoever wants them.
+            Task::Probe(id) => {
+                let _ = state.with(flows, homes, id, |s, w| s.probe(w, port));
+            }
+            Task::Ack(id) => {
+                let _ = state.with(flows, homes, id, |s, w| {
+                    w.f.rx.set(state::ACK_NOW);
+                    s.finish(w, port);
+                });
+            }
+            Task::Drop(id) => match state.with(flows, homes, id, State::drop_flow) {
+                Ok(()) => {}
+                // The record says LEAVING already: the timer lets go of it.
+                Err(Miss::Busy) => state.acks.push_front(id.0, state.now.as_ns()),
+                // Homeless: the region went first.
+                Err(Miss::Gone) => state.forget(flows, id),
+            },
+        }
+    }
+}
+
+impl State {
+    /// A segment below the window, which the peer must answer (RFC 9293 section 3.8.4 on keepalives; it serves a closed window
+    /// as well, for the answer tells the present one).
+    fn probe<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
+        self.emit(w, port, &out);
+    }
+
+    /// Lets go, unless that has happened already and the record serves another flow.
+    fn drop_flow(&mut self, w: &mut Work<'_>) {
+        if w.f.rx.has(state::LEAVING) {
+            self.leave(w);
+        }
+    }
+
+    /// Reports a flow dropped whose region is gone, so that its record is not lost.
+    #[cold]
+    fn forget(&mut self, flows: &flow::Flows, id: FlowId) {
+        let Some(mut guard) = flows.lock_briefly(id) else { return };
+        let f = guard.parts();
+        if !f.rx.has(state::LIVE | state::LEAVING) {
+            return;
+        }
+        f.rx.clear(state::LIVE);
+        f.rx.events = flow::event::DROPPED;
+        drop(guard);
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent] {
+            list.remove(id.0);
+        }
+        self.pacer.remove(id.0);
+        self.owed.push_front(id.0, 0);
+    }
+}
+
+/// Takes a region out and hands it back, with the rings that the pool kept warm returned.
+fn drain(homes: &mut [Option<Home>], index: u16, state: &mut State) {
+    let Some(place) = homes.get_mut(usize::from(index)) else { return };
+    let Some(Home { region, mut pool }) = place.take() else { return };
+    pool.flush(|word| region.page_word(word));
+    let full = state.exceptions.push(Exception::Drained { index, region, pool });
+    if let Err(Exception::Drained { region, pool, .. }) = full {
+        // No room: keep it, no longer active; the slow path asks again.
+        *place = Some(Home { region, pool });
+    }
+}
+
+/// A frame that the slow path made.
+fn send_frame<P: Port + ?Sized>(state: &mut State, frame: &[u8], port: &mut P) {
+    if port.reserve().is_some_and(|buf| buf.fill(frame)) {
+        port.commit();
+        state.sent += 1;
+    } else {
+        state.counters.count(Cause::PortFull);
+    }
+}

@@ -1,0 +1,157 @@
+//! The loop of one core, on one screen.
+
+use crate::classify::{self, Seen};
+use crate::counters::Counters;
+use crate::setup::{Home, NEWS_MAX, State, homes};
+use base::Instant;
+use base::limits::BATCH;
+use flow::{CommandReceiver, ExceptionSender, Flows, News};
+use port::{Batch, Capabilities, Port};
+use std::sync::Arc;
+
+/// What one round did, and when the next is due at the latest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Packets received.
+    pub packets: u32,
+    /// Slots of applications that had news.
+    pub doorbells: u32,
+    /// Commands of the slow path obeyed.
+    pub commands: u32,
+    /// Segments sent.
+    pub sent: u32,
+    /// Poll again by then even if nothing happens; [`Instant::NEVER`] when there is nothing to wait for.
+    pub deadline: Instant,
+    /// The slow path sleeps and has exceptions now: write its eventfd.
+    pub wake_slow_path: bool,
+}
+
+impl Progress {
+    /// True when the round found something to do.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        self.packets | self.doorbells | self.commands | self.sent != 0
+    }
+}
+
+/// One core of the fast path. Its thread calls [`poll`](Self::poll) over and over; then it writes the eventfds of
+/// [`wakes`](Self::wakes) and looks after [`strangers`](Self::strangers).
+///
+/// To sleep: [`prepare_sleep`](Self::prepare_sleep), then `Port::arm`, then block on the core's eventfd and the port's
+/// descriptor until `Progress::deadline`; then `Port::disarm` and [`awake`](Self::awake).
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) index: u32,
+    pub(crate) flows: Arc<Flows>,
+    pub(crate) commands: CommandReceiver,
+    pub(crate) homes: Box<[Option<Home>]>,
+    /// Indices of regions in use.
+    pub(crate) active: Vec<u16>,
+    pub(crate) batch: Batch,
+    pub(crate) seen: Box<[Seen]>,
+    /// (region, slot) with news from applications.
+    pub(crate) rung: Vec<(u16, u32)>,
+    pub(crate) strangers: Vec<(u16, u32)>,
+    pub(crate) state: State,
+}
+
+impl Core {
+    /// Core `index` (also the context of side 0 on which applications ring for it), with its ends of the rings to the slow
+    /// path, for a port with these `capabilities`.
+    // SETUP: all memory of a core is made here.
+    #[must_use]
+    pub fn new(
+        index: u8,
+        flows: Arc<Flows>,
+        exceptions: ExceptionSender,
+        commands: CommandReceiver,
+        capabilities: Capabilities,
+    ) -> Self {
+        let config = flows.config();
+        Self {
+            index: u32::from(index),
+            commands,
+            homes: homes(config),
+            active: Vec::with_capacity(usize::from(config.regions)),
+            batch: Batch::new(),
+            seen: (0..BATCH).map(|_| Seen::Nothing).collect(),
+            rung: Vec::with_capacity(NEWS_MAX),
+            strangers: Vec::with_capacity(NEWS_MAX),
+            state: State::new(config, exceptions, capabilities),
+            flows,
+        }
+    }
+
+    /// One round at `now`: packets, applications, commands, timers.
+    pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
+        self.state.now = now;
+        self.state.sent = 0;
+        port.set_now(now);
+        let packets = self.packets(port);
+        let doorbells = self.applications(port);
+        let commands = self.obey(port);
+        self.timers(port);
+        self.pay_debts();
+        port.flush();
+        Progress {
+            packets,
+            doorbells,
+            commands,
+            sent: self.state.sent,
+            deadline: self.deadline(port),
+            wake_slow_path: self.state.exceptions.must_wake(),
+        }
+    }
+
+    /// Takes a batch through the three stages.
+    fn packets<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+        let Self { flows, batch, seen, homes, state, .. } = self;
+        let count = port.receive(batch);
+        state.counters.packets += count as u64;
+        // Parse, hash, prefetch buckets.
+        for (seen, packet) in seen.iter_mut().zip(batch.packets()) {
+            *seen = classify::parse(flows, packet, &mut state.counters);
+        }
+        // Look up, prefetch records.
+        for seen in &mut seen[..count] {
+            classify::look_up(flows, seen);
+        }
+        classify::mark_last(&mut seen[..count]);
+        // Named questions, common case or exception.
+        for (seen, packet) in seen.iter().zip(batch.packets()) {
+            state.packet(flows, homes, seen, packet.frame(), port);
+        }
+        count as u32
+    }
+
+    /// Retries, paced flows, acknowledgements whose time has come, rings that linger.
+    fn timers<P: Port + ?Sized>(&mut self, port: &mut P) {
+        let Self { flows, homes, state, .. } = self;
+        state.pacer.expire(state.now, &mut state.ready);
+        state.retry_ready(flows, homes, port);
+        state.acknowledge_due(flows, homes, port);
+        state.sweep_lent(flows, homes);
+    }
+
+    fn deadline<P: Port + ?Sized>(&self, port: &P) -> Instant {
+        let at = |front: Option<(u32, u64)>| front.map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
+        let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
+        lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
+    }
+
+    /// Contexts of applications that sleep and have news: write the eventfd of each, in this round.
+    pub fn wakes(&mut self) -> impl Iterator<Item = News> + '_ {
+        self.state.wakes.drain(..)
+    }
+
+    /// Slots with news that belong to no flow (relays, listeners): (region, slot).
+    pub fn strangers(&mut self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        self.strangers.drain(..)
+    }
+
+    /// What the core has done.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.state.counters
+    }
+}

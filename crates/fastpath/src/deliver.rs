@@ -1,0 +1,83 @@
+//! Payload into the application's ring.
+
+use crate::counters::Cause;
+use crate::setup::{State, Work};
+use base::SeqNumber;
+use flow::state;
+use queue::Ring;
+use shm::Side;
+
+impl State {
+    /// Takes in the payload of an acceptable segment that begins at `seq`. False when its end was not taken.
+    pub(crate) fn take_data(&mut self, w: &mut Work<'_>, seq: SeqNumber, bytes: &[u8]) -> bool {
+        if w.f.rx.has(state::FIN_RECEIVED) {
+            // Nothing follows a FIN.
+            return false;
+        }
+        let (seq, bytes) = trim_front(seq, bytes, w.f.rx.rcv_nxt);
+        let room = w.f.rx.rcv_edge.since(seq) as usize;
+        let kept = &bytes[..bytes.len().min(room)];
+        if kept.len() < bytes.len() {
+            // More than was offered, as a window probe's byte: "should ... be trimmed off" and acknowledged.
+            w.f.rx.set(state::ACK_NOW);
+        }
+        if kept.is_empty() {
+            return bytes.is_empty();
+        }
+        let taken =
+            if seq == w.f.rx.rcv_nxt { self.take_in_order(w, kept) } else { self.take_ahead(w, seq, kept) };
+        taken == bytes.len()
+    }
+
+    /// The common case. Returns how many bytes were taken.
+    #[inline]
+    fn take_in_order(&mut self, w: &mut Work<'_>, bytes: &[u8]) -> usize {
+        let space = self.space_for(w, bytes.len());
+        let n = bytes.len().min(space);
+        if n < bytes.len() {
+            self.counters.count(Cause::NoMemory);
+            w.f.rx.set(state::ACK_NOW);
+        }
+        if n == 0 {
+            return 0;
+        }
+        let old = w.f.cold.rx_old;
+        let mut sender = w.f.rx.sender(old);
+        let Some(ring) = sender.ring else { return 0 };
+        write(w, ring, sender.head, &bytes[..n]);
+        let mut total = n as u32;
+        w.f.rx.rcv_nxt = w.f.rx.rcv_nxt.plus(total);
+        if w.f.rx.intervals > 0 {
+            total += self.close_gap(w);
+        }
+        if let Some((own, _)) = w.home.region.halves(w.f.rx.slot) {
+            sender.publish(own, total as usize);
+        }
+        w.f.cold.rx_old = w.f.rx.store_sender(&sender);
+        w.f.rx.set(state::TELL);
+        self.counters.bytes_in += u64::from(total);
+        self.measure(w, total);
+        n
+    }
+}
+
+/// Cuts off what lies before `from`.
+#[inline]
+fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8]) {
+    if !seq.is_before(from) {
+        return (seq, bytes);
+    }
+    let old = (from.since(seq) as usize).min(bytes.len());
+    (seq.plus(old as u32), &bytes[old..])
+}
+
+/// Copies `bytes` to `position` of the stream. They fit in the ring.
+#[inline]
+pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) {
+    let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
+    let region = w.home.region.region();
+    region.write(Side::Zero, a, &bytes[..a_len]);
+    if b_len > 0 {
+        region.write(Side::Zero, b, &bytes[a_len..]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The end of a flow's turn: told, sent, acknowledged, reported, each once per batch.
+
+use crate::classify::Miss;
+use crate::setup::{Home, State, TIMERS_MAX, WAKES_MAX, Work};
+use flow::{FlowId, Flows, state};
+use port::Port;
+
+impl State {
+    /// Does what the flow's turn has left to do.
+    #[inline]
+    pub(crate) fn finish<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        // The application first: it works while we do the rest.
+        if w.f.rx.has(state::TELL) {
+            self.tell(w);
+        }
+        if w.f.rx.has(state::RESEND) {
+            self.resend(w, port);
+        }
+        self.transmit(w, port);
+        self.acknowledge(w, port);
+        self.watch_window(w);
+        if w.f.rx.has(state::ACK_NOW) {
+            // The application consumed while it was asked to tell: the window moves at once.
+            self.acknowledge(w, port);
+        }
+        if w.f.rx.events != 0 {
+            self.report(w);
+        }
+    }
+
+    /// Rings the application's doorbell: once per flow and batch.
+    #[inline]
+    fn tell(&mut self, w: &mut Work<'_>) {
+        if self.wakes.len() == WAKES_MAX {
+            // The caller has yet to write that many eventfds: tell in the next round.
+            return self.acks.push_front(w.id.0, self.now.as_ns());
+        }
+        w.f.rx.clear(state::TELL);
+        if let Some(news) = flow::tell(&w.home.region, w.f.rx.region, w.f.rx.slot) {
+            self.wakes.push(news);
+        }
+    }
+
+    /// Flows that the port or the pacer held back.
+    pub(crate) fn retry_ready<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        port: &mut P,
+    ) {
+        for _ in 0..TIMERS_MAX {
+            let Some(flow) = self.ready.pop_due(0) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| state.finish(w, port));
+            if done == Err(Miss::Busy) {
+                self.ready.push_back(flow, 0);
+            }
+            if self.ready.contains(flow) {
+                // Busy, or the port is full again.
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Data that came before data it follows: kept in the ring at its place, remembered as intervals.
+//!
+//! ```text
+//!     rcv_nxt        ahead[1]            ahead[0] (the latest)
+//!  ------|--- gap ---[=======)--- gap ---[====)------| rcv_edge
+//! ```
+
+use crate::counters::Cause;
+use crate::deliver::write;
+use crate::setup::{State, Work};
+use base::SeqNumber;
+use flow::{FlowMut, INTERVALS, Interval, state};
+use wire::{SackBlock, SackBlocks};
+
+impl State {
+    /// Keeps bytes that begin after `rcv_nxt`. Returns how many were kept.
+    pub(crate) fn take_ahead(&mut self, w: &mut Work<'_>, seq: SeqNumber, bytes: &[u8]) -> usize {
+        self.counters.out_of_order += 1;
+        w.f.cold.counters.out_of_order += 1;
+        // "A TCP receiver SHOULD send an immediate duplicate ACK when an out-of-order segment arrives" (RFC 5681 section 4.2).
+        w.f.rx.set(state::ACK_NOW);
+        let offset = seq.since(w.f.rx.rcv_nxt) as usize;
+        if w.f.rx.intervals == 0 {
+            // Once there is something ahead the ring stays as it is, so take one that holds the whole window.
+            let window = w.f.rx.rcv_edge.since(w.f.rx.rcv_nxt) as usize;
+            self.space_for(w, window.max(offset + bytes.len()));
+        }
+        let sender = w.f.rx.sender(w.f.cold.rx_old);
+        let (Some(ring), space) = (sender.ring, sender.space()) else { return 0 };
+        let n = bytes.len().min(space.saturating_sub(offset));
+        if n < bytes.len() {
+            self.counters.count(Cause::NoMemory);
+        }
+        if n == 0 {
+            return 0;
+        }
+        if !remember(&mut w.f, Interval { left: seq, right: seq.plus(n as u32) }) {
+            self.counters.count(Cause::IntervalsFull);
+            return 0;
+        }
+        write(w, ring, sender.head + offset as u64, &bytes[..n]);
+        n
+    }
+
+    /// `rcv_nxt` has moved: takes in the intervals it reached. Returns how many bytes further it is now.
+    pub(crate) fn close_gap(&mut self, w: &mut Work<'_>) -> u32 {
+        let rx = &mut *w.f.rx;
+        let before = rx.rcv_nxt;
+        let mut i = 0;
+        while i < usize::from(rx.intervals) {
+            let interval = w.f.cold.ahead[i];
+            if rx.rcv_nxt.is_before(interval.left) {
+                i += 1;
+                continue;
+            }
+            rx.rcv_nxt = rx.rcv_nxt.later_of(interval.right);
+            forget(&mut w.f.cold.ahead, &mut rx.intervals, i);
+            i = 0;
+        }
+        // "... when the receiver ... fills in all or part of a gap": at once, for the sender's recovery (RFC 5681 section 4.2).
+        rx.set(state::ACK_NOW);
+        rx.rcv_nxt.since(before)
+    }
+}
+
+/// Adds `new`, joined with every interval it touches, in front. False when all are in use.
+fn remember(f: &mut FlowMut<'_>, new: Interval) -> bool {
+    let (ahead, count) = (&mut f.cold.ahead, &mut f.rx.intervals);
+    let mut joined = new;
+    let mut i = 0;
+    while i < usize::from(*count) {
+        let old = ahead[i];
+        if old.left.is_at_or_before(joined.right) && joined.left.is_at_or_before(old.right) {
+            if old.left.is_before(joined.left) {
+                joined.left = old.left;
+            }
+            joined.right = joined.right.later_of(old.right);
+            forget(ahead, count, i);
+            i = 0;
+        } else {
+            i += 1;
+        }
+    }
+    let n = usize::from(*count);
+    if n == INTERVALS {
+        return false;
+    }
+    ahead.copy_within(..n, 1);
+    ahead[0] = joined;
+    *count += 1;
+    true
+}
+
+fn forget(ahead: &mut [Interval; INTERVALS], count: &mut u8, i: usize) {
+    ahead.copy_within(i + 1..usize::from(*count), i);
+    *count -= 1;
+}
+
+/// "The first SACK block ... MUST specify the contiguous block of data containing the segment which triggered this ACK"
+/// (RFC 2018 section 4).
+pub(crate) fn sack_blocks(f: &FlowMut<'_>) -> SackBlocks {
+    let mut blocks = SackBlocks::EMPTY;
+    // Three beside timestamps, four without.
+    let room = if f.rx.has(state::TIMESTAMPS) { 3 } else { 4 };
+    for interval in f.cold.ahead.iter().take(usize::from(f.rx.intervals).min(room)) {
+        blocks.push(SackBlock { left: interval.left, right: interval.right });
+    }
+    blocks
+}

@@ -1,0 +1,147 @@
+//! The pacer: a wheel of time slots that hold the flows whose next segment may go then.
+
+use crate::lists::List;
+use base::Instant;
+
+/// A slot is 2^14 ns, 16 microseconds: about one full segment at 1 Gbit/s.
+const SLOT_LOG2: u32 = 14;
+/// Slots; a flow that must wait longer than the 16.8 ms they span looks again then.
+const SLOTS: u64 = 1024;
+
+/// Flows in order of their next release.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    /// The flows of all slots in one pair of arrays: `slot[flow]` names the slot.
+    heads: Box<[u32]>,
+    next: Box<[u32]>,
+    slot: Box<[u16]>,
+    occupied: [u64; SLOTS as usize / 64],
+    /// The first tick not yet expired.
+    cursor: u64,
+    count: u32,
+}
+
+const END: u32 = u32::MAX;
+
+impl Pacer {
+    // SETUP: made with the core.
+    pub(crate) fn new(flows: usize) -> Self {
+        Self {
+            heads: vec![END; SLOTS as usize].into_boxed_slice(),
+            next: vec![0; flows].into_boxed_slice(),
+            slot: vec![0; flows].into_boxed_slice(),
+            occupied: [0; SLOTS as usize / 64],
+            cursor: 0,
+            count: 0,
+        }
+    }
+
+    /// The flow looks again at `at`, at the earliest in the next slot. A flow that waits already keeps its time.
+    pub(crate) fn wait(&mut self, flow: u32, at: Instant) {
+        let i = flow as usize;
+        if self.next[i] != 0 {
+            return;
+        }
+        let tick = (at.as_ns() >> SLOT_LOG2).clamp(self.cursor + 1, self.cursor + SLOTS - 1);
+        let slot = (tick % SLOTS) as usize;
+        self.next[i] = self.heads[slot];
+        self.heads[slot] = flow + 1;
+        self.slot[i] = slot as u16;
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.count += 1;
+    }
+
+    /// Moves the flows whose slots have passed to `ready`.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Instant, ready: &mut List) {
+        let tick = now.as_ns() >> SLOT_LOG2;
+        if self.count == 0 || tick <= self.cursor {
+            self.cursor = self.cursor.max(tick);
+            return;
+        }
+        let last = tick.min(self.cursor + SLOTS);
+        for t in self.cursor..=last {
+            let slot = (t % SLOTS) as usize;
+            if self.occupied[slot / 64] & 1 << (slot % 64) != 0 {
+                self.empty(slot, ready);
+            }
+        }
+        self.cursor = tick;
+    }
+
+    fn empty(&mut self, slot: usize, ready: &mut List) {
+        self.occupied[slot / 64] &= !(1 << (slot % 64));
+        let mut at = std::mem::replace(&mut self.heads[slot], END);
+        while at != END {
+            let flow = at - 1;
+            at = std::mem::take(&mut self.next[flow as usize]);
+            self.count -= 1;
+            ready.push_back(flow, 0);
+        }
+    }
+
+    /// Forgets a flow that goes.
+    pub(crate) fn remove(&mut self, flow: u32) {
+        if self.next[flow as usize] == 0 {
+            return;
+        }
+        let slot = usize::from(self.slot[flow as usize]);
+        let after = std::mem::take(&mut self.next[flow as usize]);
+        self.count -= 1;
+        if self.heads[slot] == flow + 1 {
+            self.heads[slot] = after;
+            if after == END {
+                self.occupied[slot / 64] &= !(1 << (slot % 64));
+            }
+            return;
+        }
+        let mut at = self.heads[slot];
+        while at != END {
+            let i = at as usize - 1;
+            if self.next[i] == flow + 1 {
+                self.next[i] = after;
+                return;
+            }
+            at = self.next[i];
+        }
+    }
+
+    /// When the first flow may go.
+    pub(crate) fn next_deadline(&self) -> Instant {
+        if self.count == 0 {
+            return Instant::NEVER;
+        }
+        let first = (self.cursor..self.cursor + SLOTS).find(|t| {
+            let slot = (t % SLOTS) as usize;
+            self.occupied[slot / 64] & 1 << (slot % 64) != 0
+        });
+        first.map_or(Instant::NEVER, |tick| Instant::from_ns(tick << SLOT_LOG2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_come_out_when_their_time_has_come_and_not_before() {
+        let (mut pacer, mut ready) = (Pacer::new(8), List::new(8));
+        let us = |n: u64| Instant::from_ns(n * 1000);
+        pacer.expire(us(5_000), &mut ready);
+        for (flow, at) in [(0, 5_100), (1, 5_050), (2, 90_000), (3, 5_060)] {
+            pacer.wait(flow, us(at));
+        }
+        pacer.remove(3);
+        assert!(pacer.next_deadline() <= us(5_050));
+        pacer.expire(us(5_020), &mut ready);
+        assert_eq!(ready.front(), None);
+        pacer.expire(us(5_070), &mut ready);
+        assert_eq!(ready.pop_due(0), Some(1));
+        pacer.expire(us(5_120), &mut ready);
+        assert_eq!((ready.pop_due(0), ready.pop_due(0)), (Some(0), None));
+        // Beyond the horizon: looks again at its end, and waits again if need be.
+        pacer.expire(us(50_000), &mut ready);
+        assert_eq!(ready.pop_due(0), Some(2));
+        assert_eq!(pacer.next_deadline(), Instant::NEVER);
+    }
+}

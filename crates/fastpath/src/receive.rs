@@ -1,0 +1,188 @@
+//! A segment of a flow: the list of named questions, then acknowledgement, data, FIN (RFC 9293 section 3.10.7.4).
+
+use crate::counters::Cause;
+use crate::setup::{State, Work};
+use base::{Duration, Instant, SeqNumber};
+use flow::{FlowMut, FrameReason, event, state};
+use shm::half_flags;
+use wire::{Ecn, TcpFlags, TcpPacket};
+
+/// RFC 7323 section 5.5: a timestamp older than 24 days may be of an earlier turn of the peer's clock.
+const TS_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
+/// How often unacceptable segments without data are answered: two ends out of step must not echo each other for ever.
+const CHALLENGE_INTERVAL: Duration = Duration::from_ms(100);
+
+impl State {
+    /// Takes in one segment. What it leaves to do stands in the record's flags; `finish` does it.
+    ///
+    /// # Errors
+    /// It is not the fast path's business.
+    pub(crate) fn receive(
+        &mut self,
+        w: &mut Work<'_>,
+        p: &TcpPacket,
+        frame: &[u8],
+    ) -> Result<(), FrameReason> {
+        let h = &p.header;
+        let fin = h.flags.contains(TcpFlags::FIN);
+        let len = p.payload.len() as u32;
+        if h.flags.contains(TcpFlags::RST) {
+            return Err(FrameReason::Rst(w.id));
+        }
+        if h.flags.contains(TcpFlags::SYN) {
+            return Err(FrameReason::Syn(w.id));
+        }
+        self.counters.segments_in += 1;
+        w.f.cold.counters.segments_in += 1;
+        w.f.cold.heard_at = self.now;
+        if !self.is_recent(&mut w.f, p) {
+            return Ok(());
+        }
+        if !self.is_acceptable(&mut w.f, h.seq, len + u32::from(fin)) {
+            return Ok(());
+        }
+        if !self.is_ack_good(&mut w.f, h.ack, h.flags) {
+            return Ok(());
+        }
+        if !self.refresh(w) {
+            return Ok(());
+        }
+        self.take_timestamp(&mut w.f, p);
+        self.acknowledged(w, p, len + u32::from(fin));
+        if len == 0 && !fin {
+            return Ok(());
+        }
+        if w.f.rx.has(state::APP_CLOSED) && len > 0 {
+            return Err(FrameReason::DataAfterClose(w.id));
+        }
+        note_marks(&mut w.f, p.ip.ecn, h.flags);
+        let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame));
+        if fin && whole {
+            take_fin(&mut w.f, h.seq.plus(len));
+        }
+        reach_fin(w);
+        Ok(())
+    }
+
+    /// PAWS: "if there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid ... then
+    /// treat the arriving segment as not acceptable: send an acknowledgment in reply ... and drop the segment" (RFC 7323
+    /// section 5.3 R1). A segment without the option is taken, as Linux does, though section 3.2 would rather drop it.
+    #[inline]
+    fn is_recent(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket) -> bool {
+        let Some(ts) = p.options.timestamps.filter(|_| f.rx.has(state::TIMESTAMPS)) else { return true };
+        let is_older = SeqNumber(ts.value).is_before(SeqNumber(f.rx.ts_recent));
+        if is_older && self.now.since(f.cold.ts_recent_at) < TS_OUTDATED {
+            self.counters.count(Cause::Paws);
+            f.rx.set(state::ACK_NOW);
+            return false;
+        }
+        true
+    }
+
+    /// "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then record SEG.TSval in TS.Recent" (RFC 7323 section 4.3).
+    #[inline]
+    fn take_timestamp(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket) {
+        let Some(ts) = p.options.timestamps.filter(|_| f.rx.has(state::TIMESTAMPS)) else { return };
+        if p.header.seq.is_at_or_before(f.rx.last_ack) {
+            f.rx.ts_recent = ts.value;
+            f.cold.ts_recent_at = self.now;
+        }
+    }
+
+    /// Does any part of it lie in the window? If not: "an acknowledgment should be sent in reply" (RFC 9293 section
+    /// 3.10.7.4), which is also what a keepalive or a window probe wants.
+    #[inline]
+    fn is_acceptable(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, len: u32) -> bool {
+        let (end, window) = (seq.plus(len), f.rx.rcv_edge.since(f.rx.rcv_nxt));
+        let acceptable = if len == 0 {
+            // Up to the edge itself: there stands the sender that has used up its window.
+            seq.is_within(f.rx.rcv_nxt, window + 1)
+        } else {
+            // Not wholly old, not wholly beyond. With a closed window nothing but its edge is left: the acknowledgement
+            // field of a probe there still counts, and its byte is cut off.
+            f.rx.rcv_nxt.is_before(end) && seq.is_at_or_before(f.rx.rcv_edge)
+        };
+        if acceptable {
+            return true;
+        }
+        let is_old = len > 0 && end.is_at_or_before(f.rx.rcv_nxt);
+        self.counters.count(if is_old { Cause::Duplicate } else { Cause::Unacceptable });
+        self.challenge(f, len > 0);
+        false
+    }
+
+    /// "The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <=
+    /// SND.NXT). All incoming segments whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK sent
+    /// back" (RFC 5961 section 5.2).
+    #[inline]
+    fn is_ack_good(&mut self, f: &mut FlowMut<'_>, ack: SeqNumber, flags: TcpFlags) -> bool {
+        if !flags.contains(TcpFlags::ACK) {
+            self.counters.count(Cause::BadAck);
+            return false;
+        }
+        let window_max = 2u32 << f.tx.window_log2_max.min(30);
+        let oldest = f.tx.snd_una.minus(window_max);
+        if ack.is_at_or_before(f.tx.snd_max) && oldest.is_at_or_before(ack) {
+            return true;
+        }
+        self.counters.count(Cause::BadAck);
+        self.challenge(f, false);
+        false
+    }
+
+    /// Answers an unacceptable segment: always when it carried data, else not too often.
+    fn challenge(&mut self, f: &mut FlowMut<'_>, always: bool) {
+        let due = f.cold.challenge_at.plus(CHALLENGE_INTERVAL);
+        if always || f.cold.challenge_at == Instant::ZERO || due <= self.now {
+            f.cold.challenge_at = self.now;
+            f.rx.set(state::ACK_NOW);
+        }
+    }
+}
+
+/// Echo of congestion: RFC 3168 section 6.1.3 latches it until CWR; RFC 8257 section 3.2 wants an acknowledgement at every
+/// change, and so that the sender reduces in time we acknowledge at once in either form.
+#[inline]
+fn note_marks(f: &mut FlowMut<'_>, ecn: Ecn, flags: TcpFlags) {
+    if !f.rx.has(state::ECN) {
+        return;
+    }
+    let (was, is) = (f.rx.has(state::ECHO_CE), ecn == Ecn::Ce);
+    if f.rx.has(state::EXACT_ECN) {
+        if was != is {
+            f.rx.set(state::ACK_NOW);
+            f.rx.flags ^= state::ECHO_CE;
+        }
+        return;
+    }
+    if flags.contains(TcpFlags::CWR) {
+        f.rx.clear(state::ECHO_CE);
+    }
+    if is {
+        f.rx.set(state::ECHO_CE | if was { 0 } else { state::ACK_NOW });
+    }
+}
+
+/// The peer's stream ends at `at`.
+fn take_fin(f: &mut FlowMut<'_>, at: SeqNumber) {
+    if !f.rx.has(state::FIN_RECEIVED) && f.rx.rcv_nxt.is_at_or_before(at) {
+        f.cold.fin_at = at;
+        f.rx.set(state::FIN_AHEAD | state::ACK_NOW);
+    }
+}
+
+/// Everything before a known FIN has come: it counts now.
+#[inline]
+fn reach_fin(w: &mut Work<'_>) {
+    let f = &mut w.f;
+    if f.rx.has(state::FIN_AHEAD) && f.cold.fin_at == f.rx.rcv_nxt {
+        f.rx.clear(state::FIN_AHEAD);
+        f.rx.set(state::FIN_RECEIVED | state::ACK_NOW | state::TELL);
+        f.rx.rcv_nxt = f.rx.rcv_nxt.plus(1);
+        f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
+        f.rx.events |= event::FIN_RECEIVED;
+        if let Some((own, _)) = w.home.region.halves(f.rx.slot) {
+            queue::stream::raise(own, half_flags::FIN);
+        }
+    }
+}

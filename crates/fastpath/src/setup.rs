@@ -1,0 +1,97 @@
+//! What a core owns, made once.
+
+use crate::counters::Counters;
+use crate::lists::List;
+use crate::pacing::Pacer;
+use base::Instant;
+use base::limits::BATCH;
+use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News};
+use port::Capabilities;
+use queue::pages::Pool;
+use std::sync::Arc;
+use wire::MacAddr;
+
+/// Doorbell bits handled in one round; more wait for the next.
+pub(crate) const NEWS_MAX: usize = 1024;
+/// Wake-ups of applications in one round: every packet and every command may cause one.
+pub(crate) const WAKES_MAX: usize = 2048;
+/// Commands handled in one round.
+pub(crate) const COMMANDS_MAX: usize = 256;
+/// Flows looked at for one kind of timer in one round.
+pub(crate) const TIMERS_MAX: usize = 256;
+
+const _: () = assert!(BATCH + COMMANDS_MAX + 3 * TIMERS_MAX <= WAKES_MAX);
+
+/// An application region as this core uses it.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) region: Arc<AppRegion>,
+    /// Rings given back last.
+    pub(crate) pool: Box<Pool>,
+}
+
+/// A locked flow with its owner's region.
+pub(crate) struct Work<'a> {
+    pub(crate) id: FlowId,
+    pub(crate) f: FlowMut<'a>,
+    pub(crate) home: &'a mut Home,
+}
+
+/// Everything of a core but the flows, the regions and the batch, which are borrowed beside it.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) now: Instant,
+    pub(crate) config: Config,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) mac: MacAddr,
+    /// Payload bytes of the largest super-frame; 0 without segmentation offload.
+    pub(crate) burst_v4: u32,
+    pub(crate) burst_v6: u32,
+    pub(crate) exceptions: ExceptionSender,
+    /// Acknowledgements that wait for data to carry them.
+    pub(crate) acks: List,
+    /// Flows with something to send that the port or the pacer held back.
+    pub(crate) ready: List,
+    /// Flows that owe the slow path an event it had no room for.
+    pub(crate) owed: List,
+    /// Flows that hold a receive ring.
+    pub(crate) lent: List,
+    pub(crate) pacer: Pacer,
+    pub(crate) counters: Counters,
+    pub(crate) wakes: Vec<News>,
+    /// The IPv4 identification of the next packet.
+    pub(crate) identification: u16,
+    /// Segments sent in this round.
+    pub(crate) sent: u32,
+}
+
+impl State {
+    pub(crate) fn new(config: &Config, exceptions: ExceptionSender, capabilities: Capabilities) -> Self {
+        let flows = config.flows as usize;
+        // An IP packet holds 65535 bytes with its headers; leave room for the longest of them.
+        let room = capabilities.frame_max.min(65_535).saturating_sub(14 + 40 + 60) as u32;
+        Self {
+            now: Instant::ZERO,
+            config: config.clone(),
+            capabilities,
+            mac: MacAddr(capabilities.mac),
+            burst_v4: if capabilities.tso_v4 { room } else { 0 },
+            burst_v6: if capabilities.tso_v6 { room } else { 0 },
+            exceptions,
+            acks: List::new(flows),
+            ready: List::new(flows),
+            owed: List::new(flows),
+            lent: List::new(flows),
+            pacer: Pacer::new(flows),
+            counters: Counters::default(),
+            wakes: Vec::with_capacity(WAKES_MAX),
+            identification: 0,
+            sent: 0,
+        }
+    }
+}
+
+/// An empty table of regions.
+pub(crate) fn homes(config: &Config) -> Box<[Option<Home>]> {
+    (0..config.regions).map(|_| None).collect()
+}

@@ -1,0 +1,270 @@
+//! New data, and old data again: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
+//! let it go.
+
+use crate::segment::Out;
+use crate::setup::{State, Work};
+use base::{Duration, Instant};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use flow::{application, event, state};
+use port::Port;
+use queue::stream::{Readable, readable};
+use queue::{Ring, Violation};
+use shm::{Half, half_flags};
+use wire::TcpFlags;
+
+/// A paced flow that was idle may send this much at once.
+const PACE_BURST: Duration = Duration::from_us(500);
+
+/// What the application has produced from the next byte to send on.
+struct Supply {
+    ring: Option<Ring>,
+    /// Bytes in that ring.
+    contiguous: u32,
+    /// Bytes in all.
+    total: u32,
+}
+
+impl State {
+    /// Sends what may be sent now.
+    #[inline]
+    pub(crate) fn transmit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        loop {
+            if w.f.rx.flags & (state::POISONED | state::APP_RESET | state::LEAVING) != 0 {
+                return;
+            }
+            let Some(out) = self.plan(w) else { return };
+            if !self.may_go(w, out.len) {
+                return;
+            }
+            if !self.send(w, &out, port) {
+                return self.ready.push_back(w.id.0, 0);
+            }
+            if out.flags.contains(TcpFlags::FIN) {
+                return;
+            }
+        }
+    }
+
+    /// The next segment, if any may go.
+    #[inline]
+    fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
+        let supply = self.supply(w)?;
+        let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
+        let mss = u32::from(tx.mss);
+        let in_flight = tx.in_flight();
+        // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042).
+        let extra = if rx.has(state::RECOVERY) { 0 } else { u32::from(rx.dup_acks.min(2)) * mss };
+        let usable = tx.snd_wnd.min(tx.cwnd.saturating_add(extra)).saturating_sub(in_flight);
+        let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 }.max(mss);
+        let is_again = tx.snd_nxt.is_before(tx.snd_max);
+        let mut len = supply.contiguous.min(usable).min(burst);
+        if len < supply.total {
+            if supply.total > 0 && usable == 0 && in_flight == 0 {
+                self.block(w);
+                return None;
+            }
+            if len < mss && len < supply.contiguous && in_flight > 0 {
+                // A sliver of a window: wait for more (RFC 9293 section 3.8.6.2.1).
+                return None;
+            }
+            if len > mss && len < supply.contiguous {
+                len -= len % mss;
+            }
+        } else if len % mss != 0 && !is_again && !rx.has(state::FIN_QUEUED) {
+            // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
+            let is_waiting = tx.snd_una.is_before(tx.small_end) && !is_nodelay(w);
+            len -= if is_waiting { len % mss } else { 0 };
+        }
+        self.segment(w, &supply, len, is_again)
+    }
+
+    /// The segment of `len` bytes, with FIN when it ends the stream.
+    #[inline]
+    fn segment(&self, w: &Work<'_>, supply: &Supply, len: u32, is_again: bool) -> Option<Out> {
+        let (rx, tx) = (&w.f.rx, &w.f.tx);
+        let ends = len == supply.total;
+        let is_fin = ends && rx.has(state::FIN_QUEUED);
+        if len == 0 && !is_fin {
+            return None;
+        }
+        let mut flags = TcpFlags::ACK;
+        if ends && len > 0 {
+            flags = flags.with(TcpFlags::PSH);
+        }
+        if is_fin {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        let position = tx.tx_una + u64::from(tx.in_flight());
+        Some(Out { seq: tx.snd_nxt, ring: supply.ring.filter(|_| len > 0), position, len, flags, is_again })
+    }
+
+    /// Reads the application's half: how much there is from `snd_nxt` on, and whether that is all. `None` when there is nothing
+    /// to send, or the application broke the rules.
+    #[inline]
+    fn supply(&mut self, w: &mut Work<'_>) -> Option<Supply> {
+        if w.f.rx.has(state::FIN_SENT) && w.f.tx.snd_nxt == w.f.tx.snd_max {
+            return None;
+        }
+        let (_, peer) = w.home.region.halves(w.f.rx.slot)?;
+        // The flag before the head: when it is set, the head that follows is the last (pairs with `stream::raise`).
+        if !w.f.rx.has(state::FIN_QUEUED) && peer.flags.load(Acquire) & half_flags::FIN != 0 {
+            w.f.rx.set(state::FIN_QUEUED);
+        }
+        let position = w.f.tx.tx_una + u64::from(w.f.tx.in_flight());
+        match look(w, peer, position) {
+            Ok(supply) => (supply.total > 0 || w.f.rx.has(state::FIN_QUEUED)).then_some(supply),
+            Err(what) => {
+                self.violation(w, what);
+                None
+            }
+        }
+    }
+
+    /// Nothing is in flight and the peer's window is closed: the slow path probes.
+    fn block(&mut self, w: &mut Work<'_>) {
+        w.f.rx.set(state::BLOCKED);
+        self.arm(w);
+    }
+
+    /// The slow path's timer watches from now on.
+    #[inline]
+    fn arm(&mut self, w: &mut Work<'_>) {
+        if !w.f.rx.has(state::TIMER_ARMED) {
+            w.f.rx.set(state::TIMER_ARMED);
+            w.f.rx.events |= event::ACTIVE;
+            w.f.cold.progress_at = self.now;
+        }
+    }
+
+    /// The pacer: false, and remembered, when the segment's time has not come.
+    #[inline]
+    fn may_go(&mut self, w: &mut Work<'_>, len: u32) -> bool {
+        let cold = &mut *w.f.cold;
+        if cold.pace_rate == 0 {
+            return true;
+        }
+        if self.now < cold.pace_at {
+            self.pacer.wait(w.id.0, cold.pace_at);
+            return false;
+        }
+        let oldest = Instant::from_ns(self.now.as_ns().saturating_sub(PACE_BURST.as_ns()));
+        let cost = u64::from(len) * 1_000_000_000 / cold.pace_rate;
+        cold.pace_at = cold.pace_at.max(oldest).plus(Duration::from_ns(cost));
+        true
+    }
+
+    /// Sends a segment from `snd_nxt` on and keeps the books. False when the port is full.
+    fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
+        if w.f.tx.in_flight() == 0 {
+            w.f.cold.progress_at = self.now;
+            if !out.is_again {
+                w.f.cold.window.after_idle(self.now, w.f.cold.rto);
+                w.f.tx.cwnd = w.f.cold.window.cwnd();
+            }
+        }
+        if !self.emit(w, port, out) {
+            return false;
+        }
+        let is_fin = out.flags.contains(TcpFlags::FIN);
+        let end = out.seq.plus(out.len + u32::from(is_fin));
+        let f = &mut w.f;
+        if is_fin {
+            f.rx.set(state::FIN_SENT);
+        }
+        f.tx.snd_nxt = end;
+        f.tx.snd_max = f.tx.snd_max.later_of(end);
+        if out.is_again {
+            self.count_again(w, out.len);
+        } else {
+            if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
+                f.tx.small_end = end;
+            }
+            if !f.rx.has(state::TIMING) {
+                f.rx.set(state::TIMING);
+                (f.cold.rtt_seq, f.cold.rtt_at) = (end, self.now);
+            }
+        }
+        self.arm(w);
+        true
+    }
+
+    /// Sends the oldest unacknowledged segment again.
+    pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let (rx, tx) = (&w.f.rx, &w.f.tx);
+        let is_fin_out = rx.has(state::FIN_SENT) && !rx.has(state::FIN_ACKED);
+        let data = tx.snd_max.since(tx.snd_una) - u32::from(is_fin_out);
+        let position = tx.tx_una;
+        let Some((_, peer)) = w.home.region.halves(rx.slot) else { return };
+        let found = if data == 0 { Ok(None) } else { readable(peer, position, data_len(w)) };
+        let found = found.and_then(|found| checked(w, found, position, data));
+        let found = match found {
+            Ok(found) => found,
+            Err(what) => return self.violation(w, what),
+        };
+        let len = found.map_or(0, |r| r.len as u32).min(data).min(u32::from(tx.mss));
+        let mut flags = TcpFlags::ACK;
+        if is_fin_out && len == data {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        let ring = found.map(|r| r.ring);
+        let out = Out { seq: tx.snd_una, ring, position, len, flags, is_again: true };
+        if self.emit(w, port, &out) {
+            w.f.rx.clear(state::RESEND);
+            self.count_again(w, len);
+        } else {
+            self.ready.push_back(w.id.0, 0);
+        }
+    }
+
+    /// "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
+    fn count_again(&mut self, w: &mut Work<'_>, len: u32) {
+        w.f.rx.clear(state::TIMING);
+        w.f.cold.counters.retransmits += 1;
+        w.f.cold.counters.retransmitted_bytes += u64::from(len);
+        self.counters.retransmitted_bytes += u64::from(len);
+    }
+}
+
+#[inline]
+fn is_nodelay(w: &Work<'_>) -> bool {
+    let halves = w.home.region.halves(w.f.rx.slot);
+    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application::NODELAY != 0)
+}
+
+#[inline]
+fn data_len(w: &Work<'_>) -> u64 {
+    w.home.region.region().layout().params.data_len
+}
+
+/// What lies from `position` on. Of a stream whose FIN was sent, nothing beyond what was sent.
+#[inline]
+fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
+    let tx = &w.f.tx;
+    let is_fin_out = w.f.rx.has(state::FIN_SENT) && !w.f.rx.has(state::FIN_ACKED);
+    let again = tx.snd_max.since(tx.snd_nxt) - u32::from(is_fin_out);
+    let found = checked(w, readable(peer, position, data_len(w))?, position, again)?;
+    let Some(Readable { ring, len, total }) = found else {
+        return Ok(Supply { ring: None, contiguous: 0, total: 0 });
+    };
+    let limit = if w.f.rx.has(state::FIN_SENT) { again } else { u32::MAX };
+    let (contiguous, total) = ((len as u32).min(limit), (total as u32).min(limit));
+    Ok(Supply { ring: Some(ring), contiguous, total })
+}
+
+/// What was sent once must still be there, and lie in memory that the application has populated.
+#[inline]
+fn checked(
+    w: &Work<'_>,
+    found: Option<Readable>,
+    position: u64,
+    sent: u32,
+) -> Result<Option<Readable>, Violation> {
+    let total = found.map_or(0, |r| r.total as u64);
+    if total < u64::from(sent) {
+        return Err(Violation::Position { known: position + u64::from(sent), found: position + total });
+    }
+    if let Some(r) = found {
+        w.home.region.check_ring(r.ring)?;
+    }
+    Ok(found)
+}

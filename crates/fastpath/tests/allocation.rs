@@ -1,0 +1,64 @@
+//! A million packets through a core, and not one allocation.
+
+mod harness;
+
+use base::{Duration, Instant};
+use harness::{Host, MAC_A, MAC_B, config, endpoints, install};
+use port::Capabilities;
+use port_memory::{LinkOptions, link};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+struct Counting;
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands every call to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        COUNT.fetch_add(u64::from(ARMED.load(Ordering::Relaxed)), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_million_packets_allocate_nothing() {
+    let capabilities = Capabilities::plain(1500, MAC_A);
+    let (mut pa, mut pb) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
+    let (ea, eb) = endpoints(false);
+    let (mut a, mut b) = (Host::new(config(), capabilities, 8), Host::new(config(), capabilities, 8));
+    let mut now = Instant::from_ns(1);
+    let (_, mut ask) = a.open(now, &install(ea, eb, 5, MAC_B, 1, 1));
+    let (_, mut answer) = b.open(now, &install(eb, ea, 5, MAC_A, 1, 1));
+    let (message, mut packets) = (vec![7u8; 6000], 0u64);
+    let mut rounds = 0u64;
+    while packets < 1_000_000 {
+        a.send(&mut ask, &message[..1 + (rounds % 6000) as usize], 64 << 10);
+        b.send(&mut answer, &message[..1 + (rounds * 7 % 3000) as usize], 64 << 10);
+        for _ in 0..2 {
+            ARMED.store(true, Ordering::Relaxed);
+            packets += u64::from(a.core.poll(now, &mut pa).packets);
+            packets += u64::from(b.core.poll(now, &mut pb).packets);
+            ARMED.store(false, Ordering::Relaxed);
+            now = now.plus(Duration::from_us(10));
+            // The test's own slow path and applications may allocate.
+            a.poll(now, &mut pa);
+            b.poll(now, &mut pb);
+        }
+        a.recv(&mut ask, usize::MAX);
+        b.recv(&mut answer, usize::MAX);
+        rounds += 1;
+    }
+    assert_eq!(COUNT.load(Ordering::Relaxed), 0, "allocations in {packets} packets");
+    assert!(ask.rx_tail > 1_000_000 && answer.rx_tail > 1_000_000);
+}

@@ -1,0 +1,544 @@
+//! One flow and a peer under the test's hand: each rule by packets and times.
+
+mod harness;
+#[path = "harness/peer.rs"]
+mod peer;
+
+use base::{Duration, Instant};
+use fastpath::Cause;
+use flow::{Command, Exception, FrameReason, state};
+use harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
+use peer::{Got, Peer};
+use port::Capabilities;
+use port_memory::{LinkOptions, MemoryPort, link};
+use shm::half_flags::{FIN, RELEASED, RESET};
+use std::sync::atomic::Ordering::Relaxed;
+use wire::{DropReason, Ecn, TcpFlags};
+
+const ISS: u32 = u32::MAX - 700; // The peer's numbers wrap soon; ours too.
+const IRS: u32 = u32::MAX - 2000;
+
+struct Scene {
+    host: Host,
+    port: MemoryPort,
+    peer: Peer,
+    sock: Sock,
+    id: flow::FlowId,
+    now: Instant,
+}
+
+fn scene_with(
+    change: impl FnOnce(&mut flow::Install),
+    capabilities: Capabilities,
+    config: flow::Config,
+) -> Scene {
+    let (port, far) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
+    let (local, remote) = endpoints(false);
+    let mut host = Host::new(config, capabilities, 8);
+    let mut what = install(local, remote, 5, MAC_B, IRS, ISS);
+    change(&mut what);
+    let now = Instant::from_ns(5_000_000_000);
+    let (id, sock) = host.open(now, &what);
+    host.nodelay(&sock);
+    Scene { host, port, peer: Peer::new(far, remote, local, ISS, IRS), sock, id, now }
+}
+
+fn scene() -> Scene {
+    scene_with(|_| {}, Capabilities::plain(1500, MAC_A), config())
+}
+
+impl Scene {
+    fn poll(&mut self) -> Vec<Got> {
+        self.host.poll(self.now, &mut self.port);
+        self.peer.take()
+    }
+    fn after(&mut self, d: Duration) -> Vec<Got> {
+        self.now = self.now.plus(d);
+        self.poll()
+    }
+    fn send(&mut self, bytes: &[u8]) -> Vec<Got> {
+        assert_eq!(self.host.send(&mut self.sock, bytes, 64 << 10), bytes.len());
+        self.poll()
+    }
+    fn recv(&mut self) -> Vec<u8> {
+        self.host.recv(&mut self.sock, usize::MAX)
+    }
+    fn drops(&self, cause: Cause) -> u64 {
+        self.host.core.counters().of(cause)
+    }
+}
+
+#[test]
+fn a_reply_carries_the_acknowledgement() {
+    let mut s = scene();
+    s.peer.data(0, 0, b"request");
+    assert_eq!(s.poll(), []);
+    assert_eq!(s.host.news(), [5]);
+    assert_eq!(s.recv(), b"request");
+    let out = s.send(b"reply");
+    assert_eq!(out.len(), 1);
+    assert_eq!((out[0].seq, out[0].ack, &out[0].payload[..]), (0, 7, &b"reply"[..]));
+    assert_eq!(s.after(Duration::from_ms(100)), [], "nothing is left to acknowledge");
+    assert_eq!(s.host.core.counters().pure_acks_out, 0);
+}
+
+#[test]
+fn an_acknowledgement_waits_for_data_at_most_its_time_or_two_segments() {
+    let mut s = scene();
+    s.peer.data(0, 0, &[1; 100]);
+    assert_eq!(s.poll(), []);
+    assert_eq!(s.after(Duration::from_ms(39)), []);
+    let late = s.after(Duration::from_ms(1));
+    assert_eq!((late.len(), late[0].ack, late[0].payload.len()), (1, 100, 0));
+    s.peer.data(100, 0, &[2; 1448]);
+    assert_eq!(s.poll(), []);
+    s.peer.data(1548, 0, &[2; 1448]);
+    assert_eq!(s.poll().iter().map(|g| g.ack).collect::<Vec<_>>(), [2996]);
+}
+
+#[test]
+fn a_batch_is_acknowledged_once() {
+    let mut s = scene();
+    for i in 0..20 {
+        s.peer.data(i * 1448, 0, &[i as u8; 1448]);
+    }
+    assert_eq!(s.poll().iter().map(|g| g.ack).collect::<Vec<_>>(), [20 * 1448]);
+    assert_eq!(s.host.news(), [5]);
+    assert_eq!(s.recv().len(), 20 * 1448);
+}
+
+#[test]
+fn out_of_order_data_is_kept_reported_and_delivered_in_order() {
+    let mut s = scene();
+    let piece = |i: u32| vec![i as u8; 1000];
+    // Five gaps, then the pieces between them, last first.
+    for i in [1u32, 3, 5, 7, 9] {
+        s.peer.data(i * 1000, 0, &piece(i));
+        let out = s.poll();
+        assert_eq!((out.len(), out[0].ack), (1, 0), "a duplicate at once");
+        assert_eq!(out[0].sack[0], (i * 1000, i * 1000 + 1000), "the latest block first");
+    }
+    for i in [8u32, 6, 4, 2] {
+        s.peer.data(i * 1000, 0, &piece(i));
+        assert_eq!(s.poll().len(), 1);
+    }
+    assert_eq!(s.recv(), []);
+    s.peer.data(0, 0, &piece(0));
+    assert_eq!(s.poll()[0].ack, 10_000);
+    let expected: Vec<u8> = (0..10).flat_map(piece).collect();
+    assert_eq!(s.recv(), expected);
+    assert_eq!(s.host.core.counters().out_of_order, 9);
+}
+
+#[test]
+fn intervals_agree_with_a_byte_map() {
+    for seed in 0..40 {
+        let mut s = scene();
+        let mut rng = base::Seed::new(seed);
+        let stream: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut got = Vec::new();
+        while got.len() < stream.len() {
+            for _ in 0..rng.below(6) {
+                let at = rng.below(stream.len() as u64 - 1) as usize;
+                // Mostly near the left edge, so that it gets there.
+                let at = if rng.chance(700_000) { got.len() + at % 3000 } else { at }.min(stream.len() - 1);
+                let end = (at + 1 + rng.below(1400) as usize).min(stream.len());
+                s.peer.data(at as u32, 0, &stream[at..end]);
+            }
+            let end = (got.len() + 700).min(stream.len());
+            s.peer.data(got.len() as u32, 0, &stream[got.len()..end]);
+            s.now = s.now.plus(Duration::from_us(50));
+            s.poll();
+            got.extend(s.recv());
+            assert_eq!(got, stream[..got.len()], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn three_duplicates_send_the_segment_again_and_partial_acknowledgements_the_next_hole() {
+    let mut s = scene();
+    let out = s.send(&[7; 8 * 1448]);
+    assert_eq!(out.len(), 8);
+    for n in 0..2 {
+        s.peer.ack(0, 0);
+        assert_eq!(s.poll(), [], "duplicate {n}");
+    }
+    s.peer.ack(0, 0);
+    let again = s.poll();
+    assert_eq!((again.len(), again[0].seq, again[0].payload.len()), (1, 0, 1448));
+    // The first hole is closed, another shows.
+    s.peer.ack(0, 3 * 1448);
+    let again = s.poll();
+    assert_eq!(again[0].seq, 3 * 1448);
+    s.peer.ack(0, 8 * 1448);
+    assert_eq!(s.poll(), []);
+    assert_eq!(s.host.core.counters().recoveries, 1);
+    assert_eq!(s.host.timeouts, 0);
+}
+
+#[test]
+fn an_acknowledgement_frees_the_ring_of_the_application() {
+    let mut s = scene();
+    s.host.send(&mut s.sock, &[1; 4096], 4096);
+    assert_eq!(s.poll().len(), 3);
+    assert_eq!(s.host.send(&mut s.sock, b"more", 4096), 0);
+    s.peer.ack(0, 4096);
+    s.poll();
+    assert_eq!(s.host.send(&mut s.sock, b"more", 4096), 4);
+}
+
+#[test]
+fn a_timeout_sends_again_from_the_oldest_byte() {
+    let mut s = scene();
+    assert_eq!(s.send(b"lost").len(), 1);
+    assert!(matches!(s.host.log[..], []));
+    assert_eq!(s.after(Duration::from_ms(150)), []);
+    s.after(Duration::from_ms(60));
+    let again = s.poll();
+    assert_eq!((again.len(), again[0].seq, &again[0].payload[..]), (1, 0, &b"lost"[..]));
+    s.peer.ack(0, 4);
+    s.poll();
+    assert_eq!(s.host.timeouts, 1);
+    s.after(Duration::from_secs(5));
+    assert_eq!(s.host.timeouts, 1);
+}
+
+#[test]
+fn windows_are_scaled_both_ways() {
+    let mut s = scene();
+    s.peer.data(0, 0, &[0; 3000]);
+    let out = s.poll();
+    // 64 KiB less what is unread, in units of 128, less one unit in reserve.
+    assert_eq!(u32::from(out[0].window), (65_535u32 - 3000).div_ceil(128));
+    s.peer.window = 2; // 256 bytes
+    s.peer.ack(3000, 0);
+    s.poll();
+    let out = s.send(&[9; 1000]);
+    assert_eq!((out.len(), out[0].payload.len()), (1, 256));
+}
+
+#[test]
+fn without_options_everything_works_with_plain_windows() {
+    let change = |i: &mut flow::Install| (i.features, i.shifts, i.mss) = (0, (0, 0), 1460);
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    (s.peer.ts, s.peer.window) = (None, 3000);
+    s.peer.data(0, 0, &[0; 1460]);
+    s.peer.data(1460, 0, &[0; 1460]);
+    let out = s.poll();
+    assert_eq!((out[0].ack, out[0].window), (2920, 65_535 - 2920));
+    assert_eq!(s.send(&[1; 5000]).iter().map(|g| g.payload.len()).collect::<Vec<_>>(), [1460, 1460]);
+}
+
+#[test]
+fn a_full_window_closes_and_reopens_with_one_update() {
+    let mut s = scene();
+    let mut seq = 0;
+    let mut window = 65_535;
+    while window > 0 {
+        let n = window.min(1448);
+        s.peer.data(seq, 0, &vec![3; n as usize]);
+        seq += n;
+        for out in s.after(Duration::from_ms(50)) {
+            window = out.ack + u32::from(out.window) * 128 - seq;
+        }
+    }
+    // A probe beyond the edge is answered and not taken.
+    s.peer.data(seq, 0, &[3]);
+    let out = s.poll();
+    assert_eq!((out[0].ack, out[0].window), (seq, 0));
+    let got = s.recv();
+    assert_eq!(got.len(), seq as usize);
+    let out = s.poll();
+    assert_eq!((out.len(), out[0].ack), (1, seq));
+    assert!(u32::from(out[0].window) * 128 > 60_000);
+    assert_eq!(s.poll(), []);
+}
+
+#[test]
+fn the_right_edge_never_moves_left() {
+    let mut s = scene();
+    let (mut seq, mut edge, mut rng) = (0u32, 0u32, base::Seed::new(4));
+    for _ in 0..3000 {
+        let n = (1 + rng.below(1448) as u32).min(edge.saturating_sub(seq).max(1));
+        s.peer.data(seq, 0, &vec![3; n as usize]);
+        for out in s.after(Duration::from_ms(rng.below(60))) {
+            assert!(out.ack + u32::from(out.window) * 128 >= edge);
+            edge = out.ack + u32::from(out.window) * 128;
+            seq = seq.max(out.ack);
+        }
+        if rng.chance(300_000) {
+            s.host.recv(&mut s.sock, rng.below(9000) as usize);
+        }
+    }
+    assert_eq!(s.drops(Cause::NoMemory), 0);
+}
+
+#[test]
+fn our_own_blocked_sender_probes_and_goes_on_when_the_window_opens() {
+    let mut s = scene();
+    s.peer.window = 0;
+    s.peer.ack(0, 0);
+    // A window that shrinks to nothing at the same sequence number needs an acknowledgement that advances.
+    s.send(b"x");
+    s.peer.ack(0, 1);
+    s.poll();
+    assert_eq!(s.send(b"waiting"), []);
+    s.after(Duration::from_ms(250));
+    let probe = s.poll();
+    assert_eq!((probe.len(), probe[0].seq, probe[0].payload.len()), (1, 0, 0));
+    s.peer.window = 100;
+    s.peer.ack(0, 1);
+    assert_eq!(s.poll()[0].payload, b"waiting");
+}
+
+#[test]
+fn segments_with_old_timestamps_are_dropped_and_answered() {
+    let mut s = scene();
+    s.peer.ts = Some((1000, 0));
+    s.peer.data(0, 0, b"new");
+    s.after(Duration::from_ms(50));
+    s.peer.ts = Some((999, 0));
+    s.peer.data(3, 0, b"old");
+    let out = s.poll();
+    assert_eq!((out.len(), out[0].ack, s.drops(Cause::Paws)), (1, 3, 1));
+    assert_eq!(s.recv(), b"new");
+}
+
+#[test]
+fn wrong_checksums_are_counted_and_nothing_else_happens() {
+    let mut s = scene();
+    let mut frame = s.peer.frame(0, 0, TcpFlags::ACK, b"damaged");
+    *frame.last_mut().unwrap() ^= 1;
+    s.peer.inject(&frame);
+    assert_eq!(s.poll(), []);
+    assert_eq!(s.host.core.counters().dropped(DropReason::BadChecksum), 1);
+    assert_eq!(s.recv(), []);
+}
+
+#[test]
+fn the_peers_fin_is_told_acknowledged_and_reported() {
+    let mut s = scene();
+    s.peer.send(4, 0, TcpFlags::ACK.with(TcpFlags::FIN), b"end");
+    assert_eq!(s.poll()[0].ack, 0, "ahead of a gap it waits");
+    s.peer.data(0, 0, b"the ");
+    assert_eq!(s.poll()[0].ack, 8);
+    assert_eq!(s.recv(), b"the end");
+    assert!(s.host.is_eof(&s.sock));
+    assert!(matches!(s.host.log[..], [Exception::FinReceived { .. }]));
+    // Sent again because our acknowledgement was lost: acknowledged again.
+    s.peer.send(4, 0, TcpFlags::ACK.with(TcpFlags::FIN), b"end");
+    assert_eq!(s.poll()[0].ack, 8);
+}
+
+#[test]
+fn our_fin_follows_the_last_byte_and_its_acknowledgement_is_reported() {
+    let mut s = scene();
+    s.peer.window = 8;
+    s.peer.ack(0, 0);
+    s.poll();
+    s.host.send(&mut s.sock, &[1; 1500], 4096);
+    s.host.raise(&s.sock, FIN | RELEASED);
+    let out = s.poll();
+    assert_eq!(
+        (out.len(), out[0].flags.contains(TcpFlags::FIN)),
+        (1, false),
+        "the window ends before the data"
+    );
+    s.peer.ack(0, 1024);
+    let out = s.poll();
+    assert_eq!((out[0].payload.len(), out[0].flags.contains(TcpFlags::FIN)), (476, true));
+    s.peer.ack(0, 1501);
+    s.poll();
+    assert!(
+        matches!(s.host.log[..], [Exception::AppClosed { .. }, Exception::FinAcked { .. }]),
+        "{:?}",
+        s.host.log
+    );
+    // Nobody reads any more.
+    s.peer.data(0, 1501, b"late");
+    s.poll();
+    assert!(matches!(s.host.frames[..], [(FrameReason::DataAfterClose(_), _)]));
+}
+
+#[test]
+fn a_bare_fin_is_sent_and_sent_again() {
+    let mut s = scene();
+    s.host.raise(&s.sock, FIN);
+    let out = s.poll();
+    assert_eq!((out.len(), out[0].flags.contains(TcpFlags::FIN), out[0].seq), (1, true, 0));
+    s.after(Duration::from_ms(300));
+    assert!(s.poll()[0].flags.contains(TcpFlags::FIN));
+    s.peer.ack(0, 1);
+    s.poll();
+    assert!(matches!(s.host.log[..], [Exception::FinAcked { .. }]));
+}
+
+#[test]
+fn what_is_not_the_fast_paths_business_becomes_an_exception() {
+    let mut s = scene();
+    s.peer.send(0, 0, TcpFlags::RST, &[]);
+    s.peer.send(0, 0, TcpFlags::SYN, &[]);
+    s.peer.tuple.src.port = 4;
+    s.peer.data(0, 0, b"stranger");
+    s.peer.inject(&[0xFF; 60]);
+    s.poll();
+    let reasons: Vec<_> = s.host.frames.iter().map(|f| f.0).collect();
+    let id = s.id;
+    assert_eq!(
+        reasons,
+        [FrameReason::Rst(id), FrameReason::Syn(id), FrameReason::UnknownFlow, FrameReason::NotTcp]
+    );
+    s.host.raise(&s.sock, RESET);
+    s.poll();
+    assert!(matches!(s.host.log[..], [Exception::AppReset { .. }]));
+}
+
+#[test]
+fn small_segments_wait_for_each_other_unless_told_not_to() {
+    let mut s = scene();
+    let (_, own) = s.host.region.halves(5).unwrap();
+    own.extra.store(0, Relaxed);
+    assert_eq!(s.send(b"a").len(), 1);
+    assert_eq!(s.send(b"b"), []);
+    assert_eq!(s.send(&[7; 1448]).len(), 1, "a full segment does not wait");
+    s.peer.ack(0, 1449);
+    assert_eq!(s.poll()[0].payload, [7]);
+}
+
+#[test]
+fn marks_are_echoed_until_the_peer_has_reduced() {
+    let change = |i: &mut flow::Install| i.features |= state::ECN;
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    s.peer.ecn = Ecn::Ce;
+    s.peer.data(0, 0, b"x");
+    assert!(s.poll()[0].flags.contains(TcpFlags::ECE), "at once");
+    s.peer.ecn = Ecn::Ect0;
+    s.peer.data(1, 0, b"y");
+    assert!(s.after(Duration::from_ms(50)).is_empty());
+    assert!(s.after(Duration::from_ms(50))[0].flags.contains(TcpFlags::ECE));
+    s.peer.send(2, 0, TcpFlags::ACK.with(TcpFlags::CWR), b"z");
+    s.poll();
+    assert!(!s.after(Duration::from_ms(50))[0].flags.contains(TcpFlags::ECE));
+    let out = s.send(b"data");
+    assert_eq!(out[0].ecn, Ecn::Ect0);
+    s.peer.send(3, 4, TcpFlags::ACK.with(TcpFlags::ECE), &[]);
+    s.poll();
+    assert!(s.send(b"more")[0].flags.contains(TcpFlags::CWR));
+}
+
+#[test]
+fn a_paced_flow_keeps_its_rate() {
+    let mut s = scene_with(|i| i.pace_rate = 1_448_000, Capabilities::plain(1500, MAC_A), config());
+    let mut sent = s.send(&[1; 10 * 1448]).len();
+    let start = s.now;
+    while sent < 10 {
+        let deadline = s.host.poll(s.now, &mut s.port).deadline;
+        assert!(deadline > s.now.plus(Duration::from_us(1)), "it sleeps in between");
+        s.now = deadline;
+        sent += s.poll().len();
+    }
+    // One segment per millisecond.
+    let took = s.now.since(start).as_us();
+    assert!((8_400..10_000).contains(&took), "{took}");
+}
+
+#[test]
+fn idle_flows_own_nothing_and_large_rings_come_and_go() {
+    let mut s = scene();
+    let lent = |s: &Scene| s.host.region.lent();
+    s.peer.data(0, 0, b"ping");
+    s.poll();
+    assert_eq!(lent(&s), 4096);
+    s.recv();
+    s.send(b"pong"); // The ring is back in the pool, warm, lent to nobody.
+    s.peer.data(4, 4, &[1; 1448]);
+    s.poll();
+    assert_eq!(lent(&s), 4096);
+    for i in 0..12 {
+        s.peer.data(1452 + i * 1448, 4, &[1; 1448]);
+    }
+    s.poll();
+    assert!(lent(&s) > 65_536);
+    s.recv();
+    s.after(Duration::from_ms(11));
+    s.after(Duration::from_ms(11));
+    // A ring of 64 KiB is still of a size that pools keep warm.
+    assert!(lent(&s) <= 4096 + 65_536);
+    let Scene { host, .. } = &mut s;
+    let mut guard = host.keeper.lock(s.id);
+    assert_eq!(guard.parts().rx.sender(0).ring, None);
+}
+
+#[test]
+fn a_window_grows_with_what_is_delivered() {
+    let mut s = scene();
+    let (mut seq, mut window) = (0u32, 65_535u32);
+    for _ in 0..200 {
+        let mut n = 0;
+        while n + 1448 <= window.min(40_000) {
+            s.peer.data(seq, 0, &[0; 1448]);
+            (seq, n) = (seq + 1448, n + 1448);
+            if n % (20 * 1448) == 0 {
+                s.poll();
+                s.recv();
+            }
+        }
+        s.recv();
+        let out = s.after(Duration::from_us(100));
+        s.recv();
+        window = out.last().map_or(window, |g| u32::from(g.window) * 128);
+    }
+    assert!(window > 250_000, "{window}");
+    assert_eq!(s.drops(Cause::NoMemory), 0);
+}
+
+#[test]
+fn a_closed_flow_keeps_its_ring_until_the_application_has_read() {
+    let mut s = scene();
+    s.peer.send(0, 0, TcpFlags::ACK.with(TcpFlags::FIN), b"last words");
+    s.poll();
+    assert!(s.host.keeper.remove(s.id));
+    s.host.commands.push(Command::Drop { flow: s.id }).unwrap();
+    s.poll();
+    assert!(!s.host.log.iter().any(|e| matches!(e, Exception::Dropped { .. })));
+    s.peer.data(11, 0, b"x");
+    s.poll();
+    assert!(matches!(s.host.frames[..], [(FrameReason::UnknownFlow, _)]));
+    assert_eq!(s.recv(), b"last words");
+    s.poll();
+    assert!(s.host.log.iter().any(|e| matches!(e, Exception::Dropped { .. })));
+    s.host.keeper.release(s.id);
+    assert_eq!(s.host.keeper.live(), 0);
+    s.host.commands.push(Command::RemoveRegion { index: 0 }).unwrap();
+    s.poll();
+    assert!(matches!(s.host.log.last(), Some(Exception::Drained { .. })));
+    assert_eq!(s.host.region.lent(), 0);
+}
+
+#[test]
+fn memory_shortage_is_reported_and_what_does_not_fit_is_dropped_not_lost() {
+    let mut s = scene();
+    s.host.region.set_watermark(0);
+    s.peer.data(0, 0, b"no room");
+    let out = s.poll();
+    assert_eq!(out[0].ack, 0);
+    assert!(matches!(s.host.log[..], [Exception::MemoryShort { region: 0 }]));
+    s.host.region.set_watermark(1 << 20);
+    s.peer.data(0, 0, b"no room");
+    s.poll();
+    assert_eq!(s.recv(), b"no room");
+}
+
+#[test]
+fn a_core_sleeps_and_any_ring_wakes_it() {
+    let mut s = scene();
+    s.poll();
+    assert!(s.host.core.prepare_sleep());
+    s.host.commands.push(Command::Ack { flow: s.id }).unwrap();
+    assert!(s.host.commands.must_wake());
+    s.host.core.awake();
+    assert!(!s.host.core.prepare_sleep(), "a command waits");
+    assert_eq!(s.poll().len(), 1);
+    assert!(s.host.core.prepare_sleep());
+}
