@@ -82,14 +82,15 @@ impl Core {
         }
     }
 
-    /// One round at `now`: packets, applications, commands, timers.
+    /// One round at `now`: commands, packets, applications, timers.
     pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
         self.state.now = now;
         self.state.sent = 0;
         port.set_now(now);
+        // First, because packets of a new flow may come in the same round as the region it lives in.
+        let commands = self.obey(port);
         let packets = self.packets(port);
         let doorbells = self.applications(port);
-        let commands = self.obey(port);
         self.timers(port);
         self.pay_debts();
         port.flush();
