@@ -6,8 +6,6 @@ use crate::listeners::{Origin, QueueKey, canonical};
 use crate::region::{Connection, PairRegion, Stage};
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, RegionInfo, Reply};
-use queue::stream::raise;
-use shm::half_flags::{OPEN, READ_CLOSED, RELEASED, RESET};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
@@ -32,7 +30,7 @@ fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
 }
 
 /// In the form the asker used: v4-mapped for an IPv6 socket.
-fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
+pub fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
     match (address.ip(), asked.ip()) {
         (IpAddr::V4(ip), IpAddr::V6(_)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
         _ => address,
@@ -66,7 +64,7 @@ impl Registry {
             Sharing::Never => false,
         };
         if !shared {
-            return self.fall_back(id, "policy forbids sharing memory with that listener's user");
+            return self.connect_relay([id, acceptor], key, [local, remote], asked);
         }
         self.connect_pair([id, acceptor], key, [local, remote], asked)
     }
@@ -138,42 +136,6 @@ impl Registry {
         let pair = self.pairs.get(&region)?;
         pair.region.slot(slot)?.half.iter().for_each(clear);
         Some(slot)
-    }
-
-    /// The record is in the accept queue: both ends are established, and the connector learns it.
-    pub fn establish(&mut self, origin: Origin) {
-        self.set_stage(origin, Stage::Queued);
-        if let Origin::Pair(region, slot) = origin {
-            let Some(pair) = self.pairs.get(&region) else { return };
-            let Some(lines) = pair.region.slot(slot) else { return };
-            lines.half.iter().for_each(|half| raise(half, OPEN));
-            if let Some(family) = self.family_of(pair.parties[0]) {
-                self.ring(&pair.region, shm::Side::Zero, family, slot);
-            }
-        }
-    }
-
-    /// Notes where a connection stands.
-    pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
-        if let Origin::Pair(region, slot) = origin {
-            if let Some(c) = self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)) {
-                c.stage = stage;
-            }
-        }
-    }
-
-    /// The listener is gone before it accepted: the connector sees a reset.
-    pub fn reset_unaccepted(&mut self, origin: Origin) {
-        if let Origin::Pair(region, slot) = origin {
-            let Some(pair) = self.pairs.get(&region) else { return };
-            let Some(lines) = pair.region.slot(slot) else { return };
-            raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
-            // A connector still waiting needs to see the connection open to see it reset.
-            raise(&lines.half[1], OPEN);
-            if let Some(family) = self.family_of(pair.parties[0]) {
-                self.ring(&pair.region, shm::Side::Zero, family, slot);
-            }
-        }
     }
 }
 

@@ -2,11 +2,13 @@
 //! application regions. Sleeps without a timer while nothing is open.
 
 use crate::ServiceError;
+use crate::bells::Bells;
 use crate::config::Config;
+use crate::cores::Core;
 use crate::listening::Listening;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
-use crate::requests::Credentials;
+use crate::requests::{Credentials, new_eventfd};
 use crate::sys;
 use control::{Line, LineError, Received, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
 use queue::Doorbell;
@@ -33,6 +35,7 @@ const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const LISTENING: u64 = 0;
 const SIGNALS: u64 = 1;
 const LINES: u64 = 1 << 32;
+const CORES: u64 = 2;
 const BELLS: u64 = 2 << 32;
 
 /// One control line.
@@ -50,6 +53,8 @@ pub struct Service {
     listening: Listening,
     epoll: OwnedFd,
     signals: OwnedFd,
+    /// Written by the cores when they have reported something.
+    _told: Arc<OwnedFd>,
     peers: HashMap<u32, Peer>,
     next_peer: u32,
     registry: Registry,
@@ -80,14 +85,20 @@ impl Service {
         let listening = Listening::open(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let signals = sys::signals().map_err(os("watch signals"))?;
+        // Threads inherit the signal mask: no core is ever interrupted.
+        let told = new_eventfd().map_err(os("make an eventfd"))?;
+        let bells = Arc::new(Bells::default());
+        let cores: Result<Vec<Core>, _> =
+            (0..config.cores).map(|i| Core::start(u32::from(i), bells.clone(), told.clone())).collect();
         let service = Self {
             leave: config.private.then(|| Instant::now() + GRACE.1),
             listening,
             epoll,
             signals,
+            _told: told.clone(),
             peers: HashMap::new(),
             next_peer: 1,
-            registry: Registry::new(config),
+            registry: Registry::new(config, cores?, bells),
             sweep: None,
             reap: None,
             deaf: false,
@@ -96,6 +107,7 @@ impl Service {
         };
         service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
         service.watch(service.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
+        service.watch(told.as_fd(), CORES, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(service)
     }
 
@@ -121,6 +133,7 @@ impl Service {
                     (LINES, id) => self.line_event(id),
                     (BELLS, region) => self.bell(region),
                     _ if token == LISTENING => self.accept(),
+                    _ if token == CORES => self.registry.hear_cores(),
                     _ => self.signal(),
                 }
                 self.detach_doomed();
@@ -339,8 +352,8 @@ impl Service {
     /// An application has news for the slow path.
     fn bell(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
-        let Some(block) = memory.region.context(Side::Zero, SLOW_CONTEXT) else { return };
-        let layout = memory.region.layout();
+        let Some(block) = memory.region().context(Side::Zero, SLOW_CONTEXT) else { return };
+        let layout = memory.region().layout();
         let bell = Doorbell::new(block, layout.words_per_group);
         let mut slots = Vec::new();
         // A hostile ringer never falls silent: the others have their turn in between.
@@ -350,7 +363,7 @@ impl Service {
         }
         for slot in slots {
             let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
-            if let Some(Use::Queue(_)) = used {
+            if let Some(Use::Queue) = used {
                 self.registry.admit_queue((region, slot));
             }
         }

@@ -2,6 +2,7 @@
 //! told at once.
 
 use crate::application::Application;
+use crate::cores::Command;
 use crate::listeners::QueueKey;
 use crate::present::present_parts;
 use crate::region::Use;
@@ -34,8 +35,9 @@ impl Registry {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }
         match r.slots.get(slot) {
-            Some(Use::Queue(_)) => self.close_queue((region, slot)),
-            Some(Use::Relay(..)) | None => {}
+            Some(Use::Queue) => self.close_queue((region, slot)),
+            Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
+            None => {}
         }
         Answer::Silent
     }
@@ -89,7 +91,7 @@ impl Registry {
         self.end_sides(offender);
         let gone: Vec<u32> =
             self.regions.values().filter(|r| !self.is_held(r.owner)).map(|r| r.memory.id).collect();
-        gone.into_iter().for_each(|id| self.drop_region(id));
+        gone.into_iter().for_each(|id| self.drop_region(id, offender));
         over.iter().for_each(|id| drop(self.families.remove(id)));
         next
     }
@@ -106,12 +108,17 @@ impl Registry {
         let Some(family) = self.families.get_mut(&a.family()) else { return };
         let mine: Vec<u32> =
             family.contexts.iter().filter(|(_, c)| c.application == a.id).map(|(n, _)| *n).collect();
-        mine.iter().for_each(|n| drop(family.contexts.remove(n)));
+        for n in &mine {
+            family.contexts.remove(n);
+            self.bells.set_context(a.family(), *n, None);
+        }
         // Numbers are taken in the oldest ancestor's region.
         let line = a.ancestors.iter().copied().chain([a.id]);
         let oldest = line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next();
         if let Some(region) = oldest {
-            let taken = &region.memory.region.header().context_taken[Side::One.index()];
+            let header = region.memory.region().header();
+            header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
+            let taken = &header.context_taken[Side::One.index()];
             for n in mine {
                 taken[n as usize / 64].fetch_and(!(1 << (n % 64)), Ordering::AcqRel);
             }
@@ -126,7 +133,7 @@ impl Registry {
             self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
         let (mut unknown, mut orphans) = (0, Vec::new());
         for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
-            let region = &r.memory.region;
+            let region = r.memory.region();
             let start = region.layout().socks as u64;
             let size = size_of::<SockBlock>() as u64;
             let end = start + u64::from(region.layout().params.slots) * size;
@@ -162,8 +169,9 @@ impl Registry {
         let Named { region, slot, ports } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             match r.slots.get(slot) {
-                Some(Use::Queue(_)) => self.close_queue((region, slot)),
-                Some(Use::Relay(..)) | None => {}
+                Some(Use::Queue) => self.close_queue((region, slot)),
+                Some(Use::Relay(relay, end)) => self.close_relay_end(*relay, *end, offender),
+                None => {}
             }
             return;
         }
@@ -280,11 +288,20 @@ impl Registry {
         (freed, self.pairs.values().any(|p| p.slots.used() > 0))
     }
 
-    fn drop_region(&mut self, id: u32) {
+    fn drop_region(&mut self, id: u32, offender: bool) {
         let queues: Vec<QueueKey> = self.listeners.queues.keys().filter(|k| k.0 == id).copied().collect();
         queues.into_iter().for_each(|key| self.close_queue(key));
+        let ends = self.relays.iter().flat_map(|(relay, r)| {
+            (0..2).filter(|end| r.places[*end].0 == id && !r.gone[*end]).map(|end| (*relay, end))
+        });
+        let ends: Vec<(u32, usize)> = ends.collect();
+        ends.into_iter().for_each(|(relay, end)| self.close_relay_end(relay, end, offender));
         if let Some(region) = self.regions.remove(&id) {
             self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
+            self.bells.set_region(region.memory.index, None);
+            for core in &self.cores {
+                core.say(Command::RemoveRegion(region.memory.index));
+            }
         }
     }
 }

@@ -9,18 +9,23 @@
 #![deny(unsafe_code)]
 
 mod application;
+mod bells;
 mod config;
 mod connect;
 mod control_loop;
+mod cores;
 mod departure;
 mod error;
 mod listen;
 mod listeners;
 mod listening;
+mod memory;
+mod origin;
 mod present;
 mod proc;
 mod region;
 mod registry;
+mod relay;
 mod report;
 mod requests;
 mod slots;

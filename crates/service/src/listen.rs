@@ -1,8 +1,9 @@
 //! Listening, and the way of a connection into an accept queue.
 
 use crate::listeners::{Listener, Origin, Queue, QueueKey, canonical};
+use crate::memory::Memory;
 use crate::proc;
-use crate::region::{Memory, Stage, Use};
+use crate::region::{Stage, Use};
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT};
 use queue::pages::class_of;
@@ -143,9 +144,9 @@ impl Registry {
             return Err("the application has as many sockets as it may");
         }
         let r = self.regions.get_mut(&region).filter(|r| r.sealed).ok_or("its region is not mapped")?;
-        let slot = r.slots.take(Use::Queue(0)).map_err(|_| "its region is full")?;
+        let slot = r.slots.take(Use::Queue).map_err(|_| "its region is full")?;
         a.sockets += 1;
-        if let Some(lines) = r.memory.region.slot(slot) {
+        if let Some(lines) = r.memory.region().slot(slot) {
             lines.half.iter().for_each(clear);
             watch(&lines.half[0], Some(SLOW_CONTEXT));
         }
@@ -170,11 +171,6 @@ impl Registry {
         if let Some(l) = self.listeners.all.get_mut(&listener) {
             l.queues.push(key);
         }
-        if let Some(r) = self.regions.get_mut(&key.0) {
-            if let Some(what) = r.slots.get_mut(key.1) {
-                *what = Use::Queue(listener);
-            }
-        }
     }
 
     /// The queue that shall take the next connection: one that somebody watches, the shortest, a sleeper's first.
@@ -190,7 +186,7 @@ impl Registry {
         let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.0)) else {
             return (true, usize::MAX, true);
         };
-        let region = &r.memory.region;
+        let region = r.memory.region();
         let Some(half) = region.slot(key.1).map(|s| &s.half) else { return (true, usize::MAX, true) };
         let read = half[1].rx_tail.load(Ordering::Relaxed).min(queue.sender.head);
         let unread = (queue.sender.head - read) as usize / RECORD_LEN + queue.waiting.len();
@@ -217,7 +213,7 @@ impl Registry {
         };
         let application = queue.application;
         let (memory, mut rings) = (r.memory.clone(), Vec::new());
-        let Some([own, peer]) = memory.region.slot(key.1).map(|s| &s.half) else { return };
+        let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
         let done = fill(queue, own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
         while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
             accepted.extend(queue.queued.pop_front().map(|(_, origin)| origin));
@@ -228,7 +224,7 @@ impl Registry {
         established.into_iter().for_each(|origin| self.establish(origin));
         if n > 0 {
             if let Some(family) = self.family_of(application) {
-                self.ring(&memory.region, Side::One, family, key.1);
+                self.ring(memory.region(), Side::One, family, key.1);
             }
             if let Some(a) = self.applications.get_mut(&application) {
                 a.process.accelerated += n;
@@ -257,7 +253,7 @@ impl Registry {
             // Read and unread alike: nobody looks at these rings any more.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];
             rings.into_iter().flatten().for_each(|ring| r.memory.give_back(&mut r.pool, ring));
-            if let Some([own, peer]) = r.memory.region.slot(key.1).map(|s| &s.half) {
+            if let Some([own, peer]) = r.memory.region().slot(key.1).map(|s| &s.half) {
                 let read = peer.rx_tail.load(Ordering::Acquire);
                 queue.queued.retain(|(end, _)| *end > read);
                 own.flags.fetch_or(half_flags::FIN | half_flags::RELEASED, Ordering::SeqCst);
@@ -297,7 +293,7 @@ fn fill(
         let full = unread > u64::from(queue.backlog);
         let roomy = !full && (sender.space() >= RECORD_LEN || lend(sender, own, memory, pool, unread, rings));
         if roomy {
-            put(sender, own, &memory.region, &record);
+            put(sender, own, memory.region(), &record);
             queue.queued.push_back((sender.head, origin));
             established.push(origin);
             queue.waiting.pop_front();

@@ -4,9 +4,13 @@
 //! `doomed`, and the control loop detaches it before it serves anybody else.
 
 use crate::application::{Application, Family};
+use crate::bells::Bells;
 use crate::config::Config;
+use crate::cores::Core;
 use crate::listeners::Listeners;
-use crate::region::{AppRegion, PairRegion};
+use crate::memory::Memory;
+use crate::region::{AppRegion, PairRegion, Relay};
+use crate::slots::Slots;
 use crate::statistics::Statistics;
 use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
 use queue::stream::watcher;
@@ -59,6 +63,14 @@ pub struct Registry {
     pub pairs: HashMap<u32, PairRegion>,
     /// Pair regions by connector and acceptor.
     pub pair_of: HashMap<[u32; 2], u32>,
+    /// Relayed connections.
+    pub relays: HashMap<u32, Relay>,
+    /// The threads that move bytes.
+    pub cores: Vec<Core>,
+    /// Indices of application regions in the threads' tables: region, and how many cores have yet to let go.
+    pub indices: Slots<(u32, usize)>,
+    /// How the threads wake applications.
+    pub bells: Arc<Bells>,
     /// Who listens.
     pub listeners: Listeners,
     /// What is counted.
@@ -68,6 +80,7 @@ pub struct Registry {
     /// Application regions whose bell the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
     next_region: u32,
+    next_relay: u32,
 }
 
 /// A bell of an application region comes or goes.
@@ -86,8 +99,12 @@ pub fn write_eventfd(fd: BorrowedFd<'_>) {
 
 impl Registry {
     /// Nobody is registered.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>) -> Self {
         Self {
+            indices: Slots::new(0, config.max_applications),
+            relays: HashMap::new(),
+            cores,
+            bells,
             config,
             applications: HashMap::new(),
             families: HashMap::new(),
@@ -99,6 +116,7 @@ impl Registry {
             doomed: Vec::new(),
             bells_changed: Vec::new(),
             next_region: 1,
+            next_relay: 1,
         }
     }
 
@@ -107,6 +125,13 @@ impl Registry {
         let id = self.next_region;
         // 2^32 regions later names come again; by then the first are long gone.
         self.next_region = self.next_region.checked_add(1).unwrap_or(1);
+        id
+    }
+
+    /// A name for a new relay.
+    pub fn new_relay_id(&mut self) -> u32 {
+        let id = self.next_relay;
+        self.next_relay = self.next_relay.checked_add(1).unwrap_or(1);
         id
     }
 
@@ -155,7 +180,7 @@ impl Registry {
             let contexts: Vec<u32> =
                 of_it.filter(|(_, c)| c.application == application).map(|(n, _)| *n).collect();
             for n in contexts.into_iter().filter(|n| context.is_none_or(|c| c == *n)) {
-                self.ring_context(&region.region, Side::One, family, n, CONTROL_SLOT);
+                self.ring_context(region.region(), Side::One, family, n, CONTROL_SLOT);
             }
         }
         self.after_send(application, sent);
@@ -172,7 +197,7 @@ impl Registry {
     }
 
     /// The region whose control slot reaches this application: its own, or its nearest ancestor's.
-    fn control_region(&self, a: &Application) -> Option<Arc<crate::region::Memory>> {
+    fn control_region(&self, a: &Application) -> Option<Arc<Memory>> {
         let line = std::iter::once(a.id).chain(a.ancestors.iter().rev().copied());
         let mut regions = line.filter_map(|id| self.regions.values().find(|r| r.owner == id));
         regions.next().map(|r| r.memory.clone())

@@ -1,6 +1,6 @@
 //! Reports for people: every socket, and the counters, as JSON in a memfd.
 
-use crate::region::{PairRegion, Stage};
+use crate::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
 use control::{Reply, Report};
 use rustix::fd::OwnedFd;
@@ -58,6 +58,8 @@ impl Registry {
                 serde_json::to_vec(&self.sockets())
             }
             Report::Statistics => {
+                let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
+                self.statistics.relayed_bytes = relayed.sum();
                 let alive = self.applications.values().map(|a| &a.process);
                 serde_json::to_vec(&self.statistics.summary(alive))
             }
@@ -74,7 +76,8 @@ impl Registry {
         let mut all = Vec::new();
         for ((region, slot), queue) in &self.listeners.queues {
             let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
-            let half = self.regions.get(region).and_then(|r| r.memory.region.slot(*slot)).map(|s| &s.half[1]);
+            let half =
+                self.regions.get(region).and_then(|r| r.memory.region().slot(*slot)).map(|s| &s.half[1]);
             let read = half.map_or(0, |h| h.rx_tail.load(Relaxed)).min(queue.sender.head);
             let unread = (queue.sender.head - read) / control::RECORD_LEN as u64;
             all.push(Socket {
@@ -90,6 +93,7 @@ impl Registry {
         for pair in self.pairs.values() {
             self.pair_sockets(pair, &mut all);
         }
+        self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
         all
     }
@@ -98,26 +102,44 @@ impl Registry {
         for (slot, connection) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
             for side in 0..2 {
-                let (own, peer) = (&half[side], &half[side ^ 1]);
-                if own.flags.load(Relaxed) & RELEASED != 0 {
-                    continue;
-                }
-                let queued = |from: &Half, to: &Half| {
-                    from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed))
-                };
-                all.push(Socket {
-                    state: state(own, peer, connection.stage, side == 0),
-                    local: connection.addresses[side].to_string(),
-                    remote: connection.addresses[side ^ 1].to_string(),
-                    kind: "pair",
-                    recv_queue: queued(peer, own),
-                    send_queue: queued(own, peer),
-                    bytes_in: own.rx_tail.load(Relaxed),
-                    bytes_out: own.tx_head.load(Relaxed),
-                    ..self.blank(connection.applications[side])
-                });
+                all.extend(self.end("pair", connection, side, (&half[side], &half[side ^ 1])));
             }
         }
+    }
+
+    fn relay_sockets<'a>(&'a self, relay: &Relay, all: &mut Vec<Socket<'a>>) {
+        for side in (0..2).filter(|side| !relay.gone[*side]) {
+            let (region, slot) = relay.places[side];
+            let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
+            let Some((service, application)) = halves else { continue };
+            all.extend(self.end("relay", &relay.connection, side, (application, service)));
+        }
+    }
+
+    /// One end of a connection, unless it is closed.
+    fn end(
+        &self,
+        kind: &'static str,
+        connection: &Connection,
+        side: usize,
+        (own, peer): (&Half, &Half),
+    ) -> Option<Socket<'_>> {
+        if own.flags.load(Relaxed) & RELEASED != 0 {
+            return None;
+        }
+        let queued =
+            |from: &Half, to: &Half| from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed));
+        Some(Socket {
+            state: state(own, peer, connection.stage, side == 0),
+            local: connection.addresses[side].to_string(),
+            remote: connection.addresses[side ^ 1].to_string(),
+            kind,
+            recv_queue: queued(peer, own),
+            send_queue: queued(own, peer),
+            bytes_in: own.rx_tail.load(Relaxed),
+            bytes_out: own.tx_head.load(Relaxed),
+            ..self.blank(connection.applications[side])
+        })
     }
 
     fn blank(&self, application: u32) -> Socket<'_> {

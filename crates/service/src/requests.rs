@@ -1,6 +1,7 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
 use crate::application::{Application, Context, Family, Member};
+use crate::cores::Command;
 use crate::proc;
 use crate::region::AppRegion;
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
@@ -155,18 +156,29 @@ impl Registry {
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
         }
-        let bells: rustix::io::Result<Vec<_>> = (0..=self.config.cores).map(|_| new_eventfd()).collect();
+        let bells: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
         let Ok(bells) = bells else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
+        let family = a.family();
         let region_id = self.new_region_id();
-        let size = (self.config.region_slots, self.config.region_data);
-        let region = match AppRegion::create(region_id, id, size, bells) {
-            Ok(region) => region,
-            Err(e) => return Answer::refused(Errno::NOMEM, &e.to_string()),
+        let Ok(index) = self.indices.take((region_id, self.cores.len())) else {
+            return Answer::refused(Errno::USERS, "the service has as many regions as it may");
         };
-        arm(&region.memory.region);
-        let params = region.memory.region.layout().params;
+        let size = (self.config.region_slots, self.config.region_data);
+        let region = match AppRegion::create((region_id, index as u16), id, size, bells) {
+            Ok(region) => region,
+            Err(e) => {
+                self.indices.release(index);
+                return Answer::refused(Errno::NOMEM, &e.to_string());
+            }
+        };
+        self.bells.set_region(index as u16, Some(family));
+        for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
+            core.say(Command::AddRegion(region.memory.clone(), bell.clone()));
+        }
+        arm(region.memory.region());
+        let params = region.memory.region().layout().params;
         let info = RegionInfo {
             id: region_id,
             pair: false,
@@ -227,6 +239,7 @@ impl Registry {
             return Answer::Offence(format!("context {context} is another process's"));
         }
         contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
+        self.bells.set_context(family, context, Some(eventfd.clone()));
         Answer::Reply(Reply::Done, vec![eventfd])
     }
 

@@ -235,3 +235,55 @@ fn a_private_service_leaves_with_its_last_application() {
     assert!(!folder.join("c").exists());
     let _ = std::fs::remove_dir_all(folder);
 }
+
+#[test]
+fn where_policy_forbids_sharing_the_service_copies() {
+    let daemon = Daemon::start(Options { sharing: Some(service::Sharing::Never), ..Options::default() });
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut there = client.connect(address);
+    assert_eq!(there.region, client.info.id, "it lives in the application's own region");
+    let (mut here, record) = server.accept_wait(queue, &mut 0);
+    assert_eq!((record.region, record.local), (server.info.id, address));
+    // More than all buffers hold: backpressure both ways, every byte in order.
+    let bytes: Vec<u8> = (0..6_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let expected = bytes.clone();
+    let echo = std::thread::spawn(move || {
+        let got = server.receive_exact(&mut here, expected.len());
+        assert!(got == expected, "bytes arrive in order");
+        server.send(&mut here, b"thanks");
+        server.until("the half close arrives", |s| s.receive(&mut here, 1).is_none());
+        server.send(&mut here, b"bye");
+        server.close(&here);
+        server
+    });
+    client.send(&mut there, &bytes);
+    assert_eq!(client.receive_exact(&mut there, 6), b"thanks");
+    client.shut_down(&there);
+    assert_eq!(client.receive_exact(&mut there, 3), b"bye");
+    client.until("the end arrives", |c| c.receive(&mut there, 1).is_none());
+    client.close(&there);
+    let mut server = echo.join().unwrap();
+    daemon.until("only the listener is left", |s| s.len() == 1);
+    assert!(daemon.report(Report::Statistics)["relayed_bytes"].as_u64().unwrap() >= 6_000_009);
+    // Death: what was sent arrives, then the end; unread input becomes a reset.
+    let mut tail = 64;
+    let mut dying = App::new(&daemon);
+    let (mut told, unread) = (dying.connect(address), dying.connect(address));
+    let (mut a, _) = server.accept_wait(queue, &mut tail);
+    let (mut b, _) = server.accept_wait(queue, &mut tail);
+    dying.send(&mut told, b"last words");
+    server.send(&mut b, b"never read");
+    dying.until("it arrives", |d| {
+        d.region.slot(unread.slot).unwrap().half[0].tx_head.load(Ordering::Acquire) == 10
+    });
+    let dead = Instant::now();
+    drop(dying);
+    server.until("reset", |s| s.peer_flags(&b) & RESET != 0 && s.peer_flags(&a) & FIN != 0);
+    assert!(dead.elapsed() < Duration::from_millis(50));
+    assert_eq!(server.receive_exact(&mut a, 10), b"last words");
+    server.close(&a);
+    server.close(&b);
+    daemon.until("only the listener is left", |s| s.len() == 1);
+}

@@ -1,0 +1,199 @@
+//! What happens to a connection inside this host after it was asked for, whether shared or relayed: it is established,
+//! accepted, or reset because its listener went away.
+
+use crate::connect::as_asked;
+use crate::cores::{Command, Report};
+use crate::listen::clear;
+use crate::listeners::{Origin, QueueKey};
+use crate::region::{Connection, Relay, Stage, Use};
+use crate::registry::{Answer, Registry};
+use crate::relay::{End, Outcome};
+use control::{AcceptRecord, RegionInfo, Reply};
+use queue::stream::{raise, watch};
+use shm::Side;
+use shm::half_flags::{FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+/// The core that relays.
+const RELAY_CORE: u32 = 0;
+
+impl Registry {
+    /// Sets up a connection that the service relays.
+    pub fn connect_relay(
+        &mut self,
+        parties: [u32; 2],
+        key: QueueKey,
+        addresses: [SocketAddr; 2],
+        asked: SocketAddr,
+    ) -> Answer {
+        let connector = self.applications.get(&parties[0]).and_then(|a| a.region);
+        let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
+            return self.fall_back(parties[0], "its region is not mapped");
+        };
+        let id = self.new_relay_id();
+        let regions = [own, key.0];
+        let Some(slots) = self.take_relay_slots(id, regions) else {
+            return self.fall_back(parties[0], "an application region is full");
+        };
+        let places = [(own, slots[0]), (key.0, slots[1])];
+        let ends =
+            [0, 1].map(|i| self.regions.get(&regions[i]).map(|r| End::new(r.memory.clone(), slots[i])));
+        let [Some(first), Some(second)] = ends else { return Answer::Silent };
+        self.cores[RELAY_CORE as usize].say(Command::Open(id, Box::new([first, second])));
+        let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
+        self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
+        for party in parties {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets += 1;
+            }
+        }
+        let record =
+            AcceptRecord { region: key.0, slot: slots[1], side: 1, local: addresses[1], peer: addresses[0] };
+        if let Some(queue) = self.listeners.queues.get_mut(&key) {
+            queue.waiting.push_back((Origin::Relay(id), record));
+        }
+        self.admit_queue(key);
+        if let Some(a) = self.applications.get_mut(&parties[0]) {
+            a.process.accelerated += 1;
+            a.process.connected += 1;
+        }
+        let Some(region) = self.regions.get(&own) else { return Answer::Silent };
+        let params = region.memory.region().layout().params;
+        let info =
+            RegionInfo { id: own, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        let local = as_asked(addresses[0], asked);
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local })
+    }
+
+    /// A clean slot in each of the two regions (they may be one), or none at all.
+    fn take_relay_slots(&mut self, relay: u32, regions: [u32; 2]) -> Option<[u32; 2]> {
+        let mut slots = [0; 2];
+        for end in 0..2 {
+            let taken =
+                self.regions.get_mut(&regions[end]).and_then(|r| r.slots.take(Use::Relay(relay, end)).ok());
+            let Some(slot) = taken else {
+                if end == 1 {
+                    self.regions.get_mut(&regions[0]).and_then(|r| r.slots.release(slots[0]));
+                }
+                return None;
+            };
+            slots[end] = slot;
+            let lines = self.regions.get(&regions[end])?.memory.region().slot(slot)?;
+            lines.half.iter().for_each(clear);
+            watch(&lines.half[0], Some(RELAY_CORE));
+        }
+        Some(slots)
+    }
+
+    /// The record is in the accept queue: both ends are established, and the connector learns it.
+    pub fn establish(&mut self, origin: Origin) {
+        self.set_stage(origin, Stage::Queued);
+        match origin {
+            Origin::Pair(region, slot) => {
+                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(lines) = pair.region.slot(slot) else { return };
+                lines.half.iter().for_each(|half| raise(half, OPEN));
+                if let Some(family) = self.family_of(pair.parties[0]) {
+                    self.ring(&pair.region, Side::Zero, family, slot);
+                }
+            }
+            Origin::Relay(id) => {
+                let Some(relay) = self.relays.get(&id) else { return };
+                for (region, slot) in relay.places {
+                    let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { continue };
+                    if let Some((own, _)) = memory.halves(slot) {
+                        raise(own, OPEN);
+                        memory.tell(&self.bells, slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes where a connection stands.
+    pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
+        let connection = match origin {
+            Origin::Pair(region, slot) => self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)),
+            Origin::Relay(id) => self.relays.get_mut(&id).map(|r| &mut r.connection),
+        };
+        if let Some(connection) = connection {
+            connection.stage = stage;
+        }
+    }
+
+    /// The listener is gone before it accepted: the connector sees a reset.
+    pub fn reset_unaccepted(&mut self, origin: Origin) {
+        match origin {
+            Origin::Pair(region, slot) => {
+                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(lines) = pair.region.slot(slot) else { return };
+                raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
+                if let Some(family) = self.family_of(pair.parties[0]) {
+                    self.ring(&pair.region, Side::Zero, family, slot);
+                }
+            }
+            Origin::Relay(id) => self.close_relay_end(id, 1, true),
+        }
+    }
+
+    /// Closes one end of a relay by Linux's rule, in the name of a holder that is gone.
+    pub fn close_relay_end(&self, id: u32, end: usize, reset: bool) {
+        let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
+        let (region, slot) = relay.places[end];
+        let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
+        if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
+            let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
+            raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        }
+        self.look_at_relay(id);
+    }
+
+    /// The core looks at a relay again.
+    pub fn look_at_relay(&self, id: u32) {
+        self.cores[RELAY_CORE as usize].say(Command::Look(id));
+    }
+
+    /// Takes in what the cores have reported.
+    pub fn hear_cores(&mut self) {
+        let reports: Vec<Report> = self.cores.iter().flat_map(|core| core.reports.try_iter()).collect();
+        for report in reports {
+            match report {
+                Report::Relay(Outcome::EndGone(id, end)) => self.relay_end_gone(id, end),
+                Report::Relay(Outcome::Violation(region, violation)) => {
+                    if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
+                        self.doom(owner, format!("in a relayed connection: {violation}"));
+                    }
+                }
+                Report::Relay(Outcome::MemoryShort(region)) => {
+                    if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
+                        self.grow(owner);
+                    }
+                }
+                Report::Drained(index) => {
+                    let left = self.indices.get_mut(u32::from(index)).map(|(_, left)| {
+                        *left -= 1;
+                        *left
+                    });
+                    if left == Some(0) {
+                        self.indices.release(u32::from(index));
+                    }
+                }
+            }
+        }
+    }
+
+    fn relay_end_gone(&mut self, id: u32, end: usize) {
+        let Some(relay) = self.relays.get_mut(&id) else { return };
+        relay.gone[end] = true;
+        let (region, slot) = relay.places[end];
+        let party = relay.connection.applications[end];
+        if relay.gone == [true; 2] {
+            self.relays.remove(&id);
+        }
+        self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
+        if let Some(a) = self.applications.get_mut(&party) {
+            a.sockets = a.sockets.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Connections between two applications that must not share memory: the service copies ring to ring. No I/O and no
+//! clock; the core that owns the relays calls `news` and `work`.
+//!
+//! ```text
+//!   end 0's region                     service                     end 1's region
+//!   half[1] (application) --bytes--> copy, at most TURN at once --> half[0] (service) ... and the same the other way
+//! ```
+//! Each end looks to its application like a connection over the wire: FIN follows the bytes, RESET overtakes them, a
+//! full ring on one side fills the ring of the other.
+
+use crate::bells::Bells;
+use crate::memory::Memory;
+use queue::Violation;
+use queue::pages::{Pool, class_of};
+use queue::stream::{Sender, consumed, raise, readable};
+use shm::Side;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes copied for one relay and direction before the others have their turn: a few hundred microseconds at most.
+const TURN: usize = 256 << 10;
+/// Bytes copied at once: both copies stay in the second-level cache.
+const PIECE: usize = 32 << 10;
+
+/// One end, as the core uses it.
+#[derive(Debug)]
+pub struct End {
+    /// Whose memory.
+    pub memory: Arc<Memory>,
+    /// The slot there.
+    pub slot: u32,
+    sender: Sender,
+    /// Consumed of what the application produced.
+    tail: u64,
+    /// The application's FIN has been passed on, or no more of its bytes will be.
+    ended: bool,
+    /// The slot is no longer looked at.
+    gone: bool,
+}
+
+impl End {
+    /// A fresh end.
+    pub fn new(memory: Arc<Memory>, slot: u32) -> Self {
+        Self { memory, slot, sender: Sender::default(), tail: 0, ended: false, gone: false }
+    }
+
+    fn flags(&self) -> u32 {
+        // The slot of an end that is gone may be another connection's by now.
+        if self.gone {
+            return FIN | READ_CLOSED | RELEASED;
+        }
+        self.memory.halves(self.slot).map_or(RESET, |(_, app)| app.flags.load(Ordering::Acquire))
+    }
+
+    fn raise(&self, bells: &Bells, flags: u32) {
+        if let Some((own, _)) = self.memory.halves(self.slot).filter(|_| !self.gone) {
+            raise(own, flags);
+            self.memory.tell(bells, self.slot);
+        }
+    }
+}
+
+/// What the control thread must know.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The slot of that end may be used again.
+    EndGone(u32, usize),
+    /// The application of that region broke the rules.
+    Violation(u32, Violation),
+    /// That region is too small for what its application receives.
+    MemoryShort(u32),
+}
+
+/// How one direction's turn ended.
+enum Flowed {
+    /// Nothing more to do until somebody rings.
+    Done,
+    /// There is more.
+    More,
+    /// The application of that end broke the rules.
+    Broken(usize, Violation),
+}
+
+/// All relays of one core.
+#[derive(Debug, Default)]
+pub struct Relays {
+    all: HashMap<u32, [End; 2]>,
+    by_slot: HashMap<(u16, u32), u32>,
+    pools: HashMap<u16, Pool>,
+    queue: VecDeque<u32>,
+    queued: HashSet<u32>,
+    scratch: Vec<u8>,
+    /// Bytes copied so far, for everybody to see.
+    pub bytes: Arc<AtomicU64>,
+}
+
+impl Relays {
+    /// Begins to relay.
+    pub fn open(&mut self, id: u32, ends: [End; 2]) {
+        for end in &ends {
+            self.by_slot.insert((end.memory.index, end.slot), id);
+        }
+        self.all.insert(id, ends);
+        self.look(id);
+    }
+
+    /// A slot has news.
+    pub fn news(&mut self, region: u16, slot: u32) {
+        if let Some(id) = self.by_slot.get(&(region, slot)) {
+            self.look(*id);
+        }
+    }
+
+    /// Looks at a relay in the next `work`.
+    pub fn look(&mut self, id: u32) {
+        if self.queued.insert(id) {
+            self.queue.push_back(id);
+        }
+    }
+
+    /// A region is gone: its pool with it. Its relays were ended before.
+    pub fn forget_region(&mut self, region: u16) {
+        self.pools.remove(&region);
+    }
+
+    /// Relays that hold memory of that region.
+    pub fn uses(&self, region: u16) -> bool {
+        self.all.values().flatten().any(|end| !end.gone && end.memory.index == region)
+    }
+
+    /// Serves each relay with news once. True: some have more to do.
+    pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) -> bool {
+        for _ in 0..self.queue.len() {
+            let Some(id) = self.queue.pop_front() else { break };
+            self.queued.remove(&id);
+            let Some(mut ends) = self.all.remove(&id) else { continue };
+            if self.serve(&mut ends, bells, out) {
+                self.look(id);
+            }
+            self.retire(id, &mut ends, out);
+            if ends.iter().all(|end| end.gone) {
+                self.queued.remove(&id);
+            } else {
+                self.all.insert(id, ends);
+            }
+        }
+        !self.queue.is_empty()
+    }
+
+    /// Both directions. True: there is more.
+    fn serve(&mut self, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
+        let mut more = false;
+        for from in 0..2 {
+            match self.direction(ends, from, bells, out) {
+                Flowed::Done => {}
+                Flowed::More => more = true,
+                Flowed::Broken(end, violation) => {
+                    out.push(Outcome::Violation(ends[end].memory.id, violation));
+                    ends.iter_mut().for_each(|e| {
+                        e.ended = true;
+                        e.raise(bells, RESET);
+                    });
+                    return false;
+                }
+            }
+        }
+        more
+    }
+
+    fn direction(
+        &mut self,
+        ends: &mut [End; 2],
+        from: usize,
+        bells: &Bells,
+        out: &mut Vec<Outcome>,
+    ) -> Flowed {
+        let to = from ^ 1;
+        if ends[from].ended {
+            return Flowed::Done;
+        }
+        // Flags before bytes: a FIN seen here was raised after the last byte that `copy` finds.
+        let (flags, peer) = (ends[from].flags(), ends[to].flags());
+        if flags & RESET != 0 || peer & RESET != 0 {
+            let told = if flags & RESET != 0 { to } else { from };
+            ends.iter_mut().for_each(|e| e.ended = true);
+            ends[told].raise(bells, RESET);
+            return Flowed::Done;
+        }
+        let copied = match self.copy(ends, from, bells, out) {
+            Ok(copied) => copied,
+            Err((end, violation)) => return Flowed::Broken(end, violation),
+        };
+        match copied {
+            Copied::Empty if flags & FIN != 0 => {
+                ends[from].ended = true;
+                ends[to].raise(bells, FIN);
+                Flowed::Done
+            }
+            Copied::Refused => {
+                // Linux answers data for a closed socket with RST.
+                ends.iter_mut().for_each(|e| e.ended = true);
+                ends[from].raise(bells, RESET);
+                Flowed::Done
+            }
+            Copied::Empty | Copied::Full => Flowed::Done,
+            Copied::Turn => Flowed::More,
+        }
+    }
+
+    fn copy(
+        &mut self,
+        ends: &mut [End; 2],
+        from: usize,
+        bells: &Bells,
+        out: &mut Vec<Outcome>,
+    ) -> Result<Copied, (usize, Violation)> {
+        let to = from ^ 1;
+        self.scratch.resize(PIECE, 0);
+        let [first, second] = ends;
+        let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
+        let memories = (source.memory.clone(), sink.memory.clone());
+        let (Some((source_own, source_app)), Some((sink_own, sink_app))) =
+            (memories.0.halves(source.slot), memories.1.halves(sink.slot))
+        else {
+            return Ok(Copied::Empty);
+        };
+        let pool = self.pools.entry(sink.memory.index).or_default();
+        let data_len = source.memory.region().layout().params.data_len;
+        let (mut left, mut told) = (TURN, false);
+        let result = loop {
+            if left == 0 {
+                break Copied::Turn;
+            }
+            let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
+            let Some(found) = found else { break Copied::Empty };
+            source.memory.check_ring(found.ring).map_err(|v| (from, v))?;
+            if sink.flags() & RELEASED != 0 {
+                break Copied::Refused;
+            }
+            let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
+            let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
+                if sink.sender.is_empty() && sink.memory.area.note_shortage() {
+                    out.push(Outcome::MemoryShort(sink.memory.id));
+                }
+                break Copied::Full;
+            };
+            let n = found.len.min(room).min(PIECE).min(left);
+            let piece = &mut self.scratch[..n];
+            let [(a, an), (b, bn)] = found.ring.spans(source.tail, n);
+            source.memory.region().read(Side::One, a, &mut piece[..an]);
+            source.memory.region().read(Side::One, b, &mut piece[an..an + bn]);
+            let [(a, an), (b, bn)] = ring.spans(sink.sender.head, n);
+            sink.memory.region().write(Side::Zero, a, &piece[..an]);
+            sink.memory.region().write(Side::Zero, b, &piece[an..an + bn]);
+            source.tail += n as u64;
+            left -= n;
+            sink.sender.publish(sink_own, n);
+            if consumed(source_own, source_app, source.tail) {
+                source.memory.tell(bells, source.slot);
+            }
+            told = true;
+        };
+        self.bytes.fetch_add((TURN - left) as u64, Ordering::Relaxed);
+        if told {
+            sink.memory.tell(bells, sink.slot);
+        }
+        Ok(result)
+    }
+
+    /// Lets go of ends whose application has let go and has nothing more to say.
+    fn retire(&mut self, id: u32, ends: &mut [End; 2], out: &mut Vec<Outcome>) {
+        for (i, end) in ends.iter_mut().enumerate() {
+            if end.gone || !end.ended || end.flags() & RELEASED == 0 {
+                continue;
+            }
+            end.gone = true;
+            self.by_slot.remove(&(end.memory.index, end.slot));
+            let pool = self.pools.entry(end.memory.index).or_default();
+            let rings = [end.sender.ring.take(), end.sender.old.take()];
+            rings.into_iter().flatten().for_each(|ring| end.memory.give_back(pool, ring));
+            out.push(Outcome::EndGone(id, i));
+        }
+    }
+}
+
+enum Copied {
+    /// Everything that was there.
+    Empty,
+    /// The reader's ring is full.
+    Full,
+    /// The turn is over.
+    Turn,
+    /// The reader reads no more.
+    Refused,
+}
+
+/// Space in the sink's ring, after lending a larger one when the stream has outgrown it. 0: the sink will ring.
+fn make_room(
+    sink: &mut End,
+    pool: &mut Pool,
+    (own, app): (&shm::Half, &shm::Half),
+    wanted: usize,
+) -> Result<usize, Violation> {
+    let freed = sink.sender.update(app)?;
+    freed.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+    let space = sink.sender.space();
+    if space > 0 {
+        return Ok(space);
+    }
+    if sink.sender.may_lend() {
+        // Twice what the last ring held: a backlog needs more.
+        let last = sink.sender.ring.map_or(0, |ring| 2 * ring.size() as usize);
+        let class = class_of(wanted.max(last).min(TURN));
+        let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
+        if let Some(ring) = if grows { sink.memory.lend(pool, class) } else { None } {
+            let old = sink.sender.lend(own, ring);
+            old.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+            return Ok(sink.sender.space());
+        }
+    }
+    let mut freed = None;
+    let waits = sink.sender.want_space(own, app, |ring| freed = Some(ring))?;
+    freed.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+    Ok(if waits { 0 } else { sink.sender.space() })
+}
