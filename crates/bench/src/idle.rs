@@ -61,9 +61,9 @@ fn look(
     let mut client = system.client("redis-benchmark")?;
     client.args(["-I", "-c", &CONNECTIONS.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
     let _client = Running::start(&mut client)?;
-    let before = service.accepted_by(system.server_pid())?;
+    let before = service.accepted(Some(system.server_pid()))?;
     program::until(20.0, "the acceptance of 1,000 accelerated connections", || {
-        let accepted = service.accepted_by(system.server_pid()).ok()?;
+        let accepted = service.accepted(Some(system.server_pid())).ok()?;
         (accepted >= before + CONNECTIONS).then_some(())
     })?;
     let seconds = if options.quick { 3 } else { LOOK_SECONDS };

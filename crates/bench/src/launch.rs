@@ -144,16 +144,17 @@ impl Service {
         Ok(command)
     }
 
-    /// Accelerated connections that the process has accepted so far.
+    /// Accelerated connections accepted so far, by the process `pid` or (`None`) by all.
     ///
     /// # Errors
     /// When the service does not say.
-    pub fn accepted_by(&self, pid: u32) -> anyhow::Result<u64> {
+    pub fn accepted(&self, pid: Option<u32>) -> anyhow::Result<u64> {
         let all = statistics(&self.towpath, &self.control)?;
         let processes =
             all["per_process"].as_array().context("no per_process in the service's statistics")?;
-        let ours = processes.iter().filter(|process| process["pid"].as_u64() == Some(u64::from(pid)));
-        Ok(ours.filter_map(|process| process["accepted"].as_u64()).sum())
+        let is_meant =
+            |process: &&Value| pid.is_none_or(|pid| process["pid"].as_u64() == Some(u64::from(pid)));
+        Ok(processes.iter().filter(is_meant).filter_map(|process| process["accepted"].as_u64()).sum())
     }
 
     /// Stops it and waits for it.

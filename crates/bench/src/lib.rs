@@ -10,6 +10,7 @@ mod cpu;
 mod demo;
 mod idle;
 mod launch;
+mod markdown;
 mod options;
 mod peer;
 mod program;

@@ -17,6 +17,9 @@ pub struct Options {
     /// Print the tables as Markdown, as they stand in docs/evaluation.md.
     #[arg(long)]
     pub markdown: bool,
+    /// Also put the tables into this file, between its marks: `--into docs/evaluation.md`.
+    #[arg(long, value_name = "FILE")]
+    pub into: Option<PathBuf>,
     /// Runs of each case and system [default: 5, with --quick 3].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub runs: Option<u16>,
@@ -31,7 +34,15 @@ pub struct Options {
 impl Options {
     /// As when nothing is said.
     pub(crate) fn default_for_demo() -> Self {
-        Self { json: false, quick: true, markdown: false, runs: None, seconds: None, towpath: None }
+        Self {
+            json: false,
+            quick: true,
+            markdown: false,
+            into: None,
+            runs: None,
+            seconds: None,
+            towpath: None,
+        }
     }
 
     /// Runs of each case and system.

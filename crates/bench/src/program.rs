@@ -110,10 +110,16 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     if !status.success() {
-        let said = stderr.lines().chain(stdout.lines()).filter(|l| !l.trim().is_empty());
-        bail!("{} failed ({status}): {}", running.name, said.last().unwrap_or("it said nothing").trim());
+        bail!("{} failed ({status}): {}", running.name, reason(&stdout, &stderr));
     }
     Ok(Finished { stdout, cpu_ns, wall_ns })
+}
+
+/// The line that says most: the last one of standard error, else one about an error, else the last one.
+fn reason<'a>(stdout: &'a str, stderr: &'a str) -> &'a str {
+    let last = |text: &'a str| text.lines().rfind(|line| !line.trim().is_empty());
+    let about_error = || stdout.lines().rfind(|line| line.contains("error"));
+    last(stderr).or_else(about_error).or_else(|| last(stdout)).unwrap_or("it said nothing").trim()
 }
 
 fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {

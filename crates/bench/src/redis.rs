@@ -57,7 +57,7 @@ pub struct System<'a> {
     server: Running,
     address: String,
     port: u16,
-    client: Box<dyn Fn(&str) -> anyhow::Result<Command> + 'a>,
+    client: Starter<'a>,
     /// Processes between client and server.
     between: Vec<u32>,
     /// Set when connections must be accelerated.
@@ -65,7 +65,7 @@ pub struct System<'a> {
     _folder: Folder,
 }
 
-/// Where a program runs.
+/// Makes the command that runs a program where it belongs.
 pub type Starter<'a> = Box<dyn Fn(&str) -> anyhow::Result<Command> + 'a>;
 
 impl<'a> System<'a> {
@@ -136,7 +136,7 @@ impl<'a> System<'a> {
     /// When it fails, prints something else, or too few of its connections were accelerated.
     pub fn measure(&self, case: Case, seconds: f64) -> anyhow::Result<Measured> {
         let requests = ((f64::from(case.rate) * seconds) as u64).max(1000);
-        let accepted = || self.service.map(|s| s.accepted_by(self.server.pid())).transpose();
+        let accepted = || self.service.map(|s| s.accepted(Some(self.server.pid()))).transpose();
         let before = accepted()?;
         let mut command = self.client("redis-benchmark")?;
         command.args(["-t", case.test, "--csv", "-n", &requests.to_string()]);

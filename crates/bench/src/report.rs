@@ -1,6 +1,6 @@
 //! The common form of a result: what `docs/evaluation.md` holds and other programs parse.
 
-use crate::{Options, table};
+use crate::{Options, markdown, table};
 use serde::Serialize;
 use std::io::Write;
 
@@ -111,9 +111,12 @@ impl Report {
     /// # Errors
     /// When standard output cannot be written.
     pub fn print(&self, options: &Options) -> anyhow::Result<()> {
+        if let Some(file) = &options.into {
+            markdown::put_into(self, file)?;
+        }
         let text = match (options.json, options.markdown) {
             (true, _) => serde_json::to_string(self)? + "\n",
-            (_, true) => table::markdown(self),
+            (_, true) => markdown::page(self),
             _ => table::text(self),
         };
         std::io::stdout().lock().write_all(text.as_bytes())?;

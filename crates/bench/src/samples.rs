@@ -2,6 +2,9 @@
 
 use crate::{Ratio, Row};
 
+/// The metric of ratios of processor time.
+const CPU: &str = "cpu_ns_per_op";
+
 /// One run's number.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Sample {
@@ -84,7 +87,7 @@ impl Samples {
                 let pairs = || ours.samples.iter().zip(&theirs.samples);
                 let values: Vec<f64> = pairs().map(|(a, b)| a.value / b.value).collect();
                 let cpu: Vec<f64> = pairs().filter_map(|(a, b)| Some(a.cpu_ns? / b.cpu_ns?)).collect();
-                for (metric, values) in [(ours.metric.as_str(), values), ("cpu_ns_per_op", cpu)] {
+                for (metric, values) in [(ours.metric.as_str(), values), (CPU, cpu)] {
                     let known =
                         ratios.iter().any(|r| r.case == ours.case && r.metric == metric && r.over == *peer);
                     let Some(median) = median(&values).filter(|_| !known) else { continue };
@@ -97,6 +100,11 @@ impl Samples {
                 }
             }
         }
+        let place = |r: &Ratio| {
+            let case = self.series.iter().position(|s| s.case == r.case);
+            (case, peers.iter().position(|p| *p == r.over), r.metric == CPU)
+        };
+        ratios.sort_by_key(place);
         ratios
     }
 }

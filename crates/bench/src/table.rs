@@ -1,4 +1,4 @@
-//! A report for people: a table with a bar per row, or Markdown.
+//! A report for people: a table with a bar per row.
 
 use crate::{Report, Row};
 use std::fmt::Write as _;
@@ -32,7 +32,9 @@ pub fn bar(share: f64) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-fn optional(value: Option<f64>) -> String {
+/// As [`number`], or a dash.
+#[must_use]
+pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
@@ -77,50 +79,6 @@ pub fn text(report: &Report) -> String {
     for note in &report.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    out
-}
-
-/// For docs/evaluation.md.
-#[must_use]
-pub fn markdown(report: &Report) -> String {
-    let machine = &report.machine;
-    let mut out = format!(
-        "### {}\n\n`towpath bench {}` on {} cpus ({}), Linux {}.\n",
-        report.name, report.name, machine.cpus, machine.model, machine.kernel
-    );
-    if !report.rows.is_empty() {
-        out.push_str("\n| case | metric | system | median | min | max | runs | cores | CPU-ns/op |\n");
-        out.push_str("|---|---|---|--:|--:|--:|--:|--:|--:|\n");
-    }
-    for r in &report.rows {
-        let _ = writeln!(
-            out,
-            "| {} | {} ({}) | {} | {} | {} | {} | {} | {} | {} |",
-            r.case,
-            r.metric,
-            r.unit,
-            r.system,
-            number(r.median),
-            number(r.min),
-            number(r.max),
-            r.runs,
-            optional(r.cores_used),
-            optional(r.cpu_ns_per_op),
-        );
-    }
-    if !report.ratios.is_empty() {
-        out.push_str("\n| case | metric | over | ratio |\n|---|---|---|--:|\n");
-    }
-    for r in &report.ratios {
-        let _ = writeln!(out, "| {} | {} | {} | {:.2} |", r.case, r.metric, r.over, r.median);
-    }
-    for note in report.notes.iter().chain(&report.failures) {
-        let _ = write!(out, "\n- {note}");
-    }
-    if !(report.notes.is_empty() && report.failures.is_empty()) {
-        out.push('\n');
-    }
-    out.push('\n');
     out
 }
 

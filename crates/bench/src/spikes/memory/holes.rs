@@ -127,7 +127,7 @@ pub fn measure(samples: &mut Samples, report: &mut Report) -> anyhow::Result<()>
         punch(scene, sealed, case, samples)?;
     }
     if let Some(scene) = Scene::new("beyond", 2 * AREA)? {
-        populate_beyond_limit(scene, samples)?;
+        populate_beyond_limit(&scene, samples)?;
     }
     report.note(
         "memory/holes: the service reads a byte of each page of an area that the application populated and then \
@@ -162,7 +162,7 @@ fn punch(mut scene: Scene, sealed: bool, case: &str, samples: &mut Samples) -> a
     Ok(())
 }
 
-fn populate_beyond_limit(scene: Scene, samples: &mut Samples) -> anyhow::Result<()> {
+fn populate_beyond_limit(scene: &Scene, samples: &mut Samples) -> anyhow::Result<()> {
     let case = "memory/holes/populate-beyond-limit";
     Region::seal(scene.memfd.as_fd())?;
     let survived = ask(&scene.application, Act::Populate(2 * AREA)).is_ok_and(|came| came.pages > 0);
