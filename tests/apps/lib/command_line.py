@@ -158,10 +158,52 @@ def unreadable_socket(w):
     for command in ("stat", "ss", "down"):
         refused(run_towpath([*prefix, w.towpath, command, "--control", w.control]), str(w.control))
     refused(run_towpath([*prefix, w.towpath, "up", "--control", "/proc/towpath.sock"]), "/proc/towpath.sock")
-    program = "import socket as s; l = s.create_server(('127.0.0.1', 0)); c = s.create_connection(l.getsockname()); print('works')"
+    works_on_the_kernel(w, [*prefix, "/usr/bin/python3"])
+
+
+def works_on_the_kernel(w, python):
+    """A preloaded program that no service takes still has its sockets; returns what it said on standard error."""
+    program = (
+        "import socket as s; l = s.create_server(('127.0.0.1', 0)); c = s.create_connection(l.getsockname());"
+        "a = l.accept()[0]; c.sendall(b'works'); print(a.recv(5).decode())"
+    )
     environment = {"LD_PRELOAD": str(w.preload), "TOWPATH_CONTROL": str(w.control)}
-    done = run_towpath([*prefix, "/usr/bin/python3", "-c", program], environment=environment)
+    done = run_towpath([*python, "-c", program], environment=environment)
     require(done.stdout == "works\n" and done.returncode == 0, f"{done.stdout} {done.stderr}")
+    return done.stderr
+
+
+@mistake("library_without_service")
+def library_without_service(w):
+    """Preloaded, and nobody at the control socket, or nothing of the name: the kernel, at once."""
+    began = time.monotonic()
+    works_on_the_kernel(w, [sys.executable])
+    require(time.monotonic() - began < 2, "it took long")
+
+
+@mistake("wrong_version_of_library")
+def wrong_version_of_library(w):
+    """The service refuses another version of the library: one line says so, and the program runs on the kernel."""
+    reason = b"this service speaks version 2; use the library of the service's version"
+    refusal = b"\x06" + b"\x02" + bytes([len(reason)]) + reason
+    child = os.fork()
+    if child == 0:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(str(w.control))
+                listener.listen()
+                while True:
+                    line = listener.accept()[0]
+                    if line.recv(4096):
+                        line.send(b"\0\x01" + refusal)
+                    line.close()
+        finally:
+            os._exit(0)
+    until(w.control.exists, 5, "the false service listens")
+    time.sleep(0.05)
+    said = works_on_the_kernel(w, [sys.executable])
+    require(reason.decode() in said, f"it does not say why: {said!r}")
+    require(said.count(reason.decode()) == 1, f"it says so more than once: {said!r}")
 
 
 @mistake("down_is_for_the_owner")
