@@ -1,0 +1,145 @@
+//! Timers of flows: retransmission with backoff, window probes, keepalive, giving up.
+
+mod harness;
+use base::{Duration, SeqNumber};
+use flow::{Exception, FlowId, state};
+use harness::*;
+use shm::half_flags;
+use slowpath::{Count, Event, How, Keepalive, errno};
+
+/// The core has sent `bytes` and no timer ran.
+fn sends(w: &mut World, flow: FlowId, bytes: u32) {
+    let now = w.now;
+    w.edit(flow, |parts| {
+        parts.tx.snd_nxt = parts.tx.snd_nxt.plus(bytes);
+        parts.tx.snd_max = parts.tx.snd_nxt;
+        parts.cold.progress_at = now;
+        parts.rx.set(state::TIMER_ARMED);
+    });
+    w.exception(Exception::Active { flow });
+}
+
+/// Times, in milliseconds from now, at which `wanted` was ordered, until `end`.
+fn orders(w: &mut World, end: Duration, wanted: &Order) -> Vec<u64> {
+    let start = w.now;
+    let mut times = Vec::new();
+    while w.now.since(start) < end {
+        w.peer_is_there();
+        w.pass(ms(10));
+        while let Some(order) = w.orders.pop_front() {
+            if order == *wanted {
+                times.push(w.now.since(start).as_ms() / 10 * 10);
+            }
+        }
+    }
+    times
+}
+
+#[test]
+fn what_is_acknowledged_in_time_is_left_alone() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    sends(&mut w, flow, 1000);
+    let now = w.now;
+    w.edit(flow, |parts| {
+        parts.tx.snd_una = parts.tx.snd_max;
+        parts.cold.progress_at = now;
+    });
+    w.pass(secs(5));
+    assert!(w.orders.is_empty());
+    assert!(!w.edit(flow, |parts| parts.rx.has(state::TIMER_ARMED)), "idle flows have no timer");
+}
+
+#[test]
+fn retransmission_backs_off_and_gives_up() {
+    let mut w = World::with(|config, _| config.retries = 5);
+    let (flow, owner, una) = w.accepted(9);
+    w.edit(flow, |parts| parts.cold.rto = ms(300));
+    sends(&mut w, flow, 1000);
+    let times = orders(&mut w, secs(30), &Order::Transmit(flow));
+    assert_eq!(times, [300, 900, 2100, 4500, 9300]);
+    assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(errno::ETIMEDOUT), .. }));
+    assert_eq!(w.errno(owner), u32::from(errno::ETIMEDOUT));
+    assert_ne!(w.flags(owner) & half_flags::RESET, 0);
+    w.edit(flow, |parts| {
+        assert_eq!((parts.tx.snd_nxt, parts.tx.recover), (SeqNumber(una), SeqNumber(una + 1000)));
+        assert_eq!((parts.tx.cwnd, parts.cold.counters.timeouts), (u32::from(parts.tx.mss), 6));
+    });
+}
+
+#[test]
+fn progress_resets_the_backoff() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    w.edit(flow, |parts| parts.cold.rto = ms(300));
+    sends(&mut w, flow, 3000);
+    assert_eq!(orders(&mut w, ms(1000), &Order::Transmit(flow)), [300, 900]);
+    let now = w.now;
+    w.edit(flow, |parts| {
+        parts.tx.snd_una = parts.tx.snd_una.plus(1000);
+        parts.cold.progress_at = now;
+    });
+    // The timer runs until the backed-off time, finds progress, and counts from there.
+    let times = orders(&mut w, ms(3000), &Order::Transmit(flow));
+    assert!(times[0] <= 1200 && times.len() >= 2, "{times:?}");
+    assert!(w.edit(flow, |parts| parts.cold.backoff) <= 3);
+}
+
+#[test]
+fn a_closed_window_is_probed_for_ever_while_the_peer_answers() {
+    let mut w = World::with(|config, shared| {
+        config.retries = 3;
+        shared.rto_max = secs(2);
+    });
+    let (flow, _, _) = w.accepted(9);
+    w.edit(flow, |parts| {
+        parts.cold.rto = ms(500);
+        parts.tx.snd_wnd = 0;
+        parts.rx.set(state::BLOCKED);
+    });
+    sends(&mut w, flow, 0);
+    let mut probes = 0;
+    for _ in 0..600 {
+        w.pass(ms(100));
+        let now = w.now;
+        if w.orders.pop_front() == Some(Order::Probe(flow)) {
+            probes += 1;
+            w.pass(ms(1));
+            w.edit(flow, |parts| parts.cold.heard_at = now.plus(ms(1)));
+        }
+    }
+    assert!((25..40).contains(&probes), "{probes}");
+    assert!(w.slow.poll_event().is_none());
+    // Then it falls silent.
+    w.pass(secs(60));
+    assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(_), .. }));
+}
+
+#[test]
+fn keepalive_probes_and_gives_up() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let keepalive = Keepalive { idle: secs(10), interval: secs(2), count: 3 };
+    w.slow.set_keepalive(w.now, flow, Some(keepalive));
+    let now = w.now;
+    w.edit(flow, |parts| parts.cold.heard_at = now.plus(secs(4)));
+    let times = orders(&mut w, secs(30), &Order::Probe(flow));
+    assert_eq!(times, [14_000, 16_000, 18_000]);
+    assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(errno::ETIMEDOUT), .. }));
+    assert_eq!(w.count(Count::KeepaliveProbes), 3);
+}
+
+#[test]
+fn orphans_are_given_up_sooner() {
+    let mut w = World::with(|config, _| config.orphan_retries = 2);
+    let (flow, owner, _) = w.accepted(9);
+    w.edit(flow, |parts| {
+        parts.cold.rto = ms(200);
+        parts.rx.set(state::FIN_QUEUED | state::FIN_SENT);
+    });
+    sends(&mut w, flow, 1);
+    w.exception(Exception::AppClosed { flow });
+    assert_eq!(orders(&mut w, secs(5), &Order::Transmit(flow)), [200, 600]);
+    assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(_), .. }));
+    assert_eq!(w.flags(owner), half_flags::OPEN, "nobody is there to be told");
+}
