@@ -91,19 +91,13 @@ fn lines(report: &Report) -> Vec<Line<'_>> {
 
 /// A line for each case and peer.
 fn ratios(report: &Report, out: &mut String) {
-    let mut done: Vec<(&str, &str)> = Vec::new();
-    for ratio in &report.ratios {
-        let key = (ratio.case.as_str(), ratio.over.as_str());
-        if done.contains(&key) {
-            continue;
-        }
-        if done.is_empty() {
-            out.push_str("\n| case | over | ratios of medians of pairs |\n|---|---|---|\n");
-        }
-        done.push(key);
-        let same = report.ratios.iter().filter(|r| (r.case.as_str(), r.over.as_str()) == key);
-        let texts: Vec<String> = same.map(|r| format!("{} {:.2}", r.metric, r.median)).collect();
-        let _ = writeln!(out, "| {} | {} | {} |", key.0, key.1, texts.join(", "));
+    let groups = report.ratios_by_case();
+    if !groups.is_empty() {
+        out.push_str("\n| case | over | medians of the ratios of pairs of runs |\n|---|---|---|\n");
+    }
+    for group in groups {
+        let texts: Vec<String> = group.iter().map(|r| format!("{} {:.2}", r.metric, r.median)).collect();
+        let _ = writeln!(out, "| {} | {} | {} |", group[0].case, group[0].over, texts.join(", "));
     }
 }
 

@@ -106,6 +106,22 @@ impl Report {
         self.notes.push(text.into());
     }
 
+    /// The ratios of each case and peer, together.
+    #[must_use]
+    pub fn ratios_by_case(&self) -> Vec<Vec<&Ratio>> {
+        let mut groups: Vec<Vec<&Ratio>> = Vec::new();
+        for ratio in &self.ratios {
+            let is_it = |g: &&mut Vec<&Ratio>| {
+                g.first().is_some_and(|r| r.case == ratio.case && r.over == ratio.over)
+            };
+            match groups.iter_mut().find(is_it) {
+                Some(group) => group.push(ratio),
+                None => groups.push(vec![ratio]),
+            }
+        }
+        groups
+    }
+
     /// Prints as the options say; failures go to standard error as well.
     ///
     /// # Errors

@@ -73,8 +73,9 @@ pub fn text(report: &Report) -> String {
         );
         before = Some(row);
     }
-    for ratio in &report.ratios {
-        let _ = writeln!(out, "{:<case$}  {} {:.2}x {}", ratio.case, ratio.metric, ratio.median, ratio.over);
+    for group in report.ratios_by_case() {
+        let texts: Vec<String> = group.iter().map(|r| format!("{} {:.2}x", r.metric, r.median)).collect();
+        let _ = writeln!(out, "{:<case$}  over {}: {}", group[0].case, group[0].over, texts.join(", "));
     }
     for note in &report.notes {
         let _ = writeln!(out, "note: {note}");
