@@ -16,7 +16,7 @@ impl State {
     pub(crate) fn acknowledge<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         let rx = &mut *w.f.rx;
         let waiting = rx.rcv_nxt.since(rx.last_ack);
-        if waiting >= 2 * u32::from(w.f.tx.mss) {
+        if waiting >= 2 * u32::from(w.f.cold.rcv_mss) {
             rx.set(state::ACK_NOW);
         }
         if !rx.has(state::ACK_NOW) {

@@ -149,8 +149,13 @@ impl State {
             return false;
         }
         let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return false };
+        // Acquire: pairs with the Release in `stream::consumed`.
+        let tail = peer.rx_tail.load(core::sync::atomic::Ordering::Acquire);
+        if tail == w.f.rx.consumed() {
+            return true;
+        }
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
-        match sender.update(peer) {
+        match sender.acknowledge(tail) {
             Ok(ring) => {
                 w.f.cold.rx_old = w.f.rx.store_sender(&sender);
                 if let Some(ring) = ring {

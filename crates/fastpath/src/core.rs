@@ -85,7 +85,7 @@ impl Core {
     /// One round at `now`: commands, packets, applications, timers.
     pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
         self.state.now = now;
-        self.state.sent = 0;
+        (self.state.sent, self.state.is_port_full) = (0, false);
         port.set_now(now);
         // First, because packets of a new flow may come in the same round as the region it lives in.
         let commands = self.obey(port);

@@ -14,6 +14,10 @@ impl State {
             // Nothing follows a FIN.
             return false;
         }
+        if bytes.len() > usize::from(w.f.cold.rcv_mss) {
+            // Of a super-frame only our own size is known.
+            w.f.cold.rcv_mss = bytes.len().min(usize::from(w.f.tx.mss)) as u16;
+        }
         let (seq, bytes) = trim_front(seq, bytes, w.f.rx.rcv_nxt);
         let room = w.f.rx.rcv_edge.since(seq) as usize;
         let kept = &bytes[..bytes.len().min(room)];

@@ -48,14 +48,15 @@ impl State {
         homes: &mut [Option<Home>],
         port: &mut P,
     ) {
+        // Each flow once: who has more to send goes to the end of the list.
+        let last = self.ready.back();
         for _ in 0..TIMERS_MAX {
             let Some(flow) = self.ready.pop_due(0) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| state.finish(w, port));
             if done == Err(Miss::Busy) {
                 self.ready.push_back(flow, 0);
             }
-            if self.ready.contains(flow) {
-                // Busy, or the port is full again.
+            if self.is_port_full || last == Some(flow) {
                 return;
             }
         }

@@ -170,8 +170,11 @@ impl State {
         }
     }
 
-    /// When a debt to the slow path or a busy record makes another round necessary.
+    /// When unfinished work makes another round necessary: at once, or when somebody else has made room.
     pub(crate) fn debt_deadline(&self) -> Instant {
+        if self.ready.front().is_some() && !self.is_port_full {
+            return self.now;
+        }
         let owes = self.owed.front().is_some() || self.ready.front().is_some();
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }

@@ -36,6 +36,12 @@ impl List {
         (self.head != END).then(|| (self.head - 1, self.at[self.head as usize - 1]))
     }
 
+    /// The last flow.
+    #[inline]
+    pub(crate) fn back(&self) -> Option<u32> {
+        (self.tail != END).then(|| self.tail - 1)
+    }
+
     /// The first flow, if its time has come.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {

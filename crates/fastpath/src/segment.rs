@@ -36,6 +36,7 @@ impl State {
     pub(crate) fn emit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P, out: &Out) -> bool {
         let Some(buf) = port.reserve() else {
             self.counters.count(Cause::PortFull);
+            self.is_port_full = true;
             return false;
         };
         if self.build(w, out, buf) {
@@ -55,7 +56,7 @@ impl State {
         true
     }
 
-    /// Writes the frame. False when it cannot be: the tuple is always of one family and lengths are bounded, so never.
+    /// Writes the frame. False when it cannot be: the slow path gave the flow segments longer than the port's frames.
     #[inline]
     fn build(&mut self, w: &mut Work<'_>, out: &Out, buf: &mut PacketBuf) -> bool {
         let f = &mut w.f;
@@ -80,7 +81,7 @@ impl State {
         let start = wire::tcp_headers_len(&ip, &tuple, &options);
         let len = out.len as usize;
         if let Some(ring) = out.ring {
-            let payload = &mut buf.storage_mut()[start..start + len];
+            let Some(payload) = buf.storage_mut().get_mut(start..start + len) else { return false };
             let [(a, a_len), (b, b_len)] = ring.spans(out.position, len);
             w.home.region.region().read(Side::One, a, &mut payload[..a_len]);
             if b_len > 0 {

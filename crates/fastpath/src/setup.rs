@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(crate) wakes: Vec<News>,
     /// The IPv4 identification of the next packet.
     pub(crate) identification: u16,
+    /// The port had no room in this round.
+    pub(crate) is_port_full: bool,
     /// Segments sent in this round.
     pub(crate) sent: u32,
 }
@@ -86,6 +88,7 @@ impl State {
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),
             identification: 0,
+            is_port_full: false,
             sent: 0,
         }
     }

@@ -12,6 +12,8 @@ use queue::{Ring, Violation};
 use shm::{Half, half_flags};
 use wire::TcpFlags;
 
+/// Segments of one flow in one turn: a flow with a large window must not make the others wait for all of it.
+const TURN: usize = 16;
 /// A paced flow that was idle may send this much at once.
 const PACE_BURST: Duration = Duration::from_us(500);
 
@@ -28,7 +30,7 @@ impl State {
     /// Sends what may be sent now.
     #[inline]
     pub(crate) fn transmit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        loop {
+        for _ in 0..TURN {
             if w.f.rx.flags & (state::POISONED | state::APP_RESET | state::LEAVING) != 0 {
                 return;
             }
@@ -43,6 +45,7 @@ impl State {
                 return;
             }
         }
+        self.ready.push_back(w.id.0, 0);
     }
 
     /// The next segment, if any may go.
@@ -55,7 +58,9 @@ impl State {
         // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042).
         let extra = if rx.has(state::RECOVERY) { 0 } else { u32::from(rx.dup_acks.min(2)) * mss };
         let usable = tx.snd_wnd.min(tx.cwnd.saturating_add(extra)).saturating_sub(in_flight);
-        let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 }.max(mss);
+        let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
+        let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
+        let burst = if is_cut { mss } else { burst.max(mss) };
         let is_again = tx.snd_nxt.is_before(tx.snd_max);
         let mut len = supply.contiguous.min(usable).min(burst);
         if len < supply.total {

@@ -1,5 +1,7 @@
 //! One flow and a peer under the test's hand: each rule by packets and times.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
+
 mod harness;
 #[path = "harness/peer.rs"]
 mod peer;

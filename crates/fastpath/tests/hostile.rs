@@ -1,5 +1,7 @@
 //! An application that scribbles over its half of a slot hurts itself and nobody else.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
+
 mod harness;
 
 use base::{Duration, Instant, Seed};

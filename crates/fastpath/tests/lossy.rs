@@ -1,5 +1,7 @@
 //! Two cores, a bad path, and bulk both ways: whatever is lost, doubled, reordered or damaged, bytes come out as they went in.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
+
 mod harness;
 
 use base::{Duration, Instant, Seed};

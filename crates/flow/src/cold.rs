@@ -7,6 +7,9 @@ use congestion::Window;
 /// Out-of-order intervals of a flow. The paper keeps one and pays for it at 5 % loss; a SACK option reports at most four.
 pub const INTERVALS: usize = 8;
 
+/// Every host takes segments of this size (RFC 9293 section 3.7.1), so no sender of streams has a smaller one.
+const RCV_MSS_MIN: u16 = 536;
+
 /// Bytes received out of order: `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -81,6 +84,8 @@ pub struct Cold {
     pub challenge_at: Instant,
     /// Consecutive timeouts or unanswered probes (the slow path's).
     pub backoff: u8,
+    /// Largest segment that the peer sends, as far as seen; what two full-sized segments are.
+    pub rcv_mss: u16,
     /// A soft error to report should the flow time out (the slow path's): an errno.
     pub soft_error: u16,
     /// When the flow was established.
@@ -114,6 +119,7 @@ impl Cold {
             ts_recent_at: now,
             challenge_at: Instant::ZERO,
             backoff: 0,
+            rcv_mss: RCV_MSS_MIN,
             soft_error: 0,
             opened_at: now,
             counters: Counters::default(),

@@ -83,10 +83,15 @@ pub fn install(local: Endpoint, peer: Endpoint, slot: u32, mac: [u8; 6], snd: u3
 
 impl Host {
     pub fn new(config: Config, capabilities: Capabilities, mib: u64) -> Self {
-        let flows = Arc::new(Flows::new(config.clone(), [1, 2]));
-        let (exception_tx, exceptions) = flow::exceptions(config.ring_slots);
-        let (mut commands, command_rx) = flow::commands(config.ring_slots);
-        let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: mib << 20 };
+        Self::with_slots(config, capabilities, mib, 64)
+    }
+
+    pub fn with_slots(config: Config, capabilities: Capabilities, mib: u64, slots: u32) -> Self {
+        let ring_slots = config.ring_slots;
+        let flows = Arc::new(Flows::new(config, [1, 2]));
+        let (exception_tx, exceptions) = flow::exceptions(ring_slots);
+        let (mut commands, command_rx) = flow::commands(ring_slots);
+        let params = Params { kind: Kind::Application, id: 1, slots, data_len: mib << 20 };
         let region = Arc::new(AppRegion::new(Region::create(params).unwrap().0));
         region.set_watermark(mib << 20);
         commands.push(Command::add_region(0, region.clone())).unwrap();

@@ -1,0 +1,114 @@
+//! What a small RPC costs one core: request in, reply out with the acknowledgement on it. The peer is a generator without a
+//! stack, the application's work is not timed. `cargo bench -p towpath-fastpath`.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
+
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+
+use base::{Duration, Instant, SeqNumber};
+use flow::Config;
+use harness::{Host, MAC_A, MAC_B, Sock, install};
+use port::{Batch, Capabilities, Port};
+use port_memory::{LinkOptions, MemoryPort, link};
+use wire::{Endpoint, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
+
+const SIZE: usize = 64;
+
+struct Run {
+    host: Host,
+    port: MemoryPort,
+    far: MemoryPort,
+    socks: Vec<Sock>,
+    batch: Batch,
+    sent: u32,
+}
+
+fn run(flows: u16) -> Run {
+    let capabilities = Capabilities::plain(1500, MAC_A).with_checksum();
+    let (port, far) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
+    let config = Config { flows: u32::from(flows).max(64), regions: 4, ..Config::default() };
+    let mut host = Host::with_slots(config, capabilities, 64, u32::from(flows).next_power_of_two().max(64));
+    let socks = (0..flows)
+        .map(|i| {
+            let (local, peer) = ends(i);
+            let sock = host.open(Instant::ZERO, &install(local, peer, u32::from(i), MAC_B, 0, 0)).1;
+            host.nodelay(&sock);
+            sock
+        })
+        .collect();
+    Run { host, port, far, socks, batch: Batch::new(), sent: 0 }
+}
+
+fn ends(i: u16) -> (Endpoint, Endpoint) {
+    (Endpoint::new([10, 0, 0, 1].into(), 80), Endpoint::new([10, 0, 0, 2].into(), 1024 + i))
+}
+
+impl Run {
+    fn request(&mut self, i: u16) {
+        let (local, peer) = ends(i);
+        let parameters = IpParameters::new(MacAddr(MAC_B), MacAddr(MAC_A));
+        let options = TcpOptions::with_timestamps(self.sent, 0);
+        let at = SeqNumber(self.sent * SIZE as u32);
+        let header = TcpHeader {
+            src_port: 0,
+            dst_port: 0,
+            seq: at,
+            ack: at,
+            flags: TcpFlags::ACK.with(TcpFlags::PSH),
+            window: 512,
+            urgent: 0,
+        };
+        let buf = self.far.reserve().unwrap();
+        let tuple = wire::FourTuple::new(peer, local);
+        let start = wire::tcp_headers_len(&parameters, &tuple, &options);
+        let storage = buf.storage_mut();
+        wire::emit_tcp(&parameters, &tuple, &header, &options, SIZE, TxChecksum::Partial, storage).unwrap();
+        buf.set_len(start + SIZE);
+        buf.meta.checksum = port::Checksum::Partial { start: 34, offset: 16 };
+        self.far.commit();
+    }
+
+    /// One request and reply on each of `count` flows from `first` on; returns nanoseconds spent in the core.
+    fn round(&mut self, first: u16, count: u16, now: Instant) -> u64 {
+        (first..first + count).for_each(|i| self.request(i));
+        self.far.flush();
+        let start = std::time::Instant::now();
+        self.host.core.poll(now, &mut self.port);
+        let mut ns = start.elapsed().as_nanos() as u64;
+        for i in first..first + count {
+            let got = self.host.recv(&mut self.socks[usize::from(i)], SIZE);
+            assert_eq!(got.len(), SIZE);
+            self.host.send(&mut self.socks[usize::from(i)], &got, 4096);
+        }
+        let start = std::time::Instant::now();
+        let progress = self.host.core.poll(now, &mut self.port);
+        ns += start.elapsed().as_nanos() as u64;
+        assert_eq!(progress.sent, u32::from(count));
+        while self.far.receive(&mut self.batch) > 0 {}
+        ns
+    }
+}
+
+fn main() {
+    println!("{SIZE}-byte RPC, nanoseconds of core time per RPC (median of 15 runs; second column: least)");
+    for (flows, batch) in [(1u16, 1u16), (32, 32), (4096, 32)] {
+        let mut run = run(flows);
+        let mut results: Vec<u64> = (0..15)
+            .map(|_| {
+                let rounds = (60_000 / u32::from(flows)).max(1);
+                let mut ns = 0;
+                for _ in 0..rounds {
+                    let now = Instant::ZERO.plus(Duration::from_us(u64::from(run.sent) * 20));
+                    for first in (0..flows).step_by(usize::from(batch)) {
+                        ns += run.round(first, batch, now);
+                    }
+                    run.sent += 1;
+                    run.host.poll(now, &mut run.port);
+                }
+                ns / u64::from(rounds * u32::from(flows))
+            })
+            .collect();
+        results.sort_unstable();
+        println!("{flows:5} flows, batches of {batch:2}: {:5} {:5}", results[7], results[0]);
+    }
+}
