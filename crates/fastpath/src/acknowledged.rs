@@ -1,6 +1,7 @@
 //! What the peer acknowledges: frees the application's ring, measures, opens windows, finds losses.
 
 use crate::lend::give_back;
+use crate::scoreboard;
 use crate::setup::{State, Work};
 use flow::{FlowMut, event, state};
 use queue::stream;
@@ -22,11 +23,14 @@ impl State {
             self.advance(w, p, echo);
         }
         self.take_window(&mut w.f, p, advanced, window);
+        let has_news = !p.options.sack.is_empty()
+            && w.f.rx.has(state::SACK)
+            && scoreboard::note(&mut w.f, &p.options.sack);
         let is_duplicate = !advanced
             && h.ack == w.f.tx.snd_una
             && sequence_len == 0
             && w.f.tx.in_flight() > 0
-            && (window == window_before || !p.options.sack.is_empty());
+            && (window == window_before || has_news);
         if is_duplicate {
             self.duplicate(w);
         }
@@ -47,6 +51,9 @@ impl State {
         f.tx.snd_nxt = f.tx.snd_nxt.later_of(ack);
         f.tx.tx_una += u64::from(bytes);
         f.rx.dup_acks = 0;
+        if f.cold.held_count > 0 {
+            scoreboard::prune(f);
+        }
         f.cold.progress_at = self.now;
         let rtt = self.sample(f, p);
         self.steer(f, acked, bytes, rtt, echo);
@@ -124,16 +131,22 @@ impl State {
     fn duplicate(&mut self, w: &mut Work<'_>) {
         let f = &mut w.f;
         if f.rx.has(state::RECOVERY) {
+            // Packet conservation: what has left the network makes room for one segment, of a hole if one is known, else new.
             f.cold.window.on_duplicate_ack();
             f.tx.cwnd = f.cold.window.cwnd();
+            if f.cold.held_count > 0 && scoreboard::next_hole(f).is_some() {
+                f.rx.set(state::RESEND);
+            }
             return;
         }
         f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
         // "... and the cumulative acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2): repetitions after
         // a timeout cause duplicates that mean nothing.
-        if f.rx.dup_acks == DUPLICATES && f.tx.recover.is_at_or_before(f.tx.snd_una) {
+        let is_lost = f.rx.dup_acks >= DUPLICATES || (f.cold.held_count > 0 && scoreboard::is_oldest_lost(f));
+        if is_lost && f.tx.recover.is_at_or_before(f.tx.snd_una) {
             f.rx.set(state::RECOVERY | state::RESEND);
             f.tx.recover = f.tx.snd_max;
+            f.cold.high_rxt = f.tx.snd_una;
             f.cold.window.on_fast_retransmit(self.now, f.tx.in_flight());
             (0..DUPLICATES).for_each(|_| f.cold.window.on_duplicate_ack());
             f.tx.cwnd = f.cold.window.cwnd();

@@ -1,6 +1,7 @@
 //! New data, and old data again: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
 //! let it go.
 
+use crate::scoreboard;
 use crate::segment::Out;
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
@@ -193,30 +194,36 @@ impl State {
         true
     }
 
-    /// Sends the oldest unacknowledged segment again.
+    /// Sends the next hole again: the oldest unacknowledged segment, or one that the peer's reports show.
     pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        w.f.rx.clear(state::RESEND);
+        let Some(hole) = scoreboard::next_hole(&w.f) else { return };
         let (rx, tx) = (&w.f.rx, &w.f.tx);
         let is_fin_out = rx.has(state::FIN_SENT) && !rx.has(state::FIN_ACKED);
-        let data = tx.snd_max.since(tx.snd_una) - u32::from(is_fin_out);
-        let position = tx.tx_una;
+        let offset = hole.left.since(tx.snd_una);
+        let data = (tx.snd_max.since(hole.left)).saturating_sub(u32::from(is_fin_out));
+        let position = tx.tx_una + u64::from(offset);
         let Some((_, peer)) = w.home.region.halves(rx.slot) else { return };
         let found = if data == 0 { Ok(None) } else { readable(peer, position, data_len(w)) };
-        let found = found.and_then(|found| checked(w, found, position, data));
-        let found = match found {
+        let found = match found.and_then(|found| checked(w, found, position, data)) {
             Ok(found) => found,
             Err(what) => return self.violation(w, what),
         };
-        let len = found.map_or(0, |r| r.len as u32).min(data).min(u32::from(tx.mss));
+        let len = found.map_or(0, |r| r.len as u32).min(data).min(hole.right.since(hole.left));
         let mut flags = TcpFlags::ACK;
         if is_fin_out && len == data {
             flags = flags.with(TcpFlags::FIN);
         }
+        if len == 0 && !flags.contains(TcpFlags::FIN) {
+            return;
+        }
         let ring = found.map(|r| r.ring);
-        let out = Out { seq: tx.snd_una, ring, position, len, flags, is_again: true };
+        let out = Out { seq: hole.left, ring, position, len, flags, is_again: true };
         if self.emit(w, port, &out) {
-            w.f.rx.clear(state::RESEND);
+            w.f.cold.high_rxt = w.f.cold.high_rxt.later_of(hole.left.plus(len));
             self.count_again(w, len);
         } else {
+            w.f.rx.set(state::RESEND);
             self.ready.push_back(w.id.0, 0);
         }
     }

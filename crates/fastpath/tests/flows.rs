@@ -181,6 +181,36 @@ fn three_duplicates_send_the_segment_again_and_partial_acknowledgements_the_next
 }
 
 #[test]
+fn selective_acknowledgements_show_every_hole_within_one_round_trip() {
+    let mut s = scene();
+    s.peer.ack(0, 0);
+    assert_eq!(s.send(&[7; 10 * 1448]).len(), 10);
+    let seg = |n: u32| n * 1448;
+    // Segments 0, 3 and 5 are lost; the others arrive one by one.
+    let mut again = Vec::new();
+    for (right, blocks) in [
+        (2, vec![(1, 2)]),
+        (3, vec![(1, 3)]),
+        (5, vec![(4, 5), (1, 3)]),
+        (7, vec![(6, 7), (4, 5), (1, 3)]),
+        (8, vec![(6, 8), (4, 5), (1, 3)]),
+        (9, vec![(6, 9), (4, 5), (1, 3)]),
+        (10, vec![(6, 10), (4, 5), (1, 3)]),
+    ] {
+        assert_eq!(blocks[0].1, right);
+        s.peer.sack = blocks.into_iter().map(|(l, r)| (seg(l), seg(r))).collect();
+        s.peer.ack(0, 0);
+        again.extend(s.poll().iter().map(|g| g.seq / 1448));
+    }
+    assert_eq!(again, [0, 3, 5]);
+    // Garbage in the option is ignored.
+    s.peer.sack = vec![(seg(4), seg(2)), (seg(40), seg(50)), (0, seg(1))];
+    s.peer.ack(0, seg(10));
+    assert_eq!(s.poll(), []);
+    assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
+}
+
+#[test]
 fn an_acknowledgement_frees_the_ring_of_the_application() {
     let mut s = scene();
     s.host.send(&mut s.sock, &[1; 4096], 4096);

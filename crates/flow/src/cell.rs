@@ -138,6 +138,7 @@ impl Flows {
             let cold: *const i8 = core::ptr::from_ref(&chunk.cold[i]).cast();
             prefetch_at(cold);
             prefetch_at(cold.wrapping_add(64));
+            prefetch_at(cold.wrapping_add(128));
         }
     }
 

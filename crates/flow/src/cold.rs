@@ -68,31 +68,40 @@ pub struct Cold {
     pub pace_rate: u64,
     /// When the pacer lets the next segment go.
     pub pace_at: Instant,
-    /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
-    pub ahead: [Interval; INTERVALS],
-    /// Sequence number of a FIN that came ahead of missing data.
-    pub fin_at: SeqNumber,
-    /// Bytes delivered since `epoch_at`.
-    pub epoch_bytes: u32,
-    /// When the measurement of the delivery rate began.
-    pub epoch_at: Instant,
     /// The packed receive ring before the current one, or 0.
     pub rx_old: u64,
     /// When `ts_recent` was taken.
     pub ts_recent_at: Instant,
-    /// When an unacceptable segment without data was last answered.
-    pub challenge_at: Instant,
-    /// Consecutive timeouts or unanswered probes (the slow path's).
-    pub backoff: u8,
+    /// When the measurement of the delivery rate began.
+    pub epoch_at: Instant,
+    /// Bytes delivered since `epoch_at`.
+    pub epoch_bytes: u32,
     /// Largest segment that the peer sends, as far as seen; what two full-sized segments are.
     pub rcv_mss: u16,
+    /// Ranges in `held`.
+    pub held_count: u8,
+    /// Consecutive timeouts or unanswered probes (the slow path's).
+    pub backoff: u8,
+    /// Counters.
+    pub counters: Counters,
+    /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
+    pub ahead: [Interval; INTERVALS],
+    /// Ranges that the peer holds beyond `snd_una`, in order; `held_count` of them.
+    pub held: [Interval; 2 * INTERVALS],
+    /// Up to here everything that counts as lost has been sent again in this recovery.
+    pub high_rxt: SeqNumber,
+    /// Sequence number of a FIN that came ahead of missing data.
+    pub fin_at: SeqNumber,
+    /// When an unacceptable segment without data was last answered.
+    pub challenge_at: Instant,
     /// A soft error to report should the flow time out (the slow path's): an errno.
     pub soft_error: u16,
     /// When the flow was established.
     pub opened_at: Instant,
-    /// Counters.
-    pub counters: Counters,
 }
+
+// Ten lines, of which packets in order touch the first three.
+const _: () = assert!(size_of::<Cold>() <= 640 && size_of::<Window>() <= 48);
 
 impl Cold {
     /// A fresh side record.
@@ -112,6 +121,9 @@ impl Cold {
             pace_rate: 0,
             pace_at: Instant::ZERO,
             ahead: [Interval::default(); INTERVALS],
+            held: [Interval::default(); 2 * INTERVALS],
+            held_count: 0,
+            high_rxt: SeqNumber(0),
             fin_at: SeqNumber(0),
             epoch_bytes: 0,
             epoch_at: now,
@@ -147,5 +159,29 @@ impl Cold {
     #[inline]
     pub const fn timestamp(&self, now: Instant) -> u32 {
         (now.as_ms() as u32).wrapping_add(self.ts_offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_packets_in_order_touch_lies_in_three_lines() {
+        let counters = core::mem::offset_of!(Cold, counters);
+        assert!(counters + 16 <= 192 && counters > core::mem::offset_of!(Cold, rx_old));
+    }
+
+    #[test]
+    fn round_trip_times_smooth_as_rfc_6298_says() {
+        let window = Window::new(congestion::Algorithm::Reno, 1448, Instant::ZERO);
+        let (mut cold, config) = (Cold::new(window, Instant::ZERO), Config::default());
+        assert_eq!(cold.rto, Duration::from_secs(1));
+        cold.sample_rtt(300_000, &config);
+        assert_eq!((cold.srtt_us, cold.rttvar_us, cold.rto), (300_000, 150_000, Duration::from_ms(900)));
+        cold.sample_rtt(100_000, &config);
+        assert_eq!((cold.srtt_us, cold.rttvar_us), (275_000, 162_500));
+        (0..100).for_each(|_| cold.sample_rtt(50, &config));
+        assert_eq!(cold.rto, config.rto_min);
     }
 }

@@ -1,6 +1,7 @@
 //! The slow path's hand on the records: which are free, how one comes to life and goes.
 
 use crate::{Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state};
+use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 use core::net::IpAddr;
@@ -121,7 +122,8 @@ impl Keeper {
             (*parts.rx, *parts.tx) = lines(what);
             *parts.cold = side(now, what, self.flows.config());
             parts.tx.cwnd = parts.cold.window.cwnd();
-            parts.rx.window_log2 = self.flows.config().receive_buffer_initial.ilog2() as u8;
+            let initial = self.flows.config().receive_buffer_initial.clamp(RING_MIN, RING_MAX);
+            parts.rx.window_log2 = initial.ilog2() as u8;
             if parts.cold.window.algorithm() == congestion::Algorithm::Dctcp {
                 parts.rx.set(state::EXACT_ECN);
             }
@@ -234,5 +236,66 @@ fn addresses(what: &Install) -> Addresses {
     match (what.tuple.dst.addr, what.tuple.src.addr) {
         (IpAddr::V6(peer), IpAddr::V6(local)) => Addresses { peer: peer.octets(), local: local.octets() },
         _ => Addresses::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use shm::{Kind, Params, Region};
+    use wire::Endpoint;
+
+    fn what(port: u16, slot: u32) -> Install {
+        let end = |last: u8, port| Endpoint::new([10, 0, 0, last].into(), port);
+        Install {
+            tuple: FourTuple::new(end(1, 80), end(2, port)),
+            peer_mac: MacAddr([2; 6]),
+            core: 1,
+            region: 0,
+            slot,
+            snd_nxt: SeqNumber(1),
+            rcv_nxt: SeqNumber(1),
+            rcv_wnd: 65_535,
+            snd_wnd: 65_535,
+            mss: 1448,
+            shifts: (7, 7),
+            features: state::SACK | state::LEAVING,
+            ts_recent: 0,
+            ts_offset: 0,
+            rtt: None,
+            window: Window::new(congestion::Algorithm::Dctcp, 1448, Instant::ZERO),
+            pace_rate: 0,
+        }
+    }
+
+    #[test]
+    fn records_are_found_while_installed_and_come_back() {
+        let flows = Arc::new(Flows::new(Config { flows: 2, ..Config::default() }, [3, 4]));
+        let mut keeper = Keeper::new(flows.clone());
+        let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 1 << 20 };
+        let region = AppRegion::new(Region::create(params).expect("memfds can be made").0);
+        let find = |port| {
+            let tuple = what(port, 0).tuple.reversed();
+            flows.table().find(flows.table().hash(&tuple), |_| true)
+        };
+        let a = keeper.install(Instant::ZERO, &what(1, 7), &region).expect("a free record");
+        let b = keeper.install(Instant::ZERO, &what(2, 8), &region).expect("a free record");
+        assert_eq!((find(1), find(2), find(3)), (Some(a), Some(b), None));
+        assert_eq!(keeper.install(Instant::ZERO, &what(3, 9), &region), Err(InstallError::NoRecord));
+        assert_eq!(region.flow_of(7), Some(a));
+        let (own, _) = region.halves(7).expect("slot 7 exists");
+        assert_eq!(stream::watcher(own), Some(1));
+        {
+            let mut guard = keeper.lock(a);
+            let flags = guard.parts().rx.flags;
+            assert!(flags & state::EXACT_ECN != 0 && flags & state::LEAVING == 0);
+            assert!(flows.try_lock(a).is_none(), "one holder at a time");
+        }
+        assert!(keeper.remove(a) && !keeper.remove(a));
+        assert_eq!((find(1), keeper.live()), (None, 2));
+        keeper.release(a);
+        assert_eq!(keeper.install(Instant::ZERO, &what(3, 99), &region), Err(InstallError::Malformed));
+        assert!(keeper.install(Instant::ZERO, &what(3, 9), &region).is_ok());
     }
 }

@@ -191,3 +191,35 @@ impl SendLine {
         self.snd_nxt = self.snd_una;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_survives_being_stored_at_any_position() {
+        for head in [0u64, 5, (1 << 32) - 3, 1 << 32, (7 << 32) + 12] {
+            for unread in [0u64, 3, 4 << 20] {
+                let tail = head.saturating_sub(unread);
+                let start = tail.saturating_sub(1 << 33);
+                let ring = Some(Ring::new(8192, 13));
+                let s = Sender { head, tail, ring, start, old: None, index: 0 };
+                let mut line = ReceiveLine::default();
+                let old = line.store_sender(&s);
+                let back = line.sender(old);
+                assert_eq!((back.head, back.tail, back.ring, back.index), (head, tail, ring, 0));
+                assert_eq!((back.start, back.space()), (start.max(tail), s.space()));
+                assert_eq!(line.unread() as u64, head - tail);
+            }
+        }
+    }
+
+    #[test]
+    fn an_earlier_ring_keeps_its_border() {
+        let (new, old) = (Ring::new(1 << 20, 16), Ring::new(0, 12));
+        let s = Sender { head: 9000, tail: 100, ring: Some(new), start: 4000, old: Some(old), index: 1 };
+        let mut line = ReceiveLine::default();
+        let word = line.store_sender(&s);
+        assert_eq!(line.sender(word), s);
+    }
+}

@@ -18,6 +18,8 @@ pub struct Peer {
     pub window: u16,
     pub ts: Option<(u32, u32)>,
     pub ecn: Ecn,
+    /// Blocks for the segments sent from now on, relative to the host's first number.
+    pub sack: Vec<(u32, u32)>,
     batch: Batch,
 }
 
@@ -36,13 +38,27 @@ pub struct Got {
 impl Peer {
     pub fn new(port: MemoryPort, local: Endpoint, peer: Endpoint, iss: u32, irs: u32) -> Self {
         let tuple = FourTuple::new(local, peer);
-        Self { port, tuple, iss, irs, window: 512, ts: Some((1, 0)), ecn: Ecn::NotEct, batch: Batch::new() }
+        Self {
+            port,
+            tuple,
+            iss,
+            irs,
+            window: 512,
+            ts: Some((1, 0)),
+            ecn: Ecn::NotEct,
+            sack: vec![],
+            batch: Batch::new(),
+        }
     }
 
     pub fn frame(&self, seq: u32, ack: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
         let mut parameters = IpParameters::new(MacAddr(MAC_B), MacAddr(MAC_A));
         parameters.ecn = self.ecn;
-        let options = self.ts.map_or(TcpOptions::NONE, |(v, e)| TcpOptions::with_timestamps(v, e));
+        let mut options = self.ts.map_or(TcpOptions::NONE, |(v, e)| TcpOptions::with_timestamps(v, e));
+        for (left, right) in &self.sack {
+            let at = |n: u32| SeqNumber(self.irs.wrapping_add(n));
+            assert!(options.sack.push(wire::SackBlock { left: at(*left), right: at(*right) }));
+        }
         let header = TcpHeader {
             src_port: 0,
             dst_port: 0,
