@@ -7,8 +7,11 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Endpoint, FourTuple, MacAddr};
 
-/// Segments with data that are kept until the service has accepted.
-pub(crate) const EARLY_SEGMENTS: usize = 4;
+/// Segments with data that are kept of one connection until the service has accepted it: an initial window of 10 segments
+/// (RFC 6928) often comes right behind the final acknowledgement.
+const EARLY_EACH: usize = 16;
+/// The same in all: 6 MiB of full segments.
+const EARLY_ALL: usize = 4096;
 
 /// A SYN that was answered. Everything else of a connection exists only after the final acknowledgement.
 #[derive(Debug)]
@@ -55,6 +58,7 @@ pub(crate) struct Listeners {
     half_open: HashMap<u64, HalfOpen>,
     by_tuple: HashMap<FourTuple, u64>,
     next: u64,
+    early: usize,
 }
 
 impl Listeners {
@@ -137,10 +141,31 @@ impl Listeners {
         Some((id, evicted))
     }
 
+    /// Keeps a segment that came before the service has accepted. False when there is no room.
+    pub(crate) fn keep_early(&mut self, id: u64, frame: &[u8]) -> bool {
+        let room = self.early < EARLY_ALL;
+        let Some(half_open) = self.half_open.get_mut(&id).filter(|h| room && h.early.len() < EARLY_EACH)
+        else {
+            return false;
+        };
+        half_open.early.push(frame.into());
+        self.early += 1;
+        true
+    }
+
+    /// Forgets what was kept.
+    pub(crate) fn forget_early(&mut self, id: u64) {
+        if let Some(half_open) = self.half_open.get_mut(&id) {
+            self.early -= half_open.early.len();
+            half_open.early.clear();
+        }
+    }
+
     /// Takes a half-open connection out.
     pub(crate) fn take(&mut self, id: u64) -> Option<HalfOpen> {
         let half_open = self.half_open.remove(&id)?;
         self.by_tuple.remove(&half_open.tuple);
+        self.early -= half_open.early.len();
         if let Some(listener) = self.by_address.get_mut(&half_open.listener) {
             listener.live -= 1;
         }

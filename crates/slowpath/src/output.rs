@@ -4,7 +4,7 @@ use flow::{Command, CommandSender, FRAME_COPY_MAX};
 use std::collections::VecDeque;
 
 /// Frames that wait for one core at most. A core that does not take that many has stalled for long; TCP repeats them.
-const FRAMES_WAITING: usize = 256;
+const FRAMES_WAITING: usize = 1024;
 
 #[derive(Debug)]
 enum Waiting {

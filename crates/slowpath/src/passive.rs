@@ -2,7 +2,7 @@
 
 use crate::event::{AcceptError, Event, ListenError, Owner, PendingId};
 use crate::handshake::{Born, Segment, Via};
-use crate::listeners::{EARLY_SEGMENTS, HalfOpen};
+use crate::listeners::HalfOpen;
 use crate::time_wait::Remains;
 use crate::timeouts::Timer;
 use crate::{Count, SlowPath, source_mac};
@@ -82,9 +82,9 @@ impl SlowPath {
     /// answer to our next SYN-ACK tries again.
     pub fn postpone(&mut self, now: Instant, pending: PendingId) {
         let timeout = now.plus(self.config.syn_timeout);
+        self.listeners.forget_early(pending.0);
         if let Some(half_open) = self.listeners.entry(pending.0) {
             half_open.is_offered = false;
-            half_open.early.clear();
             half_open.timer = Some(self.wheel.set(timeout, Timer::HalfOpen(pending.0)));
             self.counters.add(Count::AcceptQueueFull);
         }
@@ -254,12 +254,9 @@ impl SlowPath {
             half_open.snd_wnd = u32::from(header.window) << half_open.negotiated.shifts.0;
             half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
         }
-        if !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN) {
-            if half_open.early.len() < EARLY_SEGMENTS {
-                half_open.early.push(frame.into());
-            } else {
-                self.counters.add(Count::EarlyData);
-            }
+        let is_data = !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN);
+        if is_data && !self.listeners.keep_early(id, frame) {
+            self.counters.add(Count::EarlyData);
         }
     }
 

@@ -156,17 +156,17 @@ fn reset_must_be_exact() {
         let (flow, owner, _) = w.accepted(9);
         steps.iter().for_each(|step| does(&mut w, flow, *step));
         let expected = w.edit(flow, |parts| parts.rx.rcv_nxt.0);
-        w.from_peer(9, 80, RST, expected.wrapping_sub(1), 0);
+        w.peer_sends(9, 80, RST, expected.wrapping_sub(1), 0);
         assert!(w.orders.is_empty(), "outside the window: dropped");
-        w.from_peer(9, 80, RST, expected + 1, 0);
+        w.peer_sends(9, 80, RST, expected + 1, 0);
         assert_eq!(w.orders.pop_front(), Some(Order::Ack(flow)), "inside: challenged");
         assert!(w.slow.poll_event().is_none());
-        w.from_peer(9, 80, RST, expected, 0);
+        w.peer_sends(9, 80, RST, expected, 0);
         assert!(matches!(w.event(), Event::Closed { how: How::ResetByPeer, .. }));
         assert_eq!(w.flags(owner) & half_flags::RESET, half_flags::RESET);
         assert_eq!(w.slow.sizes()[3], 0);
         // A second reset finds nothing.
-        w.from_peer(9, 80, RST, expected, 0);
+        w.peer_sends(9, 80, RST, expected, 0);
         w.quiet();
     }
 }
@@ -177,7 +177,7 @@ fn syn_on_a_connection_is_challenged() {
     let mut w = World::new();
     let (flow, _, _) = w.accepted(9);
     for seq in [0, 100, 101, 1 << 31] {
-        w.from_peer(9, 80, SYN, seq, 0);
+        w.peer_sends(9, 80, SYN, seq, 0);
         assert_eq!(w.orders.pop_front(), Some(Order::Ack(flow)));
     }
     assert!(w.slow.poll_event().is_none());
@@ -187,18 +187,18 @@ fn syn_on_a_connection_is_challenged() {
 fn reset_in_syn_received() {
     let mut w = World::new();
     w.slow.listen(us(80), 1, 9).unwrap();
-    w.from_peer(9, 80, SYN, 100, 0);
+    w.peer_sends(9, 80, SYN, 100, 0);
     let iss = w.next().header.seq.0;
-    w.from_peer(9, 80, RST, 102, 0);
+    w.peer_sends(9, 80, RST, 102, 0);
     assert_eq!(w.slow.sizes()[0], 1);
     // Another SYN in SYN-RECEIVED is challenged, and a peer that restarted answers that with the exact reset.
-    w.from_peer(9, 80, SYN, 777, 0);
+    w.peer_sends(9, 80, SYN, 777, 0);
     let challenge = w.next();
     assert_eq!((challenge.header.flags, challenge.header.ack.0), (ACK, 101));
     // An acknowledgement of what we never sent is reset itself.
-    w.from_peer(9, 80, ACK, 101, iss.wrapping_add(9));
+    w.peer_sends(9, 80, ACK, 101, iss.wrapping_add(9));
     assert_eq!(w.next().header.flags, RST);
-    w.from_peer(9, 80, RST, 101, 0);
+    w.peer_sends(9, 80, RST, 101, 0);
     assert_eq!(w.slow.sizes()[0], 0);
 }
 
@@ -206,16 +206,16 @@ fn reset_in_syn_received() {
 #[test]
 fn strangers_are_reset_within_a_limit() {
     let mut w = World::with(|config, _| config.resets_per_second = 3);
-    w.from_peer(9, 81, ACK, 500, 900);
+    w.peer_sends(9, 81, ACK, 500, 900);
     let reset = w.next();
     assert_eq!((reset.header.flags, reset.header.seq.0), (RST, 900));
-    w.from_peer(9, 81, FIN, 500, 0);
+    w.peer_sends(9, 81, FIN, 500, 0);
     let reset = w.next();
     assert_eq!((reset.header.flags, reset.header.ack.0), (RST.with(ACK), 501));
-    w.from_peer(9, 81, RST, 500, 0);
+    w.peer_sends(9, 81, RST, 500, 0);
     w.quiet();
     for _ in 0..10 {
-        w.from_peer(9, 81, ACK, 500, 900);
+        w.peer_sends(9, 81, ACK, 500, 900);
     }
     assert_eq!((w.sent.len(), w.count(Count::ResetLimited)), (1, 9));
 }
@@ -242,7 +242,7 @@ fn time_wait_answers_a_repeated_fin_and_ends() {
     let mut w = World::new();
     in_time_wait(&mut w, false);
     w.pass(secs(59));
-    w.from_peer(9, 80, FIN_ACK, 101, 0);
+    w.peer_sends(9, 80, FIN_ACK, 101, 0);
     assert_eq!((w.next().header.flags, w.slow.sizes()[3]), (ACK, 1));
     w.pass(secs(59));
     assert_eq!(w.slow.sizes()[3], 1);

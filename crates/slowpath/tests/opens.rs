@@ -72,9 +72,9 @@ fn congestion_notification_is_agreed_on() {
     let Event::Established { flow, .. } = w.event() else { panic!() };
     assert!(w.edit(flow, |parts| parts.rx.has(state::ECN)));
     w.slow.listen(us(80), 1, 5).unwrap();
-    w.from_peer(9, 80, asks, 1, 0);
+    w.peer_sends(9, 80, asks, 1, 0);
     assert_eq!(w.next().header.flags, SYN_ACK.with(TcpFlags::ECE));
-    w.from_peer(10, 80, SYN, 1, 0);
+    w.peer_sends(10, 80, SYN, 1, 0);
     assert_eq!(w.next().header.flags, SYN_ACK);
 }
 
@@ -115,10 +115,10 @@ fn refused_by_reset() {
     let (local, owner) = w.connect(80);
     let iss = w.next().header.seq.0;
     // RFC 5961 section 3.2 holds for SYN-SENT by the acknowledgement: a blind reset has none.
-    w.from_peer(80, local.port, RST, 0, 0);
-    w.from_peer(80, local.port, RST.with(ACK), 0, iss);
+    w.peer_sends(80, local.port, RST, 0, 0);
+    w.peer_sends(80, local.port, RST.with(ACK), 0, iss);
     assert!(w.slow.poll_event().is_none());
-    w.from_peer(80, local.port, RST.with(ACK), 0, iss.wrapping_add(1));
+    w.peer_sends(80, local.port, RST.with(ACK), 0, iss.wrapping_add(1));
     assert!(matches!(w.event(), Event::ConnectFailed { errno: errno::ECONNREFUSED, .. }));
     assert_eq!(w.errno(owner), u32::from(errno::ECONNREFUSED));
     w.quiet();
@@ -129,10 +129,10 @@ fn an_old_syn_ack_is_reset_and_the_open_goes_on() {
     let mut w = World::new();
     let (local, _) = w.connect(80);
     let iss = w.next().header.seq.0;
-    w.from_peer(80, local.port, SYN_ACK, 900, iss.wrapping_sub(77));
+    w.peer_sends(80, local.port, SYN_ACK, 900, iss.wrapping_sub(77));
     let reset = w.next();
     assert_eq!((reset.header.flags, reset.header.seq.0), (RST, iss.wrapping_sub(77)));
-    w.from_peer(80, local.port, SYN_ACK, 900, iss.wrapping_add(1));
+    w.peer_sends(80, local.port, SYN_ACK, 900, iss.wrapping_add(1));
     assert!(matches!(w.event(), Event::Established { .. }));
 }
 
@@ -186,9 +186,9 @@ fn passive_open_and_data_that_came_early() {
 fn syn_ack_is_repeated_and_given_up() {
     let mut w = World::new();
     w.slow.listen(us(80), 1, 10).unwrap();
-    w.from_peer(9, 80, SYN, 100, 0);
+    w.peer_sends(9, 80, SYN, 100, 0);
     let first = w.next();
-    w.from_peer(9, 80, SYN, 100, 0);
+    w.peer_sends(9, 80, SYN, 100, 0);
     assert_eq!(w.next().header, first.header);
     w.pass(secs(100));
     assert_eq!(w.sent.len(), 4);
@@ -200,18 +200,18 @@ fn syn_ack_is_repeated_and_given_up() {
 fn a_full_accept_queue_drops_and_forgets() {
     let mut w = World::new();
     w.slow.listen(us(80), 1, 0).unwrap();
-    w.from_peer(1, 80, SYN, 100, 0);
-    w.from_peer(2, 80, SYN, 100, 0);
+    w.peer_sends(1, 80, SYN, 100, 0);
+    w.peer_sends(2, 80, SYN, 100, 0);
     let (one, two) = (w.next().header.seq.0, w.next().header.seq.0);
-    w.from_peer(1, 80, ACK, 101, one.wrapping_add(1));
+    w.peer_sends(1, 80, ACK, 101, one.wrapping_add(1));
     assert!(matches!(w.event(), Event::Incoming { .. }));
     // Backlog 0 takes one connection; the second's final acknowledgement is forgotten, a third SYN is dropped.
-    w.from_peer(2, 80, ACK, 101, two.wrapping_add(1));
-    w.from_peer(3, 80, SYN, 100, 0);
+    w.peer_sends(2, 80, ACK, 101, two.wrapping_add(1));
+    w.peer_sends(3, 80, SYN, 100, 0);
     assert!(w.slow.poll_event().is_none() && w.sent.is_empty());
     assert_eq!(w.count(Count::AcceptQueueFull), 2);
     w.slow.set_accept_room(1, 1);
-    w.from_peer(2, 80, ACK, 101, two.wrapping_add(1));
+    w.peer_sends(2, 80, ACK, 101, two.wrapping_add(1));
     assert!(matches!(w.event(), Event::Incoming { .. }));
 }
 
@@ -223,7 +223,7 @@ fn postponed_and_refused() {
     w.pass(ms(1100));
     let again = w.next();
     assert_eq!(again.header.flags, SYN_ACK);
-    w.from_peer(7, 80, ACK, 101, again.header.seq.0.wrapping_add(1));
+    w.peer_sends(7, 80, ACK, 101, again.header.seq.0.wrapping_add(1));
     let Event::Incoming { pending, .. } = w.event() else { panic!() };
     w.slow.refuse(w.now, pending);
     w.settle();
@@ -238,12 +238,12 @@ fn unlisten_resets_what_is_half_open() {
     w.slow.listen(us(80), 1, 10).unwrap();
     assert_eq!(w.slow.listen(us(80), 2, 10), Err(ListenError::InUse));
     assert_eq!(w.slow.listen(Endpoint::new(ip(77), 80), 2, 10), Err(ListenError::NotOurs));
-    w.from_peer(9, 80, SYN, 100, 0);
+    w.peer_sends(9, 80, SYN, 100, 0);
     w.sent.clear();
     assert!(w.slow.unlisten(w.now, us(80)));
     w.settle();
     assert_eq!(w.next().header.flags, RST.with(ACK));
-    w.from_peer(9, 80, SYN, 100, 0);
+    w.peer_sends(9, 80, SYN, 100, 0);
     let refusal = w.next();
     assert_eq!((refusal.header.flags, refusal.header.ack.0), (RST.with(ACK), 101));
 }

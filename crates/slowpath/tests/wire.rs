@@ -199,9 +199,9 @@ fn in_all_half_open_connections_are_bounded_too() {
     w.slow.listen(us(80), 1, 50).unwrap();
     w.slow.listen(us(81), 2, 50).unwrap();
     for port in 0..20 {
-        w.from_peer(1000 + port, 80, SYN, 1, 0);
+        w.peer_sends(1000 + port, 80, SYN, 1, 0);
     }
-    w.from_peer(5000, 81, SYN, 1, 0);
+    w.peer_sends(5000, 81, SYN, 1, 0);
     assert_eq!((w.slow.sizes()[0], w.count(Count::HalfOpenFull)), (10, 1));
 }
 

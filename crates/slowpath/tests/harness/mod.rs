@@ -188,7 +188,7 @@ impl World {
     }
 
     /// A segment from the peer's port `from` to our port `to`, without options.
-    pub fn from_peer(&mut self, from: u16, to: u16, flags: TcpFlags, seq: u32, ack: u32) {
+    pub fn peer_sends(&mut self, from: u16, to: u16, flags: TcpFlags, seq: u32, ack: u32) {
         self.segment(FourTuple::new(peer(from), us(to)), flags, seq, ack, TcpOptions::NONE, &[]);
     }
 
@@ -282,10 +282,10 @@ impl World {
     /// A passive open up to its offer; the listener on port 80 is made at need.
     pub fn offered(&mut self, from: u16) -> PendingId {
         let _ = self.slow.listen(us(80), 1, 1000);
-        self.from_peer(from, 80, SYN, 100, 0);
+        self.peer_sends(from, 80, SYN, 100, 0);
         let answer = self.next();
         assert_eq!(answer.header.flags, SYN_ACK);
-        self.from_peer(from, 80, ACK, 101, answer.header.seq.0 + 1);
+        self.peer_sends(from, 80, ACK, 101, answer.header.seq.0 + 1);
         match self.event() {
             Event::Incoming { pending, .. } => pending,
             other => panic!("{other:?}"),
