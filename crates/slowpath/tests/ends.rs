@@ -1,5 +1,7 @@
 //! The end of connections: FIN in every order, half close, RST in each state, TIME-WAIT and its reuse.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod harness;
 use flow::{Exception, FlowId, state};
 use harness::*;

@@ -1,5 +1,7 @@
 //! Handshakes: active, passive, simultaneous, with and without options, lost and refused.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod harness;
 use flow::state;
 use harness::*;

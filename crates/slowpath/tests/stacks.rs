@@ -58,7 +58,7 @@ fn byte(stream: u64, from: usize, i: usize) -> u8 {
 }
 
 impl Host {
-    fn new(index: usize, port: Box<dyn Port>, shared: flow::Config) -> Self {
+    fn new(index: usize, port: Box<dyn Port>, shared: &flow::Config) -> Self {
         let flows = Arc::new(Flows::new(shared.clone(), [3, index as u64]));
         let (exception_tx, exceptions) = flow::exceptions(shared.ring_slots);
         let (command_tx, command_rx) = flow::commands(shared.ring_slots);
@@ -275,7 +275,7 @@ fn hosts(plan: &Plan) -> [Host; 2] {
     let mut shared = flow::Config { flows: 64, regions: 2, ring_slots: 256, ..flow::Config::default() };
     (plan.change)(&mut shared);
     let bad = |port, seed| Box::new(Faults::new(port, seed, FaultRates::NONE, plan.rates));
-    [Host::new(0, bad(a, plan.seed), shared.clone()), Host::new(1, bad(b, !plan.seed), shared)]
+    [Host::new(0, bad(a, plan.seed), &shared), Host::new(1, bad(b, !plan.seed), &shared)]
 }
 
 /// Connects, moves `total` bytes each way, closes in random order, and waits until nothing is left. Returns the time of the

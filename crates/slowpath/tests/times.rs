@@ -1,5 +1,7 @@
 //! Timers of flows: retransmission with backoff, window probes, keepalive, giving up.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod harness;
 use base::{Duration, SeqNumber};
 use flow::{Exception, FlowId, state};

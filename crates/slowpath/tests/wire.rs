@@ -1,5 +1,7 @@
 //! The link and its hostility: ARP, ICMP, floods, malformed frames.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod harness;
 use harness::*;
 use proptest::prelude::*;
