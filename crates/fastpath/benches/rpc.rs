@@ -1,5 +1,6 @@
 //! What a small RPC costs one core: request in, reply out with the acknowledgement on it. The peer is a generator without a
-//! stack, the application's work is not timed. `cargo bench -p towpath-fastpath`.
+//! stack, the application's work is not timed. And what bulk costs, between two cores on one thread.
+//! `cargo bench -p towpath-fastpath`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
 
 #[path = "../tests/harness/mod.rs"]
@@ -90,6 +91,11 @@ impl Run {
 }
 
 fn main() {
+    rpc();
+    bulk();
+}
+
+fn rpc() {
     println!("{SIZE}-byte RPC, nanoseconds of core time per RPC (median of 15 runs; second column: least)");
     for (flows, batch) in [(1u16, 1u16), (32, 32), (4096, 32)] {
         let mut run = run(flows);
@@ -110,5 +116,38 @@ fn main() {
             .collect();
         results.sort_unstable();
         println!("{flows:5} flows, batches of {batch:2}: {:5} {:5}", results[7], results[0]);
+    }
+}
+
+/// Core time per GiB of each end, with super-frames and without.
+fn bulk() {
+    for (name, capabilities) in [
+        ("super-frames", Capabilities::plain(1500, MAC_A).with_tso()),
+        ("1500-byte frames, checksums offloaded", Capabilities::plain(1500, MAC_A).with_checksum()),
+    ] {
+        let (mut pa, mut pb) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
+        let config = || Config { flows: 64, regions: 4, ..Config::default() };
+        let (mut a, mut b) = (Host::new(config(), capabilities, 64), Host::new(config(), capabilities, 64));
+        let (ea, eb) = ends(0);
+        let mut sender = a.open(Instant::ZERO, &install(ea, eb, 1, MAC_B, 0, 0)).1;
+        let mut receiver = b.open(Instant::ZERO, &install(eb, ea, 1, MAC_A, 0, 0)).1;
+        let bytes = vec![5u8; 1 << 20];
+        let (mut now, mut spent, mut got) = (Instant::ZERO, [0u64; 2], 0u64);
+        while got < 1 << 30 {
+            a.send(&mut sender, &bytes, 4 << 20);
+            let start = std::time::Instant::now();
+            a.core.poll(now, &mut pa);
+            let middle = std::time::Instant::now();
+            b.core.poll(now, &mut pb);
+            spent[0] += (middle - start).as_nanos() as u64;
+            spent[1] += middle.elapsed().as_nanos() as u64;
+            got += b.recv(&mut receiver, usize::MAX).len() as u64;
+            now = now.plus(Duration::from_us(20));
+        }
+        let [s, r] = spent.map(|ns| ns as f64 / 1e6);
+        println!(
+            "{name}: {s:.0} ms to send and {r:.0} ms to receive 1 GiB; {} segments",
+            a.core.counters().segments_out
+        );
     }
 }

@@ -218,6 +218,7 @@ fn lines(what: &Install) -> (ReceiveLine, SendLine) {
         peer_mac: what.peer_mac.0,
         mss: what.mss.max(1),
         snd_shift: what.shifts.0,
+        window_log2_max: what.snd_wnd.max(1).ilog2() as u8,
         ..SendLine::default()
     };
     (rx, tx)
