@@ -3,6 +3,7 @@
 use crate::classify::Miss;
 use crate::segment::Out;
 use crate::setup::{Home, State, TIMERS_MAX, Work};
+use core::sync::atomic::Ordering::Relaxed;
 use flow::{FlowId, FlowMut, Flows, application, state};
 use port::Port;
 use wire::TcpFlags;
@@ -23,9 +24,8 @@ impl State {
             if waiting == 0 || rx.has(state::ACK_DUE) {
                 return;
             }
-            let half = w.home.region.halves(rx.slot);
-            let extra = half.map_or(0, |(_, peer)| peer.extra.load(core::sync::atomic::Ordering::Relaxed));
-            if extra & application::QUICKACK == 0 {
+            if !rx.has(state::QUICK) && !is_quickack(w) {
+                let rx = &mut *w.f.rx;
                 rx.set(state::ACK_DUE);
                 return self.acks.push_back(w.id.0, self.now.plus(self.config.delayed_ack).as_ns());
             }
@@ -53,9 +53,11 @@ impl State {
         for _ in 0..TIMERS_MAX {
             let Some(flow) = self.acks.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
-                if w.f.rx.flags & (state::ACK_DUE | state::ACK_NOW) != 0 {
+                if w.f.rx.has(state::ACK_DUE) {
+                    // Nobody replied in time. A peer that sends small pieces one way, each held back by Nagle's rule until the
+                    // one before is acknowledged, would wait like this for each.
                     w.f.rx.clear(state::ACK_DUE);
-                    w.f.rx.set(state::ACK_NOW);
+                    w.f.rx.set(state::ACK_NOW | state::QUICK);
                 }
                 if w.f.rx.has(state::LEAVING) {
                     state.leave(w);
@@ -113,6 +115,13 @@ impl State {
             self.note_consumed(w);
         }
     }
+}
+
+/// `TCP_QUICKACK`.
+#[inline]
+fn is_quickack(w: &Work<'_>) -> bool {
+    let halves = w.home.region.halves(w.f.rx.slot);
+    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application::QUICKACK != 0)
 }
 
 /// Where the right edge of the window may be, with what is unread now.

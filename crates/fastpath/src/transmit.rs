@@ -185,6 +185,9 @@ impl State {
             if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
                 f.tx.small_end = end;
             }
+            if f.rx.has(state::QUICK) && self.now.since(f.cold.heard_at) < self.config.delayed_ack {
+                f.rx.clear(state::QUICK);
+            }
             if !f.rx.has(state::TIMING) {
                 f.rx.set(state::TIMING);
                 (f.cold.rtt_seq, f.cold.rtt_at) = (end, self.now);

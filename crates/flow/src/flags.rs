@@ -54,6 +54,8 @@ pub mod state {
     pub const APP_RESET: u32 = 1 << 25;
     /// The application has news (data, FIN, space) that it has not been told of yet.
     pub const TELL: u32 = 1 << 26;
+    /// The last acknowledgement that waited for data waited in vain: the next do not, until the application replies again.
+    pub const QUICK: u32 = 1 << 23;
     /// The oldest unacknowledged segment is to be sent again.
     pub const RESEND: u32 = 1 << 27;
 }
