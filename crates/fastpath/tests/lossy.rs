@@ -9,6 +9,9 @@ use harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use port::{Capabilities, FaultRates, Faults, Port};
 use port_memory::{LinkOptions, link};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 struct Side {
     host: Host,
@@ -106,6 +109,35 @@ fn loss_of_two_percent_is_recovered_mostly_without_timeouts() {
     let timeouts = sides[0].host.timeouts;
     println!("{took:?}, {timeouts} timeouts, {c:?}");
     assert!(u64::from(timeouts) * 2 < c.recoveries, "{timeouts} {c:?}");
+}
+
+/// The slow path holds records for longer than a core is willing to try: packets are lost, doorbells and timers are not.
+#[test]
+fn records_held_by_somebody_else_delay_nothing_for_ever() {
+    let capabilities = Capabilities::plain(1500, MAC_A).with_tso();
+    let mut sides = worlds(3, FaultRates::NONE, capabilities, false);
+    let stop = Arc::new(AtomicBool::new(false));
+    let holders: Vec<_> = sides
+        .iter()
+        .map(|side| {
+            let (flows, stop) = (side.host.keeper.flows().clone(), stop.clone());
+            std::thread::spawn(move || {
+                let mut held = 0u64;
+                while !stop.load(Relaxed) {
+                    let guard = flows.try_lock(flow::FlowId(0));
+                    held += u64::from(guard.is_some());
+                    (0..20_000).for_each(|_| std::hint::spin_loop());
+                    drop(guard);
+                    (0..60_000).for_each(|_| std::hint::spin_loop());
+                }
+                held
+            })
+        })
+        .collect();
+    transfer(&mut sides, 3, [8 << 20, 1 << 20], Duration::from_us(50));
+    stop.store(true, Relaxed);
+    let held: u64 = holders.into_iter().map(|h| h.join().unwrap()).sum();
+    assert!(held > 0);
 }
 
 proptest! {
