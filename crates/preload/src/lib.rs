@@ -1,1 +1,64 @@
-//! Towpath: preload.
+//! `libtowpath_preload.so`: the C library's symbols that touch sockets. Each asks crate `socket` first; what is not
+//! Towpath's goes to the next library's symbol of the same name. No logic here.
+//!
+//! Every function has the contract of the C function of its name: pointers are valid for what C says they are.
+
+mod bytes;
+mod descriptors;
+mod next;
+mod readiness;
+mod sockets;
+
+use socket::Errno;
+use std::sync::Once;
+
+/// C's way to say it: -1 and errno.
+fn fail(e: Errno) -> libc::c_int {
+    // SAFETY: errno's address is valid for the calling thread.
+    unsafe { *libc::__errno_location() = e.raw_os_error() };
+    -1
+}
+
+/// As [`fail`], for calls that return a size.
+fn status<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
+    match result {
+        Ok(n) => n.try_into().unwrap_or(isize::MAX),
+        Err(e) => fail(e) as isize,
+    }
+}
+
+/// As [`status`], for calls that return an int.
+fn int(result: Result<(), Errno>) -> libc::c_int {
+    result.map_or_else(fail, |()| 0)
+}
+
+extern "C" fn before_fork() {
+    socket::fork::prepare();
+}
+
+extern "C" fn in_parent() {
+    socket::fork::parent();
+}
+
+extern "C" fn in_child() {
+    socket::fds::settle();
+    socket::fork::child();
+}
+
+/// Runs once, from the constructor or from the first call that comes before it.
+fn start() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        socket::fds::settle();
+        // SAFETY: three functions that live as long as the process. When memory is short the child inherits nothing.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn construct() {
+    start();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCT: extern "C" fn() = construct;

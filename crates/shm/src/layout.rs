@@ -69,6 +69,7 @@ pub enum Kind {
 ///
 /// ```text
 ///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 reserved | 24 data_len u64 | 32 id u64
+///   40 holders_taken u64
 ///   64 context_taken: u64 x 4 per side (bit = context in use)
 /// ```
 #[repr(C, align(64))]
@@ -87,7 +88,10 @@ pub struct Header {
     pub data_len: AtomicU64,
     /// The service's name for this region.
     pub id: AtomicU64,
-    pad: [AtomicU64; 3],
+    /// Which bits of `SockBlock::holders` are some process's; in the oldest ancestor's application region. A parent takes
+    /// one for each child before it forks, the service frees those of the dead.
+    pub holders_taken: AtomicU64,
+    pad: [AtomicU64; 2],
     /// Which contexts of each side are in use, so that the forked children of a process take others.
     pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
 }

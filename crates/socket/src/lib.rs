@@ -1,1 +1,60 @@
-//! Towpath: socket.
+//! The application side of Towpath: sockets, readiness, epoll and waiting over shared memory, for the C library's calls
+//! (crate `preload`) and for programs that use it directly.
+//!
+//! ```text
+//!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
+//!   sock      a socket: undecided, connection or accept queue
+//!   link      its place in shared memory         stream    bytes in and out of it
+//!   connect, listener, options                   interest, epoll, poll, wait   readiness and sleep
+//!   client    registration with the service      region, context, spin, fork, internal
+//! ```
+//! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
+
+mod atomic;
+pub mod table;
+
+#[cfg(not(loom))]
+pub mod address;
+#[cfg(not(loom))]
+mod client;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+mod connect;
+#[cfg(not(loom))]
+mod context;
+#[cfg(not(loom))]
+mod epoll;
+#[cfg(not(loom))]
+pub mod fds;
+#[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
+mod interest;
+#[cfg(not(loom))]
+mod internal;
+#[cfg(not(loom))]
+mod link;
+#[cfg(not(loom))]
+mod listener;
+#[cfg(not(loom))]
+mod log;
+#[cfg(not(loom))]
+mod options;
+#[cfg(not(loom))]
+pub mod poll;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod sock;
+#[cfg(not(loom))]
+mod spin;
+#[cfg(not(loom))]
+mod stream;
+#[cfg(not(loom))]
+pub mod sys;
+#[cfg(not(loom))]
+mod wait;
+
+#[cfg(not(loom))]
+pub use rustix::io::Errno;

@@ -1,0 +1,87 @@
+//! The next library's symbols: what ours stand in front of.
+
+use libc::{
+    c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
+    off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Finds the symbol `name` (with its final 0) behind our library, once.
+fn find(place: &AtomicUsize, name: &'static str) -> usize {
+    let known = place.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: `name` ends in 0.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) } as usize;
+    place.store(found, Ordering::Relaxed);
+    found
+}
+
+macro_rules! next {
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty;)*) => { $(
+        #[doc = concat!("The next `", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// As C's function.
+        pub unsafe fn $name($($a: $t),*) -> $r {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let at = find(&NEXT, concat!(stringify!($name), "\0"));
+            if at == 0 {
+                return crate::fail(socket::Errno::NOSYS) as $r;
+            }
+            // SAFETY: the symbol has this type; the caller answers for the arguments.
+            unsafe {
+                let f = std::mem::transmute::<usize, unsafe extern "C" fn($($t),*) -> $r>(at);
+                f($($a),*)
+            }
+        }
+    )* };
+}
+
+next! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(old: c_int, new: c_int) -> c_int;
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
+    write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
+    readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    pread(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t;
+    recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, name: *mut sockaddr, name_len: *mut socklen_t) -> ssize_t;
+    sendto(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, name: *const sockaddr, name_len: socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t;
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(most: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(most: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_wait(epfd: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int;
+    epoll_pwait(epfd: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(epfd: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+}

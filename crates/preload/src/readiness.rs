@@ -1,0 +1,298 @@
+//! epoll, poll and select.
+
+use crate::{fail, next};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use socket::{fds, poll as towpath};
+use std::time::Duration;
+
+/// Milliseconds as C's poll means them.
+fn millis(ms: c_int) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+/// # Safety
+/// `at` is null or points to a timespec.
+unsafe fn limit(at: *const timespec) -> Option<Duration> {
+    // SAFETY: the caller's promise.
+    let t = unsafe { at.as_ref() }?;
+    Some(Duration::new(t.tv_sec.max(0) as u64, (t.tv_nsec.clamp(0, 999_999_999)) as u32))
+}
+
+/// The first 64 signals: all the kernel knows.
+///
+/// # Safety
+/// `at` is null or points to a signal set.
+unsafe fn signals(at: *const sigset_t) -> Option<u64> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: a sigset_t is at least 8 bytes long.
+    Some(unsafe { at.cast::<u64>().read_unaligned() })
+}
+
+fn count(result: Result<usize, socket::Errno>) -> c_int {
+    result.map_or_else(fail, |n| n as c_int)
+}
+
+/// See epoll_create(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    crate::start();
+    // SAFETY: a number.
+    let fd = unsafe { next::epoll_create(size) };
+    if fd >= 0 {
+        fds::epoll_opened(fd);
+    }
+    fd
+}
+
+/// See epoll_create1(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    crate::start();
+    // SAFETY: a number.
+    let fd = unsafe { next::epoll_create1(flags) };
+    if fd >= 0 {
+        fds::epoll_opened(fd);
+    }
+    fd
+}
+
+/// See epoll_ctl(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        let wanted = if op == libc::EPOLL_CTL_DEL { None } else { event.as_ref().copied() };
+        match fds::epoll_control(epfd, op, fd, wanted) {
+            Some(result) => crate::int(result),
+            None => next::epoll_ctl(epfd, op, fd, event),
+        }
+    }
+}
+
+/// # Safety
+/// `events` is writable for `n` events.
+unsafe fn waited(
+    epfd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Option<c_int> {
+    if events.is_null() || n <= 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
+    fds::epoll_wait(epfd, events, timeout, mask).map(count)
+}
+
+/// See epoll_wait(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        waited(epfd, events, n, millis(timeout), None)
+            .unwrap_or_else(|| next::epoll_wait(epfd, events, n, timeout))
+    }
+}
+
+/// See epoll_pwait(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        waited(epfd, events, n, millis(timeout), signals(mask))
+            .unwrap_or_else(|| next::epoll_pwait(epfd, events, n, timeout, mask))
+    }
+}
+
+/// See epoll_pwait2(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        waited(epfd, events, n, limit(timeout), signals(mask))
+            .unwrap_or_else(|| next::epoll_pwait2(epfd, events, n, timeout, mask))
+    }
+}
+
+/// # Safety
+/// `list` is writable for `n` entries.
+unsafe fn polled(
+    list: *mut pollfd,
+    n: nfds_t,
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Option<c_int> {
+    if list.is_null() || n == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let list = unsafe { std::slice::from_raw_parts_mut(list, n as usize) };
+    towpath::poll(list, timeout, mask).map(count)
+}
+
+/// See poll(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(list: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: C's contract.
+    unsafe { polled(list, n, millis(timeout), None).unwrap_or_else(|| next::poll(list, n, timeout)) }
+}
+
+/// See ppoll(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    list: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        polled(list, n, limit(timeout), signals(mask)).unwrap_or_else(|| next::ppoll(list, n, timeout, mask))
+    }
+}
+
+/// The checked twin of `poll` that fortified programs call.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(list: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    check(n as usize * size_of::<pollfd>() <= room);
+    // SAFETY: C's contract.
+    unsafe { poll(list, n, timeout) }
+}
+
+/// The checked twin of `ppoll`.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    list: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check(n as usize * size_of::<pollfd>() <= room);
+    // SAFETY: C's contract.
+    unsafe { ppoll(list, n, timeout, mask) }
+}
+
+/// A fortified program's buffer is too small: it ends here, as with the C library.
+pub fn check(fits: bool) {
+    if !fits {
+        std::process::abort();
+    }
+}
+
+/// # Safety
+/// `at` is null or an fd_set that covers `most` descriptors.
+unsafe fn words<'a>(at: *mut fd_set, most: c_int) -> Option<&'a mut [u64]> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise; programs may have larger sets than FD_SETSIZE.
+    Some(unsafe { std::slice::from_raw_parts_mut(at.cast::<u64>(), (most.max(0) as usize).div_ceil(64)) })
+}
+
+/// # Safety
+/// As pselect's.
+unsafe fn selected(
+    most: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let [read, write, except] = sets.map(|set| unsafe { words(set, most) });
+    towpath::select(most, towpath::Sets { read, write, except }, timeout, mask).map(count)
+}
+
+/// See select(2). The time left is not written back for accelerated sockets when a descriptor became ready; POSIX allows
+/// both.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    most: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        let wait = timeout.as_ref().map(|t| {
+            Duration::new(t.tv_sec.max(0) as u64, 0) + Duration::from_micros(t.tv_usec.max(0) as u64)
+        });
+        selected(most, [read, write, except], wait, None)
+            .unwrap_or_else(|| next::select(most, read, write, except, timeout))
+    }
+}
+
+/// See pselect(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    most: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        selected(most, [read, write, except], limit(timeout), signals(mask))
+            .unwrap_or_else(|| next::pselect(most, read, write, except, timeout, mask))
+    }
+}

@@ -1,0 +1,253 @@
+//! Making, naming and ending sockets.
+
+use crate::{fail, int, next, start, status};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use socket::{Errno, address, fds};
+use std::net::SocketAddr;
+
+/// C's bytes.
+///
+/// # Safety
+/// `at` is null or readable for `len` bytes while the answer lives.
+unsafe fn input<'a>(at: *const c_void, len: usize) -> &'a [u8] {
+    if at.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }
+}
+
+/// Writes an address as C wants it: cut to the room given, the full length reported.
+///
+/// # Safety
+/// `name` is null, or writable for `*len` bytes.
+unsafe fn output(
+    address: SocketAddr,
+    family: i32,
+    name: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    if name.is_null() {
+        return Ok(());
+    }
+    if len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    let (bytes, full) = address::bytes(address, family);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let room = (*len as usize).min(full);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), name.cast::<u8>(), room);
+        *len = full as socklen_t;
+    }
+    Ok(())
+}
+
+/// See socket(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    start();
+    // SAFETY: three numbers.
+    let fd = unsafe { next::socket(domain, kind, protocol) };
+    if fd >= 0 {
+        fds::opened(fd, domain, kind, protocol);
+    }
+    fd
+}
+
+/// See bind(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match fds::bind(fd, input(name.cast(), len as usize)) {
+            Some(result) => int(result),
+            None => next::bind(fd, name, len),
+        }
+    }
+}
+
+/// See listen(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    match fds::listen(fd, backlog) {
+        Some(result) => int(result),
+        // SAFETY: two numbers.
+        None => unsafe { next::listen(fd, backlog) },
+    }
+}
+
+/// See connect(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match fds::connect(fd, input(name.cast(), len as usize)) {
+            Some(result) => int(result),
+            None => next::connect(fd, name, len),
+        }
+    }
+}
+
+/// See accept(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match accepted(fd, name, len, 0) {
+            Some(new) => new,
+            None => next::accept(fd, name, len),
+        }
+    }
+}
+
+/// See accept4(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match accepted(fd, name, len, flags) {
+            Some(new) => new,
+            None => next::accept4(fd, name, len, flags),
+        }
+    }
+}
+
+/// # Safety
+/// As accept4's.
+unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Option<c_int> {
+    let accepted = match fds::accept(fd, flags)? {
+        Ok(accepted) => accepted,
+        Err(e) => return Some(fail(e)),
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (&accepted.peer, &accepted.sock) {
+            (Some(peer), Some(sock)) => {
+                // A null length with a name is the caller's fault; the connection is theirs all the same.
+                let _ = output(*peer, sock.family, name, len);
+            }
+            _ if !name.is_null() => {
+                next::getpeername(accepted.fd, name, len);
+            }
+            _ => {}
+        }
+    }
+    Some(accepted.fd)
+}
+
+/// See shutdown(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match fds::shutdown(fd, how) {
+        Some(result) => int(result),
+        // SAFETY: two numbers.
+        None => unsafe { next::shutdown(fd, how) },
+    }
+}
+
+/// See getsockname(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match fds::local_name(fd) {
+            Some((address, family)) => int(output(address, family, name, len)),
+            None => next::getsockname(fd, name, len),
+        }
+    }
+}
+
+/// See getpeername(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        match fds::peer_name(fd) {
+            Some(Ok((address, family))) => int(output(address, family, name, len)),
+            Some(Err(e)) => fail(e),
+            None => next::getpeername(fd, name, len),
+        }
+    }
+}
+
+/// See getsockopt(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if value.is_null() || len.is_null() {
+        // SAFETY: the kernel checks.
+        return unsafe { next::getsockopt(fd, level, name, value, len) };
+    }
+    // SAFETY: C's contract: `*len` bytes at `value`.
+    unsafe {
+        let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize);
+        match fds::option(fd, level, name, out) {
+            Some(Ok(n)) => {
+                *len = n as socklen_t;
+                0
+            }
+            Some(Err(e)) => fail(e),
+            None => next::getsockopt(fd, level, name, value, len),
+        }
+    }
+}
+
+/// See setsockopt(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        if value.is_null() {
+            return next::setsockopt(fd, level, name, value, len);
+        }
+        match fds::set_option(fd, level, name, input(value, len as usize)) {
+            Some(result) => status(result.map(|()| 0)) as c_int,
+            None => next::setsockopt(fd, level, name, value, len),
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! This process's registration with the service: the control line, the regions, what the service pushes, its death.
+
+use crate::context::Context;
+use crate::internal::{Internal, unclaim};
+use crate::log::{Level, log};
+use crate::region::Mapped;
+use crate::sys;
+use control::{
+    Line, LineError, PROTOCOL, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
+    Welcome,
+};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use shm::{Region, Side};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// Longest wait for an answer of the service; past it the service counts as gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Made present at registration, and the step in which more is.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// The serial part of a line.
+#[derive(Debug)]
+struct Exchange {
+    line: Line,
+    number: u32,
+}
+
+/// A registration.
+#[derive(Debug)]
+pub struct Client {
+    exchange: Mutex<Exchange>,
+    control: RawFd,
+    /// What the service said first.
+    pub welcome: Welcome,
+    /// Our application region.
+    pub home: Arc<Mapped>,
+    /// The application region whose header numbers contexts and holders for all our family.
+    pub oldest: Arc<Mapped>,
+    regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
+    /// The service is gone.
+    pub dead: AtomicBool,
+    /// By number.
+    pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
+    /// Contexts of ended threads and closed sets, for the next ones.
+    pub free: Mutex<Vec<Arc<Context>>>,
+    hand: AtomicU32,
+    populated: AtomicU64,
+}
+
+/// Locks, whatever happened to the last holder.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
+    let mut fds = [libc::pollfd { fd: line.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match line.receive(false) {
+            Err(LineError::WouldBlock) => {}
+            other => return other,
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LineError::Closed);
+        }
+        // An interrupted wait is repeated: the question is asked, its answer must be taken.
+        let _ = sys::poll(&mut fds, Some(left), None);
+    }
+}
+
+impl Exchange {
+    /// Asks and waits for the answer; pushes that come first go to `pushed`.
+    fn ask(
+        &mut self,
+        request: Request,
+        mut pushed: impl FnMut(Push, Vec<OwnedFd>),
+    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+        self.number = self.number.wrapping_add(1).max(1);
+        let number = self.number;
+        self.line.send(&ToService { number, request }, &[], true)?;
+        loop {
+            let got = receive(&self.line)?;
+            match got.message {
+                ToApplication::Reply(n, reply) if n == number => return Ok((reply, got.fds)),
+                ToApplication::Reply(..) => {}
+                ToApplication::Push(push) => pushed(push, got.fds),
+            }
+        }
+    }
+}
+
+fn dial() -> Result<OwnedFd, LineError> {
+    let path = control::default_control_path();
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(&path)?)?;
+    Ok(crate::internal::claim(fd))
+}
+
+fn command_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    name.trim_end().chars().take(32).collect()
+}
+
+impl Client {
+    /// Registers this process; `parent` in a forked child, with the parent's registration.
+    pub fn register(parent: Option<(&Self, u8)>) -> Result<Arc<Self>, LineError> {
+        let line = Line::new(dial()?);
+        let control = line.as_fd().as_raw_fd();
+        let mut exchange = Exchange { line, number: 0 };
+        let result = Self::introduce(&mut exchange, parent);
+        match result {
+            Ok((welcome, home)) => {
+                let oldest = parent.map_or_else(|| home.clone(), |(p, _)| p.oldest.clone());
+                let mut regions = parent.map_or_else(HashMap::new, |(p, _)| {
+                    p.regions.read().unwrap_or_else(PoisonError::into_inner).clone()
+                });
+                regions.insert((home.id, home.side as u8), home.clone());
+                if parent.is_none() {
+                    oldest
+                        .region
+                        .header()
+                        .holders_taken
+                        .fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
+                }
+                crate::stream::limit_rings(welcome.settings.ring_max);
+                log(Level::Debug, format_args!("registered as application {}", welcome.application));
+                Ok(Arc::new(Self {
+                    exchange: Mutex::new(exchange),
+                    control,
+                    welcome,
+                    home,
+                    oldest,
+                    regions: RwLock::new(regions),
+                    dead: AtomicBool::new(false),
+                    contexts: Mutex::new(BTreeMap::new()),
+                    free: Mutex::new(Vec::new()),
+                    hand: AtomicU32::new(1),
+                    populated: AtomicU64::new(FIRST_BYTES),
+                }))
+            }
+            Err(e) => {
+                unclaim(control);
+                Err(e)
+            }
+        }
+    }
+
+    fn introduce(
+        exchange: &mut Exchange,
+        parent: Option<(&Self, u8)>,
+    ) -> Result<(Welcome, Arc<Mapped>), LineError> {
+        let parent = parent.map(|(p, holder)| Parent {
+            application: p.welcome.application,
+            secret: p.welcome.secret,
+            holder,
+        });
+        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: command_name(), parent };
+        let welcome = match exchange.ask(hello, |_, _| ())?.0 {
+            Reply::Welcome(welcome) => welcome,
+            Reply::Refused { reason, .. } => {
+                log(Level::Error, format_args!("the service refuses this process: {reason}"));
+                return Err(LineError::Closed);
+            }
+            _ => return Err(LineError::Garbled),
+        };
+        let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion, |_, _| ())? else {
+            return Err(LineError::Garbled);
+        };
+        let mut fds = fds.into_iter();
+        let memfd = fds.next().ok_or(LineError::Garbled)?;
+        let region = open(&memfd, info)?;
+        let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
+        let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
+        for (i, bell) in fds.enumerate() {
+            // The slow path's comes first, then one per fast-path core.
+            let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
+            home.learn_waker(context, Internal::new(bell));
+        }
+        let _ = exchange.ask(Request::Mapped { region: info.id }, |_, _| ())?;
+        for side in [Side::Zero, Side::One] {
+            if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
+                log(Level::Error, format_args!("{e}"));
+                return Err(LineError::Garbled);
+            }
+        }
+        let _ = exchange.ask(Request::Populated { bytes: FIRST_BYTES }, |_, _| ())?;
+        Ok((welcome, Arc::new(home)))
+    }
+
+    /// Asks the service. Regions that come with the answer are mapped before anybody else can ask.
+    pub fn ask(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+        if self.dead.load(Ordering::Relaxed) {
+            return Err(Errno::PIPE);
+        }
+        let mut pushes = Vec::new();
+        let (answer, new) = {
+            let mut exchange = lock(&self.exchange);
+            let mut answer = exchange.ask(request, |push, fds| pushes.push((push, fds)));
+            let new = match &mut answer {
+                Ok((Reply::Region(info) | Reply::Connecting { region: info, .. }, fds)) => {
+                    self.adopt(*info, fds.drain(..).next())
+                }
+                _ => None,
+            };
+            (answer, new)
+        };
+        pushes.into_iter().for_each(|(push, fds)| self.pushed(push, fds));
+        if let Some(region) = new {
+            self.ask(Request::Mapped { region })?;
+        }
+        answer.map_err(|e| {
+            log(Level::Warn, format_args!("{e}"));
+            self.die();
+            Errno::PIPE
+        })
+    }
+
+    /// Says something that needs no answer.
+    pub fn say(&self, request: Request) {
+        if self.dead.load(Ordering::Relaxed) {
+            return;
+        }
+        let failed = lock(&self.exchange).line.send(&ToService { number: 0, request }, &[], true).is_err();
+        if failed {
+            self.die();
+        }
+    }
+
+    /// Maps a region the service announced. Returns its id when it is new here.
+    fn adopt(&self, info: RegionInfo, memfd: Option<OwnedFd>) -> Option<u32> {
+        let side = Side::from_index(info.side)?;
+        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        if regions.contains_key(&(info.id, info.side)) {
+            return None;
+        }
+        // A process connected to itself uses both sides of one mapping.
+        let other = regions.get(&(info.id, info.side ^ 1)).map(|m| m.region.clone());
+        let new = other.is_none();
+        let region = match (other, memfd) {
+            (Some(region), _) => region,
+            (None, Some(memfd)) => Arc::new(open(&memfd, info).ok()?),
+            (None, None) => return None,
+        };
+        let pages = region.page_words() * 64;
+        let mapped = Mapped::new(info.id, side, info.pair, region, pages);
+        regions.insert((info.id, info.side), Arc::new(mapped));
+        new.then_some(info.id)
+    }
+
+    /// The region of that name as `side` sees it; asks the service for one it does not know.
+    pub fn region(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
+        let find = || self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned();
+        if let Some(found) = find() {
+            return Some(found);
+        }
+        // Anything the reply brings is adopted by `ask`.
+        let (Reply::Region(info), _) = self.ask(Request::Region { region: id }).ok()? else { return None };
+        find().or_else(|| {
+            let _ = self.adopt(RegionInfo { side, ..info }, None);
+            find()
+        })
+    }
+
+    /// Wakes `context` of the other side of `mapped` through the service, and learns to do so without it.
+    #[cold]
+    pub fn wake_other(&self, mapped: &Mapped, context: u32) {
+        if !mapped.pair {
+            return;
+        }
+        if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context }) {
+            if let Some(fd) = fds.into_iter().next() {
+                mapped.learn_waker(context, Internal::new(fd));
+            }
+        }
+    }
+
+    /// Reads what the service pushed. True when its end of the line is gone.
+    pub fn pump(&self) -> bool {
+        loop {
+            let got = match self.exchange.try_lock() {
+                Ok(exchange) => exchange.line.receive::<ToApplication>(false),
+                // Whoever holds the lock reads.
+                Err(_) => return self.dead.load(Ordering::Relaxed),
+            };
+            match got {
+                Ok(Received { message: ToApplication::Push(push), fds }) => self.pushed(push, fds),
+                Ok(_) => {}
+                Err(LineError::WouldBlock) => return false,
+                Err(e) => {
+                    log(Level::Warn, format_args!("{e}"));
+                    self.die();
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn pushed(&self, push: Push, fds: Vec<OwnedFd>) {
+        match push {
+            Push::Waker { region: _, context } => {
+                let found = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
+                if let (Some(context), Some(fd)) = (found, fds.into_iter().next()) {
+                    context.add(fd);
+                }
+            }
+            Push::Revoked { region } => {
+                let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+                for side in 0..2 {
+                    if let Some(mapped) = regions.remove(&(region, side)) {
+                        mapped.dead.store(true, Ordering::Release);
+                    }
+                }
+                drop(regions);
+                self.wake_all();
+            }
+            Push::Grow => self.grow(),
+        }
+    }
+
+    /// Makes more of our application region present, twice as much as now.
+    pub fn grow(&self) {
+        let before = self.populated.load(Ordering::Relaxed);
+        let bytes = (before * 2).min(self.home.data_len());
+        let claimed =
+            self.populated.compare_exchange(before, bytes, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !(bytes > before && claimed) {
+            return;
+        }
+        let done = [Side::Zero, Side::One]
+            .into_iter()
+            .all(|side| self.home.region.populate(side, before as usize, (bytes - before) as usize).is_ok());
+        if done && self.ask(Request::Populated { bytes }).is_ok() {
+            self.home.set_pages(bytes as usize / base::limits::RING_MIN as usize);
+        }
+    }
+
+    /// The service is gone: every accelerated socket is reset, everybody who waits wakes.
+    pub fn die(&self) {
+        if self.dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
+            mapped.dead.store(true, Ordering::Release);
+        }
+        self.wake_all();
+        lock(&self.free).clear();
+    }
+
+    fn wake_all(&self) {
+        let contexts: Vec<_> = lock(&self.contexts).values().filter_map(Weak::upgrade).collect();
+        contexts.iter().for_each(|c| c.wake());
+    }
+
+    /// A free socket block, held by us.
+    pub fn take_block(&self) -> Option<u32> {
+        let slots = self.home.region.layout().params.slots;
+        let ours = 1u64 << (self.welcome.holder & 63);
+        (0..slots).find_map(|_| {
+            let i = self.hand.fetch_add(1, Ordering::Relaxed) % slots;
+            let block = self.home.region.sock(i).filter(|_| i != 0)?;
+            let taken = block.holders.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed);
+            taken.is_ok().then_some(i)
+        })
+    }
+
+    /// Our bit in socket blocks' holders.
+    pub fn holder_bit(&self) -> u64 {
+        1 << (self.welcome.holder & 63)
+    }
+
+    /// The control socket, for the sets of descriptors that sleepers sleep on.
+    pub fn control(&self) -> RawFd {
+        self.control
+    }
+
+    /// In a forked child: see `Mapped::forget`.
+    pub fn forget_regions(&self) {
+        for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
+            mapped.forget();
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        unclaim(self.control);
+    }
+}
+
+fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
+    Region::open(memfd.as_fd(), info.params()).map_err(|e| {
+        log(Level::Error, format_args!("{e}"));
+        LineError::Garbled
+    })
+}
+
+static CURRENT: RwLock<Option<Arc<Client>>> = RwLock::new(None);
+static LAST_TRY: Mutex<Option<Instant>> = Mutex::new(None);
+/// After a failure, not more often than this.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// The registration, if there is one, dead or alive.
+#[must_use]
+pub fn present() -> Option<Arc<Client>> {
+    CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// A live registration; registers if there is none and the last attempt is long enough ago.
+#[must_use]
+pub fn current() -> Option<Arc<Client>> {
+    let alive = |c: &Arc<Client>| !c.dead.load(Ordering::Relaxed);
+    if let Some(client) = present().filter(alive) {
+        return Some(client);
+    }
+    let mut last = lock(&LAST_TRY);
+    if let Some(client) = present().filter(alive) {
+        return Some(client);
+    }
+    if last.is_some_and(|t| t.elapsed() < RETRY) {
+        return None;
+    }
+    *last = Some(Instant::now());
+    match Client::register(None) {
+        Ok(client) => {
+            *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+            Some(client)
+        }
+        Err(e) => {
+            log(Level::Info, format_args!("no service, sockets stay with the kernel: {e}"));
+            None
+        }
+    }
+}
+
+/// Puts another registration, or none, in place: in a forked child.
+pub fn replace(client: Option<Arc<Client>>) {
+    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
+    *lock(&LAST_TRY) = None;
+}

@@ -1,0 +1,184 @@
+//! `connect`: who carries the connection is decided here, by the service's answer.
+
+use crate::address;
+use crate::client::{self, Client};
+use crate::link::{Link, state};
+use crate::log::{Level, log};
+use crate::sock::{Role, Sock};
+use crate::stream::ready;
+use crate::{sys, wait};
+use control::{Reply, Request};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What became of `connect`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Connected {
+    /// Established.
+    Now,
+    /// The kernel is to connect this socket.
+    Kernel,
+}
+
+/// Writes both ends' addresses into the socket block.
+pub fn store_addresses(link: &Link, local: SocketAddr, peer: SocketAddr, family: i32) {
+    let b = link.block();
+    for (words, address) in [(&b.local, local), (&b.peer, peer)] {
+        let [low, high] = address::to_words(address);
+        words[0].store(low, Ordering::Relaxed);
+        words[1].store(high, Ordering::Relaxed);
+    }
+    b.ports.store(u32::from(local.port()) << 16 | u32::from(peer.port()), Ordering::Relaxed);
+    b.family.store(family as u32, Ordering::Relaxed);
+}
+
+/// Local and peer address of a connection.
+#[must_use]
+pub fn addresses(link: &Link) -> (SocketAddr, SocketAddr) {
+    let b = link.block();
+    let ports = b.ports.load(Ordering::Relaxed);
+    let words = |w: &[std::sync::atomic::AtomicU64; 2]| w.each_ref().map(|x| x.load(Ordering::Relaxed));
+    let local = address::from_words(words(&b.local), (ports >> 16) as u16);
+    (local, address::from_words(words(&b.peer), ports as u16))
+}
+
+fn is_own(client: &Client, ip: IpAddr) -> bool {
+    client.welcome.settings.own.iter().any(|(own, _)| *own == ip)
+}
+
+/// True when the service may have something to say about connections to `ip`.
+fn is_candidate(client: &Client, ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || is_own(client, ip) || client.welcome.settings.has_port
+}
+
+/// The address the kernel has bound the placeholder to, after binding it to the loopback address if it is not bound yet:
+/// the port is really reserved.
+fn reserve(fd: RawFd, family: i32, remote: IpAddr) -> Result<SocketAddr, Errno> {
+    let mut bytes = [0; address::ADDRESS_MAX];
+    let n = sys::getsockname(fd, &mut bytes)?;
+    let bound = address::parse(&bytes[..n])?;
+    let local = remote.is_loopback() || remote.is_unspecified();
+    if bound.port() != 0 || !local {
+        return Ok(bound);
+    }
+    let loopback: IpAddr = match remote {
+        IpAddr::V4(_) => [127, 0, 0, 1].into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+    };
+    let (name, len) = address::bytes(SocketAddr::new(loopback, 0), family);
+    sys::bind(fd, &name[..len])?;
+    let n = sys::getsockname(fd, &mut bytes)?;
+    address::parse(&bytes[..n])
+}
+
+/// `connect`.
+///
+/// # Errors
+/// As Linux's.
+pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Errno> {
+    match sock.role() {
+        Some(Role::Listener(_)) => return Err(Errno::ISCONN),
+        Some(Role::Stream(link)) => return again(sock, link, name),
+        None => {}
+    }
+    // AF_UNSPEC and addresses of other families: the kernel knows what to say.
+    let Ok(remote) = address::parse(name) else { return Ok(Connected::Kernel) };
+    let client = match sock.kernel_only.get() {
+        None => client::current(),
+        Some(_) => None,
+    };
+    let Some(client) = client else { return Ok(Connected::Kernel) };
+    let plain = address::plain(remote);
+    let family_fits = remote.is_ipv4() == (sock.family == libc::AF_INET);
+    if !(family_fits && is_candidate(&client, plain.ip())) {
+        client.say(Request::FellBack { reason: "no port leads there".to_owned() });
+        return Ok(Connected::Kernel);
+    }
+    let Ok(local) = reserve(fd, sock.family, plain.ip()) else { return Ok(Connected::Kernel) };
+    let Some(index) = client.take_block() else { return Ok(Connected::Kernel) };
+    let options = crate::options::for_connect(sock);
+    match client.ask(Request::Connect { sock: index, local, remote, options }) {
+        Ok((Reply::Connecting { region, slot, local }, _)) => {
+            let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
+            let Some(mapped) = mapped else {
+                free(&client, index);
+                return Err(Errno::NOBUFS);
+            };
+            let link = Link { mapped, slot, home: client.home.clone(), index };
+            link.begin(sock.is_nonblocking(), false);
+            store_addresses(&link, local, plain, sock.family);
+            establish(sock, link)
+        }
+        Ok((Reply::Refused { errno, reason }, _)) => {
+            free(&client, index);
+            log(Level::Info, format_args!("connect to {remote}: {reason}"));
+            Err(Errno::from_raw_os_error(errno))
+        }
+        other => {
+            free(&client, index);
+            log(Level::Info, format_args!("connect to {remote} in the kernel: {other:?}"));
+            Ok(Connected::Kernel)
+        }
+    }
+}
+
+fn free(client: &Client, block: u32) {
+    if let Some(b) = client.home.region.sock(block) {
+        b.holders.store(0, Ordering::Release);
+    }
+}
+
+fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
+    if !sock.decide(Role::Stream(link)) {
+        return Err(Errno::ALREADY);
+    }
+    for (set, fd) in sock.sets() {
+        set.adopt(sock, fd);
+    }
+    sock.announce_again();
+    if sock.is_nonblocking() {
+        // As Linux: a non-blocking connect is never done at once, not even over loopback.
+        return Err(Errno::INPROGRESS);
+    }
+    finish(sock)
+}
+
+/// Waits until the handshake is over.
+fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
+    let Some(link) = sock.stream() else { return Err(Errno::NOTCONN) };
+    let deadline = sock.send_limit().map(|t| Instant::now() + t);
+    loop {
+        let _ = link.peer_flags();
+        if link.is_over() {
+            return Err(link.take_error().unwrap_or(Errno::CONNABORTED));
+        }
+        if link.is_open() {
+            link.note(state::TOLD);
+            return Ok(Connected::Now);
+        }
+        match wait::for_one(sock, None, ready::OUT, deadline) {
+            Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+            other => other?,
+        }
+    }
+}
+
+/// `connect` on a socket that has connected or tried to.
+fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
+    if name.len() >= 2 && i32::from(u16::from_ne_bytes([name[0], name[1]])) == libc::AF_UNSPEC {
+        link.reset();
+        return Ok(Connected::Now);
+    }
+    if let (true, Some(e)) = (link.peer_flags() != 0 && link.is_over(), link.take_error()) {
+        return Err(e);
+    }
+    if link.is_open() {
+        let told = link.note(state::TOLD) & state::TOLD != 0;
+        return if told { Err(Errno::ISCONN) } else { Ok(Connected::Now) };
+    }
+    if sock.is_nonblocking() { Err(Errno::ALREADY) } else { finish(sock) }
+}

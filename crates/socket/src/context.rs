@@ -1,0 +1,169 @@
+//! A context: what one sleeper (a blocked thread, an epoll set) is told through. A number known to everybody who brings
+//! news, a kernel epoll descriptor that holds every eventfd that may wake it, and its spin budget.
+
+use crate::client::{Client, lock};
+use crate::internal::Internal;
+use crate::spin::Spin;
+use crate::sys;
+use control::{Reply, Request};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Tag of eventfds in a context's epoll descriptor.
+pub const BELL: u64 = 0;
+/// Tag of the control socket there.
+pub const CONTROL: u64 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Context {
+    /// Unique in the fork family.
+    pub number: u32,
+    /// Sleep here: all eventfds and the control socket, edge-triggered.
+    epfd: Internal,
+    local: Internal,
+    others: Mutex<Vec<Internal>>,
+    /// Set before the last look at what others may bring by `wake`.
+    pub sleeping: AtomicBool,
+    /// How many threads sleep here.
+    pub sleepers: AtomicU32,
+    /// When spinning pays.
+    pub spin: Spin,
+    /// The registration it belongs to.
+    pub client: Arc<Client>,
+}
+
+impl Context {
+    /// A new or used context of `client`.
+    pub fn take(client: &Arc<Client>) -> Result<Arc<Self>, Errno> {
+        if let Some(used) = lock(&client.free).pop() {
+            return Ok(used);
+        }
+        let number = take_number(client).ok_or(Errno::USERS)?;
+        let (Reply::Done, fds) = client.ask(Request::Context { context: number })? else {
+            return Err(Errno::USERS);
+        };
+        let epfd = Internal::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let local = Internal::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        add(&epfd, local.number(), BELL)?;
+        add(&epfd, client.control(), CONTROL)?;
+        let context = Arc::new(Self {
+            number,
+            epfd,
+            local,
+            others: Mutex::new(Vec::new()),
+            sleeping: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
+            spin: Spin::new(client.welcome.settings.spin_ns),
+            client: client.clone(),
+        });
+        fds.into_iter().for_each(|fd| context.add(fd));
+        lock(&client.contexts).insert(number, Arc::downgrade(&context));
+        Ok(context)
+    }
+
+    /// For the next thread or set.
+    pub fn give_back(self: Arc<Self>) {
+        let client = self.client.clone();
+        if !client.dead.load(Ordering::Relaxed) {
+            lock(&client.free).push(self);
+        }
+    }
+
+    /// Sleeps on one more eventfd.
+    pub fn add(&self, eventfd: OwnedFd) {
+        let eventfd = Internal::new(eventfd);
+        // When this fails there is no memory; the service's own eventfd still wakes us.
+        let _ = add(&self.epfd, eventfd.number(), BELL);
+        lock(&self.others).push(eventfd);
+    }
+
+    /// The descriptor to sleep on.
+    pub fn epfd(&self) -> RawFd {
+        self.epfd.number()
+    }
+
+    /// Wakes whoever sleeps here, from within this process.
+    pub fn wake(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            self.local.ring();
+        }
+    }
+
+    /// Takes what woke us off the kernel's list, reads the control socket if that was it.
+    pub fn harvest(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let n = sys::epoll_wait(self.epfd(), &mut events, Some(std::time::Duration::ZERO), None).unwrap_or(0);
+        self.woken_by(&events[..n]);
+    }
+
+    /// Looks at what a wait on `epfd` returned.
+    pub fn woken_by(&self, events: &[libc::epoll_event]) {
+        if events.iter().any(|e| { e.u64 } == CONTROL) {
+            self.client.pump();
+        }
+    }
+}
+
+fn add(epfd: &Internal, fd: RawFd, tag: u64) -> Result<(), Errno> {
+    let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+    epoll::add(epfd.as_fd(), sys::borrow(fd), epoll::EventData::new_u64(tag), events)
+}
+
+fn take_number(client: &Client) -> Option<u32> {
+    let words = &client.oldest.region.header().context_taken[1];
+    words.iter().enumerate().find_map(|(i, word)| {
+        let mut seen = word.load(Ordering::Relaxed);
+        while seen != u64::MAX {
+            let bit = (!seen).trailing_zeros();
+            match word.compare_exchange(seen, seen | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(i as u32 * 64 + bit),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    })
+}
+
+/// The thread's own context, given back when the thread ends.
+struct Mine(Option<Arc<Context>>);
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        if let Some(context) = self.0.take() {
+            context.give_back();
+        }
+    }
+}
+
+thread_local! {
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine(None)) };
+}
+
+/// The calling thread's context with `client`.
+pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
+    let kept = MINE.try_with(|m| m.try_borrow().ok()?.0.clone()).ok().flatten();
+    if let Some(context) = kept.filter(|c| Arc::ptr_eq(&c.client, client)) {
+        return Ok(context);
+    }
+    let context = Context::take(client)?;
+    let stored = MINE.try_with(|m| match m.try_borrow_mut() {
+        Ok(mut mine) => {
+            // One of an earlier registration ends with it.
+            mine.0 = Some(context.clone());
+            true
+        }
+        Err(_) => false,
+    });
+    debug_assert!(stored.is_ok());
+    Ok(context)
+}
+
+/// In a forked child: the thread's context was the parent's.
+pub fn forget_thread() {
+    let _ = MINE.try_with(|m| m.try_borrow_mut().ok().map(|mut mine| mine.0.take()));
+}

@@ -1,0 +1,479 @@
+//! The calls of the sockets API by descriptor. `None` from any of them: not ours, the kernel does it.
+
+use crate::address;
+use crate::connect::{self, Connected};
+use crate::epoll::Set;
+use crate::link::Link;
+use crate::listener::{self, Accepted, Listened};
+use crate::log::{Level, log};
+use crate::sock::{Role, Sock};
+use crate::stream::{How, Progress, ready};
+use crate::table::Table;
+use crate::{client, config, internal, options, sys, wait};
+use control::Request;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
+
+/// An answer, or none when the kernel is to give it.
+pub type Handled<T> = Option<Result<T, Errno>>;
+
+/// Sockets that are, or may become, accelerated.
+pub static SOCKS: Table<Sock> = Table::new();
+/// Epoll sets.
+pub static SETS: Table<Set> = Table::new();
+
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+static BYPASSED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers which process this is; again in a forked child.
+pub fn settle() {
+    PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+}
+
+/// True in a `vfork` child, which shares our memory and must not change it.
+fn is_borrowed() -> bool {
+    let known = PROCESS.load(Ordering::Relaxed);
+    known != 0 && known != rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// True when `fd` stands in one of our tables.
+#[inline]
+pub fn is_ours(fd: RawFd) -> bool {
+    SOCKS.pin(fd).is_some() || SETS.pin(fd).is_some()
+}
+
+/// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
+pub fn bypassed() {
+    if !BYPASSED.swap(true, Ordering::Relaxed) {
+        if let Some(client) = client::present() {
+            client.say(Request::FellBack { reason: "io_uring".to_owned() });
+        }
+    }
+}
+
+/// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
+fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
+    for _ in 0..100_000 {
+        match table.insert(fd, object) {
+            Ok(()) => return true,
+            Err(back) => object = back,
+        }
+        if fd as usize >= 1 << 20 {
+            return false;
+        }
+        rustix::thread::sched_yield();
+    }
+    log(Level::Error, format_args!("descriptor {fd} stays with the kernel: its last owner is still busy"));
+    false
+}
+
+/// The kernel made a socket.
+pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
+    let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    if !(stream && inet) || config::is_disabled() || BYPASSED.load(Ordering::Relaxed) || is_borrowed() {
+        return;
+    }
+    if PROCESS.load(Ordering::Relaxed) == 0 {
+        settle();
+    }
+    put(&SOCKS, fd, Arc::new(Sock::new(domain, fd, kind & libc::SOCK_NONBLOCK != 0)));
+}
+
+/// The kernel made an epoll set.
+pub fn epoll_opened(fd: RawFd) {
+    if !(config::is_disabled() || is_borrowed()) {
+        put(&SETS, fd, Set::new(fd));
+    }
+}
+
+/// `fd` is about to be closed or replaced.
+///
+/// # Errors
+/// EBADF for our own descriptors.
+pub fn closing(fd: RawFd) -> Result<(), Errno> {
+    if internal::is_internal(fd) {
+        return if is_borrowed() { Ok(()) } else { Err(Errno::BADF) };
+    }
+    if !is_ours(fd) || is_borrowed() {
+        return Ok(());
+    }
+    if let Some(sock) = SOCKS.remove(fd) {
+        sock.drop_descriptor();
+    }
+    if let Some(set) = SETS.remove(fd) {
+        set.drop_descriptor();
+    }
+    Ok(())
+}
+
+/// `new` stands for the same as `old` from now on.
+pub fn duplicated(old: RawFd, new: RawFd) {
+    if old == new || is_borrowed() {
+        return;
+    }
+    if let Some(sock) = SOCKS.pin(old).map(|s| s.share()) {
+        sock.add_descriptor();
+        if !put(&SOCKS, new, sock.clone()) {
+            sock.drop_descriptor();
+        }
+    } else if let Some(set) = SETS.pin(old).map(|s| s.share()) {
+        set.add_descriptor();
+        if !put(&SETS, new, set.clone()) {
+            set.drop_descriptor();
+        }
+    }
+}
+
+/// Descriptors `first..=last` are about to be closed: ours are let go. Returns the ranges to close, without our own
+/// descriptors; `None`: the range as it is.
+pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
+    if is_borrowed() {
+        return None;
+    }
+    for (fd, _) in
+        SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
+    {
+        if (first..=last).contains(&(fd as u32)) {
+            let _ = closing(fd);
+        }
+    }
+    let kept = internal::within(first, last);
+    if kept.is_empty() {
+        return None;
+    }
+    let mut ranges = Vec::new();
+    let mut from = first;
+    for fd in kept {
+        if from < fd {
+            ranges.push((from, fd - 1));
+        }
+        from = fd + 1;
+    }
+    if from <= last {
+        ranges.push((from, last));
+    }
+    Some(ranges)
+}
+
+/// `listen`.
+pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?.share();
+    if sock.stream().is_some() {
+        return Some(Err(Errno::INVAL));
+    }
+    Some(listener::listen(&sock, fd, backlog).map(|listened| {
+        if listened == Listened::Kernel {
+            surrender(fd, &sock);
+        }
+    }))
+}
+
+/// The socket is the kernel's from now on.
+fn surrender(fd: RawFd, sock: &Arc<Sock>) {
+    for (set, fd) in sock.sets() {
+        set.abandon(sock, fd);
+    }
+    drop(SOCKS.remove(fd));
+    if let (Some(reason), Some(client)) = (sock.kernel_only.get(), client::present()) {
+        client.say(Request::FellBack { reason: (*reason).to_owned() });
+    }
+}
+
+/// `connect`.
+pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?.share();
+    match connect::connect(&sock, fd, name) {
+        Ok(Connected::Now) => Some(Ok(())),
+        Ok(Connected::Kernel) => {
+            // AF_UNSPEC before any decision leaves it undecided.
+            if address::parse(name).is_ok() {
+                surrender(fd, &sock);
+            }
+            None
+        }
+        Err(e) => Some(Err(e)),
+    }
+}
+
+/// `bind`: the service's own addresses are not the kernel's.
+pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?;
+    let address = address::parse(name).ok()?;
+    let client = client::present()?;
+    let own = client.welcome.settings.own.iter().any(|(ip, _)| *ip == address::plain(address).ip());
+    if own && sock.kernel_only.get().is_none() {
+        let _ = sys::setsockopt(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, &1i32.to_ne_bytes());
+    }
+    None
+}
+
+/// `accept4`. The descriptor is new and already behind our table.
+pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
+    let sock = SOCKS.pin(fd)?;
+    if sock.stream().is_some() {
+        return Some(Err(Errno::INVAL));
+    }
+    sock.listener()?;
+    let sock = sock.share();
+    Some(listener::accept(&sock, fd, flags).inspect(|accepted| {
+        if let Some(new) = &accepted.sock {
+            put(&SOCKS, accepted.fd, new.clone());
+        }
+    }))
+}
+
+/// What a connecting or connected socket gives a call on bytes; `None` when it is the kernel's business.
+enum Wait {
+    Receive,
+    Send,
+}
+
+fn pause(fd: RawFd, sock: &Arc<Sock>, how: &Wait, deadline: Option<Instant>) -> Result<(), Errno> {
+    debug_assert!(fd >= 0);
+    let wanted = match how {
+        Wait::Receive => ready::IN | ready::RDHUP,
+        Wait::Send => ready::OUT,
+    };
+    wait::for_one(sock, None, wanted, deadline)
+}
+
+/// `recv` and all its relatives.
+pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    if flags & libc::MSG_OOB != 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Some(Err(Errno::AGAIN));
+    }
+    let total: usize = buffers.iter().map(|b| b.len()).sum();
+    let how = How {
+        peek: flags & libc::MSG_PEEK != 0,
+        discard: if flags & libc::MSG_TRUNC != 0 { total } else { 0 },
+    };
+    let all = flags & libc::MSG_WAITALL != 0 && !how.peek && how.discard == 0;
+    let patient = flags & libc::MSG_DONTWAIT == 0;
+    match link.pull(buffers, 0, how) {
+        Ok(Progress::Done(n)) if n == total || n == 0 || !(all && patient) => Some(Ok(n)),
+        Err(e) => Some(Err(e)),
+        Ok(Progress::Wait) if !patient || sock.is_nonblocking() => Some(Err(Errno::AGAIN)),
+        Ok(Progress::Done(n)) if sock.is_nonblocking() => Some(Ok(n)),
+        Ok(first) => {
+            let done = if let Progress::Done(n) = first { n } else { 0 };
+            let sock = sock.share();
+            Some(receive_slowly(fd, &sock, buffers, how, (done, total, all)))
+        }
+    }
+}
+
+fn receive_slowly(
+    fd: RawFd,
+    sock: &Arc<Sock>,
+    buffers: &mut [&mut [u8]],
+    how: How,
+    (mut done, total, all): (usize, usize, bool),
+) -> Result<usize, Errno> {
+    let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    let deadline = sock.receive_limit().map(|t| Instant::now() + t);
+    loop {
+        match pause(fd, sock, &Wait::Receive, deadline).and_then(|()| link.pull(buffers, done, how)) {
+            Ok(Progress::Wait) => {}
+            Ok(Progress::Done(0)) => return Ok(done),
+            Ok(Progress::Done(n)) => {
+                done += n;
+                if !all || done == total {
+                    return Ok(done);
+                }
+            }
+            // What was received before the trouble is returned; the error comes with the next call.
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `send` and all its relatives.
+pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    if flags & libc::MSG_OOB != 0 {
+        return Some(Err(Errno::OPNOTSUPP));
+    }
+    let total: usize = buffers.iter().map(|b| b.len()).sum();
+    let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
+    let result = match link.push(buffers, 0) {
+        Ok(Progress::Done(n)) if n == total || !patient => Ok(n),
+        Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
+        Ok(first) => {
+            let done = if let Progress::Done(n) = first { n } else { 0 };
+            let sock = sock.share();
+            send_slowly(fd, &sock, buffers, done, total)
+        }
+        Err(e) => Err(e),
+    };
+    if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
+        sys::raise_pipe();
+    }
+    Some(result)
+}
+
+fn send_slowly(
+    fd: RawFd,
+    sock: &Arc<Sock>,
+    buffers: &[&[u8]],
+    mut done: usize,
+    total: usize,
+) -> Result<usize, Errno> {
+    let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    let deadline = sock.send_limit().map(|t| Instant::now() + t);
+    while done < total {
+        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done)) {
+            Ok(Progress::Wait) => {}
+            Ok(Progress::Done(n)) => done += n,
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// `shutdown`.
+pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?;
+    match sock.role()? {
+        Role::Stream(link) => Some(match how {
+            libc::SHUT_RD => link.shut(true, false),
+            libc::SHUT_WR => link.shut(false, true),
+            libc::SHUT_RDWR => link.shut(true, true),
+            _ => Err(Errno::INVAL),
+        })
+        .inspect(|_| sock.pass_on(None)),
+        Role::Listener(link) => {
+            // Linux stops listening; so do both queues.
+            if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+                if let Some(client) = client::present() {
+                    client.say(Request::Unlisten { slot: link.slot });
+                }
+            }
+            None
+        }
+    }
+}
+
+/// `getsockname`.
+pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    Some((connect::addresses(link).0, sock.family))
+}
+
+/// `getpeername`.
+pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    let _ = link.peer_flags();
+    if link.is_over() || !link.is_open() {
+        return Some(Err(Errno::NOTCONN));
+    }
+    Some(Ok((connect::addresses(link).1, sock.family)))
+}
+
+/// `setsockopt`.
+pub fn set_option(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?;
+    Some(options::set(&sock, fd, level, name, value))
+}
+
+/// `getsockopt`; the length written.
+pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
+    let sock = SOCKS.pin(fd)?;
+    options::get(&sock, level, name, out)
+}
+
+/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note. True: a listener, whose kernel socket stays non-blocking.
+pub fn set_nonblocking(fd: RawFd, on: bool) -> bool {
+    match SOCKS.pin(fd) {
+        Some(sock) => {
+            sock.set_nonblocking(on);
+            sock.listener().is_some()
+        }
+        None => false,
+    }
+}
+
+/// `fcntl(F_GETFL)`: the kernel's flags as the program set them.
+pub fn open_flags(fd: RawFd, flags: i32) -> i32 {
+    match SOCKS.pin(fd) {
+        Some(sock) if sock.listener().is_some() && !sock.is_nonblocking() => flags & !libc::O_NONBLOCK,
+        _ => flags,
+    }
+}
+
+/// `ioctl(FIONREAD)`.
+pub fn unread(fd: RawFd) -> Option<usize> {
+    SOCKS.pin(fd)?.stream().map(Link::unread)
+}
+
+/// `ioctl(SIOCOUTQ)`.
+pub fn unsent(fd: RawFd) -> Option<usize> {
+    SOCKS.pin(fd)?.stream().map(Link::unsent)
+}
+
+/// True for an accelerated connection.
+#[inline]
+pub fn is_stream(fd: RawFd) -> bool {
+    SOCKS.pin(fd).is_some_and(|sock| sock.stream().is_some())
+}
+
+/// `epoll_ctl`.
+pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
+    let set = SETS.pin(epfd)?;
+    match SOCKS.pin(fd) {
+        Some(sock) => {
+            let (set, sock) = (set.share(), sock.share());
+            Some(set.control(op, fd, &sock, event))
+        }
+        None => {
+            set.has_kernel();
+            None
+        }
+    }
+}
+
+/// `epoll_pwait2`.
+pub fn epoll_wait(
+    epfd: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<std::time::Duration>,
+    mask: Option<u64>,
+) -> Handled<usize> {
+    let set = SETS.pin(epfd)?.share();
+    Some(set.wait(events, timeout, mask))
+}
+
+/// True when an accelerated connection takes bytes now.
+pub fn has_space(fd: RawFd) -> Option<bool> {
+    let sock = SOCKS.pin(fd)?;
+    sock.stream()?;
+    Some(sock.readiness() & ready::OUT != 0)
+}
+
+/// Sends all of `bytes`, waiting for space even on a non-blocking socket: they are taken from their source already.
+///
+/// # Errors
+/// As send's.
+pub fn send_all(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
+    let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    let done = match link.push(&[bytes], 0)? {
+        Progress::Done(n) => n,
+        Progress::Wait => 0,
+    };
+    send_slowly(fd, &sock, &[bytes], done, bytes.len())
+}

@@ -1,0 +1,99 @@
+//! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
+
+use crate::client::{self, Client};
+use crate::log::{Level, log};
+use crate::{context, fds, link};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static DISPUTE: AtomicBool = AtomicBool::new(false);
+
+/// How many forks lie between this process and the first one of its family: 0 in that one.
+#[inline]
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// True when two sets or two processes may want news of one socket.
+pub fn may_dispute() -> bool {
+    DISPUTE.load(Ordering::Relaxed)
+}
+
+/// From now on they may.
+pub fn dispute() {
+    DISPUTE.store(true, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// The holder bit promised to the child that is about to be forked.
+    static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
+}
+
+fn has_sockets() -> bool {
+    fds::SOCKS.all().iter().any(|(_, sock)| sock.link().is_some())
+}
+
+/// In the parent, before: promises the child a holder bit and sets it on every socket.
+pub fn prepare() {
+    PROMISED.set(None);
+    let Some(client) = client::present() else { return };
+    if client.dead.load(Ordering::Relaxed) || !has_sockets() {
+        return;
+    }
+    dispute();
+    let Some(holder) = take_holder(&client) else {
+        log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
+        return;
+    };
+    for (_, sock) in fds::SOCKS.all() {
+        if let Some(link) = sock.link() {
+            link.block().holders.fetch_or(1 << holder, Ordering::AcqRel);
+        }
+    }
+    PROMISED.set(Some(holder));
+}
+
+fn take_holder(client: &Client) -> Option<u8> {
+    let taken = &client.oldest.region.header().holders_taken;
+    let mut seen = taken.load(Ordering::Relaxed);
+    while seen != u64::MAX {
+        let bit = (!seen).trailing_zeros();
+        match taken.compare_exchange(seen, seen | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Some(bit as u8),
+            Err(now) => seen = now,
+        }
+    }
+    None
+}
+
+/// In the parent, after.
+pub fn parent() {
+    PROMISED.set(None);
+}
+
+/// In the child: another thread number, no contexts, a registration of its own.
+pub fn child() {
+    link::forget_thread_number();
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+    context::forget_thread();
+    let Some(parent) = client::present() else { return };
+    // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
+    std::mem::forget(parent.clone());
+    for (_, sock) in fds::SOCKS.all() {
+        sock.forget_watchers();
+    }
+    let Some(holder) = PROMISED.take() else {
+        client::replace(None);
+        return;
+    };
+    parent.forget_regions();
+    match Client::register(Some((&parent, holder))) {
+        Ok(client) => client::replace(Some(client)),
+        Err(e) => {
+            log(Level::Warn, format_args!("the forked child could not register: {e}"));
+            parent.die();
+            client::replace(None);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Descriptors of our own: moved out of the program's way, and remembered so that a program that closes everything it
+//! does not know leaves them alone.
+
+use crate::sys;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Descriptors from here on are never ours: one bit each is kept below.
+const MOST: usize = 65_536;
+static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// True when the program must not touch `fd`.
+#[must_use]
+#[inline]
+pub fn is_internal(fd: RawFd) -> bool {
+    let i = fd as u32 as usize;
+    i < MOST && OURS[i / 64].load(Ordering::Relaxed) & (1 << (i % 64)) != 0
+}
+
+/// Moves `fd` to a high number, if the limits allow, and claims it.
+pub fn claim(fd: OwnedFd) -> OwnedFd {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(4096);
+    let from = limit.saturating_sub(512).max(64);
+    let moved = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as usize);
+    let fd = match moved {
+        Ok(new) => {
+            let old = fd.into_raw_fd();
+            // Nobody knows the old number; whether closing it succeeds changes nothing.
+            let _ = sys::close(old);
+            sys::own(new as RawFd)
+        }
+        Err(_) => fd,
+    };
+    let i = fd.as_raw_fd() as usize;
+    if i < MOST {
+        OURS[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
+    }
+    fd
+}
+
+/// Gives up the claim, just before the descriptor is closed.
+pub fn unclaim(fd: RawFd) {
+    let i = fd as u32 as usize;
+    if i < MOST {
+        OURS[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
+    }
+}
+
+/// A claimed descriptor, given up and closed when dropped.
+#[derive(Debug)]
+pub struct Internal(Option<OwnedFd>);
+
+impl Internal {
+    /// Claims `fd`.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        Self(Some(claim(fd)))
+    }
+
+    /// Its number, -1 never.
+    #[must_use]
+    pub fn number(&self) -> RawFd {
+        self.0.as_ref().map_or(0, AsRawFd::as_raw_fd)
+    }
+
+    /// Adds one to the eventfd.
+    pub fn ring(&self) {
+        if let Some(fd) = &self.0 {
+            sys::ring(fd);
+        }
+    }
+}
+
+impl AsFd for Internal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        sys::borrow(self.number())
+    }
+}
+
+impl Drop for Internal {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            unclaim(fd.as_raw_fd());
+            let _ = sys::close(fd.into_raw_fd());
+        }
+    }
+}
+
+/// Which of the descriptors `first..=last` are ours, in order.
+#[must_use]
+pub fn within(first: u32, last: u32) -> Vec<u32> {
+    (first..=last.min(MOST as u32 - 1)).filter(|fd| is_internal(*fd as RawFd)).collect()
+}

@@ -1,0 +1,321 @@
+//! A socket's place in shared memory: its slot, and its block of trusted state.
+
+use crate::client;
+use crate::region::Mapped;
+use queue::stream::{Sender, raise};
+use queue::{Ring, Violation};
+use rustix::io::Errno;
+use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::{Half, SockBlock, half_flags};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bits of `SockBlock::state`.
+pub mod state {
+    /// The other side's `OPEN` was seen.
+    pub const OPEN: u32 = 1;
+    /// The end of the connection was taken note of: reset, failed, or its region is gone.
+    pub const OVER: u32 = 1 << 1;
+    /// `SHUT_RD`.
+    pub const SHUT_RD: u32 = 1 << 2;
+    /// `SHUT_WR`.
+    pub const SHUT_WR: u32 = 1 << 3;
+    /// `connect` has told the program.
+    pub const TOLD: u32 = 1 << 4;
+    /// The program was told EOF, or saw the other side's FIN.
+    pub const FIN_SEEN: u32 = 1 << 5;
+    /// Bytes were sent to a peer that has closed: the next send fails.
+    pub const INTO_THE_VOID: u32 = 1 << 6;
+}
+
+/// Bits of `SockBlock::flags`.
+pub mod flags {
+    /// `O_NONBLOCK`.
+    pub const NONBLOCK: u32 = 1;
+    /// A send found no space and nobody has found some since.
+    pub const FULL: u32 = 1 << 1;
+    /// Accepted, not connected.
+    pub const PASSIVE: u32 = 1 << 2;
+}
+
+const INDEX_BIT: u64 = 1 << 63;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Link {
+    /// The region of the connection or accept queue.
+    pub mapped: Arc<Mapped>,
+    /// Its slot.
+    pub slot: u32,
+    /// The application region that holds the block.
+    pub home: Arc<Mapped>,
+    /// The block.
+    pub index: u32,
+}
+
+/// One direction's lock, free again when dropped.
+#[derive(Debug)]
+pub struct Owned<'a>(&'a AtomicU32);
+
+impl Drop for Owned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: what was done under the lock before the next owner's Acquire.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's number, asked once.
+#[inline]
+pub fn thread_number() -> u32 {
+    let ask = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    TID.try_with(|t| match t.get() {
+        0 => {
+            t.set(ask());
+            t.get()
+        }
+        n => n,
+    })
+    .unwrap_or_else(|_| ask())
+}
+
+/// In a forked child the thread has another number.
+pub fn forget_thread_number() {
+    let _ = TID.try_with(|t| t.set(0));
+}
+
+/// Takes one direction's lock.
+///
+/// # Errors
+/// EAGAIN when this very thread holds it: a signal handler has interrupted a call on the same socket.
+#[inline]
+pub fn own(word: &AtomicU32) -> Result<Owned<'_>, Errno> {
+    let me = thread_number();
+    // Acquire: pairs with the Release of the last owner.
+    if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        return Ok(Owned(word));
+    }
+    wait_for(word, me)
+}
+
+#[cold]
+fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
+    for round in 1u32.. {
+        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(Owned(word)),
+            Err(owner) if owner == me => return Err(Errno::AGAIN),
+            // The owner was killed in the middle: a forked process that shared the socket with us.
+            Err(owner) if round.is_multiple_of(256) && is_dead(owner) => {
+                if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Ok(Owned(word));
+                }
+            }
+            Err(_) => {}
+        }
+        rustix::thread::sched_yield();
+    }
+    Err(Errno::AGAIN)
+}
+
+fn is_dead(thread: u32) -> bool {
+    let pid = rustix::process::Pid::from_raw(thread as i32);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+impl Link {
+    /// The trusted state.
+    ///
+    /// # Panics
+    /// Never: the index was taken from the region.
+    #[inline]
+    pub fn block(&self) -> &SockBlock {
+        self.home.region.sock(self.index).expect("a block's index was checked when it was taken")
+    }
+
+    /// Our half and the other's.
+    #[inline]
+    pub fn halves(&self) -> (&Half, &Half) {
+        self.mapped.halves(self.slot)
+    }
+
+    /// Puts a fresh connection's trusted state in place.
+    pub fn begin(&self, nonblock: bool, passive: bool) {
+        let b = self.block();
+        self.store(&Sender::default());
+        b.rx_tail.store(0, Ordering::Relaxed);
+        b.tx_lock.store(0, Ordering::Relaxed);
+        b.rx_lock.store(0, Ordering::Relaxed);
+        b.state.store(0, Ordering::Relaxed);
+        b.error.store(0, Ordering::Relaxed);
+        b.options.store(0, Ordering::Relaxed);
+        let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
+        b.flags.store(bits, Ordering::Relaxed);
+        b.slot.store(self.slot, Ordering::Relaxed);
+        b.region.store(self.mapped.id, Ordering::Release);
+    }
+
+    /// The sending side's positions.
+    #[inline]
+    pub fn sender(&self) -> Sender {
+        let b = self.block();
+        let ring = b.tx_ring.load(Ordering::Relaxed);
+        let len = self.mapped.data_len();
+        Sender {
+            head: b.tx_head.load(Ordering::Relaxed),
+            tail: b.spare.load(Ordering::Relaxed),
+            ring: Ring::parse(ring & !INDEX_BIT, len).ok(),
+            start: b.tx_start.load(Ordering::Relaxed),
+            old: Ring::parse(b.tx_old.load(Ordering::Relaxed), len).ok(),
+            index: u8::from(ring & INDEX_BIT != 0),
+        }
+    }
+
+    /// Stores them back.
+    #[inline]
+    pub fn store(&self, s: &Sender) {
+        let b = self.block();
+        let index = if s.index == 0 { 0 } else { INDEX_BIT };
+        b.tx_head.store(s.head, Ordering::Relaxed);
+        b.spare.store(s.tail, Ordering::Relaxed);
+        b.tx_ring.store(s.ring.map_or(0, Ring::packed) | index, Ordering::Relaxed);
+        b.tx_start.store(s.start, Ordering::Relaxed);
+        b.tx_old.store(s.old.map_or(0, Ring::packed), Ordering::Relaxed);
+    }
+
+    /// Tells the other side that there is news.
+    #[inline]
+    pub fn tell(&self) {
+        if let Some(context) = self.mapped.tell(self.slot) {
+            if let Some(client) = client::present() {
+                client.wake_other(&self.mapped, context);
+            }
+        }
+    }
+
+    /// Bits of [`state`].
+    #[inline]
+    pub fn state(&self) -> u32 {
+        self.block().state.load(Ordering::Relaxed)
+    }
+
+    /// Sets bits of [`state`]; what was set before.
+    pub fn note(&self, bits: u32) -> u32 {
+        self.block().state.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// `O_NONBLOCK`.
+    #[inline]
+    pub fn is_nonblocking(&self) -> bool {
+        self.block().flags.load(Ordering::Relaxed) & flags::NONBLOCK != 0
+    }
+
+    /// The other side's flags, after taking note of an end they announce.
+    #[inline]
+    pub fn peer_flags(&self) -> u32 {
+        // Acquire: flags first, then bytes: what was published before a FIN is seen.
+        let seen = self.halves().1.flags.load(Ordering::Acquire);
+        if seen & (RESET | FAILED) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
+            self.end(seen);
+        }
+        seen
+    }
+
+    #[cold]
+    fn end(&self, seen: u32) {
+        let before = self.note(state::OVER);
+        if before & state::OVER != 0 {
+            return;
+        }
+        let error = if seen & FAILED != 0 {
+            (seen >> half_flags::ERRNO_SHIFT & 0xfff) as i32
+        } else if before & state::FIN_SEEN != 0 && seen & RESET != 0 {
+            libc::EPIPE
+        } else {
+            libc::ECONNRESET
+        };
+        self.block().error.store(error as u32, Ordering::Release);
+    }
+
+    /// True once the connection has ended other than by FIN.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.state() & state::OVER != 0
+    }
+
+    /// True when the handshake is over.
+    pub fn is_open(&self) -> bool {
+        self.state() & state::OPEN != 0 || {
+            let open = self.halves().1.flags.load(Ordering::Acquire) & OPEN != 0;
+            if open {
+                self.note(state::OPEN);
+            }
+            open
+        }
+    }
+
+    /// Takes the pending error.
+    pub fn take_error(&self) -> Option<Errno> {
+        let b = self.block();
+        if b.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match b.error.swap(0, Ordering::AcqRel) {
+            0 => None,
+            e => Some(Errno::from_raw_os_error(e as i32)),
+        }
+    }
+
+    /// The other side broke the protocol: for us the connection is reset.
+    #[cold]
+    pub fn violated(&self, violation: Violation) -> Errno {
+        crate::log::log(crate::log::Level::Error, format_args!("peer misbehaved: {violation}"));
+        raise(self.halves().0, RESET);
+        self.note(state::OVER);
+        self.tell();
+        Errno::CONNRESET
+    }
+
+    /// Raises flags of our half and tells the other side.
+    pub fn raise(&self, bits: u32) {
+        raise(self.halves().0, bits);
+        self.tell();
+    }
+
+    /// Lets go: this process holds the socket no more; whoever is last closes the connection by Linux's rule: unread
+    /// input or `hard` resets it, else FIN. Returns true when we were the last.
+    pub fn release(&self, ours: u64, hard: bool) -> bool {
+        let b = self.block();
+        let before = b.holders.load(Ordering::Acquire);
+        if before & !ours != 0 {
+            // Others hold it. If they let go at the same moment, the service sees nobody and closes.
+            let before = b.holders.fetch_and(!ours, Ordering::AcqRel);
+            if before & !ours != 0 {
+                return false;
+            }
+            b.holders.store(ours, Ordering::Release);
+        }
+        let (own_half, peer) = self.halves();
+        // Both locks: a thread in the middle of a copy finishes first. One interrupted by this very call cannot.
+        let _locks = (own(&b.tx_lock), own(&b.rx_lock));
+        let _ = self.peer_flags();
+        let unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
+        let end = if unread || hard { RESET } else { FIN };
+        let sender = self.sender();
+        if !self.is_over() || own_half.flags.load(Ordering::Relaxed) & (FIN | RESET) == 0 {
+            raise(own_half, end | READ_CLOSED | RELEASED);
+        } else {
+            raise(own_half, READ_CLOSED | RELEASED);
+        }
+        self.tell();
+        self.mapped.linger(self.slot, sender);
+        self.store(&Sender::default());
+        b.region.store(0, Ordering::Release);
+        b.holders.store(0, Ordering::Release);
+        true
+    }
+}

@@ -1,0 +1,244 @@
+//! Listening sockets: an accept queue in shared memory beside the kernel's.
+
+use crate::address;
+use crate::client::{self, Client, lock};
+use crate::link::Link;
+use crate::sock::{Role, Sock};
+use crate::stream::{How, Progress};
+use crate::sys;
+use crate::{fork, log, wait};
+use control::{AcceptRecord, RECORD_LEN, Reply, Request};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What became of `listen`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Listened {
+    /// Accelerated; the kernel socket listens too.
+    Accelerated,
+    /// The kernel's alone.
+    Kernel,
+}
+
+fn local_address(fd: RawFd) -> Option<SocketAddr> {
+    let mut bytes = [0; address::ADDRESS_MAX];
+    let n = sys::getsockname(fd, &mut bytes).ok()?;
+    address::parse(&bytes[..n]).ok()
+}
+
+fn flag(fd: RawFd, level: i32, name: i32) -> bool {
+    let mut value = [0; 4];
+    sys::getsockopt(fd, level, name, &mut value).is_ok() && value != [0; 4]
+}
+
+fn somaxconn() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
+    text.trim().parse().unwrap_or(4096)
+}
+
+/// `listen`: the kernel first (it reserves the port), then the service.
+///
+/// # Errors
+/// As the kernel's `listen`, or as the service refuses.
+pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Errno> {
+    let client = match sock.kernel_only.get() {
+        None => client::current(),
+        Some(_) => None,
+    };
+    sys::listen(fd, backlog)?;
+    let (Some(client), Some(local)) = (client, local_address(fd)) else { return Ok(Listened::Kernel) };
+    let block = match sock.listener() {
+        Some(link) => link.index,
+        None => match client.take_block() {
+            Some(block) => block,
+            None => return Ok(Listened::Kernel),
+        },
+    };
+    let request = Request::Listen {
+        sock: block,
+        local,
+        backlog: (backlog.max(0) as u32).min(somaxconn()),
+        v6_only: sock.family == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        reuse_port: flag(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
+        kernel: true,
+    };
+    let answer = client.ask(request);
+    if sock.listener().is_some() {
+        return Ok(Listened::Accelerated);
+    }
+    let slot = match answer {
+        Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => slot,
+        other => {
+            release_block(&client, block);
+            return match other {
+                Ok((Reply::Refused { errno, .. }, _)) => Err(Errno::from_raw_os_error(errno)),
+                other => {
+                    log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {other:?}"));
+                    Ok(Listened::Kernel)
+                }
+            };
+        }
+    };
+    let link = Link { mapped: client.home.clone(), slot, home: client.home.clone(), index: block };
+    link.begin(sock.is_nonblocking(), true);
+    // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is
+    // kept in the block.
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+    sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
+    sock.decide(Role::Listener(link));
+    for (set, fd) in sock.sets() {
+        set.adopt(sock, fd);
+    }
+    sock.announce_again();
+    Ok(Listened::Accelerated)
+}
+
+fn release_block(client: &Client, block: u32) {
+    if let Some(b) = client.home.region.sock(block) {
+        b.holders.store(0, Ordering::Release);
+    }
+}
+
+/// In a forked child, its own accept queue for an inherited listener.
+pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
+    let generation = fork::generation();
+    if generation == 0 {
+        return None;
+    }
+    lock(&sock.shared).as_ref().filter(|(g, _)| *g == generation).and_then(|(_, link)| link.clone())
+}
+
+/// Asks for an accept queue of our own, once in a process that inherited the listener.
+pub fn share(sock: &Arc<Sock>) {
+    let generation = fork::generation();
+    let Some(link) = sock.listener() else { return };
+    if generation == 0 {
+        return;
+    }
+    let Some(client) = client::present() else { return };
+    let mut shared = lock(&sock.shared);
+    if Arc::ptr_eq(&link.mapped, &client.home) || shared.as_ref().is_some_and(|(g, _)| *g == generation) {
+        return;
+    }
+    let request = Request::ShareListener { region: link.mapped.id, slot: link.slot };
+    let own = match client.ask(request) {
+        Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => client.take_block().map(|index| {
+            let own = Link { mapped: client.home.clone(), slot, home: client.home.clone(), index };
+            own.begin(link.is_nonblocking(), true);
+            Arc::new(own)
+        }),
+        _ => None,
+    };
+    *shared = Some((generation, own));
+    drop(shared);
+    for (set, fd) in sock.sets() {
+        set.adopt(sock, fd);
+    }
+    sock.announce_again();
+}
+
+/// The last descriptor of this process is closed.
+pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
+    let own = own_queue(sock);
+    if let (Some(own), Some(client)) = (&own, client) {
+        release_block(client, own.index);
+        client.say(Request::Unlisten { slot: own.slot });
+    }
+    let before = link.block().holders.fetch_and(!ours, Ordering::AcqRel);
+    let Some(client) = client else { return };
+    if Arc::ptr_eq(&link.mapped, &client.home) {
+        // The children that share it keep their own queues.
+        client.say(Request::Unlisten { slot: link.slot });
+    }
+    if before & !ours == 0 {
+        client.say(Request::Closed { region: link.mapped.id, slot: link.slot });
+    }
+}
+
+/// The next record of an accept queue.
+fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
+    let mut bytes = [0; RECORD_LEN];
+    if link.unread() < RECORD_LEN {
+        return Ok(None);
+    }
+    match link.pull(&mut [&mut bytes], 0, How::default())? {
+        Progress::Done(RECORD_LEN) => Ok(AcceptRecord::from_bytes(&bytes)),
+        _ => Ok(None),
+    }
+}
+
+/// A connection taken from a listener.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Its descriptor.
+    pub fd: RawFd,
+    /// The connection, unless it is the kernel's.
+    pub sock: Option<Arc<Sock>>,
+    /// The other end, for accelerated ones.
+    pub peer: Option<SocketAddr>,
+}
+
+fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accepted>, Errno> {
+    let client = client::present().ok_or(Errno::CONNABORTED)?;
+    let mapped = client.region(record.region, record.side);
+    let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
+    let index = client.take_block().ok_or(Errno::NOBUFS)?;
+    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
+    let fd = match sys::socket(sock.family, kind, 0) {
+        Ok(fd) => fd,
+        Err(e) => {
+            release_block(&client, index);
+            return Err(e);
+        }
+    };
+    let link = Link { mapped, slot: record.slot, home: client.home.clone(), index };
+    link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
+    crate::connect::store_addresses(&link, record.local, record.peer, sock.family);
+    let accepted = Sock::accepted(sock.family, fd, link);
+    crate::options::inherit(sock, &accepted, fd);
+    Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
+}
+
+/// One try at both queues.
+fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
+    let own = own_queue(sock);
+    for queue in own.iter().map(|own| &**own).chain([link]) {
+        // A record that cannot be used (its peer is gone already) is skipped.
+        while let Some(record) = take(queue)? {
+            if let Some(accepted) = admit(sock, &record, flags)? {
+                return Ok(Some(accepted));
+            }
+        }
+    }
+    match sys::accept(fd, flags) {
+        Ok(fd) => Ok(Some(Accepted { fd, sock: None, peer: None })),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// `accept4` on an accelerated listener.
+///
+/// # Errors
+/// As Linux's.
+pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Accepted, Errno> {
+    let link = sock.listener().ok_or(Errno::INVAL)?;
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
+        return Err(Errno::INVAL);
+    }
+    share(sock);
+    let deadline = sock.receive_limit().map(|t| Instant::now() + t);
+    loop {
+        if let Some(accepted) = try_accept(sock, link, fd, flags)? {
+            return Ok(accepted);
+        }
+        if sock.is_nonblocking() {
+            return Err(Errno::AGAIN);
+        }
+        wait::for_one(sock, Some(fd), crate::stream::ready::IN, deadline)?;
+    }
+}

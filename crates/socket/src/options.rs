@@ -1,0 +1,195 @@
+//! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
+//! Here stands what has a meaning for accelerated bytes, and what no accelerated socket can honour.
+
+use crate::client::lock;
+use crate::link::{Link, state};
+use crate::sock::Sock;
+use crate::sys;
+use control::ConnectOptions;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// Options that a socket accepted from a listener inherits.
+const INHERITED: [(i32, i32); 16] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+];
+
+/// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
+/// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
+const KERNEL_ONLY: [(i32, i32, &str); 10] = [
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, "SO_ZEROCOPY"),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "SO_TIMESTAMPING"),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "IP_TRANSPARENT"),
+    (libc::IPPROTO_TCP, libc::TCP_ULP, "TCP_ULP"),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, "TCP_REPAIR"),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, "TCP_MD5SIG"),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, "TCP_FASTOPEN_CONNECT"),
+];
+
+fn int(value: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(value.get(..4)?.try_into().ok()?))
+}
+
+fn long(value: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// `struct timeval` as nanoseconds, 0 for "no limit".
+fn timeval(value: &[u8]) -> Option<u64> {
+    let (s, us) = (long(value, 0)?, long(value, 8)?);
+    if s < 0 || !(0..1_000_000).contains(&us) {
+        return None;
+    }
+    Some((s as u64).saturating_mul(1_000_000_000).saturating_add(us as u64 * 1_000))
+}
+
+/// `setsockopt`: takes note of what matters here; the kernel is asked first, and its refusal stands.
+///
+/// # Errors
+/// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
+pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    if let Some((_, _, word)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
+        if sock.role().is_some() {
+            return Err(Errno::NOPROTOOPT);
+        }
+        sys::setsockopt(fd, level, name, value)?;
+        let _ = sock.kernel_only.set(word);
+        return Ok(());
+    }
+    sys::setsockopt(fd, level, name, value)?;
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
+            sock.receive_timeout.store(timeval(value).unwrap_or(0), Ordering::Relaxed);
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
+            sock.send_timeout.store(timeval(value).unwrap_or(0), Ordering::Relaxed);
+        }
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let on = int(value).is_some_and(|on| on != 0);
+            let seconds = value.get(4..).and_then(int).unwrap_or(0);
+            sock.linger.store(if on { i64::from(seconds) } else { -1 }, Ordering::Relaxed);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+            sock.no_delay.store(int(value).is_some_and(|on| on != 0), Ordering::Relaxed);
+        }
+        _ => {}
+    }
+    if INHERITED.contains(&(level, name)) {
+        let mut kept = lock(&sock.kept);
+        kept.retain(|(l, n, _)| (*l, *n) != (level, name));
+        kept.push((level, name, value.into()));
+    }
+    Ok(())
+}
+
+/// Gives an accepted socket what was set on its listener.
+pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
+    for (level, name, value) in lock(&from.kept).iter() {
+        // What the kernel took on the listener it takes here.
+        let _ = set(to, fd, *level, *name, value);
+    }
+}
+
+/// What the service wants to know at connect.
+pub fn for_connect(sock: &Sock) -> ConnectOptions {
+    let kept = lock(&sock.kept);
+    let find = |level, name| {
+        kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).and_then(|(_, _, value)| int(value))
+    };
+    let size = |name| find(libc::SOL_SOCKET, name).map_or(0, |v| v.max(0) as u32);
+    ConnectOptions {
+        no_delay: sock.no_delay.load(Ordering::Relaxed),
+        max_segment: 0,
+        receive_buffer: size(libc::SO_RCVBUF),
+        send_buffer: size(libc::SO_SNDBUF),
+        keep_alive: find(libc::SOL_SOCKET, libc::SO_KEEPALIVE).is_some_and(|v| v != 0),
+    }
+}
+
+/// `getsockopt`. `None`: the kernel's answer about the placeholder is the truth.
+pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<usize, Errno>> {
+    let link = sock.stream()?;
+    let value = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            let info = info(link);
+            let n = out.len().min(info.len());
+            out[..n].copy_from_slice(&info[..n]);
+            return Some(Ok(n));
+        }
+        _ => return None,
+    };
+    let n = out.len().min(4);
+    out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
+    Some(Ok(n))
+}
+
+/// The largest segment: loopback's between applications of one host.
+fn segment(link: &Link) -> u32 {
+    if link.mapped.pair { 65_483 } else { 1_448 }
+}
+
+/// `struct tcp_info`, as far as there is something to say: state, segment size, what is outstanding, bytes each way.
+fn info(link: &Link) -> [u8; 232] {
+    use shm::half_flags::FIN;
+    const ESTABLISHED: u8 = 1;
+    const SYN_SENT: u8 = 2;
+    const FIN_WAIT2: u8 = 5;
+    const CLOSE: u8 = 7;
+    const CLOSE_WAIT: u8 = 8;
+    let seen = link.peer_flags();
+    let bits = link.state();
+    let (shut, finished) = (bits & state::SHUT_WR != 0, seen & FIN != 0);
+    let tcp_state = match (link.is_over(), link.is_open()) {
+        (true, _) => CLOSE,
+        (_, false) => SYN_SENT,
+        _ if shut && finished => CLOSE,
+        _ if shut => FIN_WAIT2,
+        _ if finished => CLOSE_WAIT,
+        _ => ESTABLISHED,
+    };
+    let mut info = [0; 232];
+    info[0] = tcp_state;
+    let mss = segment(link);
+    let unsent = link.unsent() as u64;
+    let sent = link.block().tx_head.load(Ordering::Relaxed) - unsent;
+    let received = link.block().rx_tail.load(Ordering::Relaxed) + link.unread() as u64;
+    let outstanding = unsent.div_ceil(u64::from(mss)) as u32;
+    // Offsets of the kernel's struct: snd_mss, rcv_mss, unacked, pmtu, snd_ssthresh, snd_cwnd, advmss, reordering.
+    let words = [
+        (16, mss),
+        (20, mss),
+        (24, outstanding),
+        (60, mss + 52),
+        (76, i32::MAX as u32),
+        (80, 10.max(outstanding)),
+        (84, mss),
+        (88, 3),
+    ];
+    for (at, value) in words {
+        info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    info[120..128].copy_from_slice(&sent.to_ne_bytes());
+    info[128..136].copy_from_slice(&received.to_ne_bytes());
+    info
+}

@@ -1,0 +1,319 @@
+//! A socket of the program: undecided until `listen` or `connect`, then a connection or an accept queue in shared memory
+//! (or no longer ours: such sockets leave the table).
+
+use crate::client::{self, lock};
+use crate::context::Context;
+use crate::epoll::Set;
+use crate::link::{Link, flags, state};
+use crate::stream::ready;
+use control::{RECORD_LEN, Request};
+use queue::stream::watch;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+/// What a socket turned out to be.
+#[derive(Debug)]
+pub enum Role {
+    /// A connection.
+    Stream(Link),
+    /// An accept queue; the kernel socket listens too.
+    Listener(Link),
+}
+
+/// Who wants to know what happens to a socket.
+#[derive(Debug, Default)]
+pub struct Watchers {
+    /// Threads that sleep right now.
+    threads: Vec<Arc<Context>>,
+    /// Sets that hold it, with the descriptor they know it by.
+    sets: Vec<(Weak<Set>, RawFd)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sock {
+    /// `AF_INET` or `AF_INET6`.
+    pub family: i32,
+    /// A descriptor that stands for it.
+    pub fd: AtomicI32,
+    /// How many descriptors of this process do.
+    descriptors: AtomicU32,
+    /// The last one is closed.
+    pub closed: AtomicBool,
+    nonblock: AtomicBool,
+    /// `SO_RCVTIMEO`, nanoseconds; 0: none.
+    pub receive_timeout: AtomicU64,
+    /// `SO_SNDTIMEO`.
+    pub send_timeout: AtomicU64,
+    /// `SO_LINGER` in seconds, -1 when off.
+    pub linger: AtomicI64,
+    /// `TCP_NODELAY`: told to the service at connect.
+    pub no_delay: AtomicBool,
+    /// Something was set that only the kernel can honour: why this socket is never accelerated.
+    pub kernel_only: OnceLock<&'static str>,
+    /// Options set that an accepted socket inherits: level, name, value.
+    pub kept: Mutex<Vec<(i32, i32, Box<[u8]>)>>,
+    role: OnceLock<Role>,
+    watchers: Mutex<Watchers>,
+    /// The forked child's own accept queue for an inherited listener, by fork generation.
+    pub shared: Mutex<Option<(u32, Option<Arc<Link>>)>>,
+}
+
+impl Sock {
+    /// A new socket behind `fd`.
+    #[must_use]
+    pub fn new(family: i32, fd: RawFd, nonblock: bool) -> Self {
+        Self {
+            family,
+            fd: AtomicI32::new(fd),
+            descriptors: AtomicU32::new(1),
+            closed: AtomicBool::new(false),
+            nonblock: AtomicBool::new(nonblock),
+            receive_timeout: AtomicU64::new(0),
+            send_timeout: AtomicU64::new(0),
+            linger: AtomicI64::new(-1),
+            no_delay: AtomicBool::new(false),
+            kernel_only: OnceLock::new(),
+            kept: Mutex::new(Vec::new()),
+            role: OnceLock::new(),
+            watchers: Mutex::new(Watchers::default()),
+            shared: Mutex::new(None),
+        }
+    }
+
+    /// An accepted connection.
+    #[must_use]
+    pub fn accepted(family: i32, fd: RawFd, link: Link) -> Self {
+        let sock = Self::new(family, fd, link.is_nonblocking());
+        // A new cell is empty.
+        let _ = sock.role.set(Role::Stream(link));
+        sock
+    }
+
+    /// Decides. False when somebody was quicker.
+    pub fn decide(&self, role: Role) -> bool {
+        self.role.set(role).is_ok()
+    }
+
+    /// What it is, once decided.
+    #[inline]
+    pub fn role(&self) -> Option<&Role> {
+        self.role.get()
+    }
+
+    /// The connection, if it is one.
+    #[inline]
+    pub fn stream(&self) -> Option<&Link> {
+        match self.role.get() {
+            Some(Role::Stream(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The accept queue, if it is one.
+    #[inline]
+    pub fn listener(&self) -> Option<&Link> {
+        match self.role.get() {
+            Some(Role::Listener(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Its place in shared memory.
+    #[inline]
+    pub fn link(&self) -> Option<&Link> {
+        match self.role.get()? {
+            Role::Stream(link) | Role::Listener(link) => Some(link),
+        }
+    }
+
+    /// `O_NONBLOCK` as the program set it.
+    #[inline]
+    pub fn is_nonblocking(&self) -> bool {
+        match self.link() {
+            Some(link) => link.is_nonblocking(),
+            None => self.nonblock.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets `O_NONBLOCK`.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblock.store(on, Ordering::Relaxed);
+        if let Some(link) = self.link() {
+            let flags = &link.block().flags;
+            if on {
+                flags.fetch_or(flags::NONBLOCK, Ordering::Relaxed);
+            } else {
+                flags.fetch_and(!flags::NONBLOCK, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How long a receive may wait.
+    pub fn receive_limit(&self) -> Option<Duration> {
+        limit(&self.receive_timeout)
+    }
+
+    /// How long a send may wait.
+    pub fn send_limit(&self) -> Option<Duration> {
+        limit(&self.send_timeout)
+    }
+
+    /// What it is ready for.
+    #[inline]
+    pub fn readiness(&self) -> u32 {
+        match self.role.get() {
+            Some(Role::Stream(link)) => link.stream_readiness(),
+            Some(Role::Listener(link)) => self.listener_readiness(link),
+            None => 0,
+        }
+    }
+
+    fn listener_readiness(&self, link: &Link) -> u32 {
+        let waiting = link.unread() >= RECORD_LEN
+            || crate::listener::own_queue(self).is_some_and(|own| own.unread() >= RECORD_LEN);
+        if waiting { ready::IN | ready::RDNORM } else { 0 }
+    }
+
+    /// One more descriptor stands for it.
+    pub fn add_descriptor(&self) {
+        self.descriptors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One fewer. The last one lets the connection go.
+    pub fn drop_descriptor(&self) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let watchers = {
+            let mut watchers = lock(&self.watchers);
+            std::mem::take(&mut *watchers)
+        };
+        for (set, fd) in &watchers.sets {
+            if let Some(set) = set.upgrade() {
+                set.forget(*fd, self);
+            }
+        }
+        let Some(role) = self.role.get() else { return };
+        let client = client::present();
+        let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
+        match role {
+            Role::Stream(link) => {
+                watch(link.halves().0, None);
+                let linger = self.linger.load(Ordering::Relaxed);
+                if linger > 0 && !link.mapped.pair {
+                    crate::wait::sent(link, Duration::from_secs(linger as u64));
+                }
+                let last = link.release(ours, linger == 0);
+                if let (true, false, Some(client)) = (last, link.mapped.pair, client) {
+                    client.say(Request::Closed { region: link.mapped.id, slot: link.slot });
+                }
+            }
+            Role::Listener(link) => crate::listener::close(self, link, ours, client.as_deref()),
+        }
+        watchers.threads.iter().for_each(|context| context.wake());
+    }
+
+    /// A set wants to know.
+    pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
+        let mut watchers = lock(&self.watchers);
+        watchers.sets.push((set, fd));
+        if watchers.sets.len() > 1 {
+            crate::fork::dispute();
+        }
+        self.announce(&watchers);
+    }
+
+    /// A set does not want to know any more.
+    pub fn leave_set(&self, set: &Set, fd: RawFd) {
+        let mut watchers = lock(&self.watchers);
+        watchers.sets.retain(|(s, f)| !(*f == fd && std::ptr::eq(s.as_ptr(), set)));
+        self.announce(&watchers);
+    }
+
+    /// Another context speaks for a set now, or the role was just decided.
+    pub fn announce_again(&self) {
+        self.announce(&lock(&self.watchers));
+    }
+
+    /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.
+    pub fn enter(&self, context: &Arc<Context>) {
+        let mut watchers = lock(&self.watchers);
+        watchers.threads.push(context.clone());
+        self.announce(&watchers);
+    }
+
+    /// It sleeps no more. Whatever it was told, the others look for themselves.
+    pub fn leave(&self, context: &Arc<Context>) {
+        let mut watchers = lock(&self.watchers);
+        if let Some(i) = watchers.threads.iter().rposition(|c| Arc::ptr_eq(c, context)) {
+            watchers.threads.remove(i);
+        }
+        self.announce(&watchers);
+        drop(watchers);
+        self.pass_on(None);
+    }
+
+    /// Everybody else who wants to know looks again.
+    pub fn pass_on(&self, but: Option<&Arc<Context>>) {
+        let (threads, sets) = {
+            let watchers = lock(&self.watchers);
+            let others = watchers.threads.iter().filter(|c| but.is_none_or(|b| !Arc::ptr_eq(b, c)));
+            let sets = watchers.sets.iter().filter_map(|(set, fd)| Some((set.upgrade()?, *fd)));
+            (others.cloned().collect::<Vec<_>>(), sets.collect::<Vec<_>>())
+        };
+        threads.iter().for_each(|context| context.wake());
+        sets.iter().for_each(|(set, fd)| set.poke(*fd));
+    }
+
+    /// Sets that hold it.
+    pub fn sets(&self) -> Vec<(Arc<Set>, RawFd)> {
+        lock(&self.watchers).sets.iter().filter_map(|(set, fd)| Some((set.upgrade()?, *fd))).collect()
+    }
+
+    /// Writes into our half who is told: the thread that came last, else the first set.
+    fn announce(&self, watchers: &Watchers) {
+        let Some(link) = self.link() else { return };
+        let thread = watchers.threads.last().map(|c| c.number);
+        let context =
+            thread.or_else(|| watchers.sets.iter().find_map(|(set, _)| set.upgrade()?.context_number()));
+        watch(link.halves().0, context);
+        if let Some(own) = crate::listener::own_queue(self) {
+            watch(own.halves().0, context);
+        }
+    }
+
+    /// In a forked child: nobody sleeps here yet.
+    pub fn forget_watchers(&self) {
+        lock(&self.watchers).threads.clear();
+    }
+
+    /// What `SO_ERROR` says, and clears.
+    pub fn take_error(&self) -> i32 {
+        let Some(link) = self.stream() else { return 0 };
+        let _ = link.peer_flags();
+        link.take_error().map_or(0, Errno::raw_os_error)
+    }
+
+    /// True for a connection whose handshake is under way.
+    pub fn is_connecting(&self) -> bool {
+        self.stream().is_some_and(|link| {
+            let _ = link.peer_flags();
+            link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open()
+        })
+    }
+}
+
+fn limit(ns: &AtomicU64) -> Option<Duration> {
+    match ns.load(Ordering::Relaxed) {
+        0 => None,
+        ns => Some(Duration::from_nanos(ns)),
+    }
+}

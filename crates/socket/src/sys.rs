@@ -1,0 +1,254 @@
+//! System calls that never pass through a libc symbol: the preloaded library replaces those, and would call itself.
+//!
+//! What rustix offers safely (its linux-raw backend makes the call itself) is used directly elsewhere; here stand the
+//! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
+
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// One system call; the kernel's answer.
+///
+/// # Safety
+/// As the kernel's contract for call `n` demands of `a`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call(n: libc::c_long, a: [usize; 6]) -> isize {
+    let r: isize;
+    // SAFETY: the registers are those of the kernel's ABI; the caller answers for the arguments.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") n as isize => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    r
+}
+
+/// One system call; the kernel's answer.
+///
+/// # Safety
+/// As the kernel's contract for call `n` demands of `a`.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call(n: libc::c_long, a: [usize; 6]) -> isize {
+    let r: isize;
+    // SAFETY: the registers are those of the kernel's ABI; the caller answers for the arguments.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => r, in("x1") a[1], in("x2") a[2],
+            in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    r
+}
+
+/// A system call on behalf of the program, which answers for its arguments.
+///
+/// # Safety
+/// As the kernel's contract for call `n` demands of `a`.
+pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    answer(unsafe { call(n, a) })
+}
+
+fn answer(r: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&r) { Err(Errno::from_raw_os_error(-r as i32)) } else { Ok(r as usize) }
+}
+
+/// The kernel's `struct timespec`, or none for "wait for ever".
+fn timespec(timeout: Option<Duration>) -> Option<[i64; 2]> {
+    timeout.map(|t| [t.as_secs().min(i64::MAX as u64) as i64, i64::from(t.subsec_nanos())])
+}
+
+fn address<T>(value: Option<&T>) -> usize {
+    value.map_or(0, |v| std::ptr::from_ref(v) as usize)
+}
+
+/// Bytes of the kernel's signal mask.
+const MASK_LEN: usize = 8;
+
+/// `epoll_pwait2`, or `epoll_pwait` rounded up to milliseconds where the kernel is older than 5.11.
+pub fn epoll_wait(
+    epfd: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let (at, len) = (events.as_mut_ptr() as usize, events.len().min(i32::MAX as usize));
+    let fd = epfd as usize;
+    if timeout.is_none_or(|t| t.is_zero()) {
+        let ms = if timeout.is_none() { usize::MAX } else { 0 };
+        // SAFETY: `at` points to `len` writable events; the mask, if any, is 8 bytes long and outlives the call.
+        let r = unsafe { call(libc::SYS_epoll_pwait, [fd, at, len, ms, address(mask.as_ref()), MASK_LEN]) };
+        return answer(r);
+    }
+    let limit = timespec(timeout);
+    // SAFETY: as above, and the timespec outlives the call.
+    let r = unsafe {
+        call(libc::SYS_epoll_pwait2, [fd, at, len, address(limit.as_ref()), address(mask.as_ref()), MASK_LEN])
+    };
+    match answer(r) {
+        Err(Errno::NOSYS) => {
+            let ms = timeout.map_or(0, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128)) as usize;
+            // SAFETY: as above.
+            answer(unsafe {
+                call(libc::SYS_epoll_pwait, [fd, at, len, ms, address(mask.as_ref()), MASK_LEN])
+            })
+        }
+        other => other,
+    }
+}
+
+/// `epoll_ctl`; `event` is none for `EPOLL_CTL_DEL`.
+pub fn epoll_ctl(epfd: RawFd, op: i32, fd: RawFd, event: Option<&libc::epoll_event>) -> Result<(), Errno> {
+    // SAFETY: the event, if any, outlives the call and is only read.
+    let r =
+        unsafe { call(libc::SYS_epoll_ctl, [epfd as usize, op as usize, fd as usize, address(event), 0, 0]) };
+    answer(r).map(|_| ())
+}
+
+/// `ppoll`.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    let limit = timespec(timeout);
+    // SAFETY: the array is writable for its length; timespec (the kernel writes the rest of the time into this copy) and
+    // mask outlive the call.
+    let r = unsafe {
+        call(
+            libc::SYS_ppoll,
+            [
+                fds.as_mut_ptr() as usize,
+                fds.len(),
+                address(limit.as_ref()),
+                address(mask.as_ref()),
+                MASK_LEN,
+                0,
+            ],
+        )
+    };
+    answer(r)
+}
+
+/// `accept4` without the peer's address.
+pub fn accept(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
+    // SAFETY: null addresses are allowed.
+    let r = unsafe { call(libc::SYS_accept4, [fd as usize, 0, 0, flags as usize, 0, 0]) };
+    answer(r).map(|fd| fd as RawFd)
+}
+
+/// `socket`.
+pub fn socket(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
+    // SAFETY: three numbers.
+    let r = unsafe { call(libc::SYS_socket, [domain as usize, kind as usize, protocol as usize, 0, 0, 0]) };
+    answer(r).map(|fd| fd as RawFd)
+}
+
+/// `close` of a descriptor that this library opened, or that the program asked to close.
+pub fn close(fd: RawFd) -> Result<(), Errno> {
+    // SAFETY: a number; no `OwnedFd` of ours holds it (see `internal`).
+    let r = unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+    answer(r).map(|_| ())
+}
+
+/// `fcntl` with a number as argument.
+pub fn fcntl(fd: RawFd, command: i32, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: used only with commands whose argument is a number.
+    answer(unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) })
+}
+
+/// `dup3`.
+pub fn dup3(old: RawFd, new: RawFd, flags: i32) -> Result<(), Errno> {
+    // SAFETY: three numbers.
+    let r = unsafe { call(libc::SYS_dup3, [old as usize, new as usize, flags as usize, 0, 0, 0]) };
+    answer(r).map(|_| ())
+}
+
+/// `getsockopt` into `out`; the length the kernel wrote.
+pub fn getsockopt(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = out.len() as u32;
+    let at = [fd as usize, level as usize, name as usize, out.as_mut_ptr() as usize];
+    // SAFETY: `out` is writable for `len` bytes, and `len` is a local.
+    let r = unsafe {
+        call(libc::SYS_getsockopt, [at[0], at[1], at[2], at[3], std::ptr::from_mut(&mut len) as usize, 0])
+    };
+    answer(r).map(|_| len as usize)
+}
+
+/// `setsockopt` from `value`.
+pub fn setsockopt(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    let a = [fd as usize, level as usize, name as usize, value.as_ptr() as usize, value.len(), 0];
+    // SAFETY: `value` is readable for its length.
+    answer(unsafe { call(libc::SYS_setsockopt, a) }).map(|_| ())
+}
+
+/// `bind` to the address in `name`.
+pub fn bind(fd: RawFd, name: &[u8]) -> Result<(), Errno> {
+    // SAFETY: `name` is readable for its length.
+    let r = unsafe { call(libc::SYS_bind, [fd as usize, name.as_ptr() as usize, name.len(), 0, 0, 0]) };
+    answer(r).map(|_| ())
+}
+
+/// `listen`.
+pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
+    // SAFETY: two numbers.
+    let r = unsafe { call(libc::SYS_listen, [fd as usize, backlog as usize, 0, 0, 0, 0]) };
+    answer(r).map(|_| ())
+}
+
+/// `getsockname` into `out`; its length.
+pub fn getsockname(fd: RawFd, out: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = out.len() as u32;
+    let at = [fd as usize, out.as_mut_ptr() as usize, std::ptr::from_mut(&mut len) as usize];
+    // SAFETY: `out` is writable for `len` bytes, and `len` is a local.
+    answer(unsafe { call(libc::SYS_getsockname, [at[0], at[1], at[2], 0, 0, 0]) }).map(|_| len as usize)
+}
+
+/// `getpeername` into `out`; its length.
+pub fn getpeername(fd: RawFd, out: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = out.len() as u32;
+    let at = [fd as usize, out.as_mut_ptr() as usize, std::ptr::from_mut(&mut len) as usize];
+    // SAFETY: `out` is writable for `len` bytes, and `len` is a local.
+    answer(unsafe { call(libc::SYS_getpeername, [at[0], at[1], at[2], 0, 0, 0]) }).map(|_| len as usize)
+}
+
+/// A descriptor by number, for one call. The kernel answers EBADF when it is closed.
+pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: never -1 (callers have looked it up), and used only as the argument of one system call, where a number
+    // that was closed meanwhile is an error value and not undefined behaviour.
+    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
+}
+
+/// Takes ownership of a descriptor that a system call just made for us.
+pub fn own(fd: RawFd) -> OwnedFd {
+    use rustix::fd::FromRawFd;
+    // SAFETY: callers pass a number that the kernel just returned and nobody else knows.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Sends this thread the signal a write to a closed stream sends.
+pub fn raise_pipe() {
+    let (pid, tid) = (rustix::process::getpid().as_raw_nonzero(), rustix::thread::gettid().as_raw_nonzero());
+    // SAFETY: three numbers; the signal goes to this very thread.
+    let _ = unsafe {
+        call(libc::SYS_tgkill, [pid.get() as usize, tid.get() as usize, libc::SIGPIPE as usize, 0, 0, 0])
+    };
+}
+
+/// True when some signal is caught by a handler installed without `SA_RESTART`.
+pub fn some_handler_interrupts() -> bool {
+    // The kernel's layout: handler, flags, restorer (x86-64) or mask, mask.
+    let mut action = [0usize; 8];
+    (1..=64usize).any(|signal| {
+        action.fill(0);
+        let at = action.as_mut_ptr() as usize;
+        // SAFETY: the old action is at most 32 bytes (four words), the array has eight.
+        let r = unsafe { call(libc::SYS_rt_sigaction, [signal, 0, at, MASK_LEN, 0, 0]) };
+        let caught = r == 0 && action[0] != libc::SIG_DFL && action[0] != libc::SIG_IGN;
+        caught && action[1] & libc::SA_RESTART as usize == 0
+    })
+}
+
+/// Wakes whoever sleeps on the eventfd `fd`.
+pub fn ring(fd: &OwnedFd) {
+    // EAGAIN (a counter at its limit) cannot lose a wake-up: the descriptor is readable then.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// The number of an owned descriptor.
+pub fn number(fd: &OwnedFd) -> RawFd {
+    fd.as_raw_fd()
+}

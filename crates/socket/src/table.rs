@@ -1,0 +1,243 @@
+//! From descriptor to object, without locks.
+//!
+//! ```text
+//!   word:  pointer (48 bits) | closing (1) | pins (15)          0: empty
+//! ```
+//! `pin` adds 1 to the pins of a word that holds a pointer and is not closing; the object lives while pinned. `remove`
+//! sets closing; whoever takes the last pin away empties the word and drops the table's reference. Nobody waits for
+//! anybody, so a signal handler may interrupt any of these and call them again. `insert` into a word that is still
+//! closing (its last user has been preempted in the middle of a call) hands the object back.
+
+use crate::atomic::{AtomicU64, Ordering};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+const CLOSING: u64 = 1 << 15;
+const PINS: u64 = CLOSING - 1;
+const POINTER_SHIFT: u32 = 16;
+
+const fn pointer<T>(word: u64) -> *const T {
+    (word >> POINTER_SHIFT) as usize as *const T
+}
+
+/// One place of the table.
+#[derive(Debug)]
+pub struct Cell<T> {
+    word: AtomicU64,
+    holds: PhantomData<Arc<T>>,
+}
+
+impl<T> Default for Cell<T> {
+    fn default() -> Self {
+        Self { word: AtomicU64::new(0), holds: PhantomData }
+    }
+}
+
+/// An object that lives at least as long as this. Holds no lock.
+#[derive(Debug)]
+pub struct Pinned<'a, T> {
+    cell: &'a Cell<T>,
+    object: *const T,
+}
+
+impl<T> Deref for Pinned<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the pin in the cell's word keeps the table's reference, hence the object, alive.
+        unsafe { &*self.object }
+    }
+}
+
+impl<T> Pinned<'_, T> {
+    /// A counted reference, for anything longer than a call that does not sleep.
+    pub fn share(&self) -> Arc<T> {
+        // SAFETY: the pointer came from `Arc::into_raw` and the object is alive.
+        unsafe {
+            Arc::increment_strong_count(self.object);
+            Arc::from_raw(self.object)
+        }
+    }
+}
+
+impl<T> Drop for Pinned<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cell.unpin();
+    }
+}
+
+impl<T> Cell<T> {
+    /// Puts an object there, or hands it back when the place is not empty.
+    pub fn insert(&self, object: Arc<T>) -> Result<(), Arc<T>> {
+        let raw = Arc::into_raw(object);
+        let word = (raw as usize as u64) << POINTER_SHIFT;
+        if pointer::<T>(word) == raw {
+            // Release: the object's contents before its pointer (pairs with Acquire in `pin`).
+            let done = self.word.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
+            if done.is_ok() {
+                return Ok(());
+            }
+        }
+        // SAFETY: `raw` was not stored, so the reference is still ours.
+        Err(unsafe { Arc::from_raw(raw) })
+    }
+
+    /// The object, kept alive while the answer lives.
+    #[inline]
+    pub fn pin(&self) -> Option<Pinned<'_, T>> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let usable = word != 0 && word & CLOSING == 0 && word & PINS != PINS;
+            if !usable {
+                return None;
+            }
+            match self.word.compare_exchange_weak(word, word + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Pinned { cell: self, object: pointer(word) }),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes the object out: no `pin` finds it any more. Of several callers exactly one gets it.
+    pub fn remove(&self) -> Option<Arc<T>> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let usable = word != 0 && word & CLOSING == 0 && word & PINS != PINS;
+            if !usable {
+                return None;
+            }
+            let wanted = (word + 1) | CLOSING;
+            match self.word.compare_exchange_weak(word, wanted, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let pinned = Pinned { cell: self, object: pointer(word) };
+                    return Some(pinned.share());
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    #[inline]
+    fn unpin(&self) {
+        // AcqRel: our use of the object before its end, everybody's use before ours.
+        let before = self.word.fetch_sub(1, Ordering::AcqRel);
+        if before & (CLOSING | PINS) == CLOSING | 1 {
+            self.empty(before - 1);
+        }
+    }
+
+    #[cold]
+    fn empty(&self, word: u64) {
+        // No pin can be added to a closing word, so we are alone; the word becomes free for `insert` here.
+        let done = self.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if done.is_ok() {
+            // SAFETY: the reference that `insert` stored, taken out exactly once, by the exchange above.
+            drop(unsafe { Arc::from_raw(pointer::<T>(word)) });
+        }
+    }
+}
+
+#[cfg(not(loom))]
+pub use whole::Table;
+
+#[cfg(not(loom))]
+mod whole {
+    use super::{Cell, Pinned};
+    use rustix::fd::RawFd;
+    use std::sync::{Arc, OnceLock};
+
+    const CHUNK: usize = 1024;
+    const CHUNKS: usize = 1024;
+
+    /// A place per descriptor, made in chunks when first used; descriptors from 1,048,576 on have none.
+    #[derive(Debug)]
+    pub struct Table<T> {
+        chunks: [OnceLock<Box<[Cell<T>]>>; CHUNKS],
+    }
+
+    impl<T> Default for Table<T> {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+
+    impl<T> Table<T> {
+        /// An empty table.
+        #[must_use]
+        pub const fn new() -> Self {
+            Self { chunks: [const { OnceLock::new() }; CHUNKS] }
+        }
+
+        #[inline]
+        fn cell(&self, fd: RawFd) -> Option<&Cell<T>> {
+            let i = fd as u32 as usize;
+            self.chunks.get(i / CHUNK)?.get()?.get(i % CHUNK)
+        }
+
+        /// See [`Cell::insert`].
+        pub fn insert(&self, fd: RawFd, object: Arc<T>) -> Result<(), Arc<T>> {
+            let i = fd as u32 as usize;
+            match self.chunks.get(i / CHUNK) {
+                Some(chunk) => {
+                    let cells = chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect());
+                    cells[i % CHUNK].insert(object)
+                }
+                None => Err(object),
+            }
+        }
+
+        /// See [`Cell::pin`].
+        #[inline]
+        pub fn pin(&self, fd: RawFd) -> Option<Pinned<'_, T>> {
+            self.cell(fd)?.pin()
+        }
+
+        /// See [`Cell::remove`].
+        pub fn remove(&self, fd: RawFd) -> Option<Arc<T>> {
+            self.cell(fd)?.remove()
+        }
+
+        /// Every descriptor with its object.
+        pub fn all(&self) -> Vec<(RawFd, Arc<T>)> {
+            let mut all = Vec::new();
+            for (c, chunk) in self.chunks.iter().enumerate() {
+                let Some(cells) = chunk.get() else { continue };
+                for (i, cell) in cells.iter().enumerate() {
+                    if let Some(pinned) = cell.pin() {
+                        all.push(((c * CHUNK + i) as RawFd, pinned.share()));
+                    }
+                }
+            }
+            all
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn what_is_inserted_is_found_until_removed() {
+            let table = Table::new();
+            assert!(table.pin(3).is_none() && table.remove(3).is_none());
+            table.insert(3, Arc::new(7)).unwrap();
+            table.insert(5000, Arc::new(8)).unwrap();
+            assert_eq!(table.insert(3, Arc::new(9)), Err(Arc::new(9)));
+            assert_eq!((*table.pin(3).unwrap(), *table.pin(5000).unwrap()), (7, 8));
+            assert_eq!(table.all().len(), 2);
+            let held = table.pin(3).unwrap();
+            assert_eq!(table.remove(3), Some(Arc::new(7)));
+            assert!(table.pin(3).is_none() && table.insert(3, Arc::new(1)).is_err());
+            assert_eq!(*held, 7);
+            drop(held);
+            table.insert(3, Arc::new(1)).unwrap();
+            assert!(table.insert(1 << 20, Arc::new(1)).is_err() && table.pin(-1).is_none());
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "table_models.rs"]
+mod models;

@@ -1,0 +1,188 @@
+//! Blocking: one sleeping thread, any number of descriptors of both kinds.
+//!
+//! `EINTR`: our sleep is a poll, which the kernel never restarts. A blocking call without a time limit restarts itself
+//! unless some handler of the process was installed without `SA_RESTART` (the kernel decides by the one handler that ran,
+//! which nobody can ask for afterwards).
+
+use crate::client;
+use crate::context::{self, Context};
+use crate::epoll::Set;
+use crate::link::Link;
+use crate::region::Mapped;
+use crate::sock::Sock;
+use crate::stream::ready;
+use crate::sys;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Sleep at most so long when no context is left to be woken through.
+const BLIND: Duration = Duration::from_millis(1);
+
+/// What a thread waits for among ours.
+#[derive(Debug)]
+pub enum Party {
+    /// A socket and the readiness wanted of it.
+    Sock(Arc<Sock>, u32),
+    /// An epoll set: anything in it.
+    Set(Arc<Set>),
+}
+
+impl Party {
+    /// What of the wanted it is ready for.
+    pub fn ready(&self) -> u32 {
+        match self {
+            Self::Sock(sock, wanted) => {
+                let closed = if sock.closed.load(Ordering::Acquire) { libc::POLLNVAL as u32 } else { 0 };
+                sock.readiness() & (wanted | ready::ALWAYS) | closed
+            }
+            Self::Set(set) => {
+                if set.is_ready() {
+                    ready::IN | ready::RDNORM
+                } else {
+                    0
+                }
+            }
+        }
+    }
+
+    fn regions(&self) -> [Option<&Arc<Mapped>>; 1] {
+        match self {
+            Self::Sock(sock, _) => [sock.link().map(|l| &l.mapped)],
+            Self::Set(_) => [None],
+        }
+    }
+}
+
+fn left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|d| d.saturating_duration_since(Instant::now()))
+}
+
+/// Waits until one of `parties` is ready, the kernel reports something in `kernel`, or `deadline`. How many kernel
+/// descriptors the kernel reported.
+///
+/// # Errors
+/// EINTR.
+pub fn sleep(
+    parties: &[Party],
+    kernel: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let context = client::present().and_then(|c| context::of_thread(&c).ok());
+    let Some(context) = context else {
+        let limit = left(deadline).map_or(BLIND, |l| l.min(BLIND));
+        return sys::poll(kernel, Some(limit), mask);
+    };
+    if context.spin.until(left(deadline), || parties.iter().any(|p| p.ready() != 0)) {
+        return Ok(0);
+    }
+    let socks: Vec<&Arc<Sock>> = parties
+        .iter()
+        .filter_map(|p| match p {
+            Party::Sock(sock, _) => Some(sock),
+            Party::Set(_) => None,
+        })
+        .collect();
+    socks.iter().for_each(|sock| sock.enter(&context));
+    let result = doze(&context, parties, kernel, deadline, mask);
+    socks.iter().for_each(|sock| sock.leave(&context));
+    result
+}
+
+fn doze(
+    context: &Arc<Context>,
+    parties: &[Party],
+    kernel: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let bells = || {
+        let regions = parties.iter().flat_map(|p| p.regions()).flatten();
+        regions.filter_map(|m| m.own_bell(context.number))
+    };
+    context.sleeping.store(true, Ordering::SeqCst);
+    // Old news is looked at below, by its sockets' state.
+    for bell in bells() {
+        bell.drain(u32::MAX, |_| ());
+    }
+    let mut quiet = bells().fold(true, |quiet, bell| bell.prepare_sleep() && quiet);
+    for party in parties {
+        quiet &= match party {
+            Party::Sock(..) => party.ready() == 0,
+            Party::Set(set) => set.arm(),
+        };
+    }
+    let result = if quiet { block(context, parties, kernel, deadline, mask) } else { Ok(0) };
+    context.sleeping.store(false, Ordering::SeqCst);
+    bells().for_each(|bell| bell.awake());
+    result
+}
+
+fn block(
+    context: &Context,
+    parties: &[Party],
+    kernel: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let sets = parties.iter().filter_map(|p| match p {
+        Party::Set(set) => set.context().map(|c| entry(c.epfd())),
+        Party::Sock(..) => None,
+    });
+    let mut all: Vec<libc::pollfd> = kernel.to_vec();
+    all.push(entry(context.epfd()));
+    all.extend(sets);
+    sys::poll(&mut all, left(deadline), mask)?;
+    kernel.copy_from_slice(&all[..kernel.len()]);
+    if all[kernel.len()].revents != 0 {
+        context.harvest();
+    }
+    Ok(kernel.iter().filter(|k| k.revents != 0).count())
+}
+
+/// Waits until `sock` is ready for `wanted` (or has an error), or `fd`'s kernel socket is readable.
+///
+/// # Errors
+/// EAGAIN past the deadline, EINTR, EBADF when another thread closed the socket.
+pub fn for_one(
+    sock: &Arc<Sock>,
+    fd: Option<RawFd>,
+    wanted: u32,
+    deadline: Option<Instant>,
+) -> Result<(), Errno> {
+    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+    let parties = [Party::Sock(sock.clone(), wanted)];
+    loop {
+        if sock.closed.load(Ordering::Acquire) {
+            return Err(Errno::BADF);
+        }
+        if parties[0].ready() != 0 {
+            return Ok(());
+        }
+        if left(deadline).is_some_and(|l| l.is_zero()) {
+            return Err(Errno::AGAIN);
+        }
+        match sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, None) {
+            Ok(0) => {}
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) if deadline.is_none() && !sys::some_handler_interrupts() => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// `SO_LINGER`: waits until everything sent has been taken over by the other end, at most `limit`.
+pub fn sent(link: &Link, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while link.unsent() > 0 && Instant::now() < deadline {
+        let _ = link.peer_flags();
+        if link.is_over() {
+            return;
+        }
+        let _ = sys::poll(&mut [], Some(BLIND), None);
+    }
+}
