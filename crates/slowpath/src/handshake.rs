@@ -209,6 +209,9 @@ impl SlowPath {
     pub(crate) fn give_birth(&mut self, now: Instant, born: &Born) -> Result<FlowId, InstallError> {
         let Born { tuple, owner, negotiated, .. } = *born;
         let region = self.region(owner.region).ok_or(InstallError::Malformed)?;
+        if usize::from(owner.core) >= self.output.cores() {
+            return Err(InstallError::Malformed);
+        }
         let algorithm = born.algorithm.unwrap_or(self.config.algorithm);
         let install = Install {
             tuple,

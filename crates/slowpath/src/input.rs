@@ -26,7 +26,7 @@ impl SlowPath {
             Exception::MemoryShort { region } => self.events.push_back(Event::MemoryShort { region }),
             Exception::Drained { index, region, .. } => self.on_drained(index, &region),
         }
-        self.is_backed_up = !self.output.flush();
+        self.output.flush();
     }
 
     fn on_frame(&mut self, now: Instant, core: u8, reason: FrameReason, frame: &[u8]) {
@@ -34,6 +34,9 @@ impl SlowPath {
             Ok(packet) => packet,
             Err(reason) => return self.counters.drop(reason),
         };
+        if let Err(reason) = self.admit_ethernet(&packet) {
+            return self.counters.drop(reason);
+        }
         match packet.body {
             Body::Arp(arp) => self.on_arp(now, core, &arp),
             Body::Tcp(tcp) => match self.admit(&tcp.ip.src, &tcp.ip.dst, true) {
@@ -50,6 +53,23 @@ impl SlowPath {
             },
             Body::OtherIp(_) => self.counters.drop(DropReason::UnknownProtocol),
             Body::Other => self.counters.drop(DropReason::UnknownEtherType),
+        }
+    }
+
+    /// Frames for other hosts, from groups, and TCP for groups (RFC 1122 section 4.2.3.10) go no further: they are answered to where
+    /// they came from.
+    fn admit_ethernet(&self, packet: &Packet) -> Result<(), DropReason> {
+        let (src, dst) = (packet.ethernet.src, packet.ethernet.dst);
+        if !src.is_unicast() {
+            return Err(DropReason::MartianSource);
+        }
+        if dst == self.config.mac {
+            return Ok(());
+        }
+        match packet.body {
+            _ if !dst.is_multicast() => Err(DropReason::ForeignMac),
+            Body::Tcp(_) => Err(DropReason::MartianDestination),
+            _ => Ok(()),
         }
     }
 

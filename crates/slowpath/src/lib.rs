@@ -88,8 +88,6 @@ pub struct SlowPath {
     challenge_limit: Limit,
     /// The latest time any input gave.
     now: Instant,
-    /// A core's command ring was full.
-    is_backed_up: bool,
 }
 
 impl SlowPath {
@@ -118,7 +116,6 @@ impl SlowPath {
             reset_limit: Limit::new(config.resets_per_second, now),
             challenge_limit: Limit::new(config.challenges_per_second, now),
             now,
-            is_backed_up: false,
             keeper: Keeper::new(flows),
             output: Output::new(cores),
             config,

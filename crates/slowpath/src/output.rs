@@ -38,32 +38,50 @@ impl Output {
 
     pub(crate) fn command(&mut self, core: u8, command: Command) {
         let Some(core) = self.cores.get_mut(usize::from(core)) else { return };
-        core.push(Waiting::Command(command));
+        let late = if core.waiting.is_empty() { core.sender.push(command).err() } else { Some(command) };
+        core.waiting.extend(late.map(Waiting::Command));
     }
 
     /// False when the frame is lost.
     pub(crate) fn send(&mut self, core: u8, frame: &[u8]) -> bool {
-        self.frame(core, frame, Waiting::Send)
+        self.frame(core, frame, CommandSender::push_frame, Waiting::Send)
     }
 
     /// Gives a received frame back to a core. False when it is lost.
     pub(crate) fn receive(&mut self, core: u8, frame: &[u8]) -> bool {
-        self.frame(core, frame, Waiting::Receive)
+        self.frame(core, frame, CommandSender::push_received, Waiting::Receive)
     }
 
-    fn frame(&mut self, core: u8, frame: &[u8], wrap: fn(Box<[u8]>) -> Waiting) -> bool {
+    fn frame(
+        &mut self,
+        core: u8,
+        frame: &[u8],
+        push: fn(&mut CommandSender, &[u8]) -> bool,
+        wrap: fn(Box<[u8]>) -> Waiting,
+    ) -> bool {
         let Some(core) = self.cores.get_mut(usize::from(core)) else { return false };
-        let fits = frame.len() <= FRAME_COPY_MAX && core.frames < FRAMES_WAITING;
-        if fits {
-            core.push(wrap(frame.into()));
+        if frame.len() > FRAME_COPY_MAX {
+            return false;
         }
-        fits
+        if core.waiting.is_empty() && push(&mut core.sender, frame) {
+            return true;
+        }
+        let has_room = core.frames < FRAMES_WAITING;
+        if has_room {
+            core.frames += 1;
+            core.waiting.push_back(wrap(frame.into()));
+        }
+        has_room
     }
 
-    /// Moves what waits into the rings, as far as they have room. True when nothing is left.
-    pub(crate) fn flush(&mut self) -> bool {
+    /// True when a core's ring was full and something waits for room.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.cores.iter().any(|core| !core.waiting.is_empty())
+    }
+
+    /// Moves what waits into the rings, as far as they have room.
+    pub(crate) fn flush(&mut self) {
         self.cores.iter_mut().for_each(Core::flush);
-        self.cores.iter().all(|core| core.waiting.is_empty())
     }
 
     pub(crate) fn must_wake(&self, core: u8) -> bool {
@@ -72,12 +90,6 @@ impl Output {
 }
 
 impl Core {
-    fn push(&mut self, item: Waiting) {
-        self.frames += usize::from(item.is_frame());
-        self.waiting.push_back(item);
-        self.flush();
-    }
-
     fn flush(&mut self) {
         while let Some(item) = self.waiting.pop_front() {
             let is_frame = item.is_frame();

@@ -68,7 +68,7 @@ impl SlowPath {
             }
         }
         self.time_wait.expire(now);
-        self.is_backed_up = !self.output.flush();
+        self.output.flush();
         self.now = now;
     }
 
@@ -77,7 +77,7 @@ impl SlowPath {
     pub fn next_deadline(&self) -> Instant {
         let timers = self.wheel.next_deadline().min(self.time_wait.next_deadline());
         // A core's ring is full: it has work, so try again soon.
-        if self.is_backed_up { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
+        if self.output.is_backed_up() { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
     }
 
     /// The core sent something and no timer ran.

@@ -178,6 +178,24 @@ fn martians_and_foreigners_are_counted() {
 }
 
 #[test]
+fn tcp_to_a_group_or_from_one_is_not_answered() {
+    let mut w = World::new();
+    let plain = frame(FourTuple::new(peer(9), us(80)), ACK, 1, 1, TcpOptions::NONE, &[]);
+    let mut w_frame = |at: usize, mac: MacAddr| {
+        let mut bytes = plain.clone();
+        bytes[at..at + 6].copy_from_slice(&mac.0);
+        w.raw(&bytes);
+        w.quiet();
+    };
+    w_frame(0, MacAddr::BROADCAST);
+    w_frame(0, MOVED);
+    w_frame(6, MacAddr::BROADCAST);
+    let counters = w.slow.counters();
+    let reasons = [DropReason::MartianDestination, DropReason::ForeignMac, DropReason::MartianSource];
+    assert_eq!(reasons.map(|reason| counters.dropped(reason)), [1, 1, 1]);
+}
+
+#[test]
 fn a_syn_flood_is_bounded_and_the_oldest_gives_way() {
     let mut w = World::with(|config, _| config.half_open_per_listener = 100);
     w.slow.listen(us(80), 1, 50).unwrap();
