@@ -2,6 +2,7 @@
 //! before file before default.
 
 use crate::ServiceError;
+use crate::values::{Congestion, Mac, Network, Rate};
 use base::limits::{RING_MAX, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -28,41 +29,6 @@ pub enum Sharing {
     SameUser,
     /// Nobody: everything is relayed.
     Never,
-}
-
-/// An address with its prefix length: `10.9.0.2/24`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Network {
-    /// The address itself.
-    pub address: IpAddr,
-    /// Bits of the network's prefix.
-    pub prefix: u8,
-}
-
-impl std::str::FromStr for Network {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no address with prefix length like 10.9.0.2/24");
-        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let (address, prefix): (IpAddr, u8) =
-            (address.parse().map_err(|_| wrong())?, prefix.parse().map_err(|_| wrong())?);
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        if prefix <= longest { Ok(Self { address, prefix }) } else { Err(wrong()) }
-    }
-}
-
-impl TryFrom<String> for Network {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Network> for String {
-    fn from(n: Network) -> Self {
-        format!("{}/{}", n.address, n.prefix)
-    }
 }
 
 /// Declares the keys once: as flags, variables, file keys, and how an earlier source overrides a later one.
@@ -106,6 +72,66 @@ options! {
     /// Port: none (this host only) or tap [default: none]
     #[arg(env = "TOWPATH_PORT", value_enum, value_name = "KIND")]
     port: PortKind,
+    /// Name of the interface; %d is numbered by the kernel [default: towpath%d]
+    #[arg(env = "TOWPATH_PORT_NAME", value_name = "NAME")]
+    port_name: String,
+    /// Network namespace of the interface: a name as in `ip netns`, or a path [default: the service's own]
+    #[arg(env = "TOWPATH_NETNS", value_name = "NAME")]
+    netns: String,
+    /// Addresses of the service on the link, with prefix length: 10.9.0.2/24
+    #[arg(env = "TOWPATH_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
+    address: Vec<Network>,
+    /// Addresses of the kernel's side of the link, with prefix length: 10.9.0.1/24
+    #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
+    host_address: Vec<Network>,
+    /// Gateways, one of each family at most [default: none, only the link is reached]
+    #[arg(env = "TOWPATH_GATEWAY", value_delimiter = ',', value_name = "ADDRESS")]
+    gateway: Vec<IpAddr>,
+    /// Ethernet address of the service [default: random]
+    #[arg(env = "TOWPATH_MAC", value_name = "MAC")]
+    mac: Mac,
+    /// Bytes of the largest IP packet [default: 1500]
+    #[arg(env = "TOWPATH_MTU", value_name = "BYTES")]
+    mtu: u16,
+    /// Compute every checksum; implies --no-gso [default: false]
+    #[arg(env = "TOWPATH_NO_CHECKSUM_OFFLOAD", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    no_checksum_offload: bool,
+    /// Cut every segment [default: false]
+    #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    no_gso: bool,
+    /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
+    #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
+    congestion: Congestion,
+    /// Selective acknowledgements [default: true]
+    #[arg(env = "TOWPATH_SACK", value_name = "BOOL", action = clap::ArgAction::Set)]
+    sack: bool,
+    /// Timestamps [default: true]
+    #[arg(env = "TOWPATH_TIMESTAMPS", value_name = "BOOL", action = clap::ArgAction::Set)]
+    timestamps: bool,
+    /// Window scaling [default: true]
+    #[arg(env = "TOWPATH_WINDOW_SCALING", value_name = "BOOL", action = clap::ArgAction::Set)]
+    window_scaling: bool,
+    /// Explicit congestion notification [default: false; true with dctcp]
+    #[arg(env = "TOWPATH_ECN", value_name = "BOOL", action = clap::ArgAction::Set)]
+    ecn: bool,
+    /// First receive buffer of a connection over the port, bytes, a power of two [default: 65536]
+    #[arg(env = "TOWPATH_BUFFER_INITIAL", value_name = "BYTES")]
+    buffer_initial: u32,
+    /// Connections over the port at once [default: 65536]
+    #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
+    max_flows: u32,
+    /// For tests: share of packets lost in each direction, like 1% [default: 0%]
+    #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE")]
+    fault_loss: Rate,
+    /// For tests: share of packets that others overtake [default: 0%]
+    #[arg(env = "TOWPATH_FAULT_REORDER", value_name = "SHARE")]
+    fault_reorder: Rate,
+    /// For tests: share of packets that come twice [default: 0%]
+    #[arg(env = "TOWPATH_FAULT_DUPLICATE", value_name = "SHARE")]
+    fault_duplicate: Rate,
+    /// For tests: the same seed gives the same faults [default: 1]
+    #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N")]
+    fault_seed: u64,
     /// Who may share memory: always, same-user (others are relayed through the service) or never [default: same-user]
     #[arg(env = "TOWPATH_SHARING", value_enum, value_name = "WHO")]
     sharing: Sharing,
@@ -144,6 +170,45 @@ options! {
     log: String,
 }
 
+/// The link of a port, and TCP over it.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Interface name.
+    pub name: String,
+    /// Its network namespace.
+    pub namespace: Option<String>,
+    /// The service's addresses.
+    pub own: Vec<Network>,
+    /// The kernel's side.
+    pub host: Vec<Network>,
+    /// Gateways.
+    pub gateways: Vec<IpAddr>,
+    /// Ethernet address.
+    pub mac: Option<Mac>,
+    /// Largest packet.
+    pub mtu: u16,
+    /// Checksum offload.
+    pub checksum: bool,
+    /// Segmentation offload.
+    pub gso: bool,
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// SACK, timestamps, window scaling, ECN.
+    pub switches: [bool; 4],
+    /// First receive buffer.
+    pub buffer_initial: u32,
+    /// Flow records.
+    pub flows: u32,
+    /// Injected loss.
+    pub loss: Rate,
+    /// Injected reordering.
+    pub reorder: Rate,
+    /// Injected duplication.
+    pub duplicate: Rate,
+    /// Seed of the faults.
+    pub seed: u64,
+}
+
 /// What the service runs with: every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -153,6 +218,8 @@ pub struct Config {
     pub private: bool,
     /// What packets go through.
     pub port: PortKind,
+    /// How the port is, where there is one.
+    pub link: Link,
     /// Who may share memory.
     pub sharing: Sharing,
     /// Users who may register; empty with `allow_gids` empty: the default rule.
@@ -193,13 +260,77 @@ impl Options {
             .map_err(|e| ServiceError::ConfigText { path: path.to_owned(), error: e.to_string() })
     }
 
+    /// Keys that mean something only with a port.
+    fn check_port(&self) -> Result<(), ServiceError> {
+        const OF_PORT: &[&str] = &[
+            "port_name",
+            "netns",
+            "address",
+            "host_address",
+            "gateway",
+            "mac",
+            "mtu",
+            "no_checksum_offload",
+            "no_gso",
+            "congestion",
+            "sack",
+            "timestamps",
+            "window_scaling",
+            "ecn",
+            "buffer_initial",
+            "max_flows",
+            "fault_loss",
+            "fault_reorder",
+            "fault_duplicate",
+            "fault_seed",
+        ];
+        if self.port.is_some_and(|port| port != PortKind::None) {
+            return Ok(());
+        }
+        match self.set().into_iter().find(|key| OF_PORT.contains(key)) {
+            Some(key) => Err(ServiceError::Value { key, must: "be used with a port (--port tap)" }),
+            None => Ok(()),
+        }
+    }
+
+    fn link(&self) -> Link {
+        let checksum = !self.no_checksum_offload.unwrap_or(false);
+        let congestion = self.congestion.unwrap_or_default();
+        let ecn = self.ecn.unwrap_or(congestion.0 == congestion::Algorithm::Dctcp);
+        let on = |switch: Option<bool>| switch.unwrap_or(true);
+        Link {
+            name: self.port_name.clone().unwrap_or_else(|| "towpath%d".to_owned()),
+            namespace: self.netns.clone(),
+            own: self.address.clone().unwrap_or_default(),
+            host: self.host_address.clone().unwrap_or_default(),
+            gateways: self.gateway.clone().unwrap_or_default(),
+            mac: self.mac,
+            mtu: self.mtu.unwrap_or(1500),
+            checksum,
+            gso: checksum && !self.no_gso.unwrap_or(false),
+            congestion,
+            switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
+            buffer_initial: self
+                .buffer_initial
+                .unwrap_or(self.ring_max.map_or(64 << 10, |max| max.min(64 << 10))),
+            flows: self.max_flows.unwrap_or(65_536),
+            loss: self.fault_loss.unwrap_or_default(),
+            reorder: self.fault_reorder.unwrap_or_default(),
+            duplicate: self.fault_duplicate.unwrap_or_default(),
+            seed: self.fault_seed.unwrap_or(1),
+        }
+    }
+
     /// Fills in the defaults and checks every value.
     ///
     /// # Errors
     /// A value is out of its range; the text says which range.
     pub fn resolve(self) -> Result<Config, ServiceError> {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
+        self.check_port()?;
+        let link = self.link();
         let config = Config {
+            link,
             control: self.control.unwrap_or_else(control::default_control_path),
             private: self.private.unwrap_or(false),
             port: self.port.unwrap_or(PortKind::None),
@@ -254,8 +385,22 @@ impl Config {
         if !(1..=CORES_MAX).contains(&self.cores) {
             return wrong("cores", "be from 1 to 14");
         }
-        if self.port != PortKind::None {
-            return wrong("port", "be none: this build moves no packets");
+        let link = &self.link;
+        if self.port != PortKind::None && link.own.is_empty() {
+            return wrong("address", "name at least one address of the service, like 10.9.0.2/24");
+        }
+        if !(link.buffer_initial.is_power_of_two() && (4096..=self.ring_max).contains(&link.buffer_initial)) {
+            return wrong("buffer_initial", "be a power of two from 4096 to ring_max");
+        }
+        if !(1..=1 << 22).contains(&link.flows) {
+            return wrong("max_flows", "be from 1 to 4194304");
+        }
+        let both = |v4: bool| link.gateways.iter().filter(|g| g.is_ipv4() == v4).count() <= 1;
+        if !(both(true) && both(false)) {
+            return wrong("gateway", "name one gateway of each family at most");
+        }
+        if self.max_applications > 1 << 15 {
+            return wrong("max_applications", "be at most 32768");
         }
         if self.max_applications == 0 {
             return wrong("max_applications", "be at least 1");
@@ -284,6 +429,7 @@ mod tests {
         assert!(toml::from_str::<Options>("colour = 1").is_err());
         let error = Options { ring_max: Some(5000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("ring_max"));
-        assert!("10.0.0.1/33".parse::<Network>().is_err() && "10.0.0.1/24".parse::<Network>().is_ok());
+        let error = Options { mtu: Some(9000), ..Options::default() }.resolve().unwrap_err();
+        assert!(error.to_string().contains("--port tap"), "no key is accepted and ignored");
     }
 }

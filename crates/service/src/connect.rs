@@ -1,11 +1,12 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
-use crate::config::Sharing;
+use crate::config::{PortKind, Sharing};
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::region::{Connection, PairRegion, Stage};
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, RegionInfo, Reply};
+use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
@@ -22,6 +23,8 @@ fn destination(remote: SocketAddr) -> SocketAddr {
 fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
     let local = canonical(local);
     let ip = match (local.ip(), remote.ip()) {
+        // Linux connects to an address of its own from that address, but to all of 127/8 from 127.0.0.1.
+        (a, b) if a.is_unspecified() && !b.is_loopback() => b,
         (a, IpAddr::V4(_)) if a.is_unspecified() || a.is_ipv6() => Ipv4Addr::LOCALHOST.into(),
         (a, IpAddr::V6(_)) if a.is_unspecified() || a.is_ipv4() => Ipv6Addr::LOCALHOST.into(),
         (a, _) => a,
@@ -43,15 +46,30 @@ impl Registry {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let (namespace, uid, sockets) = (a.namespace, a.uid, a.sockets);
         let remote = destination(asked);
-        let candidates = self.listeners.candidates(remote, namespace, false);
+        let own = self.tcp.owns(remote.ip());
+        let candidates = self.listeners.candidates(remote, if own { None } else { Some(namespace) });
         let Some(key) = self.choose_queue(&candidates) else {
-            return self.fall_back(id, "no accelerated listener there");
+            return match remote.ip() {
+                _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
+                ip if ip.is_loopback() => self.fall_back(id, "no accelerated listener there"),
+                _ if sockets >= self.config.max_sockets => {
+                    self.fall_back(id, "the application has as many sockets as it may")
+                }
+                _ if self.config.port == PortKind::None => {
+                    self.fall_back(id, "the address is not on this host, and the service has no port")
+                }
+                _ => self.tcp_connect(id, local, remote, asked),
+            };
         };
         let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
         else {
             return Answer::Silent;
         };
-        let local = source(local, remote);
+        let mut local = source(local, remote);
+        if own && local.port() == 0 {
+            local.set_port(self.next_port);
+            self.next_port = if self.next_port >= 60_999 { 32_768 } else { self.next_port + 1 };
+        }
         if local.port() == 0 {
             return self.fall_back(id, "the socket has no port yet");
         }

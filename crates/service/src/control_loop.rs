@@ -3,13 +3,15 @@
 
 use crate::ServiceError;
 use crate::bells::Bells;
+use crate::clock::Clock;
 use crate::config::Config;
-use crate::cores::Core;
+use crate::cores::{Common, Core};
 use crate::listening::Listening;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
 use crate::requests::{Credentials, new_eventfd};
-use crate::sys;
+use crate::tcp::{self, Tcp};
+use crate::{ports, sys};
 use control::{Line, LineError, Received, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
@@ -68,7 +70,36 @@ pub struct Service {
     deaf: bool,
     /// Regions whose bells never fell silent while we looked: looked at again before sleeping.
     restless: Vec<u32>,
+    /// The cores have said more than one turn takes.
+    more: bool,
+    /// When the slow path has something to do.
+    tcp_due: Option<Instant>,
     over: bool,
+}
+
+/// Opens the port, starts the cores, and joins them to an empty registry. Threads inherit the signal mask: no core is ever
+/// interrupted.
+fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError> {
+    let opened = ports::open(&config)?;
+    let common = Common {
+        flows: tcp::flows(&config)?,
+        bells: Arc::new(Bells::default()),
+        told,
+        clock: Clock::start(),
+        spin: base::Duration::from_ns(config.spin_ns),
+    };
+    let (mut cores, mut rings) = (Vec::new(), Vec::new());
+    for (i, queue) in opened.queues.into_iter().enumerate() {
+        let (core, exceptions, commands) = Core::start(i as u8, common.clone(), queue)?;
+        cores.push(core);
+        rings.push((exceptions, commands));
+    }
+    let mut tcp = Tcp::new(&config, common.flows.clone(), opened.mac, rings, common.clock)?;
+    // Announces the slow path's sleep, so that the first exception wakes it.
+    tcp.hear();
+    let mut registry = Registry::new(config, cores, common.bells, tcp);
+    registry.port = opened.description;
+    Ok(registry)
 }
 
 fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
@@ -85,24 +116,24 @@ impl Service {
         let listening = Listening::open(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let signals = sys::signals().map_err(os("watch signals"))?;
-        // Threads inherit the signal mask: no core is ever interrupted.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
-        let bells = Arc::new(Bells::default());
-        let cores: Result<Vec<Core>, _> =
-            (0..config.cores).map(|i| Core::start(u32::from(i), bells.clone(), told.clone())).collect();
+        let registry = registry(config, told.clone())?;
+        let private = registry.config.private;
         let service = Self {
-            leave: config.private.then(|| Instant::now() + GRACE.1),
+            leave: private.then(|| Instant::now() + GRACE.1),
             listening,
             epoll,
             signals,
             _told: told.clone(),
             peers: HashMap::new(),
             next_peer: 1,
-            registry: Registry::new(config, cores?, bells),
+            registry,
             sweep: None,
             reap: None,
             deaf: false,
             restless: Vec::new(),
+            more: false,
+            tcp_due: None,
             over: false,
         };
         service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
@@ -133,13 +164,16 @@ impl Service {
                     (LINES, id) => self.line_event(id),
                     (BELLS, region) => self.bell(region),
                     _ if token == LISTENING => self.accept(),
-                    _ if token == CORES => self.registry.hear_cores(),
+                    _ if token == CORES => self.hear_cores(),
                     _ => self.signal(),
                 }
                 self.detach_doomed();
             }
             for region in std::mem::take(&mut self.restless) {
                 self.bell(region);
+            }
+            if self.more {
+                self.hear_cores();
             }
             self.timers(Instant::now());
         }
@@ -148,11 +182,11 @@ impl Service {
 
     /// How long to sleep: for ever while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if !self.restless.is_empty() {
+        if self.more || !self.restless.is_empty() {
             return Some(Timespec::default());
         }
         let sweep = self.sweep.map(|(at, _)| at);
-        let at = [sweep, self.reap, self.leave].into_iter().flatten().min()?;
+        let at = [sweep, self.reap, self.leave, self.tcp_due].into_iter().flatten().min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
@@ -176,8 +210,13 @@ impl Service {
             tracing::info!("no application is left; this private service leaves");
             self.over = true;
         }
+        self.registry.tcp.handle_timers();
+        self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
+        // Detaching may have closed flows.
+        self.registry.pump_tcp();
+        self.tcp_due = self.registry.tcp.due();
     }
 
     fn accept(&mut self) {
@@ -347,6 +386,18 @@ impl Service {
                 BellChange::Gone(fd) => drop(epoll::delete(&self.epoll, fd.as_fd())),
             }
         }
+    }
+
+    /// The cores have said something.
+    fn hear_cores(&mut self) {
+        self.registry.hear_cores();
+        self.more = self.registry.tcp.hear();
+    }
+
+    /// The port in words, for the banner.
+    #[must_use]
+    pub fn port(&self) -> &str {
+        &self.registry.port
     }
 
     /// An application has news for the slow path.

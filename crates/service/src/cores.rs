@@ -1,42 +1,34 @@
-//! The threads that move bytes. Each sleeps on one epoll: its command bell and a bell per application region.
+//! The threads that move bytes: each runs one core of the fast path over one queue of the port, and the first also the
+//! relays. A thread sleeps on one epoll: its command bell, a bell per application region, and the port.
 
 use crate::ServiceError;
 use crate::bells::Bells;
-use crate::memory::Memory;
+use crate::clock::Clock;
 use crate::registry::write_eventfd;
 use crate::relay::{End, Outcome, Relays};
 use crate::requests::new_eventfd;
-use queue::Doorbell;
+use base::{Duration, Instant};
+use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
+use port::{Port, Wait};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use shm::Side;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-/// From the control thread.
+/// From the control thread, beside the slow path's commands.
 #[derive(Debug)]
 pub enum Command {
-    /// Serve this region; its application rings this bell.
-    AddRegion(Arc<Memory>, Arc<OwnedFd>),
-    /// Serve it no more once its relays have ended.
-    RemoveRegion(u16),
+    /// An application rings this bell.
+    Watch(Arc<OwnedFd>),
+    /// It is gone.
+    Unwatch(Arc<OwnedFd>),
     /// Relay.
     Open(u32, Box<[End; 2]>),
     /// Something about that relay has changed.
     Look(u32),
-}
-
-/// To the control thread.
-#[derive(Debug)]
-pub enum Report {
-    /// Of a relay.
-    Relay(Outcome),
-    /// The region of that index is not used here any more.
-    Drained(u16),
 }
 
 /// The control thread's hand on one core.
@@ -44,55 +36,77 @@ pub enum Report {
 pub struct Core {
     commands: Sender<Command>,
     bell: Arc<OwnedFd>,
-    /// What it says.
-    pub reports: Receiver<Report>,
+    /// What became of its relays.
+    pub outcomes: Receiver<Outcome>,
     /// Bytes its relays have copied.
     pub relayed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Token of the command bell; regions have their index.
-const COMMANDS: u64 = u64::MAX;
+/// What all cores share.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// Flow records.
+    pub flows: Arc<Flows>,
+    /// How to wake applications.
+    pub bells: Arc<Bells>,
+    /// Written when the control thread must look.
+    pub told: Arc<OwnedFd>,
+    /// Since when time is counted.
+    pub clock: Clock,
+    /// Spin this long before sleeping.
+    pub spin: Duration,
+}
+
+/// A core without news waits no longer for a deadline nearer than this: going to sleep and coming back takes as long.
+const NEAR: Duration = Duration::from_us(30);
 
 impl Core {
-    /// Starts core `index`. It writes `told` when it has reported something.
-    pub fn start(index: u32, bells: Arc<Bells>, told: Arc<OwnedFd>) -> Result<Self, ServiceError> {
+    /// Starts core `index` on a queue of the port. Also returns the slow path's ends of the rings between them.
+    pub fn start(
+        index: u8,
+        common: Common,
+        port: Box<dyn Port>,
+    ) -> Result<(Self, ExceptionReceiver, CommandSender), ServiceError> {
         let os = |doing| move |error: Errno| ServiceError::Os { doing, error };
         let bell = new_eventfd().map_err(os("make an eventfd"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, bell.as_fd(), epoll::EventData::new_u64(COMMANDS), flags)
-            .map_err(os("watch a descriptor"))?;
-        let (commands, inbox) = channel();
-        let (outbox, reports) = channel();
+        let (inbox_sender, inbox) = channel();
+        let (outbox, outcomes) = channel();
+        let slots = common.flows.config().ring_slots;
+        let (exception_sender, exception_receiver) = exceptions(slots);
+        let (command_sender, command_receiver) = commands(slots);
         let relays = Relays::default();
         let relayed = relays.bytes.clone();
-        let mut worker = Worker {
+        let core = fastpath::Core::new(
             index,
-            bells,
-            epoll,
-            inbox,
-            outbox,
-            told,
-            relays,
-            regions: HashMap::new(),
-            leaving: Vec::new(),
-            restless: Vec::new(),
-        };
+            common.flows.clone(),
+            exception_sender,
+            command_receiver,
+            port.capabilities(),
+        );
+        let mut worker = Worker { core, port, common, epoll, inbox, outbox, relays, port_wait: None };
+        worker.watch(&bell);
         let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
         let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
             doing: "start a thread",
             error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
         })?;
-        Ok(Self { commands, bell, reports, relayed, thread: Some(thread) })
+        let core = Self { commands: inbox_sender, bell, outcomes, relayed, thread: Some(thread) };
+        Ok((core, exception_receiver, command_sender))
     }
 
     /// Says something to the core.
     pub fn say(&self, command: Command) {
         // A core ends only after this sender is gone.
         if self.commands.send(command).is_ok() {
-            write_eventfd(self.bell.as_fd());
+            self.wake();
         }
+    }
+
+    /// Ends its sleep.
+    pub fn wake(&self) {
+        write_eventfd(self.bell.as_fd());
     }
 }
 
@@ -100,7 +114,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         let (closed, _) = channel();
         self.commands = closed;
-        write_eventfd(self.bell.as_fd());
+        self.wake();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("a core ended by a bug of its own");
         }
@@ -108,103 +122,121 @@ impl Drop for Core {
 }
 
 struct Worker {
-    index: u32,
-    bells: Arc<Bells>,
+    core: fastpath::Core,
+    port: Box<dyn Port>,
+    common: Common,
     epoll: OwnedFd,
     inbox: Receiver<Command>,
-    outbox: Sender<Report>,
-    told: Arc<OwnedFd>,
+    outbox: Sender<Outcome>,
     relays: Relays,
-    regions: HashMap<u16, (Arc<Memory>, Arc<OwnedFd>)>,
-    /// Regions to forget when their relays have ended.
-    leaving: Vec<u16>,
-    /// Regions whose bells never fell silent while we looked: looked at again before sleeping.
-    restless: Vec<u16>,
+    /// What the epoll waits for at the port.
+    port_wait: Option<Wait>,
 }
 
 impl Worker {
     fn run(&mut self) {
-        let mut events = Vec::with_capacity(256);
-        let mut busy = false;
+        let mut quiet_since: Option<Instant> = None;
         loop {
-            let timeout = if busy { Some(Timespec::default()) } else { None };
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return tracing::error!("core {} cannot wait: {e}", self.index),
+            let now = self.common.clock.now();
+            let progress = self.core.poll(now, self.port.as_mut());
+            self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+            self.core.strangers().for_each(|(region, slot)| self.relays.news(region, slot));
+            if progress.wake_slow_path {
+                write_eventfd(self.common.told.as_fd());
             }
-            let mut rung = std::mem::take(&mut self.restless);
-            for event in events.drain(..) {
-                let token = event.data.u64();
-                if token != COMMANDS {
-                    rung.push(token as u16);
-                }
-            }
-            rung.into_iter().for_each(|region| self.rung(region));
-            if !self.obey() {
-                return;
-            }
-            let mut outcomes = Vec::new();
-            busy = self.relays.work(&self.bells, &mut outcomes) || !self.restless.is_empty();
-            self.report(outcomes);
-        }
-    }
-
-    /// Takes the news of a region.
-    fn rung(&mut self, region: u16) {
-        let Some((memory, _)) = self.regions.get(&region) else { return };
-        let Some(block) = memory.region().context(Side::Zero, self.index) else { return };
-        let layout = memory.region().layout();
-        let doorbell = Doorbell::new(block, layout.words_per_group);
-        doorbell.drain(layout.params.slots, |slot| self.relays.news(region, slot));
-        if !doorbell.prepare_sleep() {
-            self.restless.push(region);
-        }
-    }
-
-    /// Obeys the control thread. False when it is gone.
-    fn obey(&mut self) -> bool {
-        loop {
-            match self.inbox.try_recv() {
-                Ok(Command::AddRegion(memory, bell)) => self.add(memory, bell),
-                Ok(Command::RemoveRegion(region)) => self.leaving.push(region),
-                Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
-                Ok(Command::Look(id)) => self.relays.look(id),
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
-            }
-        }
-    }
-
-    fn add(&mut self, memory: Arc<Memory>, bell: Arc<OwnedFd>) {
-        let index = memory.index;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        let token = epoll::EventData::new_u64(u64::from(index));
-        if let Err(e) = epoll::add(&self.epoll, bell.as_fd(), token, flags) {
-            tracing::error!("core {} cannot watch a region: {e}", self.index);
-        }
-        self.regions.insert(index, (memory, bell));
-        self.rung(index);
-    }
-
-    fn report(&mut self, outcomes: Vec<Outcome>) {
-        let mut said = false;
-        let leaving = std::mem::take(&mut self.leaving);
-        for region in leaving {
-            if self.relays.uses(region) {
-                self.leaving.push(region);
+            let Some(obeyed) = self.obey() else { return };
+            if progress.is_busy() | obeyed | self.relay() {
+                quiet_since = None;
                 continue;
             }
-            if let Some((_, bell)) = self.regions.remove(&region) {
-                let _ = epoll::delete(&self.epoll, bell.as_fd());
+            let since = *quiet_since.get_or_insert(now);
+            let near = progress.deadline != Instant::NEVER && progress.deadline.since(now) < NEAR;
+            if near || now.since(since) < self.common.spin {
+                std::hint::spin_loop();
+                continue;
             }
-            self.relays.forget_region(region);
-            said |= self.outbox.send(Report::Drained(region)).is_ok();
+            self.sleep(now, progress.deadline);
+            quiet_since = None;
         }
-        for outcome in outcomes {
-            said |= self.outbox.send(Report::Relay(outcome)).is_ok();
+    }
+
+    /// Obeys the control thread. `None` when it is gone, else whether there was anything.
+    fn obey(&mut self) -> Option<bool> {
+        let mut obeyed = false;
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Command::Watch(bell)) => self.watch(&bell),
+                Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
+                Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
+                Ok(Command::Look(id)) => self.relays.look(id),
+                Err(TryRecvError::Empty) => return Some(obeyed),
+                Err(TryRecvError::Disconnected) => return None,
+            }
+            obeyed = true;
         }
+    }
+
+    /// Edge-triggered and never read: applications share these descriptors and could make a read block.
+    fn watch(&self, bell: &OwnedFd) {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        if let Err(e) = epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags) {
+            tracing::error!("a core cannot watch a bell: {e}");
+        }
+    }
+
+    /// Serves the relays that have news. True when there were any.
+    fn relay(&mut self) -> bool {
+        if self.relays.is_idle() {
+            return false;
+        }
+        let mut outcomes = Vec::new();
+        self.relays.work(&self.common.bells, &mut outcomes);
+        let said = !outcomes.is_empty();
+        outcomes.into_iter().for_each(|outcome| drop(self.outbox.send(outcome)));
         if said {
-            write_eventfd(self.told.as_fd());
+            write_eventfd(self.common.told.as_fd());
+        }
+        true
+    }
+
+    /// Sleeps until somebody rings, the port has something, or `deadline`.
+    fn sleep(&mut self, now: Instant, deadline: Instant) {
+        let wait = self.port.arm();
+        if wait == Wait::Not || !self.core.prepare_sleep() {
+            self.port.disarm();
+            return;
+        }
+        self.wait_for_port(wait);
+        let left = deadline.since(now);
+        let timeout = (deadline != Instant::NEVER).then(|| Timespec {
+            tv_sec: (left.as_ns() / 1_000_000_000) as i64,
+            tv_nsec: (left.as_ns() % 1_000_000_000) as i64,
+        });
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Nothing to wait on is a bug; polling goes on.
+            Err(e) => tracing::error!("a core cannot wait: {e}"),
+        }
+        self.core.awake();
+        self.port.disarm();
+    }
+
+    /// Level-triggered: what is there already ends the wait at once.
+    fn wait_for_port(&mut self, wait: Wait) {
+        let Some(fd) = self.port.wait_fd().filter(|_| self.port_wait != Some(wait)) else { return };
+        let mut flags = epoll::EventFlags::IN;
+        if wait == Wait::ReadableOrWritable {
+            flags |= epoll::EventFlags::OUT;
+        }
+        let data = epoll::EventData::new_u64(1);
+        let done = match self.port_wait {
+            None => epoll::add(&self.epoll, fd, data, flags),
+            Some(_) => epoll::modify(&self.epoll, fd, data, flags),
+        };
+        match done {
+            Ok(()) => self.port_wait = Some(wait),
+            Err(e) => tracing::error!("a core cannot watch its port: {e}"),
         }
     }
 }

@@ -37,6 +37,7 @@ impl Registry {
         match r.slots.get(slot) {
             Some(Use::Queue) => self.close_queue((region, slot)),
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
+            Some(Use::Flow(_)) => self.close_flow(region, slot, false),
             None => {}
         }
         Answer::Silent
@@ -171,6 +172,7 @@ impl Registry {
             match r.slots.get(slot) {
                 Some(Use::Queue) => self.close_queue((region, slot)),
                 Some(Use::Relay(relay, end)) => self.close_relay_end(*relay, *end, offender),
+                Some(Use::Flow(_)) => self.close_flow(region, slot, offender),
                 None => {}
             }
             return;
@@ -296,12 +298,16 @@ impl Registry {
         });
         let ends: Vec<(u32, usize)> = ends.collect();
         ends.into_iter().for_each(|(relay, end)| self.close_relay_end(relay, end, offender));
+        let uses = self.regions.get(&id).into_iter().flat_map(|r| r.slots.iter());
+        let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
+        flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
         if let Some(region) = self.regions.remove(&id) {
             self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
             self.bells.set_region(region.memory.index, None);
-            for core in &self.cores {
-                core.say(Command::RemoveRegion(region.memory.index));
+            for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
+                core.say(Command::Unwatch(bell.clone()));
             }
+            self.depart_region(region.memory, offender);
         }
     }
 }

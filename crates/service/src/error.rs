@@ -46,6 +46,8 @@ pub enum ServiceError {
         /// What it must do.
         must: &'static str,
     },
+    /// The port could not be opened; the text says what to do.
+    Port(String),
     /// The kernel refused something the service cannot do without.
     Os {
         /// What was tried.
@@ -82,6 +84,7 @@ impl fmt::Display for ServiceError {
             Self::Value { key, must } => {
                 write!(f, "{key} must {must}; correct the flag, variable or file key")
             }
+            Self::Port(text) => f.write_str(text),
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }

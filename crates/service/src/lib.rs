@@ -10,6 +10,7 @@
 
 mod application;
 mod bells;
+mod clock;
 mod config;
 mod connect;
 mod control_loop;
@@ -21,6 +22,7 @@ mod listeners;
 mod listening;
 mod memory;
 mod origin;
+mod ports;
 mod present;
 mod proc;
 mod region;
@@ -32,10 +34,13 @@ mod slots;
 mod statistics;
 #[allow(unsafe_code)]
 mod sys;
+mod tcp;
+mod values;
 
-pub use config::{Config, Network, Options, PortKind, Sharing};
+pub use config::{Config, Link, Options, PortKind, Sharing};
 pub use control_loop::Service;
 pub use error::ServiceError;
+pub use values::{Congestion, Mac, Network, Rate};
 
 /// Runs a service until it is told to leave.
 ///
@@ -47,12 +52,3 @@ pub fn run(config: Config) -> Result<(), ServiceError> {
 
 /// Version of the shared memory's layout that this service speaks.
 pub const LAYOUT: u32 = shm::VERSION;
-
-/// The port in words, for the banner.
-#[must_use]
-pub fn port_line(config: &Config) -> &'static str {
-    match config.port {
-        PortKind::None => "none; connections inside this host are accelerated, all others are the kernel's",
-        PortKind::Tap => "tap",
-    }
-}

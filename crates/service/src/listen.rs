@@ -55,22 +55,26 @@ impl Registry {
         if let Some(answer) = self.listen_again(id, &wish, local) {
             return answer;
         }
-        if !wish.kernel {
-            return Answer::refused(Errno::ADDRNOTAVAIL, "the service owns no addresses");
+        let own_address = self.tcp.owns(local.ip());
+        if !(wish.kernel || own_address) {
+            return Answer::refused(Errno::ADDRNOTAVAIL, "the address is none of the service's");
         }
         let members = self.applications.values().filter(|m| m.family() == family);
         let uids: Vec<u32> = members.map(|m| m.uid).collect();
-        if !proc::listens(pid, &uids, local) {
+        if wish.kernel && !proc::listens(pid, &uids, local) {
             return self.fall_back(id, "the service sees no kernel socket of this user listening there");
         }
         let listener = Listener {
             local,
             v6_only: wish.v6_only,
             reuse_port: wish.reuse_port,
-            own_address: false,
+            own_address,
             namespace,
             queues: Vec::new(),
         };
+        if self.listeners.collides(&listener) {
+            return Answer::refused(Errno::ADDRINUSE, "somebody listens there already");
+        }
         let (backlog, sock) = (wish.backlog, Some(wish.sock));
         let slot = match self.new_queue(id, backlog, sock) {
             Ok(slot) => slot,
@@ -78,6 +82,10 @@ impl Registry {
         };
         let listener = self.listeners.add(listener);
         self.attach_queue(listener, slot);
+        if let Err(error) = self.tcp_listen(listener, backlog) {
+            self.close_queue(slot);
+            return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
+        }
         if let Some(a) = self.applications.get_mut(&id) {
             a.process.accelerated += 1;
             a.process.listeners += 1;
@@ -211,7 +219,7 @@ impl Registry {
         else {
             return;
         };
-        let application = queue.application;
+        let (application, listener) = (queue.application, queue.listener);
         let (memory, mut rings) = (r.memory.clone(), Vec::new());
         let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
         let done = fill(queue, own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
@@ -231,6 +239,7 @@ impl Registry {
                 a.process.accepted += n;
             }
         }
+        self.tcp_room(listener);
         match done {
             Ok(Filled::All) => {}
             Ok(Filled::NoMemory) => self.grow(application),
@@ -249,6 +258,9 @@ impl Registry {
     /// Closes an accept queue: what was not accepted is reset, as on Linux.
     pub fn close_queue(&mut self, key: QueueKey) {
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
+        if !self.listeners.all.contains_key(&queue.listener) {
+            self.tcp_unlisten(queue.listener);
+        }
         if let Some(r) = self.regions.get_mut(&key.0) {
             // Read and unread alike: nobody looks at these rings any more.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];

@@ -15,6 +15,8 @@ pub enum Origin {
     Pair(u32, u32),
     /// That relay.
     Relay(u32),
+    /// Over the port, at that region and slot.
+    Flow(u32, u32),
 }
 
 /// A listening socket.
@@ -72,11 +74,22 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+impl Queue {
+    /// Linux admits one more than the backlog says.
+    pub fn is_full(&self) -> bool {
+        let unread = (self.sender.head - self.sender.tail) as usize / control::RECORD_LEN;
+        unread + self.waiting.len() > self.backlog as usize
+    }
+}
+
 impl Listener {
-    /// How well it fits: the more exact address first, as Linux scores them. `None`: not at all.
-    fn fits(&self, remote: SocketAddr, namespace: u64, own: bool) -> Option<u8> {
-        // The service's own addresses are the same whatever namespace the caller sits in.
-        if !(self.namespace == namespace || own) {
+    /// How well it fits: the more exact address first, as Linux scores them. `None`: not at all. The service's own
+    /// addresses are the same whatever namespace the caller sits in: `namespace` is `None` for them.
+    fn fits(&self, remote: SocketAddr, namespace: Option<u64>) -> Option<u8> {
+        // Another address of the host: whether a wildcard covers it, only the kernel knows.
+        let exact_only = namespace.is_some() && !remote.ip().is_loopback();
+        let elsewhere = namespace.is_some_and(|n| n != self.namespace);
+        if elsewhere || (exact_only && self.local.ip() != remote.ip()) {
             return None;
         }
         match (self.local.ip(), remote.ip()) {
@@ -128,10 +141,9 @@ impl Listeners {
     }
 
     /// The queues that may take a connection to `remote`: those of the best-fitting listeners.
-    pub fn candidates(&self, remote: SocketAddr, namespace: u64, own: bool) -> Vec<QueueKey> {
+    pub fn candidates(&self, remote: SocketAddr, namespace: Option<u64>) -> Vec<QueueKey> {
         let Some(ids) = self.by_port.get(&remote.port()) else { return Vec::new() };
-        let fitting =
-            || ids.iter().filter_map(|id| Some((self.all.get(id)?.fits(remote, namespace, own)?, id)));
+        let fitting = || ids.iter().filter_map(|id| Some((self.all.get(id)?.fits(remote, namespace)?, id)));
         let Some(best) = fitting().map(|(rank, _)| rank).max() else { return Vec::new() };
         let of_best = fitting().filter(|(rank, _)| *rank == best).filter_map(|(_, id)| self.all.get(id));
         of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
@@ -177,14 +189,20 @@ mod tests {
             all.all.get_mut(&id).unwrap().queues.push((i as u32, 0));
         }
         let find = |remote: &str| {
-            let found = all.candidates(remote.parse().unwrap(), 1, false);
+            let found = all.candidates(remote.parse().unwrap(), Some(1));
             found.iter().map(|k| k.0).collect::<Vec<_>>()
         };
         assert_eq!(find("127.0.0.2:80"), [2]);
         assert_eq!(find("127.0.0.1:80"), [1]);
         assert_eq!(find("[::1]:80"), [0]);
         assert_eq!(find("[::1]:81"), [3]);
+        assert!(find("192.0.2.1:80").is_empty(), "a wildcard is no claim to the whole world");
+        assert_eq!(
+            all.candidates("192.0.2.1:80".parse().unwrap(), None),
+            [(1, 0)],
+            "but to our own addresses"
+        );
         assert!(find("127.0.0.1:81").is_empty() && find("127.0.0.1:82").is_empty());
-        assert!(all.candidates("127.0.0.1:80".parse().unwrap(), 2, false).is_empty());
+        assert!(all.candidates("127.0.0.1:80".parse().unwrap(), Some(2)).is_empty());
     }
 }

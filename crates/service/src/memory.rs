@@ -44,6 +44,11 @@ impl Memory {
         pool.give_back(ring, |i| self.area.page_word(i));
     }
 
+    /// Returns every warm ring.
+    pub fn flush(&self, pool: &mut Pool) {
+        pool.flush(|i| self.area.page_word(i));
+    }
+
     /// Raises the watermark to `bytes` if the kernel agrees that both sides are present up to there.
     pub fn raise_watermark(&self, bytes: u64) -> bool {
         let fits = bytes <= self.region().layout().params.data_len;

@@ -2,7 +2,7 @@
 //! accepted, or reset because its listener went away.
 
 use crate::connect::as_asked;
-use crate::cores::{Command, Report};
+use crate::cores::Command;
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey};
 use crate::region::{Connection, Relay, Stage, Use};
@@ -98,6 +98,8 @@ impl Registry {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
+            // The slow path has opened it.
+            Origin::Flow(..) => {}
             Origin::Relay(id) => {
                 let Some(relay) = self.relays.get(&id) else { return };
                 for (region, slot) in relay.places {
@@ -116,6 +118,7 @@ impl Registry {
         let connection = match origin {
             Origin::Pair(region, slot) => self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)),
             Origin::Relay(id) => self.relays.get_mut(&id).map(|r| &mut r.connection),
+            Origin::Flow(..) => None,
         };
         if let Some(connection) = connection {
             connection.stage = stage;
@@ -134,6 +137,7 @@ impl Registry {
                 }
             }
             Origin::Relay(id) => self.close_relay_end(id, 1, true),
+            Origin::Flow(region, slot) => self.close_flow(region, slot, true),
         }
     }
 
@@ -156,27 +160,18 @@ impl Registry {
 
     /// Takes in what the cores have reported.
     pub fn hear_cores(&mut self) {
-        let reports: Vec<Report> = self.cores.iter().flat_map(|core| core.reports.try_iter()).collect();
-        for report in reports {
-            match report {
-                Report::Relay(Outcome::EndGone(id, end)) => self.relay_end_gone(id, end),
-                Report::Relay(Outcome::Violation(region, violation)) => {
+        let outcomes: Vec<Outcome> = self.cores.iter().flat_map(|core| core.outcomes.try_iter()).collect();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::EndGone(id, end) => self.relay_end_gone(id, end),
+                Outcome::Violation(region, violation) => {
                     if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
                         self.doom(owner, format!("in a relayed connection: {violation}"));
                     }
                 }
-                Report::Relay(Outcome::MemoryShort(region)) => {
+                Outcome::MemoryShort(region) => {
                     if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
                         self.grow(owner);
-                    }
-                }
-                Report::Drained(index) => {
-                    let left = self.indices.get_mut(u32::from(index)).map(|(_, left)| {
-                        *left -= 1;
-                        *left
-                    });
-                    if left == Some(0) {
-                        self.indices.release(u32::from(index));
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 use crate::memory::Memory;
 use crate::slots::Slots;
+use crate::tcp::Flow;
 use queue::pages::Pool;
 use rustix::fd::OwnedFd;
 use shm::{Kind, Params, Region, RegionError};
@@ -16,6 +17,8 @@ pub enum Use {
     Queue,
     /// One end of a relayed connection: the relay and the end's index.
     Relay(u32, usize),
+    /// A connection over the port.
+    Flow(Flow),
 }
 
 /// An application region as the control thread knows it.

@@ -12,6 +12,7 @@ use crate::memory::Memory;
 use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::Statistics;
+use crate::tcp::Tcp;
 use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
@@ -67,10 +68,16 @@ pub struct Registry {
     pub relays: HashMap<u32, Relay>,
     /// The threads that move bytes.
     pub cores: Vec<Core>,
-    /// Indices of application regions in the threads' tables: region, and how many cores have yet to let go.
-    pub indices: Slots<(u32, usize)>,
+    /// Indices of application regions in the threads' tables. Free again when all threads have let go.
+    pub indices: Slots<u32>,
+    /// TCP over the port.
+    pub tcp: Tcp,
+    /// The next local port of a connection to one of our own addresses.
+    pub next_port: u16,
     /// How the threads wake applications.
     pub bells: Arc<Bells>,
+    /// The port in words.
+    pub port: String,
     /// Who listens.
     pub listeners: Listeners,
     /// What is counted.
@@ -99,12 +106,15 @@ pub fn write_eventfd(fd: BorrowedFd<'_>) {
 
 impl Registry {
     /// Nobody is registered.
-    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>) -> Self {
+    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>, tcp: Tcp) -> Self {
         Self {
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
             bells,
+            tcp,
+            next_port: 32_768,
+            port: String::new(),
             config,
             applications: HashMap::new(),
             families: HashMap::new(),

@@ -88,7 +88,8 @@ enum Flowed {
 pub struct Relays {
     all: HashMap<u32, [End; 2]>,
     by_slot: HashMap<(u16, u32), u32>,
-    pools: HashMap<u16, Pool>,
+    /// Warm rings by region, with the number of ends there.
+    pools: HashMap<u32, (Pool, usize)>,
     queue: VecDeque<u32>,
     queued: HashSet<u32>,
     scratch: Vec<u8>,
@@ -101,6 +102,7 @@ impl Relays {
     pub fn open(&mut self, id: u32, ends: [End; 2]) {
         for end in &ends {
             self.by_slot.insert((end.memory.index, end.slot), id);
+            self.pools.entry(end.memory.id).or_default().1 += 1;
         }
         self.all.insert(id, ends);
         self.look(id);
@@ -120,18 +122,13 @@ impl Relays {
         }
     }
 
-    /// A region is gone: its pool with it. Its relays were ended before.
-    pub fn forget_region(&mut self, region: u16) {
-        self.pools.remove(&region);
+    /// True when no relay has news.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
     }
 
-    /// Relays that hold memory of that region.
-    pub fn uses(&self, region: u16) -> bool {
-        self.all.values().flatten().any(|end| !end.gone && end.memory.index == region)
-    }
-
-    /// Serves each relay with news once. True: some have more to do.
-    pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) -> bool {
+    /// Serves each relay with news once.
+    pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) {
         for _ in 0..self.queue.len() {
             let Some(id) = self.queue.pop_front() else { break };
             self.queued.remove(&id);
@@ -146,7 +143,6 @@ impl Relays {
                 self.all.insert(id, ends);
             }
         }
-        !self.queue.is_empty()
     }
 
     /// Both directions. True: there is more.
@@ -226,7 +222,7 @@ impl Relays {
         else {
             return Ok(Copied::Empty);
         };
-        let pool = self.pools.entry(sink.memory.index).or_default();
+        let Some((pool, _)) = self.pools.get_mut(&sink.memory.id) else { return Ok(Copied::Empty) };
         let data_len = source.memory.region().layout().params.data_len;
         let (mut left, mut told) = (TURN, false);
         let result = loop {
@@ -276,10 +272,18 @@ impl Relays {
                 continue;
             }
             end.gone = true;
-            self.by_slot.remove(&(end.memory.index, end.slot));
-            let pool = self.pools.entry(end.memory.index).or_default();
+            let place = (end.memory.index, end.slot);
+            if self.by_slot.get(&place) == Some(&id) {
+                self.by_slot.remove(&place);
+            }
+            let Some((pool, ends)) = self.pools.get_mut(&end.memory.id) else { continue };
             let rings = [end.sender.ring.take(), end.sender.old.take()];
             rings.into_iter().flatten().for_each(|ring| end.memory.give_back(pool, ring));
+            *ends -= 1;
+            if *ends == 0 {
+                end.memory.flush(pool);
+                self.pools.remove(&end.memory.id);
+            }
             out.push(Outcome::EndGone(id, i));
         }
     }

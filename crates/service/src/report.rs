@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use shm::half_flags::{FIN, RELEASED, RESET};
 use shm::{Half, Slot};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -46,6 +47,24 @@ fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str
             }
         }
         _ => "ESTABLISHED",
+    }
+}
+
+/// As Linux's `ss` names a state.
+fn name_of(state: slowpath::State) -> &'static str {
+    use slowpath::State;
+    match state {
+        State::Listen => "LISTEN",
+        State::SynSent => "SYN-SENT",
+        State::SynReceived => "SYN-RECV",
+        State::Established => "ESTABLISHED",
+        State::FinWait1 => "FIN-WAIT-1",
+        State::FinWait2 => "FIN-WAIT-2",
+        State::CloseWait => "CLOSE-WAIT",
+        State::Closing => "CLOSING",
+        State::LastAck => "LAST-ACK",
+        State::TimeWait => "TIME-WAIT",
+        State::Closed => "CLOSED",
     }
 }
 
@@ -94,6 +113,7 @@ impl Registry {
             self.pair_sockets(pair, &mut all);
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
+        self.flow_sockets(&mut all);
         all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
         all
     }
@@ -114,6 +134,35 @@ impl Registry {
             let Some((service, application)) = halves else { continue };
             all.extend(self.end("relay", &relay.connection, side, (application, service)));
         }
+    }
+
+    fn flow_sockets<'a>(&'a self, all: &mut Vec<Socket<'a>>) {
+        self.tcp.slow.for_each_socket(|s| {
+            // Listeners are listed with their queues already.
+            let Some(remote) = s.remote else { return };
+            let slot = s.owner.and_then(|owner| {
+                let region = self.regions.get(self.indices.get(u32::from(owner.region))?)?;
+                let (service, app) = region.memory.halves(owner.slot)?;
+                Some((region.owner, service, app))
+            });
+            let counters =
+                s.flow.and_then(|flow| Some(self.tcp.slow.flows().lock_briefly(flow)?.parts().cold.counters));
+            let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
+            let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
+            if let Some((_, service, app)) = slot {
+                line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
+                line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
+                (line.bytes_in, line.bytes_out) = (load(&app.rx_tail), load(&app.tx_head));
+            }
+            all.push(Socket {
+                state: name_of(s.state),
+                local: SocketAddr::from(s.local).to_string(),
+                remote: SocketAddr::from(remote).to_string(),
+                kind: "flow",
+                retransmits: counters.map_or(0, |c| u64::from(c.retransmits)),
+                ..line
+            });
+        });
     }
 
     /// One end of a connection, unless it is closed.
@@ -150,7 +199,7 @@ impl Registry {
             local: String::new(),
             remote: String::new(),
             pid: process.map_or(0, |p| p.pid),
-            process: process.map_or("(gone)", |p| p.process.as_str()),
+            process: process.map_or("-", |p| p.process.as_str()),
             uid: process.map_or(0, |p| p.uid),
             kind: "",
             recv_queue: 0,

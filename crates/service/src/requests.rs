@@ -1,6 +1,7 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
 use crate::application::{Application, Context, Family, Member};
+use crate::config::PortKind;
 use crate::cores::Command;
 use crate::proc;
 use crate::region::AppRegion;
@@ -64,11 +65,11 @@ impl Registry {
         };
         self.admit_application(id, line, who, &name, (ancestors, holder, secret));
         let settings = Settings {
-            own: Vec::new(),
-            has_port: false,
+            own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
+            has_port: self.config.port != PortKind::None,
             ring_max: self.config.ring_max,
             spin_ns: self.config.spin_ns,
-            cores: self.config.cores,
+            cores: self.cores.len() as u8,
         };
         Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
     }
@@ -162,7 +163,7 @@ impl Registry {
         };
         let family = a.family();
         let region_id = self.new_region_id();
-        let Ok(index) = self.indices.take((region_id, self.cores.len())) else {
+        let Ok(index) = self.indices.take(region_id) else {
             return Answer::refused(Errno::USERS, "the service has as many regions as it may");
         };
         let size = (self.config.region_slots, self.config.region_data);
@@ -175,8 +176,9 @@ impl Registry {
         };
         self.bells.set_region(index as u16, Some(family));
         for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
-            core.say(Command::AddRegion(region.memory.clone(), bell.clone()));
+            core.say(Command::Watch(bell.clone()));
         }
+        self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
         let params = region.memory.region().layout().params;
         let info = RegionInfo {

@@ -47,23 +47,18 @@ fn foreground(config: Config) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .with_context(|| format!("--log {}: not a level or filter", config.log))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
-    let banner = banner(&config);
-    let service = Service::open(config)?;
-    eprintln!("{banner}");
-    Ok(service.run()?)
-}
-
-fn banner(config: &Config) -> String {
-    let mut text = format!(
-        "towpath {} up at {}\n  port: {}",
+    let mut banner = format!(
+        "towpath {} up at {} (pid {})",
         env!("CARGO_PKG_VERSION"),
         config.control.display(),
-        service::port_line(config)
+        std::process::id()
     );
-    for line in &config.differs {
-        text.push_str(&format!("\n  set: {line}"));
-    }
-    text
+    let differs = config.differs.clone();
+    let service = Service::open(config)?;
+    banner.push_str(&format!("\n  port: {}", service.port()));
+    differs.iter().for_each(|line| banner.push_str(&format!("\n  set: {line}")));
+    eprintln!("{banner}");
+    Ok(service.run()?)
 }
 
 /// The log of a detached service.

@@ -1,0 +1,422 @@
+//! TCP over the port, as the control thread sees it: the slow path with what it needs from here, its events, and the
+//! life of a flow's slot.
+//!
+//! ```text
+//!   connect, Incoming --> slot taken --> established ... --application lets go--> release_slot --Free----> slot free
+//!                                              |                                      '--Pending--+         ^
+//!                                              '------------- core lets go: Released -------------+---------'
+//! ```
+
+use crate::ServiceError;
+use crate::clock::Clock;
+use crate::config::{Config, PortKind};
+use crate::listen::clear;
+use crate::listeners::{Origin, QueueKey};
+use crate::memory::Memory;
+use crate::region::Use;
+use crate::registry::{Answer, Registry};
+use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply};
+use flow::{CommandSender, ExceptionReceiver, Flows};
+use queue::stream::raise;
+use rustix::io::Errno;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::{Endpoint, MacAddr};
+
+/// Exceptions taken in before the control lines have their turn.
+const EXCEPTIONS_MAX: usize = 2048;
+
+/// A connection over the port.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// Whose.
+    pub application: u32,
+    /// The application has let go of it; the slot is free at `Released`.
+    closed: bool,
+}
+
+/// An address at which the slow path listens for one or more listeners.
+#[derive(Debug)]
+struct Place {
+    token: u64,
+    listeners: Vec<u32>,
+}
+
+/// The slow path and what is kept for it.
+#[derive(Debug)]
+pub struct Tcp {
+    /// The machine.
+    pub slow: SlowPath,
+    exceptions: Vec<ExceptionReceiver>,
+    clock: Clock,
+    places: HashMap<Endpoint, Place>,
+    next_token: u64,
+    /// Regions whose application is gone and whose last flows still send what it sent.
+    departing: HashMap<u16, Arc<Memory>>,
+}
+
+fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+    let mut bytes = [0; N];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(n) if n == N => Ok(bytes),
+        Ok(_) => Err(ServiceError::Os { doing: "read random numbers", error: Errno::AGAIN }),
+        Err(error) => Err(ServiceError::Os { doing: "read random numbers", error }),
+    }
+}
+
+/// The flow records that `config` asks for.
+pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
+    let none = config.port == PortKind::None;
+    let [sack, timestamps, window_scaling, ecn] = config.link.switches;
+    let (low, high) = (random()?, random()?);
+    let flow_config = flow::Config {
+        flows: if none { 64 } else { config.link.flows },
+        regions: config.max_applications as u16,
+        ring_slots: if none { 64 } else { 1024 },
+        sack,
+        timestamps,
+        window_scaling,
+        ecn,
+        receive_buffer_initial: config.link.buffer_initial,
+        receive_buffer_max: config.ring_max,
+        ..flow::Config::default()
+    };
+    Ok(Arc::new(Flows::new(flow_config, [u64::from_ne_bytes(low), u64::from_ne_bytes(high)])))
+}
+
+impl Tcp {
+    /// A slow path over the rings to all cores.
+    pub fn new(
+        config: &Config,
+        flows: Arc<Flows>,
+        mac: [u8; 6],
+        rings: Vec<(ExceptionReceiver, CommandSender)>,
+        clock: Clock,
+    ) -> Result<Self, ServiceError> {
+        let link = &config.link;
+        let gateway_v4 =
+            link.gateways.iter().find_map(|g| if let IpAddr::V4(a) = g { Some(*a) } else { None });
+        let gateway_v6 =
+            link.gateways.iter().find_map(|g| if let IpAddr::V6(a) = g { Some(*a) } else { None });
+        let addresses =
+            link.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix }).collect();
+        let slow_config = slowpath::Config {
+            mac: MacAddr(mac),
+            mtu: link.mtu,
+            addresses,
+            gateway_v4,
+            gateway_v6,
+            secret: random()?,
+            algorithm: link.congestion.0,
+            ..slowpath::Config::default()
+        };
+        let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+        Ok(Self {
+            slow: SlowPath::new(slow_config, flows, commands, clock.now()),
+            exceptions,
+            clock,
+            places: HashMap::new(),
+            next_token: 1,
+            departing: HashMap::new(),
+        })
+    }
+
+    /// True for the service's own addresses.
+    pub fn owns(&self, ip: IpAddr) -> bool {
+        self.slow.routes().owns(ip)
+    }
+
+    /// Where the slow path listens for a listener at `local`.
+    fn places_of(&self, local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
+        let of = |ip: IpAddr| Endpoint::new(ip, local.port());
+        let any_v4 = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        match local.ip() {
+            _ if self.slow.routes().own().is_empty() => Vec::new(),
+            ip if ip.is_unspecified() && ip.is_ipv6() && !v6_only => vec![of(ip), of(any_v4)],
+            ip if ip.is_unspecified() || self.owns(ip) => vec![of(ip)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes in what the cores have said. True: more waits.
+    pub fn hear(&mut self) -> bool {
+        let mut more = false;
+        for core in 0..self.exceptions.len() {
+            let now = self.clock.now();
+            let Self { slow, exceptions, .. } = self;
+            let receiver = &mut exceptions[core];
+            receiver.awake();
+            let mut left = EXCEPTIONS_MAX;
+            let mut take = |exception, frame: &[u8]| slow.handle_exception(now, core as u8, exception, frame);
+            while left > 0 && receiver.pop(&mut take).is_some() {
+                left -= 1;
+            }
+            more |= !receiver.prepare_sleep();
+        }
+        more
+    }
+
+    /// Does what is due.
+    pub fn handle_timers(&mut self) {
+        let now = self.clock.now();
+        if self.slow.next_deadline() <= now {
+            self.slow.handle_timers(now);
+        }
+    }
+
+    /// When something is due next.
+    pub fn due(&self) -> Option<std::time::Instant> {
+        let next = self.slow.next_deadline();
+        (next != base::Instant::NEVER).then(|| self.clock.system(next))
+    }
+}
+
+impl Registry {
+    /// Passes on what the slow path has to say, until it has nothing more.
+    pub fn pump_tcp(&mut self) {
+        while let Some(event) = self.tcp.slow.poll_event() {
+            self.tcp_event(event);
+        }
+        while let Some(news) = self.tcp.slow.poll_news() {
+            self.bells.wake(news.region, news.context);
+        }
+        for (i, core) in self.cores.iter().enumerate() {
+            if self.tcp.slow.must_wake(i as u8) {
+                core.wake();
+            }
+        }
+    }
+
+    fn tcp_event(&mut self, event: Event) {
+        match event {
+            Event::Established { .. } | Event::ConnectFailed { .. } | Event::Closed { .. } => {}
+            Event::Incoming { token: _, local, remote, pending } => self.incoming(local, remote, pending),
+            Event::Released { region, slot } => self.flow_released(region, slot),
+            Event::Violation { region, slot: _, what } => {
+                if let Some(owner) = self.owner_of_index(region) {
+                    self.doom(owner, format!("in a connection over the port: {what}"));
+                }
+            }
+            Event::MemoryShort { region } => {
+                if let Some(owner) = self.owner_of_index(region) {
+                    self.grow(owner);
+                }
+            }
+            Event::RegionDrained { index, region: _ } => {
+                self.tcp.departing.remove(&index);
+                self.indices.release(u32::from(index));
+            }
+        }
+    }
+
+    /// The application whose region has that index.
+    pub fn owner_of_index(&self, index: u16) -> Option<u32> {
+        let region = self.indices.get(u32::from(index))?;
+        self.regions.get(region).map(|r| r.owner)
+    }
+
+    /// Listens over the port for a listener, as far as it concerns the port.
+    pub fn tcp_listen(&mut self, id: u32, backlog: u32) -> Result<(), slowpath::ListenError> {
+        let Some(listener) = self.listeners.all.get(&id) else { return Ok(()) };
+        for at in self.tcp.places_of(listener.local, listener.v6_only) {
+            if let Some(place) = self.tcp.places.get_mut(&at) {
+                place.listeners.push(id);
+                continue;
+            }
+            let token = self.tcp.next_token;
+            self.tcp.next_token += 1;
+            self.tcp.slow.listen(at, token, backlog)?;
+            self.tcp.places.insert(at, Place { token, listeners: vec![id] });
+        }
+        Ok(())
+    }
+
+    /// The listener is gone.
+    pub fn tcp_unlisten(&mut self, id: u32) {
+        let now = self.tcp.clock.now();
+        let Tcp { slow, places, .. } = &mut self.tcp;
+        places.retain(|at, place| {
+            place.listeners.retain(|l| *l != id);
+            if place.listeners.is_empty() {
+                slow.unlisten(now, *at);
+            }
+            !place.listeners.is_empty()
+        });
+    }
+
+    /// Tells the slow path how many more connections a listener's queues take.
+    pub fn tcp_room(&mut self, id: u32) {
+        let Registry { tcp, listeners, .. } = self;
+        for place in tcp.places.values().filter(|place| place.listeners.contains(&id)) {
+            let queues = place.listeners.iter().filter_map(|l| listeners.all.get(l)).flat_map(|l| &l.queues);
+            let room = queues.filter_map(|key| listeners.queues.get(key)).map(|queue| {
+                let unread = (queue.sender.head - queue.sender.tail) as usize / RECORD_LEN;
+                (queue.backlog as usize + 1).saturating_sub(unread + queue.waiting.len())
+            });
+            tcp.slow.set_accept_room(place.token, room.sum());
+        }
+    }
+
+    /// A peer has completed its handshake.
+    fn incoming(&mut self, local: Endpoint, remote: Endpoint, pending: PendingId) {
+        let now = self.tcp.clock.now();
+        let (local, remote) =
+            (SocketAddr::new(local.addr, local.port), SocketAddr::new(remote.addr, remote.port));
+        let candidates = self.listeners.candidates(local, None);
+        let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.refuse(now, pending) };
+        let Some(queue) = self.listeners.queues.get(&key) else {
+            return self.tcp.slow.refuse(now, pending);
+        };
+        let application = queue.application;
+        if queue.is_full() {
+            return self.tcp.slow.postpone(now, pending);
+        }
+        let Some((slot, owner)) = self.take_flow_slot(key.0, Flow { application, closed: false }) else {
+            return self.tcp.slow.refuse(now, pending);
+        };
+        if self.tcp.slow.accept(now, pending, owner).is_err() {
+            self.free_flow_slot(key.0, slot);
+            return;
+        }
+        self.accepted(key, slot, local, remote);
+    }
+
+    fn accepted(&mut self, key: QueueKey, slot: u32, local: SocketAddr, remote: SocketAddr) {
+        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer: remote };
+        if let Some(queue) = self.listeners.queues.get_mut(&key) {
+            queue.waiting.push_back((Origin::Flow(key.0, slot), record));
+        }
+        self.admit_queue(key);
+    }
+
+    /// A clean slot for a flow, and how the slow path names it.
+    fn take_flow_slot(&mut self, region: u32, flow: Flow) -> Option<(u32, Owner)> {
+        let r = self.regions.get_mut(&region)?;
+        let slot = r.slots.take(Use::Flow(flow)).ok()?;
+        r.memory.region().slot(slot)?.half.iter().for_each(clear);
+        let core = (slot as usize % self.cores.len()) as u8;
+        let owner = Owner { region: r.memory.index, slot, core };
+        if let Some(a) = self.applications.get_mut(&flow.application) {
+            a.sockets += 1;
+        }
+        Some((slot, owner))
+    }
+
+    fn free_flow_slot(&mut self, region: u32, slot: u32) {
+        let freed = self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
+        if let Some(Use::Flow(flow)) = freed {
+            if let Some(a) = self.applications.get_mut(&flow.application) {
+                a.sockets = a.sockets.saturating_sub(1);
+            }
+        }
+    }
+
+    /// A connection over the port.
+    pub fn tcp_connect(
+        &mut self,
+        id: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+        asked: SocketAddr,
+    ) -> Answer {
+        let own = self.applications.get(&id).and_then(|a| a.region);
+        let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
+            return self.fall_back(id, "its region is not mapped");
+        };
+        let flow = Flow { application: id, closed: false };
+        let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
+            return self.fall_back(id, "its region is full");
+        };
+        let bound = crate::listeners::canonical(local);
+        let what = Connect {
+            token: 0,
+            local: Some(if bound.ip().is_unspecified() {
+                // A dual-stack socket bound to no address connects from one of the peer's family.
+                Endpoint::new(any_like(remote.ip()), bound.port())
+            } else {
+                Endpoint::new(bound.ip(), bound.port())
+            }),
+            remote: Endpoint::new(remote.ip(), remote.port()),
+            owner,
+            algorithm: None,
+        };
+        let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
+            Ok(end) => SocketAddr::new(end.addr, end.port),
+            Err(error) => {
+                self.free_flow_slot(region, slot);
+                let kernel =
+                    matches!(error, slowpath::ConnectError::NoRoute | slowpath::ConnectError::NotOurs);
+                return if kernel {
+                    self.fall_back(id, "no route through the port")
+                } else {
+                    Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string())
+                };
+            }
+        };
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.process.accelerated += 1;
+            a.process.connected += 1;
+        }
+        let Some(r) = self.regions.get(&region) else { return Answer::Silent };
+        let params = r.memory.region().layout().params;
+        let info =
+            RegionInfo { id: region, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        Answer::plain(Reply::Connecting { region: info, slot, local: crate::connect::as_asked(local, asked) })
+    }
+
+    /// The application lets go of a flow's slot, or is dead: what it has not said in its half is said for it.
+    pub fn close_flow(&mut self, region: u32, slot: u32, reset: bool) {
+        let Some(r) = self.regions.get_mut(&region) else { return };
+        let memory = r.memory.clone();
+        let Some(Use::Flow(flow)) = r.slots.get_mut(slot) else { return };
+        if std::mem::replace(&mut flow.closed, true) {
+            return;
+        }
+        if let Some((own, app)) = memory.halves(slot) {
+            if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
+                let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
+                raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+            }
+        }
+        if self.tcp.slow.release_slot(memory.index, slot) == Release::Free {
+            self.free_flow_slot(region, slot);
+        }
+    }
+
+    /// The core touches the slot no more.
+    fn flow_released(&mut self, index: u16, slot: u32) {
+        if let Some(region) = self.indices.get(u32::from(index)).copied() {
+            let what = self.regions.get(&region).and_then(|r| r.slots.get(slot));
+            if matches!(what, Some(Use::Flow(flow)) if flow.closed) {
+                self.free_flow_slot(region, slot);
+            }
+        }
+        if self.tcp.departing.contains_key(&index) {
+            self.remove_tcp_region(index, false);
+        }
+    }
+
+    /// The application is gone: its flows end, those with something to send first send it, unless it was an offender.
+    pub fn depart_region(&mut self, memory: Arc<Memory>, offender: bool) {
+        let index = memory.index;
+        self.tcp.departing.insert(index, memory);
+        self.remove_tcp_region(index, offender);
+    }
+
+    fn remove_tcp_region(&mut self, index: u16, at_once: bool) {
+        if at_once || self.tcp.slow.region_flows(index) == 0 {
+            self.tcp.slow.remove_region(self.tcp.clock.now(), index);
+        }
+    }
+}
+
+fn any_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,134 @@
+//! Values of configuration keys that are more than a number or a word. Each reads from and prints as text.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// An address with its prefix length: `10.9.0.2/24`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Network {
+    /// The address itself.
+    pub address: IpAddr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
+}
+
+impl FromStr for Network {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no address with prefix length like 10.9.0.2/24");
+        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+        let (address, prefix): (IpAddr, u8) =
+            (address.parse().map_err(|_| wrong())?, prefix.parse().map_err(|_| wrong())?);
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        if prefix <= longest { Ok(Self { address, prefix }) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// An Ethernet address: `02:00:00:00:00:01`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mac: wire::MacAddr =
+            text.parse().map_err(|_| format!("`{text}` is no Ethernet address like 02:00:00:00:00:01"))?;
+        Ok(Self(mac.0))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
+    }
+}
+
+/// How often something happens, per million: `1%`, `0.05%`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rate(pub u32);
+
+impl FromStr for Rate {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|n| n.parse::<f64>().ok());
+        let inside = number.filter(|n| (0.0..=100.0).contains(n));
+        let percent = inside.ok_or_else(|| format!("`{text}` is no share like 0.5%"))?;
+        Ok(Self((percent * 10_000.0).round() as u32))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 10_000.0)
+    }
+}
+
+/// Congestion control: `cubic`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Congestion(pub congestion::Algorithm);
+
+impl FromStr for Congestion {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|e: congestion::UnknownAlgorithm| e.to_string())
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+macro_rules! as_text {
+    ($($name:ident)+) => {$(
+        impl TryFrom<String> for $name {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    )+};
+}
+as_text!(Network Mac Rate Congestion);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_print_as_they_read() {
+        assert_eq!("10.0.0.1/24".parse::<Network>().unwrap().to_string(), "10.0.0.1/24");
+        assert_eq!("fd00::1/64".parse::<Network>().unwrap().to_string(), "fd00::1/64");
+        assert_eq!("02:00:00:00:00:ff".parse::<Mac>().unwrap().to_string(), "02:00:00:00:00:ff");
+        assert_eq!("0.05%".parse::<Rate>().unwrap(), Rate(500));
+        assert_eq!(Rate(10_000).to_string(), "1%");
+        assert_eq!("dctcp".parse::<Congestion>().unwrap().to_string(), "dctcp");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["10.0.0.1/33", "10.0.0.300/24", "10.0.0.1", "::1/129"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        assert!("200%".parse::<Rate>().is_err() && "1".parse::<Rate>().is_err());
+        assert!("02:00".parse::<Mac>().is_err() && "bbr9".parse::<Congestion>().is_err());
+    }
+}
