@@ -24,6 +24,10 @@ const MSS_MIN: u16 = 88;
 /// The timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
+/// "If the timer expires awaiting the ACK of a SYN segment ..., the RTO MUST be re-initialized to 3 seconds when data transmission
+/// begins" (RFC 6298 section 5.7).
+const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+
 /// What both ends agreed on with their SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Negotiated {
@@ -233,6 +237,9 @@ impl SlowPath {
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
+        if born.rtt.is_none() {
+            self.with_flow(flow, |parts| parts.cold.rto = RTO_AFTER_LOST_SYN);
+        }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
         self.connections.insert(flow, Connection::new(tuple, owner, next_hop, State::Established));
         self.by_tuple.insert(tuple, flow);

@@ -108,7 +108,7 @@ fn a_lost_syn_is_not_timed() {
     w.pass(ms(1500));
     w.segment(FourTuple::new(peer(80), local), SYN_ACK, 1, iss.wrapping_add(1), options(), &[]);
     let Event::Established { flow, .. } = w.event() else { panic!() };
-    assert_eq!(w.edit(flow, |parts| parts.cold.srtt_us), 0);
+    assert_eq!(w.edit(flow, |parts| (parts.cold.srtt_us, parts.cold.rto)), (0, secs(3)));
 }
 
 #[test]

@@ -45,6 +45,7 @@ struct Host {
     released: BTreeSet<u32>,
     ends: Vec<How>,
     refused: u32,
+    is_drained: bool,
     next_slot: u32,
     deadline: Instant,
 }
@@ -85,6 +86,7 @@ impl Host {
             released: BTreeSet::new(),
             ends: Vec::new(),
             refused: 0,
+            is_drained: false,
             next_slot: 1,
             deadline: Instant::ZERO,
         }
@@ -142,6 +144,7 @@ impl Host {
                 self.refused += 1;
                 self.connect(now, Endpoint::new(ip(1), 80));
             }
+            Event::RegionDrained { .. } => self.is_drained = true,
             other => panic!("{other:?}"),
         }
     }
@@ -316,9 +319,21 @@ fn run(plan: &Plan) -> Duration {
 
 /// TIME-WAIT passes, nothing else is left.
 fn settle(plan: &Plan, hosts: &mut [Host; 2], mut now: Instant) {
-    assert!(hosts.iter().flat_map(|host| &host.ends).all(|how| *how == How::Finished));
-    let waiting: usize = hosts.iter().map(|host| host.slow.sizes()[3]).sum();
-    assert!((plan.connections..=2 * plan.connections).contains(&waiting), "somebody closed first");
+    let is_clean = hosts.iter().flat_map(|host| &host.ends).all(|how| *how == How::Finished);
+    // After so many losses in a row that a FIN backs off beyond TIME-WAIT, it meets a stranger and is reset, as anywhere.
+    let is_hopeless = plan.rates.loss > 50_000;
+    assert!(
+        is_clean || is_hopeless,
+        "seed {}: {:?} {}",
+        plan.seed,
+        [&hosts[0].ends, &hosts[1].ends],
+        describe(hosts)
+    );
+    let waited: u64 = hosts.iter().map(|host| host.slow.counters().of(Count::TimeWaits)).sum();
+    assert!(
+        (plan.connections as u64..=2 * plan.connections as u64).contains(&waited),
+        "somebody closed first"
+    );
     for _ in 0..4 {
         now = now.plus(Duration::from_secs(40));
         for host in hosts.iter_mut() {
@@ -327,7 +342,7 @@ fn settle(plan: &Plan, hosts: &mut [Host; 2], mut now: Instant) {
     }
     for host in hosts {
         assert_eq!(host.slow.sizes(), [0, 0, 0, 0]);
-        assert!(host.refused == 0 || plan.rates.loss >= 100_000);
+        assert!(host.refused == 0 || plan.rates.loss > 20_000);
         assert_eq!(host.slow.counters().of(Count::CoreBusy), 0);
     }
 }
@@ -344,6 +359,77 @@ fn describe(hosts: &[Host; 2]) -> String {
         counts.for_each(|(name, n)| text.push_str(&format!("\n  {name} {n}")));
     }
     text
+}
+
+/// Opens `connections` and lets both ends send for a while.
+fn mid_transfer(plan: &Plan) -> ([Host; 2], Instant) {
+    let mut hosts = hosts(plan);
+    let mut now = Instant::from_ns(1_000_000);
+    hosts[1].slow.listen(Endpoint::new(ip(1), 80), 9, 128).unwrap();
+    for _ in 0..plan.connections {
+        hosts[0].connect(now, Endpoint::new(ip(1), 80));
+    }
+    for _ in 0..60 {
+        now = now.plus(Duration::from_us(20));
+        for (me, host) in hosts.iter_mut().enumerate() {
+            host.poll(now);
+            let slots: Vec<u32> = host.socks.keys().copied().collect();
+            slots.into_iter().for_each(|slot| {
+                host.serve(me, slot, plan.total, 3000, false);
+            });
+        }
+    }
+    assert!(hosts.iter().all(|host| host.socks.len() == plan.connections));
+    (hosts, now)
+}
+
+/// The applications of host 1 see a reset and let go; afterwards no record is left anywhere.
+fn expect_resets(hosts: &mut [Host; 2], mut now: Instant, connections: usize) {
+    for _ in 0..50 {
+        now = now.plus(Duration::from_us(20));
+        hosts.iter_mut().for_each(|host| {
+            host.poll(now);
+        });
+    }
+    for &slot in hosts[1].socks.keys() {
+        let (service, own) = hosts[1].region.halves(slot).unwrap();
+        assert_ne!(service.flags.load(Acquire) & half_flags::RESET, 0);
+        stream::raise(own, half_flags::READ_CLOSED | half_flags::RELEASED);
+        hosts[1].ring(slot);
+    }
+    for _ in 0..50 {
+        now = now.plus(Duration::from_us(20));
+        hosts.iter_mut().for_each(|host| {
+            host.poll(now);
+        });
+    }
+    for host in hosts {
+        assert_eq!((host.slow.sizes(), host.released.len()), ([0, 0, 0, 0], connections));
+    }
+}
+
+#[test]
+fn reset_in_the_middle() {
+    let plan = Plan { total: 1 << 24, ..Plan::plain(1) };
+    let (mut hosts, now) = mid_transfer(&plan);
+    for &slot in hosts[0].socks.keys() {
+        let (_, own) = hosts[0].region.halves(slot).unwrap();
+        stream::raise(own, half_flags::RESET | half_flags::READ_CLOSED | half_flags::RELEASED);
+        hosts[0].ring(slot);
+    }
+    expect_resets(&mut hosts, now, plan.connections);
+}
+
+#[test]
+fn a_region_taken_away_in_the_middle() {
+    let plan = Plan { total: 1 << 24, ..Plan::plain(2) };
+    let (mut hosts, now) = mid_transfer(&plan);
+    hosts[0].slow.remove_region(now, 0);
+    expect_resets(&mut hosts, now, plan.connections);
+    assert!(hosts[0].is_drained);
+    let region = hosts[0].region.clone();
+    assert_eq!(region.lent(), 0);
+    assert!(hosts[0].slow.add_region(0, &region));
 }
 
 #[test]
@@ -366,6 +452,21 @@ fn without_any_option() {
     let change = |c: &mut flow::Config| (c.sack, c.timestamps, c.window_scaling) = (false, false, false);
     run(&Plan { change, ..Plan::plain(8) });
     run(&Plan { change, rates: FaultRates::losing(10_000), ..Plan::plain(9) });
+}
+
+#[test]
+fn rings_between_the_paths_may_be_tiny() {
+    let change = |c: &mut flow::Config| c.ring_slots = 8;
+    for seed in 0..4 {
+        run(&Plan { change, connections: 16, total: 100_000, ..Plan::plain(seed) });
+        run(&Plan {
+            change,
+            rates: FaultRates::losing(10_000),
+            connections: 16,
+            total: 9000,
+            ..Plan::plain(seed)
+        });
+    }
 }
 
 #[test]
@@ -396,5 +497,25 @@ fn handshakes_and_ends_on_a_terrible_link() {
     let rates = FaultRates { loss: 200_000, duplicate: 100_000, reorder: 100_000, ..FaultRates::NONE };
     for seed in 0..20 {
         run(&Plan { rates, connections: 8, total: 1000, ..Plan::plain(seed) });
+    }
+}
+
+/// More seeds than every run of the tests can afford: `cargo test -p towpath-slowpath --test stacks -- --ignored`.
+#[test]
+#[ignore = "3,000 seeds take 15 seconds"]
+fn soak() {
+    let mut rng = Seed::new(20);
+    for seed in 1000..4000 {
+        let mut rate = |most: u64| rng.below(most) as u32;
+        let rates = FaultRates {
+            loss: rate(150_000),
+            duplicate: rate(100_000),
+            reorder: rate(150_000),
+            corrupt: rate(10_000),
+            truncate: rate(5_000),
+            ..FaultRates::NONE
+        };
+        let total = 1 + rng.below(60_000) as usize;
+        run(&Plan { rates, connections: 6, total, ..Plan::plain(seed) });
     }
 }
