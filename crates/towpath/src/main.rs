@@ -82,6 +82,19 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run redis through Towpath and on the kernel, and show what it bought
+    #[command(after_help = "Example:\n  towpath demo\n\nTakes half a minute, needs no root, leaves nothing behind.")]
+    Demo,
+    /// Measure, with the kernel as peer in the same run
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  towpath bench redis --quick\n  towpath bench all --json\n  towpath bench --help"
+    )]
+    Bench {
+        /// Name of the measurement and its options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME [OPTIONS]")]
+        args: Vec<String>,
+    },
     /// Print versions
     Version,
 }
@@ -94,6 +107,8 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json } => table::statistics(&place.path(), json),
+        Command::Demo => bench::demo(),
+        Command::Bench { args } => return measure(&args),
         Command::Version => table::print(&format!(
             "towpath {} (control protocol {}, memory layout {})",
             env!("CARGO_PKG_VERSION"),
@@ -103,9 +118,17 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("towpath: {e:#}");
-            ExitCode::FAILURE
-        }
+        Err(e) => failed(&e),
     }
+}
+
+/// A measurement has an exit code of its own: it may print a result and still have missed a row.
+fn measure(args: &[String]) -> ExitCode {
+    let (name, rest) = args.split_first().map_or(("--help", args), |(name, rest)| (name.as_str(), rest));
+    bench::run(name, rest).unwrap_or_else(|e| failed(&e))
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("towpath: {error:#}");
+    ExitCode::FAILURE
 }
