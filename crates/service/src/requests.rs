@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use shm::{CONTEXTS, Region, Side};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Who is at the other end of a control line, by the kernel's word.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +212,9 @@ impl Registry {
             }
             return Answer::plain(Reply::Done);
         }
+        // A forked child takes records from its parent's accept queue and maps their regions then.
+        let parties = self.pairs.get(&region).map(|pair| pair.parties);
+        let alone = parties.is_some_and(|parties| parties.iter().all(|p| !self.has_forked(*p)));
         let Some(pair) = self.pairs.get_mut(&region) else {
             // The pair region may have ended meanwhile.
             return Answer::plain(Reply::Done);
@@ -218,10 +222,20 @@ impl Registry {
         for side in 0..2 {
             pair.mapped[side] |= pair.parties[side] == id;
         }
-        if pair.mapped == [true; 2] && !pair.sealed {
+        if pair.mapped == [true; 2] && alone && !pair.sealed {
             pair.sealed = Region::seal(pair.fd.as_fd()).is_ok();
         }
         Answer::plain(Reply::Done)
+    }
+
+    /// True when a process has forked, or is about to: the library takes a holder bit for the child first.
+    fn has_forked(&self, id: u32) -> bool {
+        let Some(a) = self.applications.get(&id) else { return false };
+        let oldest = a.ancestors.first().copied().unwrap_or(id);
+        let region = self.regions.values().find(|r| r.owner == oldest);
+        region.is_some_and(|r| {
+            r.memory.region().header().holders_taken.load(Ordering::Relaxed).count_ones() > 1
+        })
     }
 
     fn context(&mut self, id: u32, context: u32) -> Answer {

@@ -1,0 +1,261 @@
+//! Applications that misbehave: the service goes on, their neighbours notice nothing, they are detached.
+
+mod common;
+
+use base::Seed;
+use common::{App, Conn, Daemon, hello, listener};
+use control::{Line, LineError, Report, Request, ToApplication, ToService};
+use rustix::fd::AsFd;
+use rustix::net::{SendFlags, send};
+use service::{Options, Sharing};
+use shm::{Region, Side};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// True when the service has hung up.
+fn is_detached(line: &Line) -> bool {
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        match line.receive::<ToApplication>(false) {
+            Err(LineError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return true,
+            Ok(_) => {}
+        }
+    }
+    false
+}
+
+/// Two honest applications that talk all the time.
+struct Neighbours {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Neighbours {
+    fn start(daemon: &Daemon) -> Self {
+        let (mut server, mut client) = (App::new(daemon), App::new(daemon));
+        let stop = Arc::new(AtomicBool::new(false));
+        let over = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (socket, address) = listener();
+            let queue = server.listen(&socket, 8);
+            let (mut tail, mut rounds) = (0, 0u64);
+            while !over.load(Ordering::Relaxed) {
+                let mut there = client.connect(address);
+                let (mut here, _) = server.accept_wait(queue, &mut tail);
+                for i in 0..20u8 {
+                    client.send(&mut there, &[i; 300]);
+                    assert_eq!(server.receive_exact(&mut here, 300), [i; 300]);
+                    server.send(&mut here, &[!i; 200]);
+                    assert_eq!(client.receive_exact(&mut there, 200), [!i; 200]);
+                }
+                client.close(&there);
+                server.close(&here);
+                rounds += 1;
+            }
+            rounds
+        });
+        Self { stop, thread }
+    }
+
+    fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let rounds = self.thread.join().expect("the neighbours notice nothing");
+        assert!(rounds > 3, "{rounds} rounds only");
+    }
+}
+
+/// Writes random words everywhere in a region that an application can write without unsafe code: all lines and the
+/// beginning of both data areas.
+fn scribble(region: &Region, rng: &mut Seed) {
+    let slots = region.layout().params.slots as u64;
+    for _ in 0..200 {
+        let word = match rng.below(4) {
+            0 => rng.next_u64(),
+            1 => rng.below(1 << 20),
+            2 => rng.below(64),
+            _ => u64::MAX - rng.below(64),
+        };
+        // Mostly where something is going on.
+        let slot = if rng.chance(700_000) { rng.below(8) } else { rng.below(slots) } as u32;
+        let half = &region.slot(slot).unwrap().half[rng.below(2) as usize];
+        match rng.below(12) {
+            0 => half.tx_head.store(word, Ordering::SeqCst),
+            1 => half.rx_tail.store(word, Ordering::SeqCst),
+            2 | 3 => half.ring[rng.below(2) as usize].store(word & (0xff << 32 | 0xfff), Ordering::SeqCst),
+            4 => half.start[rng.below(2) as usize].store(word, Ordering::SeqCst),
+            5 => half.flags.store(word as u32, Ordering::SeqCst),
+            6 => half.context.store(word as u32, Ordering::SeqCst),
+            7 | 8 => {
+                let side = if rng.chance(500_000) { Side::Zero } else { Side::One };
+                let index = if rng.chance(500_000) { 255 } else { rng.below(3) as u32 };
+                let block = region.context(side, index).unwrap();
+                block.words[rng.below(16) as usize].store(word, Ordering::SeqCst);
+                block.top.store(rng.next_u64(), Ordering::SeqCst);
+                block.sleeping.store(rng.below(2) as u32, Ordering::SeqCst);
+            }
+            9 => {
+                let block = region.sock(slot).unwrap();
+                block.holders.store(rng.next_u64(), Ordering::SeqCst);
+                block.region.store(rng.below(6) as u32, Ordering::SeqCst);
+                block.slot.store(rng.below(6) as u32, Ordering::SeqCst);
+            }
+            10 => region.header().context_taken[1][0].store(word, Ordering::SeqCst),
+            _ => region.write(Side::Zero, (word % 65_536) as usize, &word.to_ne_bytes()),
+        }
+    }
+}
+
+/// A hostile application with listeners and connections of its own; returns when it is detached or time is over.
+fn rampage(daemon: &Daemon, seed: u64) {
+    let mut rng = Seed::new(seed);
+    let (mut hostile, mut victim) = (App::new(daemon), App::new(daemon));
+    let (socket, address) = listener();
+    let queue = hostile.listen(&socket, 4);
+    let (own_socket, own_address) = listener();
+    victim.listen(&own_socket, 100);
+    let _conns: Vec<Conn> = (0..3).filter_map(|_| victim.try_connect(address).ok()).collect();
+    let _mine: Vec<Conn> = (0..3).filter_map(|_| hostile.try_connect(own_address).ok()).collect();
+    let end = Instant::now() + Duration::from_millis(150);
+    while Instant::now() < end {
+        scribble(&hostile.region, &mut rng);
+        for bell in &hostile.bells {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            // Wake-ups are the application's to steal: its own.
+            let _ = rustix::io::read(bell, &mut [0; 8]);
+        }
+        hostile.ring_service(queue);
+        let local = "127.0.0.1:40001".parse().unwrap();
+        let request = match rng.below(6) {
+            0 => Request::Closed { region: rng.below(8) as u32, slot: rng.below(8) as u32 },
+            1 => Request::Connect { sock: 3, local, remote: own_address, options: Default::default() },
+            2 => Request::Region { region: rng.below(8) as u32 },
+            3 => Request::Waker { region: rng.below(8) as u32, context: rng.below(4) as u32 },
+            4 => Request::FellBack { reason: "x".repeat(100) },
+            _ => Request::Mapped { region: rng.below(8) as u32 },
+        };
+        if hostile.line.send(&ToService { number: 0, request }, &[], false).is_err() {
+            return;
+        }
+    }
+    drop(hostile);
+    // The victim of its connections still has a service.
+    let (socket, _) = listener();
+    assert!(victim.listen(&socket, 1) > 0);
+}
+
+#[test]
+fn scribbling_over_a_whole_region_hurts_nobody_else() {
+    for sharing in [Sharing::Always, Sharing::Never] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let neighbours = Neighbours::start(&daemon);
+        for seed in 0..12 {
+            rampage(&daemon, seed);
+        }
+        neighbours.finish();
+        daemon.until("nothing is left", |sockets| sockets.is_empty());
+        assert_eq!(daemon.report(Report::Statistics)["applications"], 0);
+    }
+}
+
+#[test]
+fn garbled_messages_end_the_line_and_nothing_else() {
+    let daemon = Daemon::start(Options::default());
+    let neighbours = Neighbours::start(&daemon);
+    let mut rng = Seed::new(3);
+    for round in 0..300 {
+        let line = daemon.dial();
+        if round % 2 == 0 {
+            line.send(&ToService { number: 1, request: hello(None) }, &[], true).unwrap();
+            line.receive::<ToApplication>(true).unwrap();
+        }
+        for _ in 0..20 {
+            let longest = if rng.chance(100_000) { 4000 } else { 60 };
+            let n = 1 + rng.below(longest) as usize;
+            let bytes: Vec<u8> = (0..n).map(|_| (rng.next_u64() >> 13) as u8 & 0x1f).collect();
+            // A report or a shutdown would be obeyed: this test is root's own user.
+            let harmless = bytes.get(1).is_none_or(|b| *b != 13);
+            if harmless && send(&line, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
+                break;
+            }
+        }
+    }
+    neighbours.finish();
+}
+
+#[test]
+fn every_kind_of_offender_is_detached_at_once() {
+    let daemon = Daemon::start(Options::default());
+    let (socket, address) = listener();
+    let mut server = App::new(&daemon);
+    let queue = server.listen(&socket, 8);
+    let mut tail = 0;
+    let bystander = App::new(&daemon);
+    type Offence = fn(&mut App, &App);
+    let offences: [(&str, Offence); 7] = [
+        ("descriptors nobody asked for", |app, _| {
+            let message = ToService { number: 9, request: Request::Unlisten { slot: 0 } };
+            app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
+        }),
+        ("a lie about its memory", |app, _| {
+            let message = ToService { number: 9, request: Request::Populated { bytes: 8 << 20 } };
+            app.line.send(&message, &[], true).unwrap();
+        }),
+        ("a second hello", |app, _| {
+            app.line.send(&ToService { number: 9, request: hello(None) }, &[], true).unwrap();
+        }),
+        ("a second region", |app, _| {
+            app.line.send(&ToService { number: 9, request: Request::OpenRegion }, &[], true).unwrap();
+        }),
+        ("a context out of range", |app, _| {
+            let message = ToService { number: 9, request: Request::Context { context: 256 } };
+            app.line.send(&message, &[], true).unwrap();
+        }),
+        ("closing a stranger's socket", |app, other| {
+            let request = Request::Closed { region: other.info.id, slot: 1 };
+            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
+        }),
+        ("an accept queue read beyond its end", |app, _| {
+            let (socket, address) = listener();
+            let slot = app.listen(&socket, 8);
+            app.region.slot(slot).unwrap().half[1].rx_tail.store(1 << 40, Ordering::SeqCst);
+            let local = "127.0.0.1:40000".parse().unwrap();
+            let request = Request::Connect { sock: 2, local, remote: address, options: Default::default() };
+            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
+        }),
+    ];
+    for (what, offence) in offences {
+        let mut app = App::new(&daemon);
+        let conn = app.connect(address);
+        let (here, _) = server.accept_wait(queue, &mut tail);
+        offence(&mut app, &bystander);
+        let begin = Instant::now();
+        assert!(is_detached(&app.line), "{what}");
+        assert!(begin.elapsed() < Duration::from_millis(50), "{what}");
+        let region = here.region;
+        server.until("its peers lose their region", |s| {
+            s.listen_to_pushes();
+            s.pushes.contains(&control::Push::Revoked { region })
+        });
+        assert_ne!(server.peer_flags(&here) & shm::half_flags::RESET, 0, "{what}");
+        server.pairs.clear();
+        let _ = conn;
+    }
+    assert_eq!(daemon.report(Report::Statistics)["detached"], 7);
+    daemon.until("only the listener is left", |sockets| sockets.len() == 1);
+}
+
+#[test]
+fn who_does_not_read_its_control_line_is_detached() {
+    let daemon = Daemon::start(Options::default());
+    let app = App::new(&daemon);
+    let sent = (0..1_000_000).find(|n| {
+        let message = ToService { number: 1 + n, request: Request::Mapped { region: 999 } };
+        matches!(app.line.send(&message, &[], true), Err(LineError::Closed))
+    });
+    assert!(sent.is_some());
+    let neighbours = Neighbours::start(&daemon);
+    std::thread::sleep(Duration::from_millis(50));
+    neighbours.finish();
+}
