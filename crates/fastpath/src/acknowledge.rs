@@ -4,8 +4,9 @@ use crate::classify::Miss;
 use crate::segment::Out;
 use crate::setup::{Home, State, TIMERS_MAX, Work};
 use core::sync::atomic::Ordering::Relaxed;
-use flow::{FlowId, FlowMut, Flows, application, state};
+use flow::{FlowId, FlowMut, Flows, state};
 use port::Port;
+use shm::application_flags;
 use wire::TcpFlags;
 
 impl State {
@@ -121,7 +122,7 @@ impl State {
 #[inline]
 fn is_quickack(w: &Work<'_>) -> bool {
     let halves = w.home.region.halves(w.f.rx.slot);
-    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application::QUICKACK != 0)
+    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application_flags::QUICKACK != 0)
 }
 
 /// Where the right edge of the window may be, with what is unread now.

@@ -6,10 +6,11 @@ use crate::segment::Out;
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{application, event, state};
+use flow::{event, state};
 use port::Port;
 use queue::stream::{Readable, readable};
 use queue::{Ring, Violation};
+use shm::application_flags;
 use shm::{Half, half_flags};
 use wire::TcpFlags;
 
@@ -243,7 +244,7 @@ impl State {
 #[inline]
 fn is_nodelay(w: &Work<'_>) -> bool {
     let halves = w.home.region.halves(w.f.rx.slot);
-    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application::NODELAY != 0)
+    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application_flags::NODELAY != 0)
 }
 
 #[inline]

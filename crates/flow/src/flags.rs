@@ -75,11 +75,3 @@ pub mod event {
     /// The core has let go of the record, as `Command::Drop` asked.
     pub const DROPPED: u8 = 1 << 5;
 }
-
-/// Bits of `shm::Half::extra` of an application's half.
-pub mod application {
-    /// `TCP_NODELAY`: small segments do not wait for acknowledgements.
-    pub const NODELAY: u64 = 1;
-    /// `TCP_QUICKACK`: acknowledgements do not wait for data.
-    pub const QUICKACK: u64 = 1 << 1;
-}

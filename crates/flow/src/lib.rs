@@ -26,7 +26,7 @@ pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows};
 pub use cold::{Cold, Counters, INTERVALS, Interval};
 pub use config::Config;
-pub use flags::{application, event, state};
+pub use flags::{event, state};
 pub use keeper::{Install, InstallError, Keeper};
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,

@@ -128,7 +128,7 @@ pub struct ContextBlock {
 ///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
 ///   48 flags u32        see half_flags
 ///   52 context u32      1 + the context of this side that wants news of this slot; 0: nobody does
-///   56 extra u64        spare
+///   56 extra u64        application region, side 1: see application_flags; else spare
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -146,7 +146,7 @@ pub struct Half {
     pub flags: AtomicU32,
     /// 1 + the context to tell, or 0.
     pub context: AtomicU32,
-    /// Spare.
+    /// See [`application_flags`].
     pub extra: AtomicU64,
 }
 
@@ -168,6 +168,14 @@ pub mod half_flags {
     pub const FAILED: u32 = 1 << 6;
     /// Where the errno of [`FAILED`] begins.
     pub const ERRNO_SHIFT: u32 = 16;
+}
+
+/// Bits of [`Half::extra`] of an application's half in its application region: what the service's TCP should know.
+pub mod application_flags {
+    /// `TCP_NODELAY`: small segments do not wait for acknowledgements.
+    pub const NODELAY: u64 = 1;
+    /// `TCP_QUICKACK`: acknowledgements do not wait for data.
+    pub const QUICKACK: u64 = 1 << 1;
 }
 
 /// One connection: a line per side.

@@ -26,7 +26,7 @@ mod region;
 
 pub use layout::{
     CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, Params, Side, Slot, SockBlock, VERSION,
-    WORDS_MAX, half_flags,
+    WORDS_MAX, application_flags, half_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

@@ -10,6 +10,7 @@ use crate::{sys, wait};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use shm::application_flags::NODELAY;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -110,6 +111,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             };
             let link = Link { mapped, slot, home: client.home.clone(), index };
             link.begin(sock.is_nonblocking(), false);
+            link.advise(NODELAY, options.no_delay);
             store_addresses(&link, local, plain, sock.family);
             establish(sock, link)
         }

@@ -187,6 +187,19 @@ impl Link {
         b.tx_old.store(s.old.map_or(0, Ring::packed), Ordering::Relaxed);
     }
 
+    /// Sets or clears one of `shm::application_flags` and has it looked at: data held back by Nagle's rule goes then.
+    pub fn advise(&self, flag: u64, on: bool) {
+        let (own, _) = self.halves();
+        let before = if on {
+            own.extra.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            own.extra.fetch_and(!flag, Ordering::AcqRel)
+        };
+        if on && before & flag == 0 && !self.mapped.pair {
+            self.tell();
+        }
+    }
+
     /// Tells the other side that there is news.
     #[inline]
     pub fn tell(&self) {

@@ -8,6 +8,7 @@ use crate::sys;
 use control::ConnectOptions;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use shm::application_flags::{NODELAY, QUICKACK};
 use std::sync::atomic::Ordering;
 
 /// Options that a socket accepted from a listener inherits.
@@ -89,7 +90,12 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
             sock.linger.store(if on { i64::from(seconds) } else { -1 }, Ordering::Relaxed);
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-            sock.no_delay.store(int(value).is_some_and(|on| on != 0), Ordering::Relaxed);
+            let on = int(value).is_some_and(|on| on != 0);
+            sock.no_delay.store(on, Ordering::Relaxed);
+            advise(sock, NODELAY, on);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
+            advise(sock, QUICKACK, int(value).is_some_and(|on| on != 0));
         }
         _ => {}
     }
@@ -99,6 +105,13 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
         kept.push((level, name, value.into()));
     }
     Ok(())
+}
+
+/// Tells the service's TCP, when the socket is a connection already.
+fn advise(sock: &Sock, flag: u64, on: bool) {
+    if let Some(link) = sock.stream() {
+        link.advise(flag, on);
+    }
 }
 
 /// Gives an accepted socket what was set on its listener.

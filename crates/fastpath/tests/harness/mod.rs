@@ -236,7 +236,7 @@ impl Host {
 
     pub fn nodelay(&self, sock: &Sock) {
         let (_, own) = self.region.halves(sock.slot).unwrap();
-        own.extra.store(flow::application::NODELAY, Relaxed);
+        own.extra.store(shm::application_flags::NODELAY, Relaxed);
     }
 
     /// Did the application's doorbell ring for this slot since the last call?
