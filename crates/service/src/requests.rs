@@ -9,7 +9,7 @@ use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::statistics::Process;
 use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, Welcome};
 use queue::Doorbell;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use shm::{CONTEXTS, Region, Side};
@@ -30,9 +30,23 @@ pub struct Credentials {
 
 const HOLDERS: u8 = 64;
 
-/// An eventfd that never blocks its writer.
+/// An eventfd.
 pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+}
+
+/// An eventfd to write, and what the sleeper gets to sleep on. Whoever has an eventfd can fill it and take its
+/// `O_NONBLOCK` away, so that the next writer blocks: a sleeper that is not trusted gets an epoll descriptor that holds
+/// the eventfd instead, which wakes it just the same (edge-triggered, never read).
+fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+    let bell = new_eventfd()?;
+    if trusted {
+        return Ok((bell.clone(), bell));
+    }
+    let shell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&shell, bell.as_fd(), epoll::EventData::new_u64(0), flags)?;
+    Ok((bell, Arc::new(shell)))
 }
 
 impl Registry {
@@ -245,7 +259,8 @@ impl Registry {
         if context as usize >= CONTEXTS {
             return Answer::Offence(format!("context {context} is out of range"));
         }
-        let Ok(eventfd) = new_eventfd() else {
+        // The service must never block on an application's account.
+        let Ok((eventfd, shell)) = new_bell(false) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
         let Some(contexts) = self.families.get_mut(&family).map(|f| &mut f.contexts) else {
@@ -255,8 +270,8 @@ impl Registry {
             return Answer::Offence(format!("context {context} is another process's"));
         }
         contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
-        self.bells.set_context(family, context, Some(eventfd.clone()));
-        Answer::Reply(Reply::Done, vec![eventfd])
+        self.bells.set_context(family, context, Some(eventfd));
+        Answer::Reply(Reply::Done, vec![shell])
     }
 
     /// Which side of a pair region a process is on: as party, else by descent.
@@ -279,17 +294,21 @@ impl Registry {
             return Answer::refused(Errno::NOENT, "nobody sleeps there");
         };
         self.wake(family, context);
-        let Some(pair) = self.pairs.get_mut(&region) else { return Answer::Silent };
+        let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
         if let Some(known) = pair.wakers.get(&(sleeper, context)) {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
-        let Ok(new) = new_eventfd() else {
+        let uid = |application| self.applications.get(&application).map(|a| a.uid);
+        // Two processes of one user may stop each other anyway; for them the shorter way counts.
+        let Ok((new, shell)) = new_bell(uid(id) == uid(target)) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        pair.wakers.insert((sleeper, context), new.clone());
-        self.push(target, Some(context), Push::Waker { region, context }, &[new.as_fd()]);
-        // Whoever learns of the eventfd after this write finds it ready when it adds it.
+        // Before anybody else has it: whoever learns of it later finds it ready when adding it.
         write_eventfd(new.as_fd());
+        if let Some(pair) = self.pairs.get_mut(&region) {
+            pair.wakers.insert((sleeper, context), new.clone());
+        }
+        self.push(target, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
         Answer::Reply(Reply::Done, vec![new])
     }
 

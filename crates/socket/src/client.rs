@@ -379,6 +379,12 @@ impl Client {
         self.control
     }
 
+    /// In a forked child: closes our copy of the parent's line, whose owner is never dropped here.
+    pub fn hang_up(&self) {
+        unclaim(self.control);
+        let _ = sys::close(self.control);
+    }
+
     /// In a forked child: see `Mapped::forget`.
     pub fn forget_regions(&self) {
         for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {

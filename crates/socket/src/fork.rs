@@ -80,6 +80,8 @@ pub fn child() {
     let Some(parent) = client::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());
+    // The parent's end of its line: while we held it, the service would not hear of the parent's death.
+    parent.hang_up();
     for (_, sock) in fds::SOCKS.all() {
         sock.forget_watchers();
     }

@@ -206,7 +206,6 @@ impl Sock {
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
             Role::Stream(link) => {
-                watch(link.halves().0, None);
                 let linger = self.linger.load(Ordering::Relaxed);
                 if linger > 0 && !link.mapped.pair {
                     crate::wait::sent(link, Duration::from_secs(linger as u64));

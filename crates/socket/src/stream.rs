@@ -365,7 +365,7 @@ impl Link {
         } else if peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed) {
             now |= ready::IN | ready::RDNORM;
         }
-        if seen & FIN != 0 && bits & state::SHUT_WR != 0 {
+        if (seen & FIN != 0 || bits & state::SHUT_RD != 0) && bits & state::SHUT_WR != 0 {
             now |= ready::HUP;
         }
         if bits & state::INTO_THE_VOID != 0 {
