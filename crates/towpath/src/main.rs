@@ -83,7 +83,9 @@ enum Command {
         json: bool,
     },
     /// Run redis through Towpath and on the kernel, and show what it bought
-    #[command(after_help = "Example:\n  towpath demo\n\nTakes half a minute, needs no root, leaves nothing behind.")]
+    #[command(
+        after_help = "Example:\n  towpath demo\n\nTakes half a minute, needs no root, leaves nothing behind."
+    )]
     Demo,
     /// Measure, with the kernel as peer in the same run
     #[command(

@@ -8,8 +8,8 @@ use control::{
 use queue::pages::{Pool, class_of};
 use queue::stream::{Sender, consumed, raise, readable, watch, watcher};
 use queue::{Doorbell, Wake};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use service::{Options, Service};
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
@@ -101,6 +101,8 @@ pub struct App {
     pub info: RegionInfo,
     pub bells: Vec<OwnedFd>,
     pub woken: OwnedFd,
+    /// Holds everything that wakes us, edge-triggered, as the library's.
+    set: OwnedFd,
     pub pairs: HashMap<u32, (Region, RegionInfo)>,
     pub wakers: HashMap<(u32, u32), OwnedFd>,
     /// Descriptors by which peers wake us.
@@ -117,6 +119,11 @@ pub fn hello(parent: Option<Parent>) -> Request {
 
 fn request(line: &Line, number: u32, request: Request) {
     line.send(&ToService { number, request }, &[], true).unwrap();
+}
+
+fn add(set: &OwnedFd, fd: BorrowedFd<'_>) {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(set, fd, epoll::EventData::new_u64(0), flags).unwrap();
 }
 
 fn side(index: usize) -> Side {
@@ -152,6 +159,9 @@ impl App {
         request(&line, 5, Request::Context { context });
         let (Reply::Done, mut fds) = answer(5) else { panic!("no context") };
         let woken = fds.pop().unwrap();
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        add(&set, woken.as_fd());
+        add(&set, line.as_fd());
         Self {
             line,
             welcome,
@@ -159,6 +169,7 @@ impl App {
             info,
             bells,
             woken,
+            set,
             pairs: HashMap::new(),
             wakers: HashMap::new(),
             sleepers: Vec::new(),
@@ -185,6 +196,7 @@ impl App {
     }
 
     fn pushed(&mut self, push: Push, fds: Vec<OwnedFd>) {
+        fds.iter().for_each(|fd| add(&self.set, fd.as_fd()));
         self.sleepers.extend(fds);
         self.pushes.push(push);
     }
@@ -434,20 +446,15 @@ impl App {
         }
         let mut woken = false;
         if !news {
-            let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
-            fds.push(PollFd::new(&self.line, PollFlags::IN));
-            fds.extend(self.sleepers.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as i64 };
-            woken = poll(&mut fds, Some(&timeout)).unwrap() > 0;
+            let mut events = Vec::with_capacity(8);
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            woken = epoll::wait(&self.set, spare, Some(&timeout)).unwrap() > 0;
         }
         for (block, layout) in blocks {
             let bell = Doorbell::new(block, layout.words_per_group);
             bell.awake();
             bell.drain(layout.params.slots, |_| ());
-        }
-        // The library never reads these (edge-triggered); with poll they must be emptied.
-        for fd in std::iter::once(&self.woken).chain(&self.sleepers) {
-            let _ = rustix::io::read(fd, &mut [0; 8]);
         }
         self.listen_to_pushes();
         woken
