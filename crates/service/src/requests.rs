@@ -1,6 +1,6 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
-use crate::application::{Application, Context, Family, Member};
+use crate::application::{Application, Context, Member};
 use crate::config::PortKind;
 use crate::cores::Command;
 use crate::proc;
@@ -117,7 +117,7 @@ impl Registry {
         let name: String = name.chars().filter(|c| !c.is_control()).take(32).collect();
         tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
-        let family = self.families.entry(root).or_insert_with(Family::default);
+        let family = self.families.entry(root).or_default();
         family.holders |= 1 << holder;
         let member = Member { secret, ancestors: ancestors.clone(), ghost: None };
         family.members.insert(id, member);

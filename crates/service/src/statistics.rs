@@ -87,10 +87,10 @@ impl Statistics {
     pub fn end(&mut self, mut process: Process) {
         process.alive = false;
         self.ended.push_front(process);
-        if self.ended.len() > ENDED_MAX {
-            if let Some(old) = self.ended.pop_back() {
-                add(&mut self.forgotten, &old);
-            }
+        if self.ended.len() > ENDED_MAX
+            && let Some(old) = self.ended.pop_back()
+        {
+            add(&mut self.forgotten, &old);
         }
     }
 

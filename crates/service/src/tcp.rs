@@ -308,10 +308,10 @@ impl Registry {
 
     fn free_flow_slot(&mut self, region: u32, slot: u32) {
         let freed = self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
-        if let Some(Use::Flow(flow)) = freed {
-            if let Some(a) = self.applications.get_mut(&flow.application) {
-                a.sockets = a.sockets.saturating_sub(1);
-            }
+        if let Some(Use::Flow(flow)) = freed
+            && let Some(a) = self.applications.get_mut(&flow.application)
+        {
+            a.sockets = a.sockets.saturating_sub(1);
         }
     }
 
@@ -376,11 +376,11 @@ impl Registry {
         if std::mem::replace(&mut flow.closed, true) {
             return;
         }
-        if let Some((own, app)) = memory.halves(slot) {
-            if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
-                let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
-                raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
-            }
+        if let Some((own, app)) = memory.halves(slot)
+            && app.flags.load(Ordering::Acquire) & RELEASED == 0
+        {
+            let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
+            raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
         }
         if self.tcp.slow.release_slot(memory.index, slot) == Release::Free {
             self.free_flow_slot(region, slot);

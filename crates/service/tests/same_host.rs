@@ -1,5 +1,7 @@
 //! Two applications of one host through the service: connect, bytes, backlog, ends, deaths.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{App, Daemon, hello, listener};

@@ -347,12 +347,12 @@ impl App {
         if let Some(ring) = conn.sender.update(peer).unwrap() {
             pool.give_back(ring, word);
         }
-        if conn.sender.space() == 0 && conn.sender.may_lend() {
-            if let Some(ring) = pool.lend(class_of(bytes.len().min(65_536)), pages, word) {
-                if let Some(old) = conn.sender.lend(own, ring) {
-                    pool.give_back(old, word);
-                }
-            }
+        if conn.sender.space() == 0
+            && conn.sender.may_lend()
+            && let Some(ring) = pool.lend(class_of(bytes.len().min(65_536)), pages, word)
+            && let Some(old) = conn.sender.lend(own, ring)
+        {
+            pool.give_back(old, word);
         }
         let n = bytes.len().min(conn.sender.space());
         if n > 0 {
@@ -420,8 +420,19 @@ impl App {
         self.tell(conn);
     }
 
-    /// Closes by Linux's rule.
+    /// Closes by Linux's rule. A ring whose bytes are all read is lent again.
     pub fn close(&mut self, conn: &Conn) {
+        let own_region = conn.region == self.info.id;
+        let region = if own_region { &self.region } else { &self.pairs[&conn.region].0 };
+        let mut sender = conn.sender;
+        let peer = &region.slot(conn.slot).unwrap().half[conn.side ^ 1];
+        let old = sender.update(peer).unwrap();
+        let me = side(conn.side);
+        if let Some(pool) = self.pools.get_mut(&conn.region) {
+            for ring in old.into_iter().chain(sender.give_back()) {
+                pool.give_back(ring, |i| region.page_word(me, i).unwrap());
+            }
+        }
         let region = self.region_of(conn.region);
         let half = &region.slot(conn.slot).unwrap().half;
         let unread = half[conn.side ^ 1].tx_head.load(Ordering::Acquire) != conn.tail;
