@@ -8,6 +8,7 @@ use crate::client;
 use crate::context::{self, Context};
 use crate::epoll::Set;
 use crate::link::Link;
+use crate::listener;
 use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::ready;
@@ -48,10 +49,14 @@ impl Party {
         }
     }
 
-    fn regions(&self) -> [Option<&Arc<Mapped>>; 1] {
+    /// Where its news comes from: an inherited listener has, in a forked child, a queue in the child's own region too.
+    fn regions(&self) -> [Option<Arc<Mapped>>; 2] {
         match self {
-            Self::Sock(sock, _) => [sock.link().map(|l| &l.mapped)],
-            Self::Set(_) => [None],
+            Self::Sock(sock, _) => {
+                let own = listener::own_queue(sock).map(|own| own.mapped.clone());
+                [sock.link().map(|l| l.mapped.clone()), own]
+            }
+            Self::Set(_) => [None, None],
         }
     }
 }
@@ -99,10 +104,8 @@ fn doze(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let bells = || {
-        let regions = parties.iter().flat_map(|p| p.regions()).flatten();
-        regions.filter_map(|m| m.own_bell(context.number))
-    };
+    let regions: Vec<Arc<Mapped>> = parties.iter().flat_map(Party::regions).flatten().collect();
+    let bells = || regions.iter().filter_map(|m| m.own_bell(context.number));
     context.sleeping.store(true, Ordering::SeqCst);
     // Old news is looked at below, by its sockets' state.
     for bell in bells() {
