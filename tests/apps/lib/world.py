@@ -3,11 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.process import Failure, Process, Skip, free_port, require, until
+from lib.process import Failure, Process, Skip, children, free_port, require, until
 
 HERE = Path(__file__).resolve().parent.parent
 PEERS = HERE / "peers"
@@ -189,21 +190,28 @@ class World:
         """When all applications are gone the service lives, and no socket is left but those that TCP keeps a while."""
         if self.kernel or self.service is None:
             return
+        # Workers too, which their master's death does not end.
+        for pid in children(os.getpid()):
+            if pid != self.service.pid:
+                os.kill(pid, signal.SIGKILL)
         for process in self.processes:
             if process is not self.service:
-                process.kill()
                 process.wait()
         require(self.service.running(), f"the service ended with status {self.service.popen.poll()}")
         left = []
 
         def clean():
-            left[:] = [row for row in self.sockets() if not (self.way.tap and is_lingering(row))]
+            left[:] = [row for row in self.sockets() if not self.may_linger(row)]
             return not left
 
         try:
             until(clean, seconds, "all sockets gone")
         except Failure:
             raise Failure(f"all applications are gone, sockets are left after {seconds} s: {left[:5]}") from None
+
+    def may_linger(self, row):
+        """True for a connection that outlives its application: only one that leaves this host does."""
+        return self.way.tap and is_lingering(row)
 
     def transcript(self):
         lines = []
