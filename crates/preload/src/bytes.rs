@@ -228,7 +228,7 @@ pub unsafe extern "C" fn sendto(
 /// `message` is a valid message header.
 unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
     // SAFETY: the caller's promise.
-    let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen as usize, flags) }?;
+    let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags) }?;
     if result.is_ok() {
         (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
     }
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match message.as_ref().and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen as usize, flags)) {
+        match message.as_ref().and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen, flags)) {
             Some(result) => status(result),
             None => next::sendmsg(fd, message, flags),
         }

@@ -273,10 +273,10 @@ impl Client {
         if !mapped.pair {
             return;
         }
-        if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context }) {
-            if let Some(fd) = fds.into_iter().next() {
-                mapped.learn_waker(context, Internal::new(fd));
-            }
+        if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context })
+            && let Some(fd) = fds.into_iter().next()
+        {
+            mapped.learn_waker(context, Internal::new(fd));
         }
     }
 

@@ -47,7 +47,8 @@ pub fn addresses(link: &Link) -> (SocketAddr, SocketAddr) {
     (local, address::from_words(words(&b.peer), ports as u16))
 }
 
-fn is_own(client: &Client, ip: IpAddr) -> bool {
+/// True when `ip` is the service's, not the kernel's.
+pub fn is_own(client: &Client, ip: IpAddr) -> bool {
     client.welcome.settings.own.iter().any(|(own, _)| *own == ip)
 }
 

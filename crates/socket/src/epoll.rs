@@ -179,10 +179,8 @@ impl Set {
     fn stir(&self, inner: MutexGuard<'_, Interest>) {
         let wake = inner.has_ready();
         drop(inner);
-        if wake {
-            if let Some(context) = self.context() {
-                context.wake();
-            }
+        if wake && let Some(context) = self.context() {
+            context.wake();
         }
     }
 
@@ -266,13 +264,13 @@ impl Set {
     /// Takes news and writes what is ready.
     fn gather(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
         let mut inner = lock(&self.inner);
-        if let Some(context) = context {
-            if inner.drain(context.number) {
-                drop(inner);
-                context.client.pump();
-                inner = lock(&self.inner);
-                inner.enqueue_all();
-            }
+        if let Some(context) = context
+            && inner.drain(context.number)
+        {
+            drop(inner);
+            context.client.pump();
+            inner = lock(&self.inner);
+            inner.enqueue_all();
         }
         inner.collect(out)
     }
@@ -308,10 +306,10 @@ impl Set {
                 // The last look at everything has found nothing.
                 return self.kernel_events(out, 0, context, Some(Duration::ZERO), None);
             }
-            if let Some(context) = context {
-                if self.spin(context, left) {
-                    continue;
-                }
+            if let Some(context) = context
+                && self.spin(context, left)
+            {
+                continue;
             }
             let n = self.sleep(out, left, mask, context)?;
             if n > 0 {
@@ -360,8 +358,8 @@ impl Set {
             let asleep = |m: &Arc<crate::region::Mapped>| {
                 m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
             };
-            // All of them, also after one that has news: each must be withdrawn below.
-            let quiet = inner.regions().fold(true, |quiet, m| asleep(m) && quiet);
+            // One that has news ends it; what was announced before is withdrawn below.
+            let quiet = inner.regions().all(asleep);
             (quiet && !inner.has_ready(), fork::may_dispute() && inner.is_disputed(self))
         };
         let limit = if disputed { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
@@ -382,12 +380,12 @@ impl Set {
     pub fn is_ready(&self) -> bool {
         let context = self.context();
         let mut inner = lock(&self.inner);
-        if let Some(context) = context {
-            if inner.drain(context.number) {
-                drop(inner);
-                context.client.pump();
-                inner = lock(&self.inner);
-            }
+        if let Some(context) = context
+            && inner.drain(context.number)
+        {
+            drop(inner);
+            context.client.pump();
+            inner = lock(&self.inner);
         }
         inner.would_collect()
     }
@@ -400,7 +398,7 @@ impl Set {
         let asleep = |m: &Arc<crate::region::Mapped>| {
             m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
         };
-        inner.regions().fold(true, |quiet, m| asleep(m) && quiet) && !inner.would_collect()
+        inner.regions().all(asleep) && !inner.would_collect()
     }
 
     /// One more descriptor stands for it.

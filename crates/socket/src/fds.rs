@@ -48,10 +48,10 @@ pub fn is_ours(fd: RawFd) -> bool {
 
 /// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
 pub fn bypassed() {
-    if !BYPASSED.swap(true, Ordering::Relaxed) {
-        if let Some(client) = client::present() {
-            client.say(Request::FellBack { reason: "io_uring".to_owned() });
-        }
+    if !BYPASSED.swap(true, Ordering::Relaxed)
+        && let Some(client) = client::present()
+    {
+        client.say(Request::FellBack { reason: "io_uring".to_owned() });
     }
 }
 
@@ -205,7 +205,7 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
     let address = address::parse(name).ok()?;
     let client = client::present()?;
-    let own = client.welcome.settings.own.iter().any(|(ip, _)| *ip == address::plain(address).ip());
+    let own = connect::is_own(&client, address::plain(address).ip());
     if own && sock.kernel_only.get().is_none() {
         let _ = sys::setsockopt(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, &1i32.to_ne_bytes());
     }
@@ -356,10 +356,10 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
         .inspect(|_| sock.pass_on(None)),
         Role::Listener(link) => {
             // Linux stops listening; so do both queues.
-            if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-                if let Some(client) = client::present() {
-                    client.say(Request::Unlisten { slot: link.slot });
-                }
+            if (how == libc::SHUT_RD || how == libc::SHUT_RDWR)
+                && let Some(client) = client::present()
+            {
+                client.say(Request::Unlisten { slot: link.slot });
             }
             None
         }

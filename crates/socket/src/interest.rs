@@ -155,11 +155,11 @@ impl Interest {
 
     /// The item may be ready.
     pub fn enqueue(&mut self, i: u32) {
-        if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) {
-            if !item.queued {
-                item.queued = true;
-                self.ready.push_back(i);
-            }
+        if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut)
+            && !item.queued
+        {
+            item.queued = true;
+            self.ready.push_back(i);
         }
     }
 
@@ -203,11 +203,11 @@ impl Interest {
                     return;
                 }
                 let Some(i) = items.get(slot as usize).and_then(|i| i.checked_sub(1)) else { return };
-                if let Some(item) = list.get_mut(i as usize).and_then(Option::as_mut) {
-                    if !item.queued {
-                        item.queued = true;
-                        ready.push_back(i);
-                    }
+                if let Some(item) = list.get_mut(i as usize).and_then(Option::as_mut)
+                    && !item.queued
+                {
+                    item.queued = true;
+                    ready.push_back(i);
                 }
             });
         }

@@ -203,10 +203,10 @@ impl Link {
     /// Tells the other side that there is news.
     #[inline]
     pub fn tell(&self) {
-        if let Some(context) = self.mapped.tell(self.slot) {
-            if let Some(client) = client::present() {
-                client.wake_other(&self.mapped, context);
-            }
+        if let Some(context) = self.mapped.tell(self.slot)
+            && let Some(client) = client::present()
+        {
+            client.wake_other(&self.mapped, context);
         }
     }
 
@@ -286,10 +286,11 @@ impl Link {
     /// The other side broke the protocol: for us the connection is reset.
     #[cold]
     pub fn violated(&self, violation: Violation) -> Errno {
-        crate::log::log(crate::log::Level::Error, format_args!("peer misbehaved: {violation}"));
-        raise(self.halves().0, RESET);
-        self.note(state::OVER);
-        self.tell();
+        if self.note(state::OVER) & state::OVER == 0 {
+            crate::log::log(crate::log::Level::Error, format_args!("peer misbehaved: {violation}"));
+            raise(self.halves().0, RESET);
+            self.tell();
+        }
         Errno::CONNRESET
     }
 

@@ -64,7 +64,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         backlog: (backlog.max(0) as u32).min(somaxconn()),
         v6_only: sock.family == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
         reuse_port: flag(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
-        kernel: true,
+        kernel: !crate::connect::is_own(&client, local.ip()),
     };
     let answer = client.ask(request);
     if sock.listener().is_some() {

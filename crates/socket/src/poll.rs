@@ -25,10 +25,10 @@ fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
             let sock = sock.share();
             crate::listener::share(&sock);
             ours.push((i, Party::Sock(sock, u32::from(entry.events as u16))));
-        } else if let Some(set) = fds::SETS.pin(entry.fd) {
-            if set.context_number().is_some() {
-                ours.push((i, Party::Set(set.share())));
-            }
+        } else if let Some(set) = fds::SETS.pin(entry.fd)
+            && set.context_number().is_some()
+        {
+            ours.push((i, Party::Set(set.share())));
         }
     }
     (ours, kernel)

@@ -158,10 +158,13 @@ impl Mapped {
 
     /// In a forked child: warm rings and closed sockets' rings are the parent's to give back.
     pub fn forget(&self) {
-        if let Ok(mut pool) = self.pool.lock() {
+        // A lock that is held belongs to a thread of the parent that does not exist here.
+        if let Ok(mut pool) = self.pool.try_lock() {
             pool.forget();
         }
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        if let Ok(mut lingering) = self.lingering.try_lock() {
+            lingering.clear();
+        }
     }
 
     /// Keeps a closed socket's rings until they are read.

@@ -23,6 +23,9 @@ pub enum Role {
     Listener(Link),
 }
 
+/// An option set: level, name, value.
+pub type Kept = (i32, i32, Box<[u8]>);
+
 /// Who wants to know what happens to a socket.
 #[derive(Debug, Default)]
 pub struct Watchers {
@@ -54,8 +57,8 @@ pub struct Sock {
     pub no_delay: AtomicBool,
     /// Something was set that only the kernel can honour: why this socket is never accelerated.
     pub kernel_only: OnceLock<&'static str>,
-    /// Options set that an accepted socket inherits: level, name, value.
-    pub kept: Mutex<Vec<(i32, i32, Box<[u8]>)>>,
+    /// Options set that an accepted socket inherits.
+    pub kept: Mutex<Vec<Kept>>,
     role: OnceLock<Role>,
     watchers: Mutex<Watchers>,
     /// The forked child's own accept queue for an inherited listener, by fork generation.
@@ -291,7 +294,9 @@ impl Sock {
 
     /// In a forked child: nobody sleeps here yet.
     pub fn forget_watchers(&self) {
-        lock(&self.watchers).threads.clear();
+        if let Ok(mut watchers) = self.watchers.try_lock() {
+            watchers.threads.clear();
+        }
     }
 
     /// What `SO_ERROR` says, and clears.

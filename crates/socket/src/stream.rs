@@ -167,10 +167,10 @@ impl Link {
             return Some(ring);
         }
         self.mapped.sweep();
-        if !self.mapped.pair {
-            if let Some(client) = crate::client::present() {
-                client.grow();
-            }
+        if !self.mapped.pair
+            && let Some(client) = crate::client::present()
+        {
+            client.grow();
         }
         self.mapped.lend(class)
     }

@@ -111,7 +111,7 @@ fn doze(
     for bell in bells() {
         bell.drain(u32::MAX, |_| ());
     }
-    let mut quiet = bells().fold(true, |quiet, bell| bell.prepare_sleep() && quiet);
+    let mut quiet = bells().all(|bell| bell.prepare_sleep());
     for party in parties {
         quiet &= match party {
             Party::Sock(..) => party.ready() == 0,

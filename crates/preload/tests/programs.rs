@@ -1,0 +1,113 @@
+//! C programs that print what they see of sockets: on Towpath they must print what they print on the kernel, and must
+//! really have been on Towpath.
+
+use service::{Options, Service};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The library that Cargo built beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let beside = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .map(|e| e.path())
+            .filter(|p| {
+                let name = p.file_name().unwrap().to_string_lossy().into_owned();
+                name.starts_with("libtowpath_preload") && name.ends_with(".so")
+            })
+            .collect()
+    };
+    let mut found = beside(deps.parent().unwrap());
+    found.extend(beside(deps));
+    found.sort_by_key(|p| p.metadata().unwrap().modified().unwrap());
+    found.pop().expect("cargo builds the cdylib before the package's integration tests")
+}
+
+struct Place {
+    folder: PathBuf,
+    control: PathBuf,
+}
+
+/// A private service in a thread of this process; it lives as long as the test.
+fn service(name: &str) -> Place {
+    let folder = std::env::temp_dir().join(format!("towpath-programs-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let control = folder.join("control.sock");
+    let options = Options { control: Some(control.clone()), ..Options::default() };
+    let service = Service::open(options.resolve().unwrap()).unwrap();
+    std::thread::spawn(move || service.run().unwrap());
+    Place { folder, control }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Place {
+    fn compile(&self, name: &str) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
+        let program = self.folder.join(name);
+        let status = Command::new("cc")
+            .args(["-O1", "-Wall", "-Werror", "-D_GNU_SOURCE", "-pthread", "-o"])
+            .args([&program, &source])
+            .status()
+            .expect("a C compiler is installed by `make setup`");
+        assert!(status.success());
+        program
+    }
+
+    /// What the program prints.
+    fn run(&self, program: &Path, on_towpath: bool) -> (String, String) {
+        let mut command = Command::new(program);
+        if on_towpath {
+            command.env("LD_PRELOAD", library()).env("TOWPATH_CONTROL", &self.control);
+            command.env("TOWPATH_LOG", "debug");
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while child.try_wait().unwrap().is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (text(output.stdout), text(output.stderr))
+    }
+}
+
+/// `refused`: so many of its sockets connect to a port where nobody listens, which is the kernel's answer to give.
+fn prints_the_same(name: &str, refused: usize) {
+    let place = service(name);
+    let program = place.compile(name);
+    let (kernel, _) = place.run(&program, false);
+    let (towpath, log) = place.run(&program, true);
+    assert!(!kernel.is_empty() && !kernel.contains("FAILED"), "{kernel}");
+    assert_eq!(towpath, kernel, "{name} on Towpath (left) and on the kernel; log:\n{log}");
+    assert!(log.contains("registered as application"), "{name} was not on Towpath:\n{log}");
+    assert_eq!(log.matches("in the kernel").count(), refused, "{name} was partly on the kernel:\n{log}");
+}
+
+#[test]
+fn ends_of_connections() {
+    prints_the_same("ends", 1);
+}
+
+#[test]
+fn readiness() {
+    prints_the_same("events", 0);
+}
+
+#[test]
+fn processes_and_descriptors() {
+    prints_the_same("processes", 0);
+}
+
+#[test]
+fn a_thousand_connections() {
+    prints_the_same("crowd", 0);
+}
