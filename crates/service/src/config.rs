@@ -114,7 +114,7 @@ options! {
     /// Explicit congestion notification [default: false; true with dctcp]
     #[arg(env = "TOWPATH_ECN", value_name = "BOOL", action = clap::ArgAction::Set)]
     ecn: bool,
-    /// First receive buffer of a connection over the port, bytes, a power of two [default: 65536]
+    /// First receive buffer of a connection over the port, bytes, a power of two [default: 131072]
     #[arg(env = "TOWPATH_BUFFER_INITIAL", value_name = "BYTES")]
     buffer_initial: u32,
     /// Connections over the port at once [default: 65536]
@@ -312,7 +312,7 @@ impl Options {
             switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
             buffer_initial: self
                 .buffer_initial
-                .unwrap_or(self.ring_max.map_or(64 << 10, |max| max.min(64 << 10))),
+                .unwrap_or(self.ring_max.map_or(128 << 10, |max| max.min(128 << 10))),
             flows: self.max_flows.unwrap_or(65_536),
             loss: self.fault_loss.unwrap_or_default(),
             reorder: self.fault_reorder.unwrap_or_default(),

@@ -29,6 +29,8 @@ pub enum Command {
     Open(u32, Box<[End; 2]>),
     /// Something about that relay has changed.
     Look(u32),
+    /// That region has more memory.
+    Fed(u32),
 }
 
 /// The control thread's hand on one core.
@@ -169,6 +171,7 @@ impl Worker {
                 Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
+                Ok(Command::Fed(region)) => self.relays.fed(region),
                 Err(TryRecvError::Empty) => return Some(obeyed),
                 Err(TryRecvError::Disconnected) => return None,
             }

@@ -15,8 +15,9 @@ use shm::{Side, SockBlock};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the sockets of a dead process wait for a forked child that has not said hello yet.
-const GHOST: Duration = Duration::from_secs(2);
+/// How long the sockets of a dead process wait for a forked child that has not said hello yet: a child says so first
+/// thing, and what the dead held must be free within a second.
+const GHOST: Duration = Duration::from_millis(500);
 
 /// Where a socket block says that its connection lives. Hostile.
 #[derive(Clone, Copy, Debug)]

@@ -79,6 +79,8 @@ enum Flowed {
     Done,
     /// There is more.
     More,
+    /// The sink's region has no memory left.
+    Starved,
     /// The application of that end broke the rules.
     Broken(usize, Violation),
 }
@@ -92,6 +94,8 @@ pub struct Relays {
     pools: HashMap<u32, (Pool, usize)>,
     queue: VecDeque<u32>,
     queued: HashSet<u32>,
+    /// Relays that wait for memory of a region.
+    starved: HashMap<u32, HashSet<u32>>,
     scratch: Vec<u8>,
     /// Bytes copied so far, for everybody to see.
     pub bytes: Arc<AtomicU64>,
@@ -133,7 +137,7 @@ impl Relays {
             let Some(id) = self.queue.pop_front() else { break };
             self.queued.remove(&id);
             let Some(mut ends) = self.all.remove(&id) else { continue };
-            if self.serve(&mut ends, bells, out) {
+            if self.serve(id, &mut ends, bells, out) {
                 self.look(id);
             }
             self.retire(id, &mut ends, out);
@@ -146,12 +150,13 @@ impl Relays {
     }
 
     /// Both directions. True: there is more.
-    fn serve(&mut self, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
+    fn serve(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
         let mut more = false;
         for from in 0..2 {
-            match self.direction(ends, from, bells, out) {
+            match self.direction(ends, from, bells) {
                 Flowed::Done => {}
                 Flowed::More => more = true,
+                Flowed::Starved => more |= self.starve(id, &mut ends[from ^ 1], out),
                 Flowed::Broken(end, violation) => {
                     out.push(Outcome::Violation(ends[end].memory.id, violation));
                     ends.iter_mut().for_each(|e| {
@@ -165,13 +170,7 @@ impl Relays {
         more
     }
 
-    fn direction(
-        &mut self,
-        ends: &mut [End; 2],
-        from: usize,
-        bells: &Bells,
-        out: &mut Vec<Outcome>,
-    ) -> Flowed {
+    fn direction(&mut self, ends: &mut [End; 2], from: usize, bells: &Bells) -> Flowed {
         let to = from ^ 1;
         if ends[from].ended {
             return Flowed::Done;
@@ -184,7 +183,7 @@ impl Relays {
             ends[told].raise(bells, RESET);
             return Flowed::Done;
         }
-        let copied = match self.copy(ends, from, bells, out) {
+        let copied = match self.copy(ends, from, bells) {
             Ok(copied) => copied,
             Err((end, violation)) => return Flowed::Broken(end, violation),
         };
@@ -201,6 +200,7 @@ impl Relays {
                 Flowed::Done
             }
             Copied::Empty | Copied::Full => Flowed::Done,
+            Copied::Starved => Flowed::Starved,
             Copied::Turn => Flowed::More,
         }
     }
@@ -210,7 +210,6 @@ impl Relays {
         ends: &mut [End; 2],
         from: usize,
         bells: &Bells,
-        out: &mut Vec<Outcome>,
     ) -> Result<Copied, (usize, Violation)> {
         let to = from ^ 1;
         self.scratch.resize(PIECE, 0);
@@ -222,8 +221,12 @@ impl Relays {
         else {
             return Ok(Copied::Empty);
         };
-        let Some((pool, _)) = self.pools.get_mut(&sink.memory.id) else { return Ok(Copied::Empty) };
         let data_len = source.memory.region().layout().params.data_len;
+        if sink.flags() & RELEASED != 0 {
+            let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
+            return Ok(if found.is_some() { Copied::Refused } else { Copied::Empty });
+        }
+        let Some((pool, _)) = self.pools.get_mut(&sink.memory.id) else { return Ok(Copied::Empty) };
         let (mut left, mut told) = (TURN, false);
         let result = loop {
             if left == 0 {
@@ -232,15 +235,9 @@ impl Relays {
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             let Some(found) = found else { break Copied::Empty };
             source.memory.check_ring(found.ring).map_err(|v| (from, v))?;
-            if sink.flags() & RELEASED != 0 {
-                break Copied::Refused;
-            }
             let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
-                if sink.sender.is_empty() && sink.memory.area.note_shortage() {
-                    out.push(Outcome::MemoryShort(sink.memory.id));
-                }
-                break Copied::Full;
+                break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
             };
             let n = found.len.min(room).min(PIECE).min(left);
             let piece = &mut self.scratch[..n];
@@ -265,8 +262,41 @@ impl Relays {
         Ok(result)
     }
 
+    /// A region has no memory for `sink`. Takes back what other streams into it no longer need; true: some came back. Else
+    /// the relay waits until the application has populated more.
+    fn starve(&mut self, id: u32, sink: &mut End, out: &mut Vec<Outcome>) -> bool {
+        let memory = sink.memory.clone();
+        let Some((pool, _)) = self.pools.get_mut(&memory.id) else { return false };
+        let mut freed = false;
+        for end in self.all.values_mut().flatten().filter(|end| end.memory.id == memory.id && !end.gone) {
+            let Some((_, app)) = memory.halves(end.slot) else { continue };
+            // What it did wrong is found when its own relay is served.
+            let old = end.sender.update(app).ok().flatten();
+            for ring in old.into_iter().chain(end.sender.give_back()) {
+                memory.give_back(pool, ring);
+                freed = true;
+            }
+        }
+        // Warm rings of other sizes are memory, too.
+        memory.flush(pool);
+        if freed {
+            return true;
+        }
+        self.starved.entry(memory.id).or_default().insert(id);
+        if memory.area.note_shortage() {
+            out.push(Outcome::MemoryShort(memory.id));
+        }
+        false
+    }
+
+    /// An application has populated more of its region.
+    pub fn fed(&mut self, region: u32) {
+        self.starved.remove(&region).into_iter().flatten().for_each(|id| self.look(id));
+    }
+
     /// Lets go of ends whose application has let go and has nothing more to say.
     fn retire(&mut self, id: u32, ends: &mut [End; 2], out: &mut Vec<Outcome>) {
+        let mut freed = Vec::new();
         for (i, end) in ends.iter_mut().enumerate() {
             if end.gone || !end.ended || end.flags() & RELEASED == 0 {
                 continue;
@@ -285,7 +315,9 @@ impl Relays {
                 self.pools.remove(&end.memory.id);
             }
             out.push(Outcome::EndGone(id, i));
+            freed.push(end.memory.id);
         }
+        freed.into_iter().for_each(|region| self.fed(region));
     }
 }
 
@@ -294,6 +326,8 @@ enum Copied {
     Empty,
     /// The reader's ring is full.
     Full,
+    /// No memory for a ring, and nothing in flight whose reader would ring.
+    Starved,
     /// The turn is over.
     Turn,
     /// The reader reads no more.
@@ -318,7 +352,10 @@ fn make_room(
         let last = sink.sender.ring.map_or(0, |ring| 2 * ring.size() as usize);
         let class = class_of(wanted.max(last).min(TURN));
         let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
-        if let Some(ring) = if grows { sink.memory.lend(pool, class) } else { None } {
+        // Little memory is better than none, but no reason to swap.
+        let classes = if sink.sender.ring.is_none() { 0..=class } else { class..=class };
+        let lent = || classes.rev().find_map(|class| sink.memory.lend(pool, class));
+        if let Some(ring) = if grows { lent() } else { None } {
             let old = sink.sender.lend(own, ring);
             old.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
             return Ok(sink.sender.space());

@@ -326,6 +326,7 @@ impl Registry {
             return Answer::Offence(format!("its region is not populated up to {bytes}"));
         }
         self.admit_waiting(number);
+        self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
         Answer::plain(Reply::Done)
     }
 
