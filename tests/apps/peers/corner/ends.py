@@ -115,11 +115,14 @@ class broken_pipe_signal:
 
     def server(listener):
         linger_zero(sock := accept(listener))
+        # Not before connect has returned: it would fail.
+        assert sock.recv(1) == b"1"
         sock.close()
         assert read_all(accept(listener)) == b""
 
     def client(address):
         sock = connect(address)
+        sock.sendall(b"1")
         expect_errno([errno.ECONNRESET], sock.recv, 1)
         expect_errno([errno.EPIPE], sock.send, b"x", socket.MSG_NOSIGNAL)
         came = []
