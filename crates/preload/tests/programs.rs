@@ -1,5 +1,6 @@
 //! C programs that print what they see of sockets: on Towpath they must print what they print on the kernel, and must
 //! really have been on Towpath.
+#![allow(clippy::unwrap_used)]
 
 use service::{Options, Service};
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ impl Place {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
         let program = self.folder.join(name);
         let status = Command::new("cc")
-            .args(["-O1", "-Wall", "-Werror", "-D_GNU_SOURCE", "-pthread", "-o"])
+            .args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
             .args([&program, &source])
             .status()
             .expect("a C compiler is installed by `make setup`");

@@ -40,13 +40,19 @@ pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 /// the eventfd instead, which wakes it just the same (edge-triggered, never read).
 fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
     let bell = new_eventfd()?;
+    let shell = shell_of(&bell, trusted)?;
+    Ok((bell, shell))
+}
+
+/// What a sleeper gets of `bell`.
+fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedFd>> {
     if trusted {
-        return Ok((bell.clone(), bell));
+        return Ok(bell.clone());
     }
     let shell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&shell, bell.as_fd(), epoll::EventData::new_u64(0), flags)?;
-    Ok((bell, Arc::new(shell)))
+    Ok(Arc::new(shell))
 }
 
 impl Registry {
@@ -271,7 +277,27 @@ impl Registry {
         }
         contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
         self.bells.set_context(family, context, Some(eventfd));
+        self.hand_over_wakers(id, family, context);
         Answer::Reply(Reply::Done, vec![shell])
+    }
+
+    /// The number may have been a dead relative's: other processes know eventfds that wake it, and the new owner has to
+    /// sleep on the same ones.
+    fn hand_over_wakers(&mut self, id: u32, family: u32, context: u32) {
+        let uid = |application| self.applications.get(&application).map(|a| a.uid);
+        let mut known = Vec::new();
+        for (region, pair) in &self.pairs {
+            for side in (0..2).filter(|side| self.family_of(pair.parties[*side]) == Some(family)) {
+                if let Some(bell) = pair.wakers.get(&(side, context)) {
+                    known.push((*region, bell.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
+                }
+            }
+        }
+        for (region, bell, trusted) in known {
+            if let Ok(shell) = shell_of(&bell, trusted) {
+                self.push(id, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+            }
+        }
     }
 
     /// Which side of a pair region a process is on: as party, else by descent.

@@ -283,11 +283,8 @@ impl Client {
     /// Reads what the service pushed. True when its end of the line is gone.
     pub fn pump(&self) -> bool {
         loop {
-            let got = match self.exchange.try_lock() {
-                Ok(exchange) => exchange.line.receive::<ToApplication>(false),
-                // Whoever holds the lock reads.
-                Err(_) => return self.dead.load(Ordering::Relaxed),
-            };
+            // Waits for a thread that asks something: what comes after its answer is ours to read.
+            let got = lock(&self.exchange).line.receive::<ToApplication>(false);
             match got {
                 Ok(Received { message: ToApplication::Push(push), fds }) => self.pushed(push, fds),
                 Ok(_) => {}

@@ -110,7 +110,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
                 free(&client, index);
                 return Err(Errno::NOBUFS);
             };
-            let link = Link { mapped, slot, home: client.home.clone(), index };
+            let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             link.advise(NODELAY, options.no_delay);
             store_addresses(&link, local, plain, sock.family);

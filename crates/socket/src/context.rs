@@ -44,14 +44,22 @@ impl Context {
             return Ok(used);
         }
         let number = take_number(client).ok_or(Errno::USERS)?;
-        let (Reply::Done, fds) = client.ask(Request::Context { context: number })? else {
-            return Err(Errno::USERS);
-        };
+        let context = Arc::new(Self::empty(client, number)?);
+        // Known before it is announced: eventfds for it may be pushed before the answer comes.
+        lock(&client.contexts).insert(number, Arc::downgrade(&context));
+        match client.ask(Request::Context { context: number })? {
+            (Reply::Done, fds) => fds.into_iter().for_each(|fd| context.add(fd)),
+            _ => return Err(Errno::USERS),
+        }
+        Ok(context)
+    }
+
+    fn empty(client: &Arc<Client>, number: u32) -> Result<Self, Errno> {
         let epfd = Internal::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let local = Internal::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         add(&epfd, local.number(), BELL)?;
         add(&epfd, client.control(), CONTROL)?;
-        let context = Arc::new(Self {
+        Ok(Self {
             number,
             epfd,
             local,
@@ -60,10 +68,7 @@ impl Context {
             sleepers: AtomicU32::new(0),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
-        });
-        fds.into_iter().for_each(|fd| context.add(fd));
-        lock(&client.contexts).insert(number, Arc::downgrade(&context));
-        Ok(context)
+        })
     }
 
     /// For the next thread or set.

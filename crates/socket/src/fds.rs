@@ -317,6 +317,9 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         }
         Err(e) => Err(e),
     };
+    if link.freed.load(Ordering::Relaxed) && link.freed.swap(false, Ordering::Relaxed) {
+        sock.pass_on(None);
+    }
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         sys::raise_pipe();
     }

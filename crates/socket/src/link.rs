@@ -9,7 +9,7 @@ use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, SockBlock, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Bits of `SockBlock::state`.
 pub mod state {
@@ -52,6 +52,8 @@ pub struct Link {
     pub home: Arc<Mapped>,
     /// The block.
     pub index: u32,
+    /// A send has withdrawn the wish for space: whoever else waits for it is to be told.
+    pub freed: AtomicBool,
 }
 
 /// One direction's lock, free again when dropped.
@@ -128,6 +130,11 @@ fn is_dead(thread: u32) -> bool {
 }
 
 impl Link {
+    /// Slot `slot` of `mapped`, with block `index` of `home`.
+    pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
+        Self { mapped, slot, home, index, freed: AtomicBool::new(false) }
+    }
+
     /// The trusted state.
     ///
     /// # Panics

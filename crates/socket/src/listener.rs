@@ -83,7 +83,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
             };
         }
     };
-    let link = Link { mapped: client.home.clone(), slot, home: client.home.clone(), index: block };
+    let link = Link::new(client.home.clone(), slot, client.home.clone(), block);
     link.begin(sock.is_nonblocking(), true);
     // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is
     // kept in the block.
@@ -127,7 +127,7 @@ pub fn share(sock: &Arc<Sock>) {
     let request = Request::ShareListener { region: link.mapped.id, slot: link.slot };
     let own = match client.ask(request) {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => client.take_block().map(|index| {
-            let own = Link { mapped: client.home.clone(), slot, home: client.home.clone(), index };
+            let own = Link::new(client.home.clone(), slot, client.home.clone(), index);
             own.begin(link.is_nonblocking(), true);
             Arc::new(own)
         }),
@@ -195,7 +195,7 @@ fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accept
             return Err(e);
         }
     };
-    let link = Link { mapped, slot: record.slot, home: client.home.clone(), index };
+    let link = Link::new(mapped, record.slot, client.home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family);
     let accepted = Sock::accepted(sock.family, fd, link);

@@ -122,6 +122,8 @@ impl Link {
                 if b.flags.load(Ordering::Relaxed) & flags::FULL != 0 {
                     b.flags.fetch_and(!flags::FULL, Ordering::Relaxed);
                     half.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
+                    // From here on the consumer tells nobody: others that wait for space must hear it from us.
+                    self.freed.store(true, Ordering::Relaxed);
                 }
                 return Ok(done);
             }
@@ -389,12 +391,9 @@ impl Link {
         self.store(&sender);
         let size = sender.ring.map_or(u64::from(RING_MIN), queue::Ring::size);
         let enough = sender.is_empty() || sender.space() as u64 >= size / 4;
-        if enough {
-            b.flags.fetch_and(!flags::FULL, Ordering::Relaxed);
-            self.halves().0.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
-        }
         drop(owned);
         old.into_iter().for_each(|ring| self.mapped.give_back(ring));
+        // The wish for space stays until a send has used it: others may wait for the same news.
         enough
     }
 

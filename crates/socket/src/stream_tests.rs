@@ -26,7 +26,7 @@ fn ends(slot: u32) -> (Link, Link) {
     let end = |side, index| {
         let pages = region.page_words() * 64;
         let mapped = Arc::new(Mapped::new(2, side, true, region.clone(), pages));
-        let link = Link { mapped, slot, home: home.clone(), index };
+        let link = Link::new(mapped, slot, home.clone(), index);
         link.begin(true, side == Side::One);
         link.block().holders.store(1, Ordering::Relaxed);
         raise(link.halves().0, OPEN);

@@ -1,4 +1,5 @@
 /* What the test programs share. Each prints what it saw, and must print the same on the kernel and on Towpath. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
