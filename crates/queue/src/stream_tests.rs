@@ -32,12 +32,12 @@ impl Ends {
         if let Some(ring) = self.sender.update(peer).unwrap() {
             self.pool.give_back(ring, words);
         }
-        if self.sender.space() < bytes.len() && self.sender.may_lend() {
-            if let Some(ring) = self.pool.lend(class, r.page_words() * 64, words) {
-                if let Some(old) = self.sender.lend(own, ring) {
-                    self.pool.give_back(old, words);
-                }
-            }
+        if self.sender.space() < bytes.len()
+            && self.sender.may_lend()
+            && let Some(ring) = self.pool.lend(class, r.page_words() * 64, words)
+            && let Some(old) = self.sender.lend(own, ring)
+        {
+            self.pool.give_back(old, words);
         }
         let n = bytes.len().min(self.sender.space());
         if n > 0 {
