@@ -1,6 +1,8 @@
 //! The byte stream against an oracle: whatever is lent, grown, given back and read in pieces, bytes come out as they
 //! went in; whatever the other side writes, nothing panics and nothing is read outside its area.
 
+#![allow(clippy::unwrap_used)]
+
 use super::*;
 use crate::pages::{Pool, class_of};
 use base::Seed;
