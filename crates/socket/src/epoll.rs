@@ -306,12 +306,16 @@ impl Set {
                 // The last look at everything has found nothing.
                 return self.kernel_events(out, 0, context, Some(Duration::ZERO), None);
             }
+            let start = Instant::now();
             if let Some(context) = context
                 && self.spin(context, left)
             {
                 continue;
             }
             let n = self.sleep(out, left, mask, context)?;
+            if let Some(context) = context {
+                context.spin.waited(start.elapsed());
+            }
             if n > 0 {
                 let more = self.gather(&mut out[n..], context);
                 return Ok(merge(out, n, more));
@@ -334,7 +338,13 @@ impl Set {
     }
 
     fn spin(&self, context: &Context, left: Option<Duration>) -> bool {
-        let regions: Vec<_> = lock(&self.inner).regions().cloned().collect();
+        let regions: Vec<_> = {
+            let inner = lock(&self.inner);
+            if !inner.is_lonely() {
+                return false;
+            }
+            inner.regions().cloned().collect()
+        };
         let bells: Vec<_> = regions.iter().filter_map(|r| r.own_bell(context.number)).collect();
         context.spin.until(left, || bells.iter().any(|b| b.has_news()))
     }

@@ -14,6 +14,9 @@ pub const EDGE: u32 = libc::EPOLLET as u32;
 /// Once, then disarmed.
 pub const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
+/// At most so many active sockets make spinning worthwhile.
+const LONELY: u32 = 4;
+
 /// One socket in a set.
 #[derive(Debug)]
 pub struct Item {
@@ -29,6 +32,8 @@ pub struct Item {
     pub kernel: bool,
     armed: bool,
     queued: bool,
+    /// The collection that reported it last.
+    turn: u32,
 }
 
 /// A region that brings news to a set.
@@ -49,6 +54,9 @@ pub struct Interest {
     by_fd: HashMap<RawFd, u32>,
     watches: Vec<Watch>,
     ready: VecDeque<u32>,
+    turn: u32,
+    /// Sockets active at the same time, times 8, smoothed.
+    crowd: u32,
 }
 
 impl Interest {
@@ -76,7 +84,7 @@ impl Interest {
 
     /// Adds a socket.
     pub fn add(&mut self, fd: RawFd, sock: Arc<Sock>, events: u32, data: u64, kernel: bool) -> u32 {
-        let item = Item { fd, sock, events, data, kernel, armed: true, queued: false };
+        let item = Item { fd, sock, events, data, kernel, armed: true, queued: false, turn: self.turn };
         let i = match self.free.pop() {
             Some(i) => i,
             None => {
@@ -225,6 +233,7 @@ impl Interest {
     /// Writes what is ready into `out`. How many.
     pub fn collect(&mut self, out: &mut [libc::epoll_event]) -> usize {
         let mut n = 0;
+        let mut gap = 0;
         for _ in 0..self.ready.len() {
             if n == out.len() {
                 break;
@@ -240,6 +249,10 @@ impl Interest {
                 continue;
             }
             out[n] = libc::epoll_event { events: now, u64: item.data };
+            if n == 0 {
+                gap = self.turn.wrapping_sub(item.turn).wrapping_add(1);
+            }
+            item.turn = self.turn.wrapping_add(1);
             n += 1;
             if item.events & ONCE != 0 {
                 item.armed = false;
@@ -248,7 +261,19 @@ impl Interest {
                 self.ready.push_back(i);
             }
         }
+        if n > 0 {
+            self.turn = self.turn.wrapping_add(1);
+            // A socket that comes round every `gap` collections of `n`: so many are active.
+            let active = gap.saturating_mul(n as u32).min(1 << 10);
+            self.crowd = self.crowd - self.crowd / 8 + active;
+        }
         n
+    }
+
+    /// True when one or a few sockets are active: then each answer is waited for, and spinning pays. With many, sleeping
+    /// lets news gather, and one wake-up serves them all.
+    pub fn is_lonely(&self) -> bool {
+        self.crowd <= 8 * LONELY
     }
 
     /// True when something would be collected.

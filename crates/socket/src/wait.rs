@@ -81,6 +81,7 @@ pub fn sleep(
         let limit = left(deadline).map_or(BLIND, |l| l.min(BLIND));
         return sys::poll(kernel, Some(limit), mask);
     };
+    let start = Instant::now();
     if context.spin.until(left(deadline), || parties.iter().any(|p| p.ready() != 0)) {
         return Ok(0);
     }
@@ -94,6 +95,7 @@ pub fn sleep(
     socks.iter().for_each(|sock| sock.enter(&context));
     let result = doze(&context, parties, kernel, deadline, mask);
     socks.iter().for_each(|sock| sock.leave(&context));
+    context.spin.waited(start.elapsed());
     result
 }
 
