@@ -9,13 +9,15 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::Arc;
 
-/// Bytes of a frame that travel with an item: headers and data of any packet that is not a super-frame.
-pub const FRAME_COPY_MAX: usize = 2048;
+/// Bytes of a frame that travel with an item: headers and data of any packet, and of the super-frame that carries a first
+/// flight of ten segments (RFC 6928) right behind a handshake. Cut off, it would cost the peer a retransmission timeout.
+pub const FRAME_COPY_MAX: usize = 16 << 10;
 
 struct Slot<T> {
     item: Option<T>,
     len: usize,
-    frame: [u8; FRAME_COPY_MAX],
+    /// Zeroed by the kernel page by page: memory is used only where frames were copied.
+    frame: Box<[u8]>,
 }
 
 #[repr(align(64))]
@@ -50,7 +52,8 @@ pub struct Consumer<T>(Arc<Shared<T>>);
 // SETUP: called once per core.
 pub fn ring<T: Send>(slots: usize) -> (Producer<T>, Consumer<T>) {
     assert!(slots.is_power_of_two(), "positions wrap, so the number of slots must divide their range");
-    let slot = || UnsafeCell::new(Slot { item: None, len: 0, frame: [0; FRAME_COPY_MAX] });
+    let frame = || vec![0; FRAME_COPY_MAX].into_boxed_slice();
+    let slot = || UnsafeCell::new(Slot { item: None, len: 0, frame: frame() });
     let shared = Arc::new(Shared {
         slots: (0..slots).map(|_| slot()).collect(),
         head: Line(AtomicUsize::new(0)),

@@ -10,8 +10,8 @@ use wire::{Endpoint, FourTuple, MacAddr};
 /// Segments with data that are kept of one connection until the service has accepted it: an initial window of 10 segments
 /// (RFC 6928) often comes right behind the final acknowledgement.
 const EARLY_EACH: usize = 16;
-/// The same in all: 6 MiB of full segments.
-const EARLY_ALL: usize = 4096;
+/// The same in all: at most 16 MiB, were all of them super-frames of a first flight.
+const EARLY_ALL: usize = 1024;
 
 /// A SYN that was answered. Everything else of a connection exists only after the final acknowledgement.
 #[derive(Debug)]
