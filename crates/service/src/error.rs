@@ -23,6 +23,8 @@ pub enum ServiceError {
         /// The kernel's answer.
         error: std::io::Error,
     },
+    /// Something that is no socket is where the control socket should be.
+    NoSocket(PathBuf),
     /// The folder of the control socket belongs to somebody else.
     ForeignFolder(PathBuf),
     /// The configuration file cannot be read.
@@ -71,6 +73,11 @@ impl fmt::Display for ServiceError {
                 f,
                 "cannot {doing} {}: {error}; use --control with a path you may write, shorter than 108 bytes",
                 control.display()
+            ),
+            Self::NoSocket(path) => write!(
+                f,
+                "{} exists and is no socket; it is left as it is: use another --control",
+                path.display()
             ),
             Self::ForeignFolder(path) => write!(
                 f,

@@ -40,6 +40,7 @@ mod values;
 pub use config::{Config, Link, Options, PortKind, Sharing};
 pub use control_loop::Service;
 pub use error::ServiceError;
+pub use listening::pid_behind;
 pub use values::{Congestion, Mac, Network, Rate};
 
 /// Runs a service until it is told to leave.

@@ -8,26 +8,34 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
 
-/// The listening control socket. Dropping it removes the path.
+/// The listening control socket. Dropping it removes the path, if it is still ours.
 #[derive(Debug)]
 pub struct Listening {
     /// Accept here.
     pub fd: OwnedFd,
     path: PathBuf,
+    /// Device and inode of our socket.
+    made: Option<(u64, u64)>,
     /// Held as long as the service lives; the kernel frees it with the process, however it ends.
     _lock: OwnedFd,
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.made.is_some() && self.made == identity(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
 fn socket() -> Result<OwnedFd, Errno> {
@@ -41,7 +49,10 @@ impl Listening {
         let path = config.control.clone();
         let failed =
             |doing, e: Errno| ServiceError::Control { control: path.clone(), doing, error: e.into() };
+        let address = SocketAddrUnix::new(&path).map_err(|e| failed("use the path", e))?;
         folder(&path)?;
+        // Before the lock: beside what is no control socket not even a lock is made.
+        occupant(&path)?;
         let mut lock_path = path.clone().into_os_string();
         lock_path.push(".lock");
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -50,23 +61,57 @@ impl Listening {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(ServiceError::AlreadyUp { pid: pid_behind(&path), control: path });
         }
-        // With the lock held, whoever made this socket is dead.
-        let _ = std::fs::remove_file(&path);
+        match occupant(&path)? {
+            // Services hold the lock: this is another program's.
+            Some(Occupant::Live) => {
+                return Err(failed("take the socket of another program at", Errno::ADDRINUSE));
+            }
+            Some(Occupant::Stale) => rustix::fs::unlink(&path).map_err(|e| failed("replace", e))?,
+            None => {}
+        }
         let fd = socket().map_err(|e| failed("make a socket for", e))?;
-        let address = SocketAddrUnix::new(&path).map_err(|e| failed("use the path", e))?;
         bind(&fd, &address).map_err(|e| failed("bind", e))?;
+        let made = identity(&path);
         let open = rustix::process::geteuid().is_root() && !config.private;
         let open = open || !(config.allow_uids.is_empty() && config.allow_gids.is_empty());
         let mode = if open { 0o666 } else { 0o600 };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
             .map_err(|error| ServiceError::Control { control: path.clone(), doing: "protect", error })?;
         listen(&fd, BACKLOG).map_err(|e| failed("listen at", e))?;
-        Ok(Self { fd, path, _lock: lock })
+        Ok(Self { fd, path, made, _lock: lock })
+    }
+}
+
+/// A socket that is at the path already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Occupant {
+    /// Somebody listens on it.
+    Live,
+    /// Nobody listens on it any more.
+    Stale,
+}
+
+/// What is at `path`. Anything but a socket is an error: it is not ours to remove.
+fn occupant(path: &Path) -> Result<Option<Occupant>, ServiceError> {
+    let failed = |doing, error| ServiceError::Control { control: path.to_owned(), doing, error };
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed("look at", e)),
+        Ok(found) if !found.file_type().is_socket() => return Err(ServiceError::NoSocket(path.to_owned())),
+        Ok(_) => {}
+    }
+    let fd = socket().map_err(|e| failed("make a socket for", e.into()))?;
+    let address = SocketAddrUnix::new(path).map_err(|e| failed("use the path", e.into()))?;
+    match connect(&fd, &address) {
+        Err(Errno::CONNREFUSED) => Ok(Some(Occupant::Stale)),
+        Err(Errno::NOENT) => Ok(None),
+        // A full backlog, another type, no permission: in each case somebody may be there.
+        _ => Ok(Some(Occupant::Live)),
     }
 }
 
 /// The process that listens at `path`.
-fn pid_behind(path: &Path) -> Option<i32> {
+pub fn pid_behind(path: &Path) -> Option<i32> {
     let fd = socket().ok()?;
     connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
     Some(rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid())
@@ -89,5 +134,56 @@ fn folder(path: &Path) -> Result<(), ServiceError> {
         Ok(())
     } else {
         Err(ServiceError::ForeignFolder(folder.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Options;
+
+    fn place(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("towpath-listening-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+        folder.join(name)
+    }
+
+    fn open(path: &Path) -> Result<Listening, ServiceError> {
+        let options = Options { control: Some(path.to_owned()), ..Options::default() };
+        Listening::open(&options.resolve().unwrap())
+    }
+
+    #[test]
+    fn what_is_no_socket_stays() {
+        let path = place("precious");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(open(&path), Err(ServiceError::NoSocket(at)) if at == path));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert!(!place("precious.lock").exists());
+    }
+
+    #[test]
+    fn a_live_socket_of_another_program_stays_and_a_stale_one_goes() {
+        let path = place("foreign.sock");
+        let foreign = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let text = open(&path).unwrap_err().to_string();
+        assert!(text.contains("another program") && text.contains("foreign.sock"), "{text}");
+        assert!(path.exists());
+        drop(foreign);
+        drop(open(&path).unwrap());
+        assert!(!path.exists(), "its own socket goes with the service");
+    }
+
+    #[test]
+    fn the_second_service_is_told_the_first_ones_process() {
+        let path = place("twice.sock");
+        let first = open(&path).unwrap();
+        let own = std::process::id() as i32;
+        assert!(matches!(open(&path), Err(ServiceError::AlreadyUp { pid: Some(pid), .. }) if pid == own));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        drop(first);
+        assert!(path.exists(), "only its own socket is removed");
     }
 }

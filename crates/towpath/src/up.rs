@@ -1,9 +1,8 @@
 //! `towpath up`: in the foreground, or detached with a log file beside the control socket.
 
-use crate::ask::is_up;
 use anyhow::{Context, bail};
 use clap::Args;
-use service::{Config, Options, Service};
+use service::{Config, Options, Service, ServiceError};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +32,10 @@ impl Up {
         let file = self.config.as_deref().map(Options::from_file).transpose()?.unwrap_or_default();
         let config = self.options.or(file).resolve()?;
         if self.detach {
+            // Also found out below, but only after the running service's log is gone.
+            if let Some(pid) = service::pid_behind(&config.control) {
+                return Err(ServiceError::AlreadyUp { control: config.control, pid: Some(pid) }.into());
+            }
             let arguments: Vec<_> = std::env::args_os().skip(2).filter(|a| a != "--detach").collect();
             return detached(&config.control, arguments);
         }
@@ -66,9 +69,10 @@ fn foreground(config: Config) -> anyhow::Result<()> {
     Ok(service.run()?)
 }
 
-/// The log of a detached service.
+/// The log of a detached service: never the control path itself.
 pub fn log_path(control: &Path) -> PathBuf {
-    control.with_extension("log")
+    let log = control.with_extension("log");
+    if log == control { control.with_extension("log.log") } else { log }
 }
 
 /// Starts a service in the background with these arguments of `up` and returns once it accepts.
@@ -103,7 +107,8 @@ pub fn detached(
             let last = text.lines().last().unwrap_or("it said nothing").trim_start_matches("towpath: ");
             bail!("the service did not start ({status}): {last}");
         }
-        if is_up(control) {
+        // Another service may have come up there at the same moment: then ours is about to say so and leave.
+        if service::pid_behind(control).is_some_and(|pid| pid.unsigned_abs() == child.id()) {
             return Ok(());
         }
         if patience < Instant::now() {
