@@ -124,6 +124,8 @@ class duplicates:
 class exec_inherits:
     """A program started on a connection as its standard input and output, as inetd does."""
 
+    limitation = "a connection inherited over exec"
+
     def server(listener):
         sock = accept(listener)
         code = "import sys; line = sys.stdin.readline(); print(line.strip()[::-1]); sys.stdout.flush()"
