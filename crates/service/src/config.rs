@@ -389,6 +389,9 @@ impl Config {
         if self.port != PortKind::None && link.own.is_empty() {
             return wrong("address", "name at least one address of the service, like 10.9.0.2/24");
         }
+        if link.own.iter().any(|own| link.host.iter().any(|host| host.address == own.address)) {
+            return wrong("address", "differ from host_address: the two are the ends of one link");
+        }
         if !(link.buffer_initial.is_power_of_two() && (4096..=self.ring_max).contains(&link.buffer_initial)) {
             return wrong("buffer_initial", "be a power of two from 4096 to ring_max");
         }
@@ -429,6 +432,10 @@ mod tests {
         assert!(toml::from_str::<Options>("colour = 1").is_err());
         let error = Options { ring_max: Some(5000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("ring_max"));
+        let same = Some(vec!["10.9.0.2/24".to_owned().try_into().unwrap()]);
+        let port = Some(PortKind::Tap);
+        let twice = Options { port, address: same.clone(), host_address: same, ..Options::default() };
+        assert!(twice.resolve().unwrap_err().to_string().contains("host_address"));
         let error = Options { mtu: Some(9000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("--port tap"), "no key is accepted and ignored");
     }

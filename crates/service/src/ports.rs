@@ -1,12 +1,14 @@
 //! The port the service was told to use: opened, wrapped, or none at all.
 
 use crate::ServiceError;
-use crate::config::{Config, PortKind};
+use crate::config::{Config, Link, PortKind};
 use crate::values::Mac;
 use base::Instant;
 use port::{Batch, Capabilities, FaultRates, Faults, PacketBuf, Port, Stats, Wait};
 use port_tap::TapOptions;
-use std::net::IpAddr;
+use rustix::fd::AsFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::{Path, PathBuf};
 
 /// The queues of the port, one for each core.
 pub struct Opened {
@@ -80,6 +82,12 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         host_v6,
         namespace: link.namespace.clone(),
     };
+    // While the link is not there yet: it brings the host's addresses with it.
+    if let Some(taken) = taken_by_host(link) {
+        return Err(ServiceError::Port(format!(
+            "address {taken} is the host's own already: give the service another address of the link with --address"
+        )));
+    }
     let tap = port_tap::open(&options).map_err(|e| ServiceError::Port(e.to_string()))?;
     let offloads = match (link.checksum, link.gso) {
         (true, true) => "checksum and segmentation offload",
@@ -102,4 +110,50 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         Box::new(Faults::new(queue, link.seed ^ index, rates, rates))
     };
     Ok(Opened { queues: (0..).zip(tap.queues).map(wrap).collect(), mac: tap.mac, description })
+}
+
+/// The first of the service's addresses that the host has on any interface of the link's network namespace: the kernel
+/// would keep packets to it for itself.
+fn taken_by_host(link: &Link) -> Option<IpAddr> {
+    let first = || link.own.iter().map(|n| n.address).find(|address| is_of_host(*address));
+    let Some(namespace) = &link.namespace else { return first() };
+    let path = if namespace.contains('/') {
+        PathBuf::from(namespace)
+    } else {
+        Path::new("/run/netns").join(namespace)
+    };
+    // A namespace that cannot be entered is the port's to report.
+    let file = std::fs::File::open(path).ok()?;
+    // A thread's namespace cannot be given back without further rights, so a thread is spent on it.
+    let look_there = || {
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(file.as_fd(), kind).ok()?;
+        first()
+    };
+    std::thread::scope(|scope| scope.spawn(look_there).join().ok().flatten())
+}
+
+/// Asks the kernel's routes, without sending anything: it talks to an address of its own from that very address, and from
+/// no other address does it talk to itself.
+fn is_of_host(address: IpAddr) -> bool {
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let Ok(socket) = UdpSocket::bind((any, 0)) else { return false };
+    address.is_loopback()
+        || socket.connect((address, 9)).is_ok() && socket.local_addr().is_ok_and(|own| own.ip() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_host_are_known() {
+        assert!(is_of_host(Ipv4Addr::LOCALHOST.into()) && is_of_host(Ipv4Addr::new(127, 9, 9, 9).into()));
+        // TEST-NET-1 (RFC 5737) and the documentation prefix (RFC 3849) are nobody's.
+        assert!(!is_of_host(Ipv4Addr::new(192, 0, 2, 77).into()));
+        assert!(!is_of_host("2001:db8::77".parse().unwrap()));
+    }
 }
