@@ -154,7 +154,8 @@ impl Worker {
             let since = *quiet_since.get_or_insert(now);
             let near = progress.deadline != Instant::NEVER && progress.deadline.since(now) < NEAR;
             if near || now.since(since) < self.common.spin {
-                std::hint::spin_loop();
+                // An application on the same processor may have what is waited for.
+                std::thread::yield_now();
                 continue;
             }
             self.sleep(now, progress.deadline);
