@@ -325,13 +325,16 @@ impl Link {
         let _locks = (own(&b.tx_lock), own(&b.rx_lock));
         let _ = self.peer_flags();
         let unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
-        let end = if unread || hard { RESET } else { FIN };
+        let finished = own_half.flags.load(Ordering::Relaxed) & FIN != 0;
+        // A connection that was cut never ends as one that was finished: its reader would take a part for the whole.
+        let end = match (self.is_over(), finished) {
+            (true, true) => 0,
+            (true, false) => RESET,
+            (false, _) if unread || hard => RESET,
+            (false, _) => FIN,
+        };
         let sender = self.sender();
-        if !self.is_over() || own_half.flags.load(Ordering::Relaxed) & (FIN | RESET) == 0 {
-            raise(own_half, end | READ_CLOSED | RELEASED);
-        } else {
-            raise(own_half, READ_CLOSED | RELEASED);
-        }
+        raise(own_half, end | READ_CLOSED | RELEASED);
         self.tell();
         self.mapped.linger(self.slot, sender);
         self.store(&Sender::default());

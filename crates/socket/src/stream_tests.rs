@@ -215,3 +215,20 @@ fn news_rings_whoever_watches() {
     b.mapped.own_bell(9).unwrap().drain(64, |slot| rung.push(slot));
     assert_eq!(rung, [5]);
 }
+
+#[test]
+fn a_cut_stream_never_looks_like_one_that_was_ended() {
+    let (a, b) = ends(5);
+    assert_eq!(send(&a, b"half of it"), Ok(Progress::Done(10)));
+    a.mapped.dead.store(true, Ordering::Relaxed);
+    assert_eq!(send(&a, b"the rest"), Err(Errno::CONNRESET));
+    assert!(a.release(1, false));
+    assert_eq!(take(&b, 100).unwrap(), b"half of it");
+    assert_eq!(take(&b, 100), Err(Some(Errno::CONNRESET)));
+    // What was ended before the cut stays a clean end.
+    let (a, b) = ends(6);
+    a.shut(false, true).unwrap();
+    a.mapped.dead.store(true, Ordering::Relaxed);
+    assert!(a.release(1, false));
+    assert_eq!(take(&b, 100).unwrap(), b"");
+}
