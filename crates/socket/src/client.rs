@@ -300,22 +300,13 @@ impl Client {
 
     fn pushed(&self, push: Push, fds: Vec<OwnedFd>) {
         match push {
-            Push::Waker { region: _, context } => {
+            Push::Waker { region, context } => {
                 let found = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
                 if let (Some(context), Some(fd)) = (found, fds.into_iter().next()) {
-                    context.add(fd);
+                    context.add(region, fd);
                 }
             }
-            Push::Revoked { region } => {
-                let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-                for side in 0..2 {
-                    if let Some(mapped) = regions.remove(&(region, side)) {
-                        mapped.dead.store(true, Ordering::Release);
-                    }
-                }
-                drop(regions);
-                self.wake_all();
-            }
+            Push::Revoked { region } => self.revoked(region),
             Push::Grow => self.grow(),
         }
     }
@@ -349,9 +340,26 @@ impl Client {
         lock(&self.free).clear();
     }
 
+    /// The partner is gone and the service has taken the region back. Sockets still open on it are reset and keep the
+    /// mapping and the wakers until they are closed; everything else goes now.
+    fn revoked(&self, region: u32) {
+        let gone: Vec<_> = {
+            let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+            (0..2).filter_map(|side| regions.remove(&(region, side))).collect()
+        };
+        gone.iter().for_each(|mapped| mapped.dead.store(true, Ordering::Release));
+        for context in self.all_contexts() {
+            context.forget_region(region);
+            context.wake();
+        }
+    }
+
+    fn all_contexts(&self) -> Vec<Arc<Context>> {
+        lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
+    }
+
     fn wake_all(&self) {
-        let contexts: Vec<_> = lock(&self.contexts).values().filter_map(Weak::upgrade).collect();
-        contexts.iter().for_each(|c| c.wake());
+        self.all_contexts().iter().for_each(|c| c.wake());
     }
 
     /// A free socket block, held by us.

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex};
 pub const BELL: u64 = 0;
 /// Tag of the control socket there.
 pub const CONTROL: u64 = 1;
+/// In place of a region: the service's own eventfd (region ids are never 0).
+const SERVICE: u32 = 0;
 
 /// See the module.
 #[derive(Debug)]
@@ -26,7 +28,8 @@ pub struct Context {
     /// Sleep here: all eventfds and the control socket, edge-triggered.
     epfd: Internal,
     local: Internal,
-    others: Mutex<Vec<Internal>>,
+    /// Eventfds that others ring, with the pair region they came for; 0 for the service's own.
+    others: Mutex<Vec<(u32, Internal)>>,
     /// Set before the last look at what others may bring by `wake`.
     pub sleeping: AtomicBool,
     /// How many threads sleep here.
@@ -48,7 +51,7 @@ impl Context {
         // Known before it is announced: eventfds for it may be pushed before the answer comes.
         lock(&client.contexts).insert(number, Arc::downgrade(&context));
         match client.ask(Request::Context { context: number })? {
-            (Reply::Done, fds) => fds.into_iter().for_each(|fd| context.add(fd)),
+            (Reply::Done, fds) => fds.into_iter().for_each(|fd| context.add(SERVICE, fd)),
             _ => return Err(Errno::USERS),
         }
         Ok(context)
@@ -79,12 +82,23 @@ impl Context {
         }
     }
 
-    /// Sleeps on one more eventfd.
-    pub fn add(&self, eventfd: OwnedFd) {
+    /// Sleeps on one more eventfd, which is rung for news of `region`.
+    pub fn add(&self, region: u32, eventfd: OwnedFd) {
         let eventfd = Internal::new(eventfd);
         // When this fails there is no memory; the service's own eventfd still wakes us.
         let _ = add(&self.epfd, eventfd.number(), BELL);
-        lock(&self.others).push(eventfd);
+        lock(&self.others).push((region, eventfd));
+    }
+
+    /// No news comes from `region` any more: closes what was rung for it.
+    pub fn forget_region(&self, region: u32) {
+        lock(&self.others).retain(|(from, eventfd)| {
+            if *from == region {
+                // Others have the same eventfd: closing ours alone would leave it in our epoll descriptor.
+                let _ = epoll::delete(self.epfd.as_fd(), eventfd.as_fd());
+            }
+            *from != region
+        });
     }
 
     /// The descriptor to sleep on.
