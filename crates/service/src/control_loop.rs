@@ -31,6 +31,8 @@ const ACCEPTS: usize = 64;
 const SPARE_LINES: usize = 64;
 /// First pause between sweeps of closed pair slots; doubles while nothing is found, up to the second.
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// First pause after a death: the partners are about to read the end and to close their sides.
+const SOON: Duration = Duration::from_millis(50);
 /// A private service waits this long after its last application, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
@@ -194,11 +196,16 @@ impl Service {
     fn timers(&mut self, now: Instant) {
         if self.reap.is_some_and(|at| at <= now) {
             self.reap = self.registry.reap(now, false);
+            self.sweep_survivors(now);
         }
         match self.sweep {
             Some((at, pause)) if at <= now => {
                 let (freed, open) = self.registry.sweep();
-                let pause = if freed > 0 { SWEEP.0 } else { (pause * 2).min(SWEEP.1) };
+                let pause = match freed {
+                    0 => (pause * 2).min(SWEEP.1),
+                    _ if self.registry.has_survivors() => pause.min(SWEEP.0),
+                    _ => SWEEP.0,
+                };
                 self.sweep = open.then_some((now + pause, pause));
                 if self.deaf {
                     self.listen_again();
@@ -303,7 +310,7 @@ impl Service {
             Answer::Offence(reason) => self.detach(id, &reason),
             Answer::Reply(reply, fds) if number != 0 => {
                 if matches!(reply, Reply::Connecting { .. }) {
-                    self.sweep = Some((Instant::now() + SWEEP.0, SWEEP.0));
+                    self.sweep_in(SWEEP.0, Instant::now());
                 }
                 let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
                 let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
@@ -362,7 +369,22 @@ impl Service {
         let now = Instant::now();
         self.registry.depart(id, offender, now);
         self.reap = self.registry.reap(now, false);
+        self.sweep_survivors(now);
         self.follow_bells();
+    }
+
+    /// A sweep within `pause`. One that is due earlier stays: connections that come all the time must not put it off.
+    fn sweep_in(&mut self, pause: Duration, now: Instant) {
+        if self.sweep.is_none_or(|(at, _)| now + pause < at) {
+            self.sweep = Some((now + pause, pause));
+        }
+    }
+
+    /// Memory shared with the dead ends as soon as the living let go of it.
+    fn sweep_survivors(&mut self, now: Instant) {
+        if self.registry.has_survivors() {
+            self.sweep_in(SOON, now);
+        }
     }
 
     fn detach_doomed(&mut self) {

@@ -5,7 +5,7 @@ use crate::application::Application;
 use crate::cores::Command;
 use crate::listeners::QueueKey;
 use crate::present::present_parts;
-use crate::region::Use;
+use crate::region::{PairRegion, Use};
 use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::stream::raise;
@@ -232,15 +232,22 @@ impl Registry {
                     self.pair_of.remove(&parties);
                 }
             }
-            self.sweep_pair(id);
-            self.drop_pair_if_over(id);
+            if self.pairs.get(&id).is_some_and(PairRegion::has_dead_side) {
+                self.sweep_pair(id);
+                self.drop_pair_if_over(id);
+            }
         }
+    }
+
+    /// True while a pair region outlives one of its sides: the other has not let go of all connections yet.
+    pub fn has_survivors(&self) -> bool {
+        self.pairs.values().any(PairRegion::has_dead_side)
     }
 
     /// A pair region with a dead side ends when its last connection has.
     fn drop_pair_if_over(&mut self, id: u32) {
         let Some(pair) = self.pairs.get(&id) else { return };
-        let over = pair.dead == [true; 2] || (pair.dead != [false; 2] && pair.slots.used() == 0);
+        let over = pair.dead == [true; 2] || (pair.has_dead_side() && pair.slots.used() == 0);
         if !over {
             return;
         }
@@ -253,8 +260,11 @@ impl Registry {
                 }
             }
         }
-        let told: Vec<u32> =
-            self.applications.values_mut().filter(|a| a.pairs.contains(&id)).map(|a| a.id).collect();
+        // A forked child has its parent's mappings without ever having asked for them.
+        let has = |a: &&Application| {
+            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.descends_from(*party))
+        };
+        let told: Vec<u32> = self.applications.values().filter(has).map(|a| a.id).collect();
         for application in told {
             if let Some(a) = self.applications.get_mut(&application) {
                 a.pairs.remove(&id);

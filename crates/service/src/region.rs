@@ -129,4 +129,9 @@ impl PairRegion {
             wakers: HashMap::new(),
         })
     }
+
+    /// True when nobody of one side, or of both, lives.
+    pub fn has_dead_side(&self) -> bool {
+        self.dead != [false; 2]
+    }
 }

@@ -155,6 +155,30 @@ fn death_is_noticed_at_once_and_leaves_nothing() {
     assert_eq!(counts["applications"].as_u64(), Some(1));
 }
 
+/// A server with many short-lived clients must not grow, however busy it is.
+#[test]
+fn memory_shared_with_the_dead_ends_while_others_keep_connecting() {
+    let daemon = daemon();
+    let (mut server, mut busy) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut tail = 0;
+    let mut mortal = App::new(&daemon);
+    let _held = mortal.connect(address);
+    let (left, _) = server.accept_wait(queue, &mut tail);
+    drop(mortal);
+    server.until("the server sees the end", |s| s.peer_flags(&left) & FIN != 0);
+    server.close(&left);
+    let closed = Instant::now();
+    while !(server.listen_to_pushes() && server.pushes.contains(&Push::Revoked { region: left.region })) {
+        let theirs = busy.connect(address);
+        let (ours, _) = server.accept_wait(queue, &mut tail);
+        busy.close(&theirs);
+        server.close(&ours);
+        assert!(closed.elapsed() < Duration::from_secs(3), "put off by what others do");
+    }
+}
+
 #[test]
 fn a_forked_child_keeps_what_its_parent_leaves_and_shares_listeners() {
     let daemon = daemon();
