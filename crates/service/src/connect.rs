@@ -3,9 +3,10 @@
 use crate::config::{PortKind, Sharing};
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey, canonical};
-use crate::region::{Connection, PairRegion, Stage};
+use crate::own_ports::Ends;
+use crate::region::{Connection, PairRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
-use control::{AcceptRecord, RegionInfo, Reply};
+use control::{AcceptRecord, ConnectOptions, RegionInfo, Reply};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -42,7 +43,13 @@ pub fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
 
 impl Registry {
     /// `Request::Connect`.
-    pub fn connect(&mut self, id: u32, local: SocketAddr, asked: SocketAddr) -> Answer {
+    pub fn connect(
+        &mut self,
+        id: u32,
+        local: SocketAddr,
+        asked: SocketAddr,
+        options: ConnectOptions,
+    ) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let (namespace, uid, sockets) = (a.namespace, a.uid, a.sockets);
         let remote = destination(asked);
@@ -58,7 +65,7 @@ impl Registry {
                 _ if self.config.port == PortKind::None => {
                     self.fall_back(id, "the address is not on this host, and the service has no port")
                 }
-                _ => self.tcp_connect(id, local, remote, asked),
+                _ => self.tcp_connect(id, [local, remote], asked, options),
             };
         };
         let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
@@ -66,9 +73,8 @@ impl Registry {
             return Answer::Silent;
         };
         let mut local = source(local, remote);
-        if own && local.port() == 0 {
-            local.set_port(self.next_port);
-            self.next_port = if self.next_port >= 60_999 { 32_768 } else { self.next_port + 1 };
+        if own && !self.own_port(&mut local, remote) {
+            return Answer::refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer");
         }
         if local.port() == 0 {
             return self.fall_back(id, "the socket has no port yet");
@@ -81,10 +87,58 @@ impl Registry {
             Sharing::SameUser => uid == other_uid,
             Sharing::Never => false,
         };
-        if !shared {
-            return self.connect_relay([id, acceptor], key, [local, remote], asked);
+        let ends = [local, remote];
+        let answer = if shared {
+            self.connect_pair([id, acceptor], key, ends, asked)
+        } else {
+            self.connect_relay([id, acceptor], key, ends, asked)
+        };
+        if own && let Answer::Reply(Reply::Connecting { region, slot, .. }, _) = &answer {
+            self.take_own_port(ends, region.id, *slot);
         }
-        self.connect_pair([id, acceptor], key, [local, remote], asked)
+        answer
+    }
+
+    /// Gives `local` a port that no connection to `remote` has. False: the one it has, or every one, is in use.
+    fn own_port(&mut self, local: &mut SocketAddr, remote: SocketAddr) -> bool {
+        if self.try_own_port(local, remote) {
+            return true;
+        }
+        // What both ends have released counts until it is swept.
+        self.sweep();
+        self.try_own_port(local, remote)
+    }
+
+    fn try_own_port(&mut self, local: &mut SocketAddr, remote: SocketAddr) -> bool {
+        let Self { own_ports, pairs, relays, listeners, .. } = self;
+        let is_live = |ends: &Ends, origin: Origin| match origin {
+            Origin::Pair(region, slot) => {
+                pairs.get(&region).and_then(|p| p.slots.get(slot)).is_some_and(|c| c.addresses == *ends)
+            }
+            Origin::Relay(relay) => {
+                relays.get(&relay).is_some_and(|relay| relay.connection.addresses == *ends)
+            }
+            Origin::Flow(..) => false,
+        };
+        if local.port() != 0 {
+            let ends = [*local, remote];
+            return own_ports.user(&ends).is_none_or(|origin| !is_live(&ends, origin));
+        }
+        let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
+        let found = own_ports.find(local.ip(), remote, is_live, listens);
+        found.is_some_and(|port| {
+            local.set_port(port);
+            true
+        })
+    }
+
+    fn take_own_port(&mut self, ends: Ends, region: u32, slot: u32) {
+        let used = self.regions.get(&region).and_then(|r| r.slots.get(slot));
+        let origin = match used {
+            Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
+            _ => Origin::Pair(region, slot),
+        };
+        self.own_ports.take(ends, origin);
     }
 
     fn connect_pair(

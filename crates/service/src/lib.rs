@@ -22,6 +22,7 @@ mod listeners;
 mod listening;
 mod memory;
 mod origin;
+mod own_ports;
 mod ports;
 mod present;
 mod proc;

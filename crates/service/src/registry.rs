@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::cores::Core;
 use crate::listeners::Listeners;
 use crate::memory::Memory;
+use crate::own_ports::OwnPorts;
 use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::Statistics;
@@ -72,8 +73,8 @@ pub struct Registry {
     pub indices: Slots<u32>,
     /// TCP over the port.
     pub tcp: Tcp,
-    /// The next local port of a connection to one of our own addresses.
-    pub next_port: u16,
+    /// Local ports of connections to our own addresses.
+    pub own_ports: OwnPorts,
     /// How the threads wake applications.
     pub bells: Arc<Bells>,
     /// The port in words.
@@ -113,7 +114,7 @@ impl Registry {
             cores,
             bells,
             tcp,
-            next_port: 32_768,
+            own_ports: OwnPorts::default(),
             port: String::new(),
             config,
             applications: HashMap::new(),

@@ -160,7 +160,7 @@ impl Registry {
             }
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { slot } => self.unlisten(id, slot),
-            Request::Connect { sock: _, local, remote, options: _ } => self.connect(id, local, remote),
+            Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),
             Request::FellBack { reason } => {

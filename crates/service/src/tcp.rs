@@ -15,12 +15,12 @@ use crate::listeners::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::region::Use;
 use crate::registry::{Answer, Registry};
-use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply};
+use control::{AcceptRecord, ConnectOptions, RECORD_LEN, RegionInfo, Reply};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
+use slowpath::{Connect, Event, Keepalive, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,6 +29,9 @@ use wire::{Endpoint, MacAddr};
 
 /// Exceptions taken in before the control lines have their turn.
 const EXCEPTIONS_MAX: usize = 2048;
+
+/// Token of an active open whose socket has `SO_KEEPALIVE`.
+const KEEP_ALIVE: u64 = 1;
 
 /// A connection over the port.
 #[derive(Clone, Copy, Debug)]
@@ -193,6 +196,10 @@ impl Registry {
 
     fn tcp_event(&mut self, event: Event) {
         match event {
+            Event::Established { token: KEEP_ALIVE, flow } => {
+                let now = self.tcp.clock.now();
+                self.tcp.slow.set_keepalive(now, flow, Some(Keepalive::default()));
+            }
             Event::Established { .. } | Event::ConnectFailed { .. } | Event::Closed { .. } => {}
             Event::Incoming { token: _, local, remote, pending } => self.incoming(local, remote, pending),
             Event::Released { region, slot } => self.flow_released(region, slot),
@@ -319,9 +326,9 @@ impl Registry {
     pub fn tcp_connect(
         &mut self,
         id: u32,
-        local: SocketAddr,
-        remote: SocketAddr,
+        [local, remote]: [SocketAddr; 2],
         asked: SocketAddr,
+        options: ConnectOptions,
     ) -> Answer {
         let own = self.applications.get(&id).and_then(|a| a.region);
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
@@ -333,7 +340,7 @@ impl Registry {
         };
         let bound = crate::listeners::canonical(local);
         let what = Connect {
-            token: 0,
+            token: if options.keep_alive { KEEP_ALIVE } else { 0 },
             local: Some(if bound.ip().is_unspecified() {
                 // A dual-stack socket bound to no address connects from one of the peer's family.
                 Endpoint::new(any_like(remote.ip()), bound.port())
