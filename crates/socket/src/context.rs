@@ -47,6 +47,13 @@ impl Context {
             return Ok(used);
         }
         let number = take_number(client).ok_or(Errno::USERS)?;
+        Self::announce(client, number).inspect_err(|_| {
+            lock(&client.contexts).remove(&number);
+            give_number(client, number);
+        })
+    }
+
+    fn announce(client: &Arc<Client>, number: u32) -> Result<Arc<Self>, Errno> {
         let context = Arc::new(Self::empty(client, number)?);
         // Known before it is announced: eventfds for it may be pushed before the answer comes.
         lock(&client.contexts).insert(number, Arc::downgrade(&context));
@@ -146,6 +153,15 @@ fn take_number(client: &Client) -> Option<u32> {
         }
         None
     })
+}
+
+/// Gives back a number under which the service knows no context.
+fn give_number(client: &Client, number: u32) {
+    let words = &client.oldest.region.header().context_taken[1];
+    if let Some(word) = words.get(number as usize / 64) {
+        // Release: pairs with the next taker's Acquire.
+        word.fetch_and(!(1 << (number % 64)), Ordering::Release);
+    }
 }
 
 /// The thread's own context, given back when the thread ends.
