@@ -34,6 +34,38 @@ pub struct Item {
     queued: bool,
     /// The collection that reported it last.
     turn: u32,
+    /// Edge-triggered: what was so when it was reported last.
+    reported: Option<Reported>,
+}
+
+/// Readiness in full, and the socket's pulse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reported {
+    readiness: u32,
+    pulse: (u64, u32),
+}
+
+impl Item {
+    /// What of the wanted it is ready for, with what to remember when it is reported. Nothing when edge-triggered and
+    /// nothing has come since the last report: doorbells ring for other reasons, too.
+    fn due(&self) -> Option<(u32, Reported)> {
+        if !self.armed {
+            return None;
+        }
+        // Pulse first: what comes between the two looks is reported twice rather than never.
+        let pulse = self.sock.pulse();
+        let readiness = self.sock.readiness();
+        let now = readiness & (self.events | ready::ALWAYS);
+        let is_news = match self.reported {
+            Some(before) if self.events & EDGE != 0 => {
+                // Another process that shares the socket may have filled it: stalls are counted only here.
+                let shared = crate::fork::may_dispute() && now & ready::OUT != 0;
+                before.pulse != pulse || readiness & !before.readiness != 0 || shared
+            }
+            _ => true,
+        };
+        (now != 0 && is_news).then_some((now, Reported { readiness, pulse }))
+    }
 }
 
 /// A region that brings news to a set.
@@ -84,7 +116,8 @@ impl Interest {
 
     /// Adds a socket.
     pub fn add(&mut self, fd: RawFd, sock: Arc<Sock>, events: u32, data: u64, kernel: bool) -> u32 {
-        let item = Item { fd, sock, events, data, kernel, armed: true, queued: false, turn: self.turn };
+        let (turn, reported) = (self.turn, None);
+        let item = Item { fd, sock, events, data, kernel, armed: true, queued: false, turn, reported };
         let i = match self.free.pop() {
             Some(i) => i,
             None => {
@@ -102,7 +135,7 @@ impl Interest {
     /// Changes what is wanted, arms it again, and looks.
     pub fn change(&mut self, i: u32, events: u32, data: u64) {
         if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) {
-            (item.events, item.data, item.armed) = (events, data, true);
+            (item.events, item.data, item.armed, item.reported) = (events, data, true, None);
         }
         self.enqueue(i);
     }
@@ -241,13 +274,8 @@ impl Interest {
             let Some(i) = self.ready.pop_front() else { break };
             let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) else { continue };
             item.queued = false;
-            if !item.armed {
-                continue;
-            }
-            let now = item.sock.readiness() & (item.events | ready::ALWAYS);
-            if now == 0 {
-                continue;
-            }
+            let Some((now, reported)) = item.due() else { continue };
+            item.reported = Some(reported);
             out[n] = libc::epoll_event { events: now, u64: item.data };
             if n == 0 {
                 gap = self.turn.wrapping_sub(item.turn).wrapping_add(1);
@@ -278,10 +306,7 @@ impl Interest {
 
     /// True when something would be collected.
     pub fn would_collect(&self) -> bool {
-        let is_ready = |i: &u32| {
-            self.item(*i)
-                .is_some_and(|item| item.armed && item.sock.readiness() & (item.events | ready::ALWAYS) != 0)
-        };
+        let is_ready = |i: &u32| self.item(*i).is_some_and(|item| item.due().is_some());
         self.ready.iter().any(is_ready)
     }
 }

@@ -54,6 +54,8 @@ pub struct Link {
     pub index: u32,
     /// A send has withdrawn the wish for space: whoever else waits for it is to be told.
     pub freed: AtomicBool,
+    /// Sends that found no space: after each the next space is news.
+    pub stalls: AtomicU32,
 }
 
 /// One direction's lock, free again when dropped.
@@ -132,7 +134,7 @@ fn is_dead(thread: u32) -> bool {
 impl Link {
     /// Slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
-        Self { mapped, slot, home, index, freed: AtomicBool::new(false) }
+        Self { mapped, slot, home, index, freed: AtomicBool::new(false), stalls: AtomicU32::new(0) }
     }
 
     /// The trusted state.
@@ -205,6 +207,12 @@ impl Link {
         if on && before & flag == 0 && !self.mapped.pair {
             self.tell();
         }
+    }
+
+    /// Changes whenever bytes have come, or space was wanted: with the readiness this tells news from a repetition.
+    #[inline]
+    pub fn pulse(&self) -> (u64, u32) {
+        (self.halves().1.tx_head.load(Ordering::Acquire), self.stalls.load(Ordering::Relaxed))
     }
 
     /// Tells the other side that there is news.

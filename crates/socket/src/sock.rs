@@ -175,6 +175,14 @@ impl Sock {
         }
     }
 
+    /// See [`Link::pulse`]; for a listener, of both its queues.
+    pub fn pulse(&self) -> (u64, u32) {
+        let Some(link) = self.link() else { return (0, 0) };
+        let (bytes, stalls) = link.pulse();
+        let own = crate::listener::own_queue(self).map_or(0, |own| own.pulse().0);
+        (bytes.wrapping_add(own), stalls)
+    }
+
     fn listener_readiness(&self, link: &Link) -> u32 {
         let waiting = link.unread() >= RECORD_LEN
             || crate::listener::own_queue(self).is_some_and(|own| own.unread() >= RECORD_LEN);

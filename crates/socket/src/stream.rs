@@ -132,6 +132,7 @@ impl Link {
                 .map_err(|v| self.violated(v))?;
             if waits {
                 self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                self.stalls.fetch_add(1, Ordering::Relaxed);
                 return Ok(done);
             }
         }
