@@ -34,6 +34,24 @@ impl State {
         if is_duplicate {
             self.duplicate(w);
         }
+        if w.f.cold.held_count > 0 {
+            self.weigh(&mut w.f);
+        }
+        if w.f.rx.has(state::PROBED) {
+            self.judge_probe(&mut w.f, &p.options.sack);
+        }
+    }
+
+    /// What the reports of what the peer holds say about what it lacks.
+    fn weigh(&mut self, f: &mut FlowMut<'_>) {
+        if !f.rx.has(state::RECOVERY) {
+            if scoreboard::is_oldest_lost(f) {
+                self.recover(f);
+                f.tx.cwnd = f.cold.window.cwnd();
+            }
+        } else if scoreboard::is_repair_lost(f) {
+            f.rx.set(state::RESEND);
+        }
     }
 
     /// New data is acknowledged.
@@ -70,18 +88,27 @@ impl State {
             if f.tx.snd_una.is_before(f.tx.recover) {
                 // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial
                 // ACK. In this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
-                window.on_partial_ack(acked);
-                f.rx.set(state::RESEND);
+                if f.rx.has(state::SACK) {
+                    // The hole that is the oldest now was sent again before this moment, if at all.
+                    (f.cold.repair_mark, f.cold.repair_at) = (f.tx.snd_max, self.now);
+                } else {
+                    window.on_partial_ack(acked);
+                    f.rx.set(state::RESEND);
+                }
             } else {
                 f.rx.clear(state::RECOVERY | state::RESEND);
-                window.on_recovered(f.tx.in_flight());
+                if !f.rx.has(state::SACK) {
+                    window.on_recovered(f.tx.in_flight());
+                }
             }
         } else {
             if f.tx.recover.is_before(f.tx.snd_una) {
                 // Kept close behind, so that it never looks ahead when sequence numbers wrap.
                 f.tx.recover = f.tx.snd_una;
             }
-            if window.on_ack(self.now, bytes, rtt, echo, f.tx.in_flight()) {
+            // Acknowledgements of one batch come before what they make room for.
+            let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
+            if window.on_ack(self.now, bytes, rtt, echo, f.tx.in_flight().max(used)) {
                 f.rx.set(state::SEND_CWR);
             }
             f.cold.counters.marked_bytes += if echo { u64::from(bytes) } else { 0 };
@@ -131,28 +158,20 @@ impl State {
     fn duplicate(&mut self, w: &mut Work<'_>) {
         let f = &mut w.f;
         if f.rx.has(state::RECOVERY) {
-            // Packet conservation: what has left the network makes room for one segment, of a hole if one is known, else new.
-            f.cold.window.on_duplicate_ack();
-            f.tx.cwnd = f.cold.window.cwnd();
-            if f.cold.held_count > 0 && scoreboard::next_hole(f).is_some() {
-                f.rx.set(state::RESEND);
+            if !f.rx.has(state::SACK) {
+                // Packet conservation: what has left the network makes room for one new segment.
+                f.cold.window.on_duplicate_ack();
             }
-            return;
+        } else {
+            f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
+            if f.rx.dup_acks >= DUPLICATES {
+                self.recover(f);
+            }
+            if f.rx.has(state::RECOVERY) && !f.rx.has(state::SACK) {
+                (0..DUPLICATES).for_each(|_| f.cold.window.on_duplicate_ack());
+            }
         }
-        f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
-        // "... and the cumulative acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2): repetitions after
-        // a timeout cause duplicates that mean nothing.
-        let is_lost = f.rx.dup_acks >= DUPLICATES || (f.cold.held_count > 0 && scoreboard::is_oldest_lost(f));
-        if is_lost && f.tx.recover.is_at_or_before(f.tx.snd_una) {
-            f.rx.set(state::RECOVERY | state::RESEND);
-            f.tx.recover = f.tx.snd_max;
-            f.cold.high_rxt = f.tx.snd_una;
-            f.cold.window.on_fast_retransmit(self.now, f.tx.in_flight());
-            (0..DUPLICATES).for_each(|_| f.cold.window.on_duplicate_ack());
-            f.tx.cwnd = f.cold.window.cwnd();
-            f.cold.counters.recoveries += 1;
-            self.counters.recoveries += 1;
-        }
+        f.tx.cwnd = f.cold.window.cwnd();
     }
 
     /// Takes in how far the application has consumed. False when what it says is impossible.

@@ -148,7 +148,7 @@ impl State {
         }
         (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
         let FlowId(flow) = w.id;
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed] {
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.watched] {
             list.remove(flow);
         }
         self.pacer.remove(flow);

@@ -123,7 +123,7 @@ impl State {
         f.rx.clear(state::LIVE);
         f.rx.events = flow::event::DROPPED;
         drop(guard);
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent] {
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.watched] {
             list.remove(id.0);
         }
         self.pacer.remove(id.0);

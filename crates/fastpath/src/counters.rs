@@ -76,6 +76,8 @@ pub struct Counters {
     pub retransmitted_bytes: u64,
     /// Fast retransmissions begun.
     pub recoveries: u64,
+    /// Tail loss probes sent.
+    pub tail_probes: u64,
     /// Segments received out of order.
     pub out_of_order: u64,
     /// Slots with news from applications.
@@ -99,6 +101,7 @@ impl Default for Counters {
             pure_acks_out: 0,
             retransmitted_bytes: 0,
             recoveries: 0,
+            tail_probes: 0,
             out_of_order: 0,
             doorbells: 0,
             exceptions: 0,

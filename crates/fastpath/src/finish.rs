@@ -13,7 +13,7 @@ impl State {
         if w.f.rx.has(state::TELL) {
             self.tell(w);
         }
-        if w.f.rx.has(state::RESEND) {
+        if w.f.rx.flags & (state::RESEND | state::RECOVERY) != 0 {
             self.resend(w, port);
         }
         self.transmit(w, port);

@@ -29,6 +29,7 @@ mod lists;
 mod out_of_order;
 mod pacing;
 mod receive;
+mod repair;
 mod scoreboard;
 mod segment;
 mod setup;

@@ -7,6 +7,7 @@
 //! ```
 //! Without the option the oldest segment is the only known hole (RFC 6582).
 
+use base::SeqNumber;
 use flow::{FlowMut, INTERVALS, Interval, state};
 use wire::SackBlocks;
 
@@ -31,12 +32,17 @@ pub(crate) fn note(f: &mut FlowMut<'_>, blocks: &SackBlocks) -> bool {
 
 /// Bytes that the peer is known to hold beyond the cumulative acknowledgement.
 pub(crate) fn held(f: &FlowMut<'_>) -> u32 {
-    f.cold.held[..usize::from(f.cold.held_count)].iter().map(|i| i.right.since(i.left)).sum()
+    sum(ranges(f))
 }
 
-/// Forgets what the cumulative acknowledgement has passed.
+/// Forgets what the cumulative acknowledgement has passed. One that stops within a range shows a peer that has thrown away
+/// what it reported: then nothing it said counts (RFC 2018 section 8).
 pub(crate) fn prune(f: &mut FlowMut<'_>) {
     let una = f.tx.snd_una;
+    if ranges(f).iter().any(|i| i.left.is_at_or_before(una) && una.is_before(i.right)) {
+        f.cold.held_count = 0;
+        return;
+    }
     let mut kept = 0;
     for i in 0..usize::from(f.cold.held_count) {
         let interval = f.cold.held[i];
@@ -54,33 +60,95 @@ pub(crate) fn is_oldest_lost(f: &FlowMut<'_>) -> bool {
     held(f) >= THRESHOLD * u32::from(f.tx.mss)
 }
 
+/// The ranges held, in order of sequence.
+fn ranges<'a>(f: &'a FlowMut<'_>) -> &'a [Interval] {
+    &f.cold.held[..usize::from(f.cold.held_count)]
+}
+
+/// The oldest hole, at most a segment of it.
+pub(crate) fn first_hole(f: &FlowMut<'_>) -> Interval {
+    let (left, mss) = (f.tx.snd_una, u32::from(f.tx.mss));
+    let len = ranges(f).first().map_or(mss, |i| i.left.since(left).min(mss));
+    Interval { left, right: left.plus(len) }
+}
+
 /// The next hole to send again, at most a segment of it. None: everything that counts as lost has been sent again.
 pub(crate) fn next_hole(f: &FlowMut<'_>) -> Option<Interval> {
-    let mss = u32::from(f.tx.mss);
-    let una = f.tx.snd_una;
-    if !f.rx.has(state::SACK) || f.cold.held_count == 0 {
-        // Each partial acknowledgement shows one hole.
-        return Some(Interval { left: una, right: una.plus(mss) });
-    }
+    let (mss, una) = (u32::from(f.tx.mss), f.tx.snd_una);
     let mut left = f.cold.high_rxt.later_of(una);
-    for interval in &f.cold.held[..usize::from(f.cold.held_count)] {
+    if left == una {
+        // Each partial acknowledgement shows one hole (RFC 6582): what was sent after it is acknowledged.
+        return una.is_before(f.tx.recover).then(|| first_hole(f));
+    }
+    for (n, interval) in ranges(f).iter().enumerate() {
         // In order of sequence, so `left` is in a hole or moves behind this range.
         if left.is_before(interval.left) {
-            let above: u32 = f.cold.held[..usize::from(f.cold.held_count)]
-                .iter()
-                .filter(|i| left.is_before(i.left))
-                .map(|i| i.right.since(i.left))
-                .sum();
-            let is_first = left == una;
-            if !is_first && above < THRESHOLD * mss {
-                return None;
-            }
+            let is_lost = left.is_before(f.cold.lost_below) || sum(&ranges(f)[n..]) >= THRESHOLD * mss;
             let hole = interval.left.since(left).min(mss);
-            return Some(Interval { left, right: left.plus(hole) });
+            return is_lost.then(|| Interval { left, right: left.plus(hole) });
         }
         left = left.later_of(interval.right);
     }
     None
+}
+
+/// "pipe": what is in the network, as far as the reports tell (RFC 6675 section 4). Not in it: what the peer holds, and what is
+/// lost and was not sent again.
+pub(crate) fn pipe(f: &FlowMut<'_>) -> u32 {
+    let (nxt, una, mss) = (f.tx.snd_nxt, f.tx.snd_una, u32::from(f.tx.mss));
+    let is_recovery = f.rx.has(state::RECOVERY);
+    let again = f.cold.high_rxt.later_of(una);
+    let (mut gone, mut above) = (0, 0);
+    for (n, interval) in ranges(f).iter().enumerate().rev() {
+        let len = interval.right.since(interval.left);
+        above += len;
+        if interval.right.is_at_or_before(nxt) {
+            gone += len;
+        }
+        let hole = if n == 0 { una } else { ranges(f)[n - 1].right }.later_of(again);
+        let is_lost = above >= THRESHOLD * mss || hole.is_before(f.cold.lost_below) || hole == una;
+        if is_recovery && is_lost && hole.is_before(interval.left) && interval.left.is_at_or_before(nxt) {
+            gone += interval.left.since(hole);
+        }
+    }
+    if is_recovery && f.cold.held_count == 0 && again == una && una.is_before(f.tx.recover) {
+        gone += mss;
+    }
+    f.tx.in_flight().saturating_sub(gone)
+}
+
+/// The oldest segment was sent again, and of what was sent after that, so much is held that the repetition is lost as well
+/// (the order of sending decides, as in RFC 8985 section 6.2).
+pub(crate) fn is_repair_lost(f: &FlowMut<'_>) -> bool {
+    let mark = f.cold.repair_mark;
+    if !f.tx.snd_una.is_before(f.cold.high_rxt) {
+        return false;
+    }
+    let after = ranges(f).iter().filter(|i| mark.is_before(i.right));
+    let bytes: u32 = after.map(|i| i.right.since(i.left.later_of(mark))).sum();
+    bytes >= THRESHOLD * u32::from(f.tx.mss)
+}
+
+/// One after the highest byte held.
+pub(crate) fn highest(f: &FlowMut<'_>) -> SeqNumber {
+    ranges(f).last().map_or(f.tx.snd_una, |i| i.right)
+}
+
+/// After a timeout everything is sent again, but for what the peer holds.
+pub(crate) fn skip_held(f: &mut FlowMut<'_>) {
+    let nxt = f.tx.snd_nxt;
+    let within = ranges(f).iter().find(|i| i.left.is_at_or_before(nxt) && nxt.is_before(i.right));
+    f.tx.snd_nxt = within.map_or(nxt, |i| i.right);
+}
+
+/// Bytes from the next to send to the next that the peer holds.
+pub(crate) fn until_held(f: &FlowMut<'_>) -> u32 {
+    let nxt = f.tx.snd_nxt;
+    ranges(f).iter().find(|i| nxt.is_before(i.left)).map_or(u32::MAX, |i| i.left.since(nxt))
+}
+
+fn sum(ranges: &[Interval]) -> u32 {
+    ranges.iter().map(|i| i.right.since(i.left)).sum()
 }
 
 /// Adds a range, joined with those it touches, in order of sequence.

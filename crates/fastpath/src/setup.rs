@@ -20,7 +20,7 @@ pub(crate) const COMMANDS_MAX: usize = 256;
 /// Flows looked at for one kind of timer in one round.
 pub(crate) const TIMERS_MAX: usize = 256;
 
-const _: () = assert!(BATCH + COMMANDS_MAX + 3 * TIMERS_MAX <= WAKES_MAX);
+const _: () = assert!(BATCH + COMMANDS_MAX + 4 * TIMERS_MAX <= WAKES_MAX);
 
 /// An application region as this core uses it.
 #[derive(Debug)]
@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) owed: List,
     /// Flows that hold a receive ring.
     pub(crate) lent: List,
+    /// Flows with something in flight, in order of the time to look at them.
+    pub(crate) watched: List,
     pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
@@ -84,6 +86,7 @@ impl State {
             ready: List::new(flows),
             owed: List::new(flows),
             lent: List::new(flows),
+            watched: List::new(flows),
             pacer: Pacer::new(flows),
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),

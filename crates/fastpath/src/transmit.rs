@@ -6,7 +6,7 @@ use crate::segment::Out;
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{event, state};
+use flow::{FlowMut, event, state};
 use port::Port;
 use queue::stream::{Readable, readable};
 use queue::{Ring, Violation};
@@ -15,7 +15,7 @@ use shm::{Half, half_flags};
 use wire::TcpFlags;
 
 /// Segments of one flow in one turn: a flow with a large window must not make the others wait for all of it.
-const TURN: usize = 16;
+pub(crate) const TURN: usize = 16;
 /// A paced flow that was idle may send this much at once.
 const PACE_BURST: Duration = Duration::from_us(500);
 
@@ -53,19 +53,29 @@ impl State {
     /// The next segment, if any may go.
     #[inline]
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
+        let is_again = w.f.tx.snd_nxt.is_before(w.f.tx.snd_max);
+        if is_again && w.f.cold.held_count > 0 {
+            scoreboard::skip_held(&mut w.f);
+        }
         let supply = self.supply(w)?;
+        let usable = usable(&w.f);
+        if supply.total <= usable {
+            w.f.rx.clear(state::CWND_FULL);
+        } else if usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight()) {
+            w.f.rx.set(state::CWND_FULL);
+        }
+        let until_held = if is_again { scoreboard::until_held(&w.f) } else { u32::MAX };
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
         let mss = u32::from(tx.mss);
         let in_flight = tx.in_flight();
-        // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042).
-        let extra = if rx.has(state::RECOVERY) { 0 } else { u32::from(rx.dup_acks.min(2)) * mss };
-        let usable = tx.snd_wnd.min(tx.cwnd.saturating_add(extra)).saturating_sub(in_flight);
         let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
         let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
         let burst = if is_cut { mss } else { burst.max(mss) };
         let is_again = tx.snd_nxt.is_before(tx.snd_max);
         let mut len = supply.contiguous.min(usable).min(burst);
-        if len < supply.total {
+        if until_held <= len {
+            len = until_held;
+        } else if len < supply.total {
             if supply.total > 0 && usable == 0 && in_flight == 0 {
                 self.block(w);
                 return None;
@@ -195,50 +205,31 @@ impl State {
             }
         }
         self.arm(w);
+        self.watch(w);
         true
     }
 
-    /// Sends the next hole again: the oldest unacknowledged segment, or one that the peer's reports show.
-    pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        w.f.rx.clear(state::RESEND);
-        let Some(hole) = scoreboard::next_hole(&w.f) else { return };
-        let (rx, tx) = (&w.f.rx, &w.f.tx);
-        let is_fin_out = rx.has(state::FIN_SENT) && !rx.has(state::FIN_ACKED);
-        let offset = hole.left.since(tx.snd_una);
-        let data = (tx.snd_max.since(hole.left)).saturating_sub(u32::from(is_fin_out));
-        let position = tx.tx_una + u64::from(offset);
-        let Some((_, peer)) = w.home.region.halves(rx.slot) else { return };
-        let found = if data == 0 { Ok(None) } else { readable(peer, position, data_len(w)) };
-        let found = match found.and_then(|found| checked(w, found, position, data)) {
-            Ok(found) => found,
-            Err(what) => return self.violation(w, what),
-        };
-        let len = found.map_or(0, |r| r.len as u32).min(data).min(hole.right.since(hole.left));
-        let mut flags = TcpFlags::ACK;
-        if is_fin_out && len == data {
-            flags = flags.with(TcpFlags::FIN);
-        }
-        if len == 0 && !flags.contains(TcpFlags::FIN) {
-            return;
-        }
-        let ring = found.map(|r| r.ring);
-        let out = Out { seq: hole.left, ring, position, len, flags, is_again: true };
-        if self.emit(w, port, &out) {
-            w.f.cold.high_rxt = w.f.cold.high_rxt.later_of(hole.left.plus(len));
-            self.count_again(w, len);
-        } else {
-            w.f.rx.set(state::RESEND);
-            self.ready.push_back(w.id.0, 0);
-        }
-    }
-
     /// "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
-    fn count_again(&mut self, w: &mut Work<'_>, len: u32) {
+    pub(crate) fn count_again(&mut self, w: &mut Work<'_>, len: u32) {
         w.f.rx.clear(state::TIMING);
         w.f.cold.counters.retransmits += 1;
         w.f.cold.counters.retransmitted_bytes += u64::from(len);
         self.counters.retransmitted_bytes += u64::from(len);
     }
+}
+
+/// What both windows let go now.
+#[inline]
+fn usable(f: &FlowMut<'_>) -> u32 {
+    let (in_flight, mss) = (f.tx.in_flight(), u32::from(f.tx.mss));
+    let (pipe, extra) = if f.rx.has(state::SACK) && (f.cold.held_count > 0 || f.rx.has(state::RECOVERY)) {
+        (scoreboard::pipe(f), 0)
+    } else {
+        // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042). A
+        // peer with SACK gets it from the pipe, which shrinks by what it reports.
+        (in_flight, if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * mss })
+    };
+    f.tx.snd_wnd.saturating_sub(in_flight).min(f.tx.cwnd.saturating_add(extra).saturating_sub(pipe))
 }
 
 #[inline]
@@ -248,7 +239,7 @@ fn is_nodelay(w: &Work<'_>) -> bool {
 }
 
 #[inline]
-fn data_len(w: &Work<'_>) -> u64 {
+pub(crate) fn data_len(w: &Work<'_>) -> u64 {
     w.home.region.region().layout().params.data_len
 }
 
@@ -269,7 +260,7 @@ fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
 
 /// What was sent once must still be there, and lie in memory that the application has populated.
 #[inline]
-fn checked(
+pub(crate) fn checked(
     w: &Work<'_>,
     found: Option<Readable>,
     position: u64,

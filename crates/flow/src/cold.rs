@@ -90,6 +90,14 @@ pub struct Cold {
     pub held: [Interval; 2 * INTERVALS],
     /// Up to here everything that counts as lost has been sent again in this recovery.
     pub high_rxt: SeqNumber,
+    /// Holes that begin below count as lost, however little is held above.
+    pub lost_below: SeqNumber,
+    /// `snd_max` when the oldest segment was sent again: what is held from here on was sent later.
+    pub repair_mark: SeqNumber,
+    /// End of the tail loss probe.
+    pub probe_end: SeqNumber,
+    /// When the oldest segment was sent again.
+    pub repair_at: Instant,
     /// Sequence number of a FIN that came ahead of missing data.
     pub fin_at: SeqNumber,
     /// When an unacceptable segment without data was last answered.
@@ -124,6 +132,10 @@ impl Cold {
             held: [Interval::default(); 2 * INTERVALS],
             held_count: 0,
             high_rxt: SeqNumber(0),
+            lost_below: SeqNumber(0),
+            repair_mark: SeqNumber(0),
+            probe_end: SeqNumber(0),
+            repair_at: Instant::ZERO,
             fin_at: SeqNumber(0),
             epoch_bytes: 0,
             epoch_at: now,

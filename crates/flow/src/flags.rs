@@ -58,6 +58,12 @@ pub mod state {
     pub const QUICK: u32 = 1 << 23;
     /// The oldest unacknowledged segment is to be sent again.
     pub const RESEND: u32 = 1 << 27;
+    /// The core looks at the flow again in a while: something is in flight.
+    pub const WATCHED: u32 = 1 << 28;
+    /// The end of what is in flight was sent once more as a probe, up to `Cold::probe_end`.
+    pub const PROBED: u32 = 1 << 29;
+    /// The congestion window held data back when the flow last had its turn to send.
+    pub const CWND_FULL: u32 = 1 << 30;
 }
 
 /// Bits of `ReceiveLine::events`: what a core owes the slow path about a flow.

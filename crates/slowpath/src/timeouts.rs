@@ -232,7 +232,11 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     tx.rewind();
     tx.cwnd = cold.window.cwnd();
     // Karn's rule: what is sent twice is not timed. Fast recovery is over: RFC 6582 section 3.2 step 4.
-    rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
+    rx.clear(state::TIMING | state::RECOVERY | state::RESEND | state::PROBED);
     rx.dup_acks = 0;
+    if backoff > 1 {
+        // RFC 2018 section 8: a peer may throw away what it has reported.
+        cold.held_count = 0;
+    }
     Verdict::Lost { backoff, next }
 }
