@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::registry::write_eventfd;
 use crate::relay::{End, Outcome, Relays};
 use crate::requests::new_eventfd;
+use crate::traffic::Counted;
 use base::{Duration, Instant};
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};
@@ -31,6 +32,8 @@ pub enum Command {
     Look(u32),
     /// That region has more memory.
     Fed(u32),
+    /// Say what was counted so far.
+    Count(Sender<Counted>),
 }
 
 /// The control thread's hand on one core.
@@ -106,6 +109,13 @@ impl Core {
         }
     }
 
+    /// What it has counted so far; `None` when it does not answer within a tenth of a second.
+    pub fn count(&self) -> Option<Counted> {
+        let (ask, answer) = channel();
+        self.say(Command::Count(ask));
+        answer.recv_timeout(std::time::Duration::from_millis(100)).ok()
+    }
+
     /// Ends its sleep.
     pub fn wake(&self) {
         write_eventfd(self.bell.as_fd());
@@ -173,6 +183,11 @@ impl Worker {
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
                 Ok(Command::Fed(region)) => self.relays.fed(region),
+                Ok(Command::Count(answer)) => {
+                    let counted = Counted { core: *self.core.counters(), port: self.port.stats() };
+                    // Who asked may have stopped waiting.
+                    let _ = answer.send(counted);
+                }
                 Err(TryRecvError::Empty) => return Some(obeyed),
                 Err(TryRecvError::Disconnected) => return None,
             }

@@ -36,6 +36,7 @@ mod statistics;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
+mod traffic;
 mod values;
 
 pub use config::{Config, Link, Options, PortKind, Sharing};

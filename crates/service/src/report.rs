@@ -1,7 +1,9 @@
 //! Reports for people: every socket, and the counters, as JSON in a memfd.
 
+use crate::cores::Core;
 use crate::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
+use crate::traffic::Traffic;
 use control::{Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -80,7 +82,9 @@ impl Registry {
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
                 self.statistics.relayed_bytes = relayed.sum();
                 let alive = self.applications.values().map(|a| &a.process);
-                serde_json::to_vec(&self.statistics.summary(alive))
+                let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
+                let traffic = Traffic::sum(&counted, &self.tcp.slow);
+                serde_json::to_vec(&self.statistics.summary(alive, traffic))
             }
             Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
         };

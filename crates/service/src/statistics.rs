@@ -1,5 +1,6 @@
 //! What is counted: sockets accelerated and fallen back, by process and reason.
 
+use crate::traffic::Traffic;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -78,6 +79,8 @@ pub struct Summary {
     pub detached: u64,
     /// Bytes copied by relays.
     pub relayed_bytes: u64,
+    /// The port, and what was dropped and why.
+    pub traffic: Traffic,
     /// By process, ended ones last.
     pub per_process: Vec<Process>,
 }
@@ -95,7 +98,7 @@ impl Statistics {
     }
 
     /// Everything, with the processes that live.
-    pub fn summary<'a>(&self, alive: impl Iterator<Item = &'a Process>) -> Summary {
+    pub fn summary<'a>(&self, alive: impl Iterator<Item = &'a Process>, traffic: Traffic) -> Summary {
         let mut per_process: Vec<Process> = alive.cloned().collect();
         let applications = per_process.len();
         per_process.sort_by_key(|p| p.pid);
@@ -110,6 +113,7 @@ impl Statistics {
             applications,
             detached: self.detached,
             relayed_bytes: self.relayed_bytes,
+            traffic,
             per_process,
         }
     }
@@ -135,7 +139,7 @@ mod tests {
             p.fell_back("no listener");
             all.end(p);
         }
-        let sum = all.summary([Process { accelerated: 1, ..Process::default() }].iter());
+        let sum = all.summary([Process { accelerated: 1, ..Process::default() }].iter(), Traffic::default());
         assert_eq!((sum.accelerated, sum.fallen_back), (2 * 306 + 1, 306));
         assert_eq!(sum.by_reason["no listener"], 306);
         assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);

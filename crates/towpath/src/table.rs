@@ -70,6 +70,16 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     for (reason, n) in all["by_reason"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  {reason}"))?;
     }
+    let traffic = &all["traffic"];
+    if traffic["received_packets"] != 0 || traffic["sent_packets"] != 0 {
+        print(&format!(
+            "port: {} packets in, {} out; {} bytes sent again",
+            traffic["received_packets"], traffic["sent_packets"], traffic["retransmitted_bytes"]
+        ))?;
+    }
+    for (reason, n) in traffic["dropped"].as_object().into_iter().flatten() {
+        print(&format!("  {n:>8}  dropped: {reason}"))?;
+    }
     let heads =
         ["Pid", "Process", "User", "Alive", "Accelerated", "Connected", "Accepted", "Listeners", "Kernel"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
