@@ -5,70 +5,18 @@
 mod harness;
 #[path = "harness/peer.rs"]
 mod peer;
+#[path = "harness/scene.rs"]
+mod scene;
 
-use base::{Duration, Instant};
+use base::Duration;
 use fastpath::Cause;
 use flow::{Command, Exception, FrameReason, state};
-use harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
-use peer::{Got, Peer};
+use harness::{MAC_A, config};
 use port::Capabilities;
-use port_memory::{LinkOptions, MemoryPort, link};
+use scene::{Scene, scene, scene_with};
 use shm::half_flags::{FIN, RELEASED, RESET};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{DropReason, Ecn, TcpFlags};
-
-const ISS: u32 = u32::MAX - 700; // The peer's numbers wrap soon; ours too.
-const IRS: u32 = u32::MAX - 2000;
-
-struct Scene {
-    host: Host,
-    port: MemoryPort,
-    peer: Peer,
-    sock: Sock,
-    id: flow::FlowId,
-    now: Instant,
-}
-
-fn scene_with(
-    change: impl FnOnce(&mut flow::Install),
-    capabilities: Capabilities,
-    config: flow::Config,
-) -> Scene {
-    let (port, far) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
-    let (local, remote) = endpoints(false);
-    let mut host = Host::new(config, capabilities, 8);
-    let mut what = install(local, remote, 5, MAC_B, IRS, ISS);
-    change(&mut what);
-    let now = Instant::from_ns(5_000_000_000);
-    let (id, sock) = host.open(now, &what);
-    host.nodelay(&sock);
-    Scene { host, port, peer: Peer::new(far, remote, local, ISS, IRS), sock, id, now }
-}
-
-fn scene() -> Scene {
-    scene_with(|_| {}, Capabilities::plain(1500, MAC_A), config())
-}
-
-impl Scene {
-    fn poll(&mut self) -> Vec<Got> {
-        self.host.poll(self.now, &mut self.port);
-        self.peer.take()
-    }
-    fn after(&mut self, d: Duration) -> Vec<Got> {
-        self.now = self.now.plus(d);
-        self.poll()
-    }
-    fn send(&mut self, bytes: &[u8]) -> Vec<Got> {
-        assert_eq!(self.host.send(&mut self.sock, bytes, 64 << 10), bytes.len());
-        self.poll()
-    }
-    fn recv(&mut self) -> Vec<u8> {
-        self.host.recv(&mut self.sock, usize::MAX)
-    }
-    fn drops(&self, cause: Cause) -> u64 {
-        self.host.core.counters().of(cause)
-    }
-}
 
 #[test]
 fn a_reply_carries_the_acknowledgement() {

@@ -111,6 +111,20 @@ fn loss_of_two_percent_is_recovered_mostly_without_timeouts() {
     assert!(u64::from(timeouts) * 2 < c.recoveries, "{timeouts} {c:?}");
 }
 
+/// A timeout is 200 ms and the path 100 us: ten of them would be most of the time.
+#[test]
+fn loss_of_one_percent_leaves_next_to_nothing_to_timeouts() {
+    for (seed, tso) in [(11, false), (12, true), (13, false), (14, true)] {
+        let plain = Capabilities::plain(1500, MAC_A);
+        let capabilities = if tso { plain.with_tso() } else { plain };
+        let mut sides = worlds(seed, FaultRates::losing(10_000), capabilities, false);
+        let took = transfer(&mut sides, seed, [16 << 20, 0], Duration::from_us(50));
+        let (c, timeouts) = (sides[0].host.core.counters(), sides[0].host.timeouts);
+        println!("{took:?}, {timeouts} timeouts, {c:?}");
+        assert!(c.recoveries > 20 && timeouts <= 2, "seed {seed}: {timeouts} timeouts, {c:?}");
+    }
+}
+
 /// The slow path holds records for longer than a core is willing to try: packets are lost, doorbells and timers are not.
 #[test]
 fn records_held_by_somebody_else_delay_nothing_for_ever() {

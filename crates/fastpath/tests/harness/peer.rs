@@ -1,6 +1,6 @@
 //! A peer that speaks packets: the far end of a memory link under a test's hand.
 
-use super::{MAC_A, MAC_B};
+use crate::harness::{MAC_A, MAC_B};
 use base::SeqNumber;
 use port::{Batch, PacketBuf, Port};
 use port_memory::MemoryPort;

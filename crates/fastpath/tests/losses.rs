@@ -1,0 +1,175 @@
+//! Losses and what repairs them, rule by rule: one flow and a peer under the test's hand.
+
+#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
+
+mod harness;
+#[path = "harness/peer.rs"]
+mod peer;
+#[path = "harness/scene.rs"]
+mod scene;
+
+use base::Duration;
+use flow::state;
+use peer::Got;
+use scene::{Scene, scene};
+
+const MSS: u32 = 1448;
+
+/// The numbers of the segments in `got`.
+fn segments(got: &[Got]) -> Vec<u32> {
+    got.iter().map(|g| g.seq / MSS).collect()
+}
+
+impl Scene {
+    /// The peer acknowledges `ack` segments and reports `blocks`.
+    fn reports(&mut self, ack: u32, blocks: &[(u32, u32)]) {
+        self.peer.sack = blocks.iter().map(|(l, r)| (l * MSS, r * MSS)).collect();
+        self.peer.ack(0, ack * MSS);
+    }
+    /// A flow of which one round trip is measured, with `n` segments in flight, numbered from 1 on.
+    fn in_flight(n: usize) -> Self {
+        let mut s = scene();
+        s.peer.ack(0, 0);
+        assert_eq!(s.send(&[7; MSS as usize]).len(), 1);
+        s.now = s.now.plus(Duration::from_us(100));
+        s.reports(1, &[]);
+        s.poll();
+        assert_eq!(s.send(&vec![7; n * MSS as usize]).len(), n);
+        s
+    }
+    fn cwnd(&self) -> u32 {
+        self.host.keeper.lock(self.id).parts().tx.cwnd / MSS
+    }
+}
+
+/// "PTO = 2 * SRTT"; "the sender SHOULD NOT send another TLP until the first is acknowledged" (RFC 8985 section 7.3 in short).
+#[test]
+fn a_tail_loss_probe_goes_once_and_long_before_the_timeout() {
+    let mut s = Scene::in_flight(5);
+    assert_eq!(s.after(Duration::from_us(1500)), []);
+    assert_eq!(segments(&s.after(Duration::from_ms(2))), [5], "the last segment");
+    for _ in 0..20 {
+        assert_eq!(s.after(Duration::from_ms(5)), []);
+    }
+    assert_eq!((s.host.timeouts, s.host.core.counters().tail_probes), (0, 1));
+}
+
+/// What the probe's acknowledgement shows is repaired at once: all that was sent before it is lost (RFC 8985 section 6.2).
+#[test]
+fn a_lost_tail_is_repaired_without_a_timeout() {
+    let mut s = Scene::in_flight(5);
+    assert_eq!(segments(&s.after(Duration::from_ms(4))), [5]);
+    s.reports(1, &[(5, 6)]);
+    s.poll();
+    // The window is cut, so the last hole waits for an acknowledgement.
+    assert_eq!(segments(&s.after(Duration::from_ms(4))), [1, 2, 3]);
+    s.reports(2, &[(5, 6)]);
+    assert_eq!(segments(&s.poll()), [4]);
+    s.reports(6, &[]);
+    s.poll();
+    assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
+}
+
+/// A single segment's acknowledgement may be delayed for longer than any probe should wait (RFC 8985 section 7.2).
+#[test]
+fn a_single_segment_is_not_probed() {
+    let mut s = Scene::in_flight(1);
+    for _ in 0..20 {
+        assert_eq!(s.after(Duration::from_ms(5)), []);
+    }
+}
+
+/// RFC 8985 section 7.4: a loss that the probe repaired reduces the window, a duplicate's report (RFC 2883) clears it.
+#[test]
+fn a_probe_that_repaired_a_loss_slows_the_flow_down_and_one_in_vain_does_not() {
+    for is_in_vain in [false, true] {
+        let mut s = Scene::in_flight(5);
+        assert_eq!(segments(&s.after(Duration::from_ms(4))), [5]);
+        let before = s.cwnd();
+        s.reports(6, if is_in_vain { &[(5, 6)] } else { &[] });
+        s.poll();
+        s.send(&[7; MSS as usize]);
+        s.reports(7, &[]);
+        s.poll();
+        assert_eq!(s.cwnd() < before, !is_in_vain, "in vain: {is_in_vain}");
+    }
+}
+
+#[test]
+fn a_retransmission_lost_in_its_turn_is_sent_again_when_later_segments_arrive() {
+    let mut s = Scene::in_flight(10);
+    s.reports(1, &[(2, 5)]);
+    assert_eq!(segments(&s.poll()), [1]);
+    // Segments sent before it prove nothing.
+    s.reports(1, &[(2, 11)]);
+    assert_eq!(s.poll(), []);
+    // Four new ones, sent after it, do.
+    assert_eq!(segments(&s.send(&[8; 4 * MSS as usize])), [11, 12, 13, 14]);
+    s.reports(1, &[(2, 13)]);
+    assert_eq!(s.poll(), []);
+    s.reports(1, &[(2, 14)]);
+    assert_eq!(segments(&s.poll()), [1]);
+    assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
+}
+
+/// RFC 6675 section 5 step C: as many as the pipe has room for, not one for each batch of acknowledgements.
+#[test]
+fn one_report_of_many_holes_sends_as_many_segments_as_the_pipe_lets_go() {
+    let mut s = Scene::in_flight(10);
+    s.reports(1, &[(3, 4), (5, 6), (7, 11)]);
+    assert_eq!(segments(&s.poll()), [1, 2, 4, 6]);
+    s.reports(11, &[]);
+    s.poll();
+    assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
+}
+
+#[test]
+fn after_a_timeout_what_the_peer_holds_is_not_sent_again() {
+    let mut s = Scene::in_flight(6);
+    s.reports(1, &[(2, 3)]);
+    s.poll();
+    // Every repetition is lost until the timer has run out.
+    while s.host.timeouts == 0 {
+        s.after(Duration::from_ms(10));
+    }
+    let mut again = segments(&s.poll());
+    s.reports(3, &[]);
+    again.extend(segments(&s.poll()));
+    assert_eq!(again[..2], [1, 3], "{again:?}");
+}
+
+/// RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been acknowledged".
+#[test]
+fn a_peer_that_discards_what_it_has_reported_gets_it_again() {
+    let mut s = Scene::in_flight(6);
+    s.reports(1, &[(2, 6)]);
+    assert_eq!(segments(&s.poll()), [1]);
+    s.reports(2, &[]);
+    let mut again = segments(&s.poll());
+    for ack in 3..7 {
+        again.extend((0..80).flat_map(|_| segments(&s.after(Duration::from_ms(5)))));
+        s.reports(ack, &[]);
+        again.extend(segments(&s.poll()));
+    }
+    assert!((2..6).all(|n| again.contains(&n)), "{again:?}");
+}
+
+/// Acknowledgements of one batch are followed by new data only after the last: the window counts as used for all of them,
+/// when it grows as well as when it is cut.
+#[test]
+fn a_window_that_holds_data_back_counts_as_used_throughout_a_batch() {
+    let mut s = Scene::in_flight(8);
+    let window = s.cwnd();
+    s.host.send(&mut s.sock, &[7; 40 * MSS as usize], 128 << 10);
+    s.poll();
+    assert!(s.host.keeper.lock(s.id).parts().rx.has(state::CWND_FULL));
+    (2..=9).for_each(|n| s.reports(n, &[]));
+    s.poll();
+    assert_eq!(s.cwnd(), window + 8, "slow start grows by all of it");
+    // Six acknowledged and a loss, in one batch: the flight is what the window let go.
+    let window = s.cwnd();
+    (10..=15).for_each(|n| s.reports(n, &[]));
+    s.reports(15, &[(16, 19)]);
+    s.poll();
+    assert!(s.cwnd() >= window * 7 / 10, "{} of {window}", s.cwnd());
+}
