@@ -1,6 +1,7 @@
 //! This process's registration with the service: the control line, the regions, what the service pushes, its death.
 
 use crate::context::Context;
+use crate::hold::Held;
 use crate::internal::{Internal, unclaim};
 use crate::log::{Level, log};
 use crate::region::Mapped;
@@ -390,6 +391,20 @@ impl Client {
         let _ = sys::close(self.control);
     }
 
+    /// Before a fork.
+    pub fn hold(self: &Arc<Self>, held: &mut Held) {
+        // Listed before they are locked: whatever comes in between is another thread's business, which the child lacks.
+        let regions: Vec<_> =
+            self.regions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let contexts = self.all_contexts();
+        held.take(self, |c| &c.exchange);
+        held.take_whole(self, |c| &c.regions);
+        held.take(self, |c| &c.contexts);
+        held.take(self, |c| &c.free);
+        contexts.iter().for_each(|context| context.hold(held));
+        regions.iter().for_each(|mapped| mapped.hold(held));
+    }
+
     /// In a forked child: see `Mapped::forget`.
     pub fn forget_regions(&self) {
         for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
@@ -453,4 +468,14 @@ pub fn current() -> Option<Arc<Client>> {
 pub fn replace(client: Option<Arc<Client>>) {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
     *lock(&LAST_TRY) = None;
+}
+
+/// Before a fork, first.
+pub fn hold_attempts(held: &mut Held) {
+    held.take_static(&LAST_TRY);
+}
+
+/// Before a fork, last.
+pub fn hold_current(held: &mut Held) {
+    held.take_whole_static(&CURRENT);
 }

@@ -2,6 +2,7 @@
 //! news, a kernel epoll descriptor that holds every eventfd that may wake it, and its spin budget.
 
 use crate::client::{Client, lock};
+use crate::hold::Held;
 use crate::internal::Internal;
 use crate::spin::Spin;
 use crate::sys;
@@ -95,6 +96,11 @@ impl Context {
         // When this fails there is no memory; the service's own eventfd still wakes us.
         let _ = add(&self.epfd, eventfd.number(), BELL);
         lock(&self.others).push((region, eventfd));
+    }
+
+    /// Before a fork.
+    pub fn hold(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |c| &c.others);
     }
 
     /// No news comes from `region` any more: closes what was rung for it.

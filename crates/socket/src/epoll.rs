@@ -3,6 +3,7 @@
 
 use crate::client::{self, Client, lock};
 use crate::context::Context;
+use crate::hold::Held;
 use crate::interest::Interest;
 use crate::sock::{Role, Sock};
 use crate::{fork, sys};
@@ -409,6 +410,16 @@ impl Set {
             m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
         };
         inner.regions().all(asleep) && !inner.would_collect()
+    }
+
+    /// Before a fork.
+    pub fn hold_context(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |s| &s.context);
+    }
+
+    /// Before a fork, after the sockets' watchers.
+    pub fn hold_interest(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |s| &s.inner);
     }
 
     /// One more descriptor stands for it.

@@ -1,9 +1,12 @@
 //! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
 
 use crate::client::{self, Client};
+use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::{context, fds, link};
-use std::cell::Cell;
+use rustix::fd::RawFd;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -28,21 +31,54 @@ pub fn dispute() {
 thread_local! {
     /// The holder bit promised to the child that is about to be forked.
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
+    /// The library's locks, between `prepare` and `parent` or `child`.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
 fn has_sockets() -> bool {
     fds::SOCKS.all().iter().any(|(_, sock)| sock.link().is_some())
 }
 
-/// In the parent, before: promises the child a holder bit and sets it on every socket.
+/// In the parent, before: promises the child a holder bit, then takes every lock, so that none is held by a thread that
+/// the child does not have.
 pub fn prepare() {
     PROMISED.set(None);
     let Some(client) = client::present() else { return };
+    promise(&client);
+    let held = hold(&client);
+    HELD.set(Some(held));
+}
+
+fn hold(client: &Arc<Client>) -> Held {
+    let mut held = Held::new();
+    let socks = each_once(fds::SOCKS.all());
+    let sets = each_once(fds::SETS.all());
+    client::hold_attempts(&mut held);
+    sets.iter().for_each(|set| set.hold_context(&mut held));
+    socks.iter().for_each(|sock| sock.hold_watchers(&mut held));
+    sets.iter().for_each(|set| set.hold_interest(&mut held));
+    socks.iter().for_each(|sock| held.take(sock, |s| &s.shared));
+    client.hold(&mut held);
+    socks.iter().for_each(|sock| held.take(sock, |s| &s.kept));
+    client::hold_current(&mut held);
+    held
+}
+
+/// Several descriptors may stand for one object.
+fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
+    let mut all: Vec<_> = all.into_iter().map(|(_, object)| object).collect();
+    all.sort_by_key(Arc::as_ptr);
+    all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    all
+}
+
+/// Sets the bit of the child to be on every socket.
+fn promise(client: &Client) {
     if client.dead.load(Ordering::Relaxed) || !has_sockets() {
         return;
     }
     dispute();
-    let Some(holder) = take_holder(&client) else {
+    let Some(holder) = take_holder(client) else {
         log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
         return;
     };
@@ -69,11 +105,13 @@ fn take_holder(client: &Client) -> Option<u8> {
 
 /// In the parent, after.
 pub fn parent() {
+    drop(HELD.take());
     PROMISED.set(None);
 }
 
 /// In the child: another thread number, no contexts, a registration of its own.
 pub fn child() {
+    drop(HELD.take());
     link::forget_thread_number();
     GENERATION.fetch_add(1, Ordering::AcqRel);
     context::forget_thread();

@@ -6,7 +6,7 @@
 //!   sock      a socket: undecided, connection or accept queue
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   connect, listener, options                   interest, epoll, poll, wait   readiness and sleep
-//!   client    registration with the service      region, context, spin, fork, internal
+//!   client    registration with the service      region, context, spin, fork, hold, internal
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 
@@ -29,6 +29,8 @@ mod epoll;
 pub mod fds;
 #[cfg(not(loom))]
 pub mod fork;
+#[cfg(not(loom))]
+mod hold;
 #[cfg(not(loom))]
 mod interest;
 #[cfg(not(loom))]

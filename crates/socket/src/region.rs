@@ -1,5 +1,6 @@
 //! A mapped region as one party uses it: its side, its ring pool, the eventfds that wake the other side.
 
+use crate::hold::Held;
 use crate::internal::Internal;
 use queue::pages::Pool;
 use queue::stream::{Sender, watcher};
@@ -154,6 +155,12 @@ impl Mapped {
     /// Raises how many pages may be lent.
     pub fn set_pages(&self, pages: usize) {
         self.pages.fetch_max(pages.min(self.region.page_words() * 64), Ordering::Relaxed);
+    }
+
+    /// Before a fork.
+    pub fn hold(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |m| &m.lingering);
+        held.take(self, |m| &m.pool);
     }
 
     /// In a forked child: warm rings and closed sockets' rings are the parent's to give back.

@@ -4,6 +4,7 @@
 use crate::client::{self, lock};
 use crate::context::Context;
 use crate::epoll::Set;
+use crate::hold::Held;
 use crate::link::{Link, flags, state};
 use crate::stream::ready;
 use control::{RECORD_LEN, Request};
@@ -298,6 +299,11 @@ impl Sock {
         if let Some(own) = crate::listener::own_queue(self) {
             watch(own.halves().0, context);
         }
+    }
+
+    /// Before a fork.
+    pub fn hold_watchers(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |s| &s.watchers);
     }
 
     /// In a forked child: nobody sleeps here yet.
