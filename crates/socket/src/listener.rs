@@ -145,18 +145,23 @@ pub fn share(sock: &Arc<Sock>) {
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     let own = own_queue(sock);
     if let (Some(own), Some(client)) = (&own, client) {
-        release_block(client, own.index);
         client.say(Request::Unlisten { slot: own.slot });
+        release_block(client, own.index);
     }
-    let before = link.block().holders.fetch_and(!ours, Ordering::AcqRel);
-    let Some(client) = client else { return };
-    if Arc::ptr_eq(&link.mapped, &client.home) {
-        // The children that share it keep their own queues.
-        client.say(Request::Unlisten { slot: link.slot });
+    let b = link.block();
+    if let Some(client) = client {
+        let home = Arc::ptr_eq(&link.mapped, &client.home);
+        let last = b.holders.load(Ordering::Acquire) & !ours == 0;
+        // Said once per queue, and before the block is free: a second time the slot may be another listener's. Children
+        // that share the listener keep their own queues.
+        if (home || last) && b.region.swap(0, Ordering::AcqRel) != 0 {
+            client.say(match home {
+                true => Request::Unlisten { slot: link.slot },
+                false => Request::Closed { region: link.mapped.id, slot: link.slot },
+            });
+        }
     }
-    if before & !ours == 0 {
-        client.say(Request::Closed { region: link.mapped.id, slot: link.slot });
-    }
+    b.holders.fetch_and(!ours, Ordering::AcqRel);
 }
 
 /// The next record of an accept queue.
