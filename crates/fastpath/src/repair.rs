@@ -128,8 +128,12 @@ impl State {
                 if w.f.rx.has(state::LEAVING) || w.f.tx.snd_una == w.f.tx.snd_max {
                     return;
                 }
-                state.watch(w);
-                state.check(w, port);
+                let since = w.f.cold.progress_at.max(w.f.cold.repair_at);
+                if state.now < since.plus(w.f.cold.rto) {
+                    state.watch(w);
+                    state.check(w, port);
+                }
+                // Else it is the timeout's: a peer that is gone keeps no core awake.
             });
             if done == Err(Miss::Busy) {
                 self.watched.push_back(flow, self.now.plus(WATCH).as_ns());

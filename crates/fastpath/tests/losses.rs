@@ -70,6 +70,19 @@ fn a_lost_tail_is_repaired_without_a_timeout() {
     assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
 }
 
+#[test]
+fn a_peer_that_is_gone_keeps_no_core_awake() {
+    let mut s = Scene::in_flight(5);
+    let mut soon = 0;
+    for step in 0..400 {
+        s.now = s.now.plus(Duration::from_ms(5));
+        let deadline = s.host.poll(s.now, &mut s.port).deadline;
+        soon += u32::from(step >= 100 && deadline < s.now.plus(Duration::from_ms(5)));
+    }
+    // For one timeout after each repetition at most, while the time between them doubles.
+    assert!(s.host.timeouts == 3 && soon <= 2 * 40, "{soon} of 300, {} timeouts", s.host.timeouts);
+}
+
 /// A single segment's acknowledgement may be delayed for longer than any probe should wait (RFC 8985 section 7.2).
 #[test]
 fn a_single_segment_is_not_probed() {
