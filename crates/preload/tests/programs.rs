@@ -112,3 +112,8 @@ fn processes_and_descriptors() {
 fn a_thousand_connections() {
     prints_the_same("crowd", 0);
 }
+
+#[test]
+fn forks_in_the_middle_of_everything() {
+    prints_the_same("forks", 0);
+}

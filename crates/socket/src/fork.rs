@@ -43,25 +43,29 @@ fn has_sockets() -> bool {
 /// the child does not have.
 pub fn prepare() {
     PROMISED.set(None);
-    let Some(client) = client::present() else { return };
-    promise(&client);
-    let held = hold(&client);
+    let mut held = Held::new();
+    // From here on nobody registers: the child finds what its bits were promised by.
+    client::hold_attempts(&mut held);
+    let client = client::present();
+    if let Some(client) = &client {
+        promise(client);
+    }
+    hold(client.as_ref(), &mut held);
     HELD.set(Some(held));
 }
 
-fn hold(client: &Arc<Client>) -> Held {
-    let mut held = Held::new();
+fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     let socks = each_once(fds::SOCKS.all());
     let sets = each_once(fds::SETS.all());
-    client::hold_attempts(&mut held);
-    sets.iter().for_each(|set| set.hold_context(&mut held));
-    socks.iter().for_each(|sock| sock.hold_watchers(&mut held));
-    sets.iter().for_each(|set| set.hold_interest(&mut held));
+    sets.iter().for_each(|set| set.hold_context(held));
+    socks.iter().for_each(|sock| sock.hold_watchers(held));
+    sets.iter().for_each(|set| set.hold_interest(held));
     socks.iter().for_each(|sock| held.take(sock, |s| &s.shared));
-    client.hold(&mut held);
+    if let Some(client) = client {
+        client.hold(held);
+    }
     socks.iter().for_each(|sock| held.take(sock, |s| &s.kept));
-    client::hold_current(&mut held);
-    held
+    client::hold_current(held);
 }
 
 /// Several descriptors may stand for one object.
