@@ -113,6 +113,9 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             link.advise(NODELAY, options.no_delay);
+            if options.send_buffer > 0 {
+                link.limit_ring(options.send_buffer);
+            }
             store_addresses(&link, local, plain, sock.family);
             establish(sock, link)
         }

@@ -56,6 +56,8 @@ pub struct Link {
     pub freed: AtomicBool,
     /// Sends that found no space: after each the next space is news.
     pub stalls: AtomicU32,
+    /// Longest ring a send here lends itself, as a class; `SO_SNDBUF`.
+    class_most: AtomicU32,
 }
 
 /// One direction's lock, free again when dropped.
@@ -134,7 +136,15 @@ fn is_dead(thread: u32) -> bool {
 impl Link {
     /// Slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
-        Self { mapped, slot, home, index, freed: AtomicBool::new(false), stalls: AtomicU32::new(0) }
+        Self {
+            mapped,
+            slot,
+            home,
+            index,
+            freed: AtomicBool::new(false),
+            stalls: AtomicU32::new(0),
+            class_most: AtomicU32::new(u32::MAX),
+        }
     }
 
     /// The trusted state.
@@ -194,6 +204,16 @@ impl Link {
         b.tx_ring.store(s.ring.map_or(0, Ring::packed) | index, Ordering::Relaxed);
         b.tx_start.store(s.start, Ordering::Relaxed);
         b.tx_old.store(s.old.map_or(0, Ring::packed), Ordering::Relaxed);
+    }
+
+    /// `SO_SNDBUF`: from now on no ring is lent that is longer than `bytes`, rounded up to a ring's length.
+    pub fn limit_ring(&self, bytes: u32) {
+        self.class_most.store(queue::pages::class_of(bytes as usize) as u32, Ordering::Relaxed);
+    }
+
+    /// The largest class of rings that may be lent, where the service allows `most`.
+    pub fn class_most(&self, most: usize) -> usize {
+        most.min(self.class_most.load(Ordering::Relaxed) as usize)
     }
 
     /// Sets or clears one of `shm::application_flags` and has it looked at: data held back by Nagle's rule goes then.

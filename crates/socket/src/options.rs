@@ -94,6 +94,19 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
             sock.no_delay.store(on, Ordering::Relaxed);
             advise(sock, NODELAY, on);
         }
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+            if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
+                link.limit_ring(bytes.max(0) as u32);
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+            // Bytes are never held back here. What Nagle's rule holds back is looked at again, as Linux does.
+            if let (Some(link), Some(0)) = (sock.stream(), int(value))
+                && !link.mapped.pair
+            {
+                link.tell();
+            }
+        }
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
             advise(sock, QUICKACK, int(value).is_some_and(|on| on != 0));
         }

@@ -143,7 +143,7 @@ impl Link {
         if !sender.may_lend() {
             return;
         }
-        let most = CLASS_MOST.load(Ordering::Relaxed) as usize;
+        let most = self.class_most(CLASS_MOST.load(Ordering::Relaxed) as usize);
         let wanted = match sender.ring {
             None => class_of(left).min(most),
             Some(ring) => {

@@ -232,3 +232,12 @@ fn a_cut_stream_never_looks_like_one_that_was_ended() {
     assert!(a.release(1, false));
     assert_eq!(take(&b, 100).unwrap(), b"");
 }
+
+#[test]
+fn a_send_buffer_set_by_the_program_limits_the_ring() {
+    for (bytes, ring) in [(1, 4096), (5_000, 8192), (16_384, 16_384)] {
+        let (a, _b) = ends(5);
+        a.limit_ring(bytes);
+        assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Done(ring)));
+    }
+}
