@@ -200,14 +200,21 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
     }
 }
 
-/// `bind`: the service's own addresses are not the kernel's.
+/// `bind`: the service's own addresses are not the kernel's. For any address that may be one the service is asked, even
+/// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
-    let address = address::parse(name).ok()?;
-    let client = client::present()?;
-    let own = connect::is_own(&client, address::plain(address).ip());
-    if own && sock.kernel_only.get().is_none() {
-        let _ = sys::setsockopt(fd, libc::IPPROTO_IP, libc::IP_FREEBIND, &1i32.to_ne_bytes());
+    let ip = address::plain(address::parse(name).ok()?).ip();
+    if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only.get().is_some() {
+        return None;
+    }
+    let client = client::current()?;
+    if connect::is_own(&client, ip) {
+        let (level, name) = match sock.family {
+            libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+            _ => (libc::IPPROTO_IP, libc::IP_FREEBIND),
+        };
+        let _ = sys::setsockopt(fd, level, name, &1i32.to_ne_bytes());
     }
     None
 }

@@ -31,6 +31,8 @@ def corner(name):
 
 
 EVERYWHERE = (*(WAYS[name] for name in WAYS), IPV6)
+# A listener bound to an address that only the service has.
+BOUND = Way("tap_bound", True, False, "10.77.0.2", "10.77.0.2", up=WAYS["tap_server"].up)
 SOME = ("half_close", "reset_by_linger", "close_after_send", "backpressure", "options")
 
 for one_way in EVERYWHERE:
@@ -38,3 +40,4 @@ for one_way in EVERYWHERE:
         add(f"{one_way.name}.{corner_name}", corner(corner_name), one_way, limit_s=40)
 for corner_name in SOME:
     add(f"{OTHER_LOOPBACK.name}.{corner_name}", corner(corner_name), OTHER_LOOPBACK, limit_s=40)
+    add(f"{BOUND.name}.{corner_name}", corner(corner_name), BOUND, limit_s=40, kernel=False)
