@@ -15,4 +15,4 @@ pub use message::{
     CONTROL_SLOT, ConnectOptions, PROTOCOL, Parent, Push, RegionInfo, Reply, Report, Request, SLOW_CONTEXT,
     Settings, ToApplication, ToService, Welcome,
 };
-pub use paths::{CONTROL_ENV, default_control_path};
+pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, versions};

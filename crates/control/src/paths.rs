@@ -5,6 +5,15 @@ use std::path::PathBuf;
 /// Names another control socket, for service, library and command line alike.
 pub const CONTROL_ENV: &str = "TOWPATH_CONTROL";
 
+/// Set by `towpath run`: the versions that it and its library must share, as [`versions`] writes them.
+pub const VERSIONS_ENV: &str = "TOWPATH_VERSIONS";
+
+/// Versions of messages and shared memory that this build speaks: `1.1`.
+#[must_use]
+pub fn versions() -> String {
+    format!("{}.{}", crate::PROTOCOL, shm::VERSION)
+}
+
 /// `$TOWPATH_CONTROL`, else `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else
 /// `/tmp/towpath-UID/control.sock`.
 #[must_use]

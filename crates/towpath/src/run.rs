@@ -43,6 +43,7 @@ impl Run {
             .args(&self.command[1..])
             .env("LD_PRELOAD", preload)
             .env(control::CONTROL_ENV, control)
+            .env(control::VERSIONS_ENV, control::versions())
             .exec();
         Err(error).with_context(|| format!("cannot run {}", program.display()))
     }

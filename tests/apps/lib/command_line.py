@@ -206,6 +206,18 @@ def wrong_version_of_library(w):
     require(said.count(reason.decode()) == 1, f"it says so more than once: {said!r}")
 
 
+@mistake("launcher_of_another_version")
+def launcher_of_another_version(w):
+    """A launcher and a library of different builds: one line says what to do, and the program does not start to work."""
+    w.up()
+    library = w.options.bin_dir / "libtowpath_preload.so"
+    environment = {**plain_environment(), "LD_PRELOAD": str(library), "TOWPATH_CONTROL": str(w.control), "TOWPATH_VERSIONS": "9.9"}
+    command = [sys.executable, "-c", "import socket; socket.socket(); print('went on')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10, check=False)
+    require(done.returncode != 0, "it went on")
+    require("9.9" in done.stderr and done.stderr.count("\n") == 1, f"not one clear line: {done.stderr!r}")
+
+
 @mistake("down_is_for_the_owner")
 def down_is_for_the_owner(w):
     prefix = as_nobody(w)
