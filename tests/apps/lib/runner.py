@@ -25,7 +25,6 @@ def parse_options():
     parser.add_argument("--kernel", action="store_true", help="run on plain kernel sockets: shows that the tests are right")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run tests whose name contains NAME; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the names and end")
-    parser.add_argument("--full", action="store_true", help="long transfers: 1 GiB each way instead of 256 MiB")
     parser.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
     options = parser.parse_args()

@@ -8,6 +8,7 @@ from lib.registry import add
 from lib.world import PEERS, WAYS, free_port
 
 MIB = 1 << 20
+SIZE = 1024 * MIB
 OPPOSITE = {"send": "receive", "receive": "send"}
 
 
@@ -23,12 +24,11 @@ def transfer(w, direction, size, seconds):
     return size / MIB / (time.monotonic() - began)
 
 
-def both_directions(default_mib, seconds):
+def both_directions(seconds):
     def run(w):
-        size = (1024 if w.options.full else default_mib) * MIB
-        rates = [transfer(w, direction, size, seconds) for direction in ("send", "receive")]
+        rates = [transfer(w, direction, SIZE, seconds) for direction in ("send", "receive")]
         w.prove_way(2)
-        return f"{size // MIB} MiB each way: client to server {rates[0]:.0f} MiB/s, back {rates[1]:.0f} MiB/s"
+        return f"{SIZE // MIB} MiB each way: client to server {rates[0]:.0f} MiB/s, back {rates[1]:.0f} MiB/s"
 
     return run
 
@@ -41,9 +41,9 @@ FAULTS = {
 }
 
 for name in ("pair", "relay", "tap_server", "tap_client"):
-    add(f"{name}.bulk", both_directions(256, 60), WAYS[name], limit_s=150)
+    add(f"{name}.bulk", both_directions(60), WAYS[name], limit_s=150)
 for fault, flags in FAULTS.items():
     # Every fault alone with the accelerated end as server; all together with it as client, too.
     ways = ("tap_server", "tap_client") if fault == "loss_reorder_duplicate" else ("tap_server",)
     for name in ways:
-        add(f"{name}.bulk_{fault}", both_directions(64, 120), WAYS[name], limit_s=300, up=flags)
+        add(f"{name}.bulk_{fault}", both_directions(120), WAYS[name], limit_s=300, up=flags)
