@@ -232,6 +232,7 @@ fn every_kind_of_offender_is_detached_at_once() {
             app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
         }),
     ];
+    let mut lasted = Vec::new();
     for (what, offence) in offences {
         let mut app = App::new(&daemon);
         let conn = app.connect(address);
@@ -239,6 +240,7 @@ fn every_kind_of_offender_is_detached_at_once() {
         offence(&mut app, &bystander);
         let begin = Instant::now();
         assert!(is_detached(&app.line), "{what}");
+        lasted.push(begin.elapsed());
         assert!(begin.elapsed() < Duration::from_millis(50), "{what}");
         let region = here.region;
         server.until("its peers lose their region", |s| {
@@ -249,6 +251,9 @@ fn every_kind_of_offender_is_detached_at_once() {
         server.pairs.clear();
         let _ = conn;
     }
+    // A machine busy with other tests may delay one of them, not most.
+    lasted.sort();
+    assert!(lasted[3] < Duration::from_millis(10), "detached after {lasted:?}");
     assert_eq!(daemon.report(Report::Statistics)["detached"], 7);
     daemon.until("only the listener is left", |sockets| sockets.len() == 1);
 }
