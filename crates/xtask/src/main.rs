@@ -10,6 +10,7 @@ mod manual;
 mod report;
 mod rules;
 mod source;
+mod specs;
 #[cfg(test)]
 mod tests;
 mod workspace;
@@ -23,6 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   tidy             check the dependency law, where unsafe and clocks may be, and the shape of the files
+  specs [LOG...]   check the requirement tables: what they name must exist, and have run according to the logs
   report FILE...   turn results of `towpath bench NAME --json` into one page of Markdown";
 
 fn main() -> ExitCode {
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["tidy"] => run_tidy(),
+        ["specs", logs @ ..] => run_specs(logs),
         ["report", files @ ..] if !files.is_empty() => report::print(files),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -61,6 +64,16 @@ fn run_tidy() -> anyhow::Result<ExitCode> {
     }
     println!("tidy: {} to put right", findings.len());
     Ok(ExitCode::FAILURE)
+}
+
+fn run_specs(logs: &[&str]) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::load(&root())?;
+    let findings = specs::run(&workspace, &rules::read_sources(&workspace)?, logs)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("specs: {} to put right", findings.len());
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Everything that is out of order, one line each, in the order of the checks.
