@@ -15,6 +15,7 @@ enum Task {
     Done,
     Transmit(FlowId),
     Probe(FlowId),
+    ProbePath(FlowId, u16),
     Ack(FlowId),
     Drop(FlowId),
 }
@@ -56,6 +57,7 @@ impl Core {
                 }
                 Command::Transmit { flow } => Task::Transmit(flow),
                 Command::Probe { flow } => Task::Probe(flow),
+                Command::ProbePath { flow, len } => Task::ProbePath(flow, len),
                 Command::Ack { flow } => Task::Ack(flow),
                 Command::Drop { flow } => Task::Drop(flow),
             });
@@ -79,6 +81,9 @@ impl Core {
             // Probes and challenges are repeated by whoever wants them.
             Task::Probe(id) => {
                 let _ = state.with(flows, homes, id, |s, w| s.probe(w, port));
+            }
+            Task::ProbePath(id, len) => {
+                let _ = state.with(flows, homes, id, |s, w| s.probe_path(w, len, port));
             }
             Task::Ack(id) => {
                 let _ = state.with(flows, homes, id, |s, w| {

@@ -83,7 +83,7 @@ impl State {
         if hole.left == f.tx.snd_una {
             (f.cold.repair_mark, f.cold.repair_at) = (f.tx.snd_max, self.now);
         }
-        self.count_again(w, len);
+        self.count_again(w, hole.left, len);
         self.watch(w);
         true
     }

@@ -4,9 +4,9 @@
 use crate::scoreboard;
 use crate::segment::Out;
 use crate::setup::{State, Work};
-use base::{Duration, Instant};
+use base::{Duration, Instant, SeqNumber};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{FlowMut, event, state};
+use flow::{FlowMut, PathProbe, event, state};
 use port::Port;
 use queue::stream::{Readable, readable};
 use queue::{Ring, Violation};
@@ -137,6 +137,32 @@ impl State {
         }
     }
 
+    /// Sends `len` bytes as one segment, longer than the flow's others, to learn whether the path takes it (RFC 4821 section 7).
+    /// Nothing is sent when something else is missing, or when no more data follows whose acknowledgements would show the loss
+    /// soon. One segment beyond the congestion window does no harm: with a full window there would never be room for it.
+    pub(crate) fn probe_path<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, len: u16, port: &mut P) {
+        let mss = w.f.tx.mss;
+        let flags = w.f.rx.flags;
+        let bad = state::POISONED | state::APP_RESET | state::LEAVING | state::RECOVERY | state::RESEND;
+        if flags & bad != 0 || w.f.tx.snd_nxt != w.f.tx.snd_max || len <= mss {
+            return;
+        }
+        let Some(supply) = self.supply(w) else { return };
+        let (wanted, more) = (u32::from(len), 4 * u32::from(mss));
+        let room = w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
+        if supply.contiguous < wanted || supply.total < wanted + more || room < wanted {
+            return;
+        }
+        let Some(out) = self.segment(w, &supply, wanted, false) else { return };
+        // One segment, not several of the usual size.
+        w.f.tx.mss = len;
+        let is_sent = self.send(w, &out, port);
+        w.f.tx.mss = mss;
+        if is_sent {
+            w.f.cold.path_probe = PathProbe { end: w.f.tx.snd_nxt, len, is_lost: false };
+        }
+    }
+
     /// Nothing is in flight and the peer's window is closed: the slow path probes.
     fn block(&mut self, w: &mut Work<'_>) {
         w.f.rx.set(state::BLOCKED);
@@ -191,7 +217,7 @@ impl State {
         f.tx.snd_nxt = end;
         f.tx.snd_max = f.tx.snd_max.later_of(end);
         if out.is_again {
-            self.count_again(w, out.len);
+            self.count_again(w, out.seq, out.len);
         } else {
             if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
                 f.tx.small_end = end;
@@ -210,8 +236,9 @@ impl State {
     }
 
     /// "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
-    pub(crate) fn count_again(&mut self, w: &mut Work<'_>, len: u32) {
+    pub(crate) fn count_again(&mut self, w: &mut Work<'_>, seq: SeqNumber, len: u32) {
         w.f.rx.clear(state::TIMING);
+        w.f.cold.path_probe.sent_again(seq, len);
         w.f.cold.counters.retransmits += 1;
         w.f.cold.counters.retransmitted_bytes += u64::from(len);
         self.counters.retransmitted_bytes += u64::from(len);

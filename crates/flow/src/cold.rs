@@ -20,6 +20,26 @@ pub struct Interval {
     pub right: SeqNumber,
 }
 
+/// A segment sent longer than the others, to learn whether the path takes it (RFC 4821).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct PathProbe {
+    /// One after its last byte.
+    pub end: SeqNumber,
+    /// Its payload bytes; 0 when none was sent.
+    pub len: u16,
+    /// Something of it was sent again.
+    pub is_lost: bool,
+}
+
+impl PathProbe {
+    /// Bytes from `seq` on were sent again.
+    pub fn sent_again(&mut self, seq: SeqNumber, len: u32) {
+        let start = self.end.minus(u32::from(self.len));
+        self.is_lost |= self.len > 0 && seq.is_before(self.end) && start.is_before(seq.plus(len));
+    }
+}
+
 /// What a flow has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -106,6 +126,8 @@ pub struct Cold {
     pub soft_error: u16,
     /// When the flow was established.
     pub opened_at: Instant,
+    /// The path probe under way.
+    pub path_probe: PathProbe,
 }
 
 // Ten lines, of which packets in order touch the first three.
@@ -146,6 +168,7 @@ impl Cold {
             rcv_mss: RCV_MSS_MIN,
             soft_error: 0,
             opened_at: now,
+            path_probe: PathProbe::default(),
             counters: Counters::default(),
         }
     }
@@ -182,6 +205,19 @@ mod tests {
     fn what_packets_in_order_touch_lies_in_three_lines() {
         let counters = core::mem::offset_of!(Cold, counters);
         assert!(counters + 16 <= 192 && counters > core::mem::offset_of!(Cold, rx_old));
+    }
+
+    #[test]
+    fn a_path_probe_is_lost_when_any_byte_of_it_is_sent_again() {
+        let sent = PathProbe { end: SeqNumber(500), len: 1400, is_lost: false };
+        let after = |seq: u32, len| {
+            let mut probe = sent;
+            probe.sent_again(SeqNumber(seq), len);
+            probe.is_lost
+        };
+        let start = 500u32.wrapping_sub(1400);
+        assert!(after(start, 1000) && after(499, 1) && after(start.wrapping_sub(1), 2));
+        assert!(!after(500, 1000) && !after(start.wrapping_sub(1000), 1000));
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod table;
 
 pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows};
-pub use cold::{Cold, Counters, INTERVALS, Interval};
+pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe};
 pub use config::Config;
 pub use flags::{event, state};
 pub use keeper::{Install, InstallError, Keeper};

@@ -116,6 +116,14 @@ pub enum Command {
         /// Which flow.
         flow: FlowId,
     },
+    /// Send the next `len` bytes as one segment, longer than the others, when there are as many and the peer's window takes
+    /// them; `Cold::path_probe` tells.
+    ProbePath {
+        /// Which flow.
+        flow: FlowId,
+        /// Payload bytes: at most what both ends' MSS allow.
+        len: u16,
+    },
     /// Send an acknowledgement now (RFC 5961's challenge).
     Ack {
         /// Which flow.

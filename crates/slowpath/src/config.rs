@@ -50,6 +50,10 @@ pub struct Config {
     pub connecting_max: usize,
     /// Neighbours known at most.
     pub neighbours_max: usize,
+    /// Destinations remembered whose path takes smaller packets than the link.
+    pub paths_max: usize,
+    /// ICMP "too big" obeyed, per second.
+    pub path_changes_per_second: u32,
     /// RST sent to segments that belong to nothing, per second.
     pub resets_per_second: u32,
     /// Challenge acknowledgements per second (RFC 5961 section 7: a limit; per service, as Linux's was).
@@ -80,6 +84,8 @@ impl Default for Config {
             half_open_per_listener: 1024,
             connecting_max: 65_536,
             neighbours_max: 1024,
+            paths_max: 4096,
+            path_changes_per_second: 1000,
             resets_per_second: 1000,
             challenges_per_second: 1000,
         }

@@ -62,6 +62,12 @@ counts! {
     NeighbourAsks = "neighbour_asks",
     /// Segment size lowered after ICMP "too big".
     PathMtuLowered = "path_mtu_lowered",
+    /// Segment size lowered after timeouts in a row: the path may swallow full packets (RFC 4821).
+    BlackHolesSuspected = "black_holes_suspected",
+    /// Path probe that arrived: the segment size was raised.
+    PathProbesArrived = "path_probes_arrived",
+    /// Path probe that was lost.
+    PathProbesLost = "path_probes_lost",
     /// Frame handed back to a core, whose flow had been set up meanwhile.
     Returned = "returned",
     /// Dropped: segment for a port that nobody listens on (answered with RST unless limited).

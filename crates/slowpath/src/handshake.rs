@@ -2,6 +2,7 @@
 
 use crate::event::Owner;
 use crate::neighbours::Way;
+use crate::path_search::Search;
 use crate::teardown::{Connection, State};
 use crate::{Count, SlowPath};
 use base::{Duration, Instant, SeqNumber};
@@ -217,6 +218,7 @@ impl SlowPath {
             return Err(InstallError::Malformed);
         }
         let algorithm = born.algorithm.unwrap_or(self.config.algorithm);
+        let mss = self.path_mss(now, tuple.dst.addr, negotiated.mss, negotiated.features);
         let install = Install {
             tuple,
             peer_mac: born.mac,
@@ -227,13 +229,13 @@ impl SlowPath {
             rcv_nxt: born.rcv_nxt,
             rcv_wnd: self.syn_window(),
             snd_wnd: born.snd_wnd,
-            mss: negotiated.mss,
+            mss,
             shifts: negotiated.shifts,
             features: negotiated.features,
             ts_recent: negotiated.ts_recent,
             ts_offset: self.secret.timestamp_offset(&tuple),
             rtt: born.rtt,
-            window: Window::new(algorithm, negotiated.mss, now),
+            window: Window::new(algorithm, mss, now),
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
@@ -241,7 +243,12 @@ impl SlowPath {
             self.with_flow(flow, |parts| parts.cold.rto = RTO_AFTER_LOST_SYN);
         }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
-        self.connections.insert(flow, Connection::new(tuple, owner, next_hop, State::Established));
+        let mut connection = Connection::new(tuple, owner, next_hop, State::Established);
+        connection.search = Search::new(negotiated.mss);
+        self.connections.insert(flow, connection);
+        if mss < negotiated.mss {
+            self.born_lowered(now, flow);
+        }
         self.by_tuple.insert(tuple, flow);
         self.raise(owner.region, owner.slot, half_flags::OPEN);
         // The application may have written, or let go, already.

@@ -4,7 +4,6 @@ use crate::event::errno;
 use crate::handshake::Via;
 use crate::{Count, SlowPath, source_mac};
 use base::Instant;
-use flow::{Command, FlowId, state};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{
     Icmpv4Message, Icmpv6Message, IpPacket, IpParameters, IpProtocol, MacAddr, QuotedFlow, code, emit_ip,
@@ -12,10 +11,6 @@ use wire::{
 
 /// The largest echo answered whole; a core copies no more of a frame.
 const ECHO_MAX: usize = flow::FRAME_COPY_MAX;
-/// RFC 791: every link takes 68 bytes; Linux believes no path below 552 (its `min_pmtu`).
-const PATH_MTU_MIN_V4: u32 = 552;
-/// RFC 8200 section 5.
-const PATH_MTU_MIN_V6: u32 = 1280;
 
 /// What an ICMP error says about a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,36 +114,7 @@ impl SlowPath {
                     self.counters.add(Count::StrayIcmp);
                 }
             }
-            Fault::TooBig(mtu) => self.lower_mss(now, flow, quoted, mtu),
-        }
-    }
-
-    /// RFC 1191 and RFC 8201: smaller segments, and what was too big at once again.
-    fn lower_mss(&mut self, now: Instant, flow: FlowId, quoted: &QuotedFlow, mtu: u32) {
-        let is_v4 = quoted.tuple.src.addr.is_ipv4();
-        let (floor, headers) = if is_v4 { (PATH_MTU_MIN_V4, 40) } else { (PATH_MTU_MIN_V6, 60) };
-        let is_lowered = self.with_flow(flow, |parts| {
-            let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
-            let options = if rx.has(state::TIMESTAMPS) { 12 } else { 0 };
-            let mss = (mtu.max(floor).min(0xFFFF) - headers - options) as u16;
-            let in_flight = tx.snd_max.since(tx.snd_una);
-            let is_lower = mss < tx.mss && quoted.seq.is_within(tx.snd_una, in_flight);
-            if is_lower {
-                tx.mss = mss;
-                cold.window.set_mss(mss);
-                // RFC 8201 section 5.4: the loss says nothing of congestion, so the window stays.
-                tx.rewind();
-                rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
-                cold.progress_at = now;
-            }
-            is_lower
-        });
-        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
-        if is_lowered {
-            self.counters.add(Count::PathMtuLowered);
-            self.output.command(core, Command::Transmit { flow });
-        } else {
-            self.counters.add(Count::StrayIcmp);
+            Fault::TooBig(mtu) => self.on_too_big(now, flow, quoted, mtu),
         }
     }
 

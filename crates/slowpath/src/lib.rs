@@ -23,6 +23,9 @@ mod listeners;
 mod neighbours;
 mod output;
 mod passive;
+mod path;
+mod path_cache;
+mod path_search;
 mod ports;
 mod regions;
 mod reset;
@@ -53,6 +56,7 @@ use limit::Limit;
 use listeners::Listeners;
 use neighbours::Neighbours;
 use output::Output;
+use path_cache::PathCache;
 use regions::Regions;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -86,6 +90,8 @@ pub struct SlowPath {
     counters: Counters,
     reset_limit: Limit,
     challenge_limit: Limit,
+    path_limit: Limit,
+    paths: PathCache,
     /// The latest time any input gave.
     now: Instant,
 }
@@ -115,6 +121,8 @@ impl SlowPath {
             counters: Counters::default(),
             reset_limit: Limit::new(config.resets_per_second, now),
             challenge_limit: Limit::new(config.challenges_per_second, now),
+            path_limit: Limit::new(config.path_changes_per_second, now),
+            paths: PathCache::new(config.paths_max),
             now,
             keeper: Keeper::new(flows),
             output: Output::new(cores),

@@ -8,6 +8,7 @@
 //! with the core until the application needs them no more.
 
 use crate::event::{Event, How, Owner, Release};
+use crate::path_search::Search;
 use crate::time_wait::Remains;
 use crate::timeouts::{Keepalive, Timer};
 use crate::wheel::TimerId;
@@ -101,6 +102,8 @@ pub(crate) struct Connection {
     pub(crate) aux: Option<TimerId>,
     pub(crate) keepalive: Option<Keepalive>,
     pub(crate) keepalive_sent: u8,
+    pub(crate) search: Search,
+    pub(crate) path_timer: Option<TimerId>,
 }
 
 impl Connection {
@@ -118,6 +121,8 @@ impl Connection {
             aux: None,
             keepalive: None,
             keepalive_sent: 0,
+            search: Search::default(),
+            path_timer: None,
         }
     }
 }
@@ -201,7 +206,7 @@ impl SlowPath {
         }
         connection.is_over = true;
         let (owner, tuple, is_orphan) = (connection.owner, connection.tuple, connection.is_orphan);
-        let timers = [connection.retransmit.take(), connection.aux.take()];
+        let timers = [connection.retransmit.take(), connection.aux.take(), connection.path_timer.take()];
         timers.into_iter().flatten().for_each(|timer| {
             self.wheel.cancel(timer);
         });

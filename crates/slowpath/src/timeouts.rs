@@ -17,6 +17,8 @@ const DOUBT_AFTER: u8 = 2;
 pub(crate) enum Timer {
     Retransmit(FlowId),
     Aux(FlowId),
+    /// Search for the path MTU.
+    Path(FlowId),
     Opening(u64),
     HalfOpen(u64),
     Neighbour(IpAddr),
@@ -61,6 +63,7 @@ impl SlowPath {
             match timer {
                 Timer::Retransmit(flow) => self.on_retransmit_timer(now, flow),
                 Timer::Aux(flow) => self.on_aux_timer(now, flow),
+                Timer::Path(flow) => self.on_path_timer(now, flow),
                 Timer::Opening(id) => self.on_opening_timer(now, id),
                 Timer::HalfOpen(id) => self.on_half_open_timer(now, id),
                 Timer::Neighbour(addr) => self.on_neighbour_timer(now, addr),
@@ -87,6 +90,7 @@ impl SlowPath {
             connection.fired_at = Instant::ZERO;
             self.set_retransmit(flow, now.plus(self.keeper.flows().config().rto_min));
         }
+        self.resume_search(now, flow);
     }
 
     fn set_retransmit(&mut self, flow: FlowId, at: Instant) {
@@ -125,6 +129,7 @@ impl SlowPath {
                 connection.fired_at = now;
                 let (core, next_hop) = (connection.owner.core, connection.next_hop);
                 self.counters.add(Count::Timeouts);
+                self.suspect_path(now, flow, backoff);
                 self.output.command(core, Command::Transmit { flow });
                 self.set_retransmit(flow, next);
                 if backoff >= DOUBT_AFTER {

@@ -54,6 +54,7 @@ pub fn options() -> TcpOptions {
 pub enum Order {
     Transmit(FlowId),
     Probe(FlowId),
+    ProbePath(FlowId, u16),
     Ack(FlowId),
     Drop(FlowId),
     Receive(Vec<u8>),
@@ -134,6 +135,7 @@ impl World {
                 Command::Frame => sent.push_back(frame.to_vec()),
                 Command::Receive => orders.push_back(Order::Receive(frame.to_vec())),
                 Command::Transmit { flow } => orders.push_back(Order::Transmit(flow)),
+                Command::ProbePath { flow, len } => orders.push_back(Order::ProbePath(flow, len)),
                 Command::Probe { flow } => orders.push_back(Order::Probe(flow)),
                 Command::Ack { flow } => orders.push_back(Order::Ack(flow)),
                 Command::Drop { flow } => orders.push_back(Order::Drop(flow)),

@@ -1,0 +1,226 @@
+//! Path MTU: what routers say of it (RFC 1191, RFC 8201), what silence says of it (black holes, RFC 4821), and the way back up.
+//!
+//! Probes are segments of real data, longer than the others, that a core sends at our order: the packet path knows nothing of
+//! all this. The loss of a probe is repaired and counted as any other.
+
+use crate::path_cache::EXPIRY;
+use crate::timeouts::Timer;
+use crate::{Count, SlowPath};
+use base::{Duration, Instant};
+use flow::{Command, FlowId, FlowMut, PathProbe, state};
+use std::net::IpAddr;
+use wire::QuotedFlow;
+
+/// RFC 791: every link takes 68 bytes; Linux believes no IPv4 path below 552 (its `min_pmtu`).
+const MTU_MIN_V4: u32 = 552;
+/// RFC 8200 section 5: every IPv6 link takes 1280 bytes.
+const MTU_MIN_V6: u32 = 1280;
+/// RFC 4821 section 7.2: "an appropriate value for the minimum ... 1024 bytes"; Linux's `tcp_base_mss`.
+const MTU_BASE_V4: u32 = 1024 + 40;
+/// Timeouts in a row of a full segment until its size is suspected: Linux's `tcp_retries1`.
+const SUSPECT_AFTER: u8 = 3;
+/// Between two probes: enough for the repair of a lost one on any but the longest paths, for which it is 8 round trips.
+const PROBE_INTERVAL: Duration = Duration::from_ms(200);
+/// Until a probe is tried again for which there was not enough data.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// IP and TCP headers without options.
+const fn headers(is_v4: bool) -> u16 {
+    if is_v4 { 40 } else { 60 }
+}
+
+const fn options(flags: u32) -> u16 {
+    if flags & state::TIMESTAMPS != 0 { 12 } else { 0 }
+}
+
+/// What became of a probe, or of the wish to send one.
+enum Step {
+    /// Nothing is outstanding: wait until the flow sends again.
+    Idle,
+    /// Under way, or the flow has other worries.
+    Wait,
+    /// The core had not enough data, or window, for it.
+    NotSent,
+    Arrived,
+    Lost,
+    /// Probe this size now.
+    Probe(u16),
+    /// Nothing to gain at present.
+    Over,
+}
+
+impl SlowPath {
+    /// The payload of a full segment to `to`, by what is known of the path: at most `mss`.
+    pub(crate) fn path_mss(&self, now: Instant, to: IpAddr, mss: u16, features: u32) -> u16 {
+        let all = headers(to.is_ipv4()) + options(features);
+        self.paths.mtu(now, to).map_or(mss, |mtu| mss.min(mtu.saturating_sub(all)))
+    }
+
+    /// A router says that a packet of `flow`, which it quotes, was larger than `mtu`.
+    pub(crate) fn on_too_big(&mut self, now: Instant, flow: FlowId, quoted: &QuotedFlow, mtu: u32) {
+        let to = quoted.tuple.dst.addr;
+        let is_v4 = to.is_ipv4();
+        // "A node MUST NOT reduce its estimate of the Path MTU below the IPv6 minimum link MTU" (RFC 8201 section 4): such a
+        // message is discarded. IPv4 routers older than RFC 1191 say 0.
+        let is_quoted = self.with_flow(flow, |parts| {
+            quoted.seq.is_within(parts.tx.snd_una, parts.tx.snd_max.since(parts.tx.snd_una))
+        });
+        if !is_quoted || !is_v4 && mtu < MTU_MIN_V6 || !self.path_limit.take(now) {
+            return self.counters.add(Count::StrayIcmp);
+        }
+        let mtu = mtu.max(if is_v4 { MTU_MIN_V4 } else { MTU_MIN_V6 }).min(0xFFFF) as u16;
+        let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        let flags = self.keeper.lock(flow).parts().rx.flags;
+        let mss = mtu - headers(is_v4) - options(flags);
+        // Each packet in flight may bring its own message: only the first has news. "A node MUST NOT increase its estimate of
+        // the Path MTU in response to the contents of a Packet Too Big message": it may have been a probe's, though.
+        if !lower(now, &mut self.keeper.lock(flow).parts(), mss) {
+            return connection.search.limit(mss);
+        }
+        connection.search.suspect();
+        let core = connection.owner.core;
+        self.paths.learn(now, to, mtu);
+        self.counters.add(Count::PathMtuLowered);
+        self.output.command(core, Command::Transmit { flow });
+        self.search_at(flow, now.plus(EXPIRY));
+    }
+
+    /// The flow has timed out `backoff` times in a row: full segments may vanish while smaller ones would pass (RFC 4821
+    /// section 7.7.1, "full-stop timeouts"). Called after the rewind, so that the next segment is small already.
+    pub(crate) fn suspect_path(&mut self, now: Instant, flow: FlowId, backoff: u8) {
+        let Some(connection) = self.connections.get_mut(&flow).filter(|_| backoff >= SUSPECT_AFTER) else {
+            return;
+        };
+        let is_v4 = connection.tuple.dst.addr.is_ipv4();
+        let (base, least) = if is_v4 { (MTU_BASE_V4, MTU_MIN_V4) } else { (MTU_MIN_V6, MTU_MIN_V6) };
+        let mut guard = self.keeper.lock(flow);
+        let mut parts = guard.parts();
+        let size = |mtu: u32| mtu as u16 - headers(is_v4) - options(parts.rx.flags);
+        let mss = if size(base) < parts.tx.mss { size(base) } else { size(least) };
+        let is_full = parts.tx.snd_max.since(parts.tx.snd_una) >= u32::from(parts.tx.mss);
+        let is_lowered = is_full && lower(now, &mut parts, mss);
+        drop(guard);
+        if is_lowered {
+            connection.search.suspect();
+            self.counters.add(Count::BlackHolesSuspected);
+            self.search_at(flow, now.plus(PROBE_INTERVAL));
+        }
+    }
+
+    fn search_at(&mut self, flow: FlowId, at: Instant) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        if let Some(old) = connection.path_timer.take() {
+            self.wheel.cancel(old);
+        }
+        connection.search.is_timed = true;
+        connection.path_timer = Some(self.wheel.set(at, Timer::Path(flow)));
+    }
+
+    /// A new flow begins with less than its ends allow: look again when what is known of its path has grown old.
+    pub(crate) fn born_lowered(&mut self, now: Instant, flow: FlowId) {
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.search.suspect();
+            self.search_at(flow, now.plus(EXPIRY));
+        }
+    }
+
+    /// The flow sends again after a silence in which its search was suspended.
+    pub(crate) fn resume_search(&mut self, now: Instant, flow: FlowId) {
+        let search = self.connections.get(&flow).map(|c| c.search);
+        if search.is_some_and(|search| search.is_lowered && !search.is_timed) {
+            self.search_at(flow, now.plus(PROBE_INTERVAL));
+        }
+    }
+
+    pub(crate) fn on_path_timer(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        connection.path_timer = None;
+        let (core, to) = (connection.owner.core, connection.tuple.dst.addr);
+        let search = &mut connection.search;
+        search.is_timed = false;
+        let mut guard = self.keeper.lock(flow);
+        let parts = guard.parts();
+        let (mss, features) = (parts.tx.mss, parts.rx.flags);
+        let pause = Duration::from_us(8 * u64::from(parts.cold.srtt_us)).max(PROBE_INTERVAL);
+        let step = match search.probe {
+            None if parts.tx.snd_una == parts.tx.snd_max => Step::Idle,
+            None if parts.rx.has(state::RECOVERY) || parts.cold.backoff > 0 => Step::Wait,
+            None => search.candidate(mss).map_or(Step::Over, Step::Probe),
+            Some(_) => outcome(&parts),
+        };
+        if let Step::Arrived = step {
+            let len = parts.cold.path_probe.len;
+            parts.tx.mss = len;
+            parts.cold.window.set_mss(len);
+        }
+        if matches!(step, Step::Arrived | Step::Lost | Step::Probe(_)) {
+            parts.cold.path_probe = PathProbe::default();
+        }
+        drop(guard);
+        let next = match step {
+            Step::Idle => return,
+            Step::Wait => pause,
+            Step::Arrived => {
+                let len = search.probe.unwrap_or(mss);
+                let is_all = search.arrived(len);
+                self.paths.forget(to);
+                self.counters.add(Count::PathProbesArrived);
+                if is_all {
+                    return;
+                }
+                pause
+            }
+            Step::Lost => {
+                search.lost(search.probe.unwrap_or(mss));
+                self.counters.add(Count::PathProbesLost);
+                pause
+            }
+            Step::Probe(len) => {
+                search.probe = Some(len);
+                self.output.command(core, Command::ProbePath { flow, len });
+                pause
+            }
+            Step::NotSent => {
+                search.probe = None;
+                PATIENCE
+            }
+            Step::Over => {
+                // New connections begin with what was found; this one tries again when it may have changed.
+                self.paths.learn(now, to, mss + headers(to.is_ipv4()) + options(features));
+                search.suspect();
+                EXPIRY
+            }
+        };
+        self.search_at(flow, now.plus(next));
+    }
+}
+
+/// What came of the probe that was ordered.
+fn outcome(parts: &FlowMut<'_>) -> Step {
+    let probe = parts.cold.path_probe;
+    if probe.len == 0 {
+        Step::NotSent
+    } else if probe.is_lost {
+        Step::Lost
+    } else if parts.tx.snd_una.is_before(probe.end) {
+        Step::Wait
+    } else {
+        Step::Arrived
+    }
+}
+
+/// Smaller segments from now on, and at once again what is in flight: it was lost to its size, so the congestion window stays
+/// (RFC 8201 section 5.4). False, and nothing changed, when they are that small already.
+fn lower(now: Instant, parts: &mut FlowMut<'_>, mss: u16) -> bool {
+    let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
+    let is_lower = mss < tx.mss;
+    if is_lower {
+        tx.mss = mss;
+        cold.window.set_mss(mss);
+        tx.rewind();
+        rx.clear(state::TIMING | state::RECOVERY | state::RESEND);
+        cold.progress_at = now;
+        cold.path_probe = PathProbe::default();
+    }
+    is_lower
+}
