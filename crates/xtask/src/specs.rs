@@ -57,6 +57,19 @@ pub struct Requirement {
 pub fn load(root: &Path) -> anyhow::Result<Vec<Table>> {
     let mut tables = Vec::new();
     for rfc in RFCS {
+        let path = root.join(FOLDER).join(format!("rfc{rfc}.toml"));
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        tables.push(parse(&text).with_context(|| format!("in {}", path.display()))?);
+    }
+    Ok(tables)
+}
+
+/// Reads one table.
+///
+/// # Errors
+/// When it is no table.
+pub fn parse(text: &str) -> anyhow::Result<Table> {
     Ok(toml::from_str(text)?)
 }
 
