@@ -21,6 +21,7 @@ const LAW: &[(&str, May)] = &[
     ("port", May::Need(&["base", "wire"])),
     ("port-memory", May::Need(&["base", "port", "wire"])),
     ("port-tap", May::Need(&["base", "port", "wire"])),
+    ("link", May::Need(&["base", "wire"])),
     ("shm", May::Need(&["base"])),
     ("queue", May::Need(&["base", "shm"])),
     ("congestion", May::Need(&["base"])),

@@ -1,0 +1,153 @@
+//! A link that carries bytes: the model, and the frames on their way.
+
+use crate::config::LinkConfig;
+use crate::counters::Counters;
+use crate::damage::apply;
+use crate::model::{Model, Passage, View};
+use base::Instant;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+
+/// A frame on its way.
+#[derive(Debug)]
+struct Flight {
+    at: Instant,
+    /// Of frames that arrive together the one sent first comes out first.
+    number: u64,
+    frame: Vec<u8>,
+}
+
+impl Flight {
+    fn key(&self) -> (Instant, u64) {
+        (self.at, self.number)
+    }
+}
+
+impl PartialEq for Flight {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Flight {}
+
+impl PartialOrd for Flight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flight {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// One direction of a link. Frames go in by [`offer`](Self::offer) and come out by [`poll`](Self::poll); in between they lie
+/// in buffers that are used again, as many as were ever on the way at once: with a rate, give the queue a limit.
+#[derive(Debug)]
+pub struct Link {
+    model: Model,
+    in_order: VecDeque<Flight>,
+    late: BinaryHeap<Reverse<Flight>>,
+    spare: Vec<Vec<u8>>,
+    /// The frame that `poll` gave last.
+    given: Vec<u8>,
+    number: u64,
+}
+
+impl Link {
+    /// A link at [`Instant::ZERO`], empty. The configuration should have passed [`LinkConfig::check`].
+    #[must_use]
+    pub fn new(config: LinkConfig, seed: u64) -> Self {
+        Self {
+            model: Model::new(config, seed),
+            in_order: VecDeque::new(),
+            late: BinaryHeap::new(),
+            spare: Vec::new(),
+            given: Vec::new(),
+            number: 0,
+        }
+    }
+
+    /// What the link is like.
+    #[must_use]
+    pub fn config(&self) -> &LinkConfig {
+        self.model.config()
+    }
+
+    /// Makes it another link from now on; frames on the way keep their times, the sequences of mishaps go on.
+    pub fn change(&mut self, config: LinkConfig) {
+        self.model.change(config);
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        self.model.counters()
+    }
+
+    /// Frames on the way: in the queue, on the line, in the air.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_order.len() + self.late.len()
+    }
+
+    /// Sends `frame` into the link at `now`, which never falls from call to call.
+    pub fn offer(&mut self, now: Instant, frame: &[u8]) {
+        let fate = self.model.judge(now, &View::of(frame));
+        if let Some(passage) = fate.first {
+            self.carry(passage, frame);
+        }
+        if let Some(passage) = fate.second {
+            self.carry(passage, frame);
+        }
+    }
+
+    fn carry(&mut self, passage: Passage, frame: &[u8]) {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(frame);
+        let len = apply(&passage.damage, &mut copy);
+        copy.truncate(len);
+        self.number += 1;
+        let flight = Flight { at: passage.at, number: self.number, frame: copy };
+        if passage.late {
+            self.late.push(Reverse(flight));
+        } else {
+            self.in_order.push_back(flight);
+        }
+    }
+
+    /// The next frame that has arrived by `now`, valid until the next call; none when nothing has.
+    pub fn poll(&mut self, now: Instant) -> Option<&[u8]> {
+        if now < self.next_deadline() {
+            return None;
+        }
+        let late = self.late.peek().map(|Reverse(flight)| flight.key());
+        let takes_late = match (self.in_order.front().map(Flight::key), late) {
+            (Some(first), Some(late)) => late < first,
+            (first, _) => first.is_none(),
+        };
+        let flight = if takes_late {
+            self.late.pop().map(|Reverse(flight)| flight)
+        } else {
+            self.in_order.pop_front()
+        }?;
+        let used = std::mem::replace(&mut self.given, flight.frame);
+        self.spare.push(used);
+        self.model.counters_mut().count_delivered(self.given.len());
+        Some(&self.given)
+    }
+
+    /// When the next frame comes out; [`Instant::NEVER`] when none is on the way.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        let first = self.in_order.front().map_or(Instant::NEVER, |flight| flight.at);
+        let late = self.late.peek().map_or(Instant::NEVER, |Reverse(flight)| flight.at);
+        first.min(late)
+    }
+}
+
+#[cfg(test)]
+mod tests;

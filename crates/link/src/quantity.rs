@@ -1,0 +1,88 @@
+//! Numbers with units, read and written exactly: rates, times, amounts, probabilities.
+
+use crate::config::Amount;
+use crate::probability::Probability;
+use base::Duration;
+
+/// A unit and how many of the smallest unit it is, the largest first.
+type Units = [(&'static str, u64)];
+
+pub(crate) const RATE: &Units = &[("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
+pub(crate) const TIME: &Units = &[("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+const BYTES: &Units = &[("mb", 1_000_000), ("kb", 1_000), ("b", 1)];
+const BYTES_BINARY: &Units = &[("mib", 1 << 20), ("kib", 1 << 10)];
+
+/// Reads a decimal number as a whole number of `1 / scale`. None when it is not one.
+fn decimal(text: &str, scale: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 18 || text.ends_with('.') {
+        return None;
+    }
+    let tenths = 10u128.pow(fraction.len() as u32);
+    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let scaled = part * u128::from(scale);
+    if !scaled.is_multiple_of(tenths) {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok()?;
+    whole.checked_mul(scale)?.checked_add(u64::try_from(scaled / tenths).ok()?)
+}
+
+/// Reads a number with one of `units`.
+pub(crate) fn parse(text: &str, units: &Units) -> Option<u64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(at);
+    let &(_, scale) = units.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name))?;
+    decimal(number, scale)
+}
+
+/// Writes `value` with the largest unit of which it is a whole number.
+pub(crate) fn print(value: u64, units: &Units) -> String {
+    let fits = |(_, scale): &&(&str, u64)| value.is_multiple_of(*scale) && (value > 0 || *scale == 1);
+    units
+        .iter()
+        .find(fits)
+        .map_or_else(|| value.to_string(), |(name, scale)| format!("{}{name}", value / scale))
+}
+
+/// Reads a time; a plain 0 needs no unit.
+pub(crate) fn time(text: &str) -> Option<Duration> {
+    let ns = if text == "0" { Some(0) } else { parse(text, TIME) };
+    // Sums of a few of these must not come near the end of time.
+    ns.filter(|&ns| ns < u64::MAX / 16).map(Duration::from_ns)
+}
+
+/// Reads `100p` or an amount of bytes.
+pub(crate) fn amount(text: &str) -> Option<Amount> {
+    if let Some(number) = text.strip_suffix(['p', 'P']) {
+        return number.parse().ok().map(Amount::Packets);
+    }
+    parse(text, BYTES).or_else(|| parse(text, BYTES_BINARY)).map(Amount::Bytes)
+}
+
+/// Writes an amount.
+pub(crate) fn print_amount(amount: Amount) -> String {
+    match amount {
+        Amount::Packets(packets) => format!("{packets}p"),
+        Amount::Bytes(bytes) => print(bytes, BYTES),
+    }
+}
+
+/// Reads `1.5%`.
+pub(crate) fn probability(text: &str) -> Option<Probability> {
+    let parts = decimal(text.strip_suffix('%')?, u64::from(Probability::percent(1).parts()))?;
+    let parts = u32::try_from(parts).ok()?;
+    (parts <= Probability::ALWAYS.parts()).then(|| Probability::per_billion(parts))
+}
+
+/// Writes a probability in percent.
+pub(crate) fn print_probability(probability: Probability) -> String {
+    let percent = Probability::percent(1).parts();
+    let (whole, part) = (probability.parts() / percent, probability.parts() % percent);
+    if part == 0 {
+        return format!("{whole}%");
+    }
+    let fraction = format!("{part:07}");
+    format!("{whole}.{}%", fraction.trim_end_matches('0'))
+}
