@@ -19,11 +19,9 @@ impl Marks {
     pub(crate) const NEW: Self = Self { alpha: ONE, acked: 0, marked: 0, window_left: 0 };
 
     /// Counts an acknowledgement; the estimate moves once a window.
-    pub(crate) fn on_ack(&mut self, acked: u32, is_marked: bool, in_flight: u32) {
+    pub(crate) fn on_ack(&mut self, acked: u32, marked: u32, in_flight: u32) {
         self.acked = self.acked.saturating_add(acked);
-        if is_marked {
-            self.marked = self.marked.saturating_add(acked);
-        }
+        self.marked = self.marked.saturating_add(marked.min(acked));
         self.window_left = self.window_left.saturating_sub(acked);
         if self.window_left > 0 || self.acked == 0 {
             return;
@@ -50,7 +48,7 @@ mod tests {
     fn estimate_converges_to_the_marked_fraction() {
         let mut marks = Marks::NEW;
         for i in 0..4000u32 {
-            marks.on_ack(1000, i % 4 == 0, if i % 8 == 7 { 8000 } else { 4000 });
+            marks.on_ack(1000, if i % 4 == 0 { 1000 } else { 0 }, if i % 8 == 7 { 8000 } else { 4000 });
         }
         let quarter = 100_000 - marks.reduced(100_000);
         assert!((11_500..13_500).contains(&quarter), "{quarter}");
@@ -60,7 +58,7 @@ mod tests {
     fn unmarked_windows_forget() {
         let mut marks = Marks::NEW;
         for _ in 0..1000 {
-            marks.on_ack(1000, false, 1000);
+            marks.on_ack(1000, 0, 1000);
         }
         assert_eq!(marks.reduced(100_000), 100_000);
     }

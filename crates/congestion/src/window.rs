@@ -1,9 +1,9 @@
 //! The congestion window: what all algorithms share, and who decides what where they differ.
 
-use crate::Algorithm;
 use crate::cubic::{BETA_TENTHS, Epoch};
 use crate::dctcp::Marks;
 use crate::hystart::{Growth, HyStart};
+use crate::{Algorithm, Decision, Signals};
 use base::{Duration, Instant};
 
 /// The largest window: TCP cannot express more (RFC 7323 section 2.3).
@@ -12,6 +12,15 @@ pub const CWND_MAX: u32 = 1 << 30;
 pub const INITIAL_SEGMENTS: u32 = 10;
 /// "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 section 3.1).
 const SSTHRESH_NONE: u32 = u32::MAX;
+/// Shares kept when congestion is echoed in congestion avoidance, in percent: "beta_ecn ... 0.8" for Reno, "0.85" for Cubic
+/// (RFC 8511 section 3.1 and its appendix): a network that marks keeps its queues short.
+const ECHO_RENO_PERCENT: u64 = 80;
+const ECHO_CUBIC_PERCENT: u64 = 85;
+/// Paths with shorter round trips are not paced: a turn of the core and a wake-up take a tenth of this, and the queues of
+/// such paths take a window's burst.
+const PACE_RTT_US_MIN: u32 = 2_000;
+/// Smaller windows are not paced: they are the initial window's burst, which RFC 6928 lets go at once, or two of them.
+const PACE_CWND_MIN: u32 = 32 << 10;
 
 /// The congestion window of one flow.
 ///
@@ -98,37 +107,43 @@ impl Window {
         self.cwnd = self.cwnd.max(u32::from(self.mss));
     }
 
-    /// `acked_bytes` were newly acknowledged; `in_flight` bytes still are unacknowledged. `ecn_echo` says that the peer
-    /// echoed congestion (of exactly these bytes, for DCTCP). True when the echo reduced the window: the next new segment carries
-    /// CWR (RFC 3168 section 6.1.2).
-    pub fn on_ack(
-        &mut self,
-        now: Instant,
-        acked_bytes: u32,
-        rtt_us: Option<u32>,
-        ecn_echo: bool,
-        in_flight: u32,
-    ) -> bool {
-        self.active_ms = now.as_ms() as u32;
-        if let Some(rtt_us) = rtt_us {
+    /// Bytes were acknowledged. Not during a recovery that the caller accounts for itself.
+    pub fn on_ack(&mut self, s: &Signals) -> Decision {
+        self.active_ms = s.now.as_ms() as u32;
+        if let Some(rtt_us) = s.rtt_us {
             self.rtt_ms = (rtt_us / 1_000).min(u32::from(u16::MAX)) as u16;
         }
         if let Law::Dctcp(marks) = &mut self.law {
-            marks.on_ack(acked_bytes, ecn_echo, in_flight);
+            marks.on_ack(s.acked_bytes, s.marked_bytes, s.in_flight);
         }
         let was_reduced = self.echo_left > 0;
-        self.echo_left = self.echo_left.saturating_sub(acked_bytes);
-        if ecn_echo && !was_reduced && self.law != Law::Constant {
-            self.on_echo(now, in_flight.saturating_add(acked_bytes));
-            return true;
+        self.echo_left = self.echo_left.saturating_sub(s.acked_bytes);
+        // "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2).
+        let is_echo_answered = s.marked_bytes > 0 && !was_reduced && self.law != Law::Constant;
+        if is_echo_answered {
+            self.on_echo(s.now, s.in_flight.saturating_add(s.acked_bytes));
+        } else if !was_reduced && self.is_used(s) {
+            self.grow(s);
         }
-        // A window that is not used says nothing about the path (RFC 7661, RFC 9438 section 5.8).
-        let used = u64::from(in_flight) + u64::from(acked_bytes);
-        let is_used = if self.is_slow_start() { 2 * used } else { used * 4 / 3 } >= u64::from(self.cwnd);
-        if is_used && !was_reduced {
-            self.grow(now, acked_bytes, rtt_us, in_flight);
+        Decision { cwnd: self.cwnd, pace_rate: self.pace_rate(s.srtt_us), is_echo_answered }
+    }
+
+    /// A window that is not used says nothing about the path (RFC 7661, RFC 9438 section 5.8).
+    fn is_used(&self, s: &Signals) -> bool {
+        let used = u64::from(s.in_flight) + u64::from(s.acked_bytes);
+        let used = if self.is_slow_start() { 2 * used } else { used * 4 / 3 };
+        !s.is_app_limited || used >= u64::from(self.cwnd)
+    }
+
+    /// Bytes per second at which the window is spread over a round trip of `srtt_us`: twice as fast in slow start, so that the
+    /// window can double, a fifth faster after, so that the rate is never what limits it. 0, no pacing, where it would not help.
+    #[must_use]
+    pub fn pace_rate(&self, srtt_us: u32) -> u64 {
+        if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.law == Law::Constant {
+            return 0;
         }
-        false
+        let per_rtt = u64::from(self.cwnd) * if self.is_slow_start() { 2_000_000 } else { 1_200_000 };
+        per_rtt / u64::from(srtt_us)
     }
 
     /// Three duplicate acknowledgements, or SACK: something was lost while the acknowledgements go on. Once per recovery.
@@ -136,7 +151,7 @@ impl Window {
         if self.law == Law::Constant {
             return;
         }
-        self.reduce(now, in_flight);
+        self.reduce(now, in_flight, None);
         self.cwnd = self.ssthresh;
     }
 
@@ -177,7 +192,7 @@ impl Window {
         // "When ... the given segment has already been retransmitted by way of the retransmission timer at least once,
         // the value of ssthresh is held constant": an acknowledgement in between would have grown the window.
         if self.cwnd > mss {
-            self.reduce(now, in_flight);
+            self.reduce(now, in_flight, None);
         }
         (self.cwnd, self.carry, self.echo_left) = (mss, 0, 0);
         if matches!(self.law, Law::Cubic(_)) {
@@ -207,26 +222,26 @@ impl Window {
         self.carry = 0;
     }
 
-    fn grow(&mut self, now: Instant, acked: u32, rtt_us: Option<u32>, in_flight: u32) {
-        let acked = if self.is_slow_start() { self.slow_start(now, acked, rtt_us, in_flight) } else { acked };
+    fn grow(&mut self, s: &Signals) {
+        let acked = if self.is_slow_start() { self.slow_start(s) } else { s.acked_bytes };
         if acked > 0 && !self.is_slow_start() {
-            self.avoid(now, acked);
+            self.avoid(s.now, acked);
         }
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
     /// Grows by what was acknowledged, however many segments one acknowledgement covers: both ends acknowledge once per
     /// batch, and a limit (RFC 3465) would starve them. Returns the bytes left over at the threshold.
-    fn slow_start(&mut self, now: Instant, acked: u32, rtt_us: Option<u32>, in_flight: u32) -> u32 {
+    fn slow_start(&mut self, s: &Signals) -> u32 {
         let growth = match &mut self.law {
             Law::Constant => return 0,
-            Law::CubicSlowStart(hystart) => hystart.on_ack(acked, rtt_us, in_flight),
-            Law::Reno | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(acked),
+            Law::CubicSlowStart(hystart) => hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight),
+            Law::Reno | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(s.acked_bytes),
         };
         match growth {
             Growth::Leave => {
                 self.ssthresh = self.cwnd;
-                self.law = Law::Cubic(Epoch::after_slow_start(now.as_ms() as u32, self.cwnd, self.cwnd));
+                self.law = Law::Cubic(Epoch::after_slow_start(s.now.as_ms() as u32, self.cwnd, self.cwnd));
                 0
             }
             Growth::By(bytes) => {
@@ -262,33 +277,40 @@ impl Window {
 
     fn on_echo(&mut self, now: Instant, flight: u32) {
         if let Law::Dctcp(marks) = self.law {
+            // "cwnd = cwnd * (1 - DCTCP.Alpha / 2)" (RFC 8257 section 3.3).
             self.cwnd = marks.reduced(self.cwnd).max(2 * u32::from(self.mss));
             self.ssthresh = self.cwnd;
+            self.carry = 0;
         } else {
-            self.reduce(now, flight);
+            // RFC 8511 changes congestion avoidance only: a mark in slow start says that the window is about twice too large.
+            let percent = match self.law {
+                _ if self.is_slow_start() => None,
+                Law::Cubic(_) => Some(ECHO_CUBIC_PERCENT),
+                _ => Some(ECHO_RENO_PERCENT),
+            };
+            self.reduce(now, flight, percent);
             self.cwnd = self.ssthresh;
         }
         self.echo_left = flight.max(1);
-        self.carry = 0;
     }
 
-    /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share.
-    fn reduce(&mut self, now: Instant, in_flight: u32) {
+    /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share; or `percent`.
+    fn reduce(&mut self, now: Instant, in_flight: u32, percent: Option<u64>) {
         let least = 2 * u32::from(self.mss);
         // More than the window in flight (sent before a reduction) is no reason to keep more.
         let flight = in_flight.min(self.cwnd.max(least));
         self.carry = 0;
+        let keep = |percent: u64| (u64::from(flight) * percent / 100).max(u64::from(least)) as u32;
         let last_max = match &self.law {
             Law::Cubic(epoch) => Some(epoch.w_max()),
             Law::CubicSlowStart(_) => None,
             Law::Reno | Law::Dctcp(_) | Law::Constant => {
-                self.ssthresh = (flight / 2).max(least);
+                self.ssthresh = keep(percent.unwrap_or(50));
                 return;
             }
         };
-        let prior = flight.max(least);
-        self.ssthresh = (u64::from(prior) * u64::from(BETA_TENTHS) / 10).max(u64::from(least)) as u32;
-        let mss = u32::from(self.mss);
+        self.ssthresh = keep(percent.unwrap_or(10 * u64::from(BETA_TENTHS)));
+        let (mss, prior) = (u32::from(self.mss), flight.max(least));
         self.law = Law::Cubic(Epoch::reduced(now.as_ms() as u32, mss, prior, self.ssthresh, last_max));
     }
 }

@@ -3,7 +3,7 @@
 use crate::lend::give_back;
 use crate::scoreboard;
 use crate::setup::{State, Work};
-use flow::{FlowMut, event, state};
+use flow::{FlowMut, Signals, event, state};
 use queue::stream;
 use wire::{TcpFlags, TcpPacket};
 
@@ -83,7 +83,6 @@ impl State {
 
     /// What congestion control makes of it.
     fn steer(&mut self, f: &mut FlowMut<'_>, acked: u32, bytes: u32, rtt: Option<u32>, echo: bool) {
-        let window = &mut f.cold.window;
         if f.rx.has(state::RECOVERY) {
             if f.tx.snd_una.is_before(f.tx.recover) {
                 // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial
@@ -92,13 +91,13 @@ impl State {
                     // The hole that is the oldest now was sent again before this moment, if at all.
                     (f.cold.repair_mark, f.cold.repair_at) = (f.tx.snd_max, self.now);
                 } else {
-                    window.on_partial_ack(acked);
+                    f.cold.window.on_partial_ack(acked);
                     f.rx.set(state::RESEND);
                 }
             } else {
                 f.rx.clear(state::RECOVERY | state::RESEND);
                 if !f.rx.has(state::SACK) {
-                    window.on_recovered(f.tx.in_flight());
+                    f.cold.window.on_recovered(f.tx.in_flight());
                 }
             }
         } else {
@@ -108,10 +107,24 @@ impl State {
             }
             // Acknowledgements of one batch come before what they make room for.
             let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
-            if window.on_ack(self.now, bytes, rtt, echo, f.tx.in_flight().max(used)) {
+            let signals = Signals {
+                now: self.now,
+                acked_bytes: bytes,
+                marked_bytes: if echo { bytes } else { 0 },
+                in_flight: f.tx.in_flight().max(used),
+                rtt_us: rtt,
+                srtt_us: f.cold.srtt_us,
+                min_rtt_us: f.cold.rtt_us_min,
+                delivery_rate: f.cold.delivery_rate,
+                lost_bytes_total: f.cold.counters.retransmitted_bytes,
+                is_app_limited: !f.rx.has(state::CWND_FULL),
+            };
+            let decision = f.cold.window.on_ack(&signals);
+            f.cold.pace_rate = decision.pace_rate;
+            if decision.is_echo_answered {
                 f.rx.set(state::SEND_CWR);
             }
-            f.cold.counters.marked_bytes += if echo { u64::from(bytes) } else { 0 };
+            f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
         }
         f.tx.cwnd = f.cold.window.cwnd();
     }
@@ -124,7 +137,10 @@ impl State {
                 return None;
             }
             f.rx.clear(state::TIMING);
-            self.now.since(f.cold.rtt_at).as_us().min(u64::from(u32::MAX)) as u32
+            let us = self.now.since(f.cold.rtt_at).as_us().clamp(1, u64::from(u32::MAX));
+            let delivered = (f.tx.tx_una as u32).wrapping_sub(f.cold.rtt_una);
+            f.cold.delivery_rate = u64::from(delivered) * 1_000_000 / us;
+            us as u32
         } else {
             let echo = p.options.timestamps.filter(|ts| f.rx.has(state::TIMESTAMPS) && ts.echo != 0)?.echo;
             let ms = f.cold.timestamp(self.now).wrapping_sub(echo);

@@ -1,12 +1,40 @@
 //! The pacer: a wheel of time slots that hold the flows whose next segment may go then.
 
 use crate::lists::List;
-use base::Instant;
+use crate::setup::{State, Work};
+use base::{Duration, Instant};
 
 /// A slot is 2^14 ns, 16 microseconds: about one full segment at 1 Gbit/s.
 const SLOT_LOG2: u32 = 14;
 /// Slots; a flow that must wait longer than the 16.8 ms they span looks again then.
 const SLOTS: u64 = 1024;
+
+/// A paced flow that has not sent for a while may send so many bytes at once: more than the initial window, and whatever a
+/// request or a reply usually is. A lone message is never delayed.
+const BURST: u64 = 64 << 10;
+
+impl State {
+    /// False, and remembered, when the segment's time has not come.
+    #[inline]
+    pub(crate) fn may_go(&mut self, w: &mut Work<'_>, len: u32) -> bool {
+        w.f.cold.pace_rate == 0 || self.pace(w, len)
+    }
+
+    /// A bucket of [`BURST`] bytes that fills at the flow's rate, kept as the time at which it would be full to the brim less what
+    /// was taken: `pace_at`. The bucket may be overdrawn by one segment.
+    fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
+        let cold = &mut *w.f.cold;
+        let time = |bytes: u64| Duration::from_ns(bytes * 1_000_000_000 / cold.pace_rate);
+        let burst = time(BURST);
+        let full = Instant::from_ns(self.now.as_ns().saturating_sub(burst.as_ns()));
+        if self.now < cold.pace_at {
+            self.pacer.wait(w.id.0, cold.pace_at);
+            return false;
+        }
+        cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
+        true
+    }
+}
 
 /// Flows in order of their next release.
 #[derive(Debug)]

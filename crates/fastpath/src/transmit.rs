@@ -4,7 +4,7 @@
 use crate::scoreboard;
 use crate::segment::Out;
 use crate::setup::{State, Work};
-use base::{Duration, Instant, SeqNumber};
+use base::SeqNumber;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowMut, PathProbe, event, state};
 use port::Port;
@@ -16,8 +16,6 @@ use wire::TcpFlags;
 
 /// Segments of one flow in one turn: a flow with a large window must not make the others wait for all of it.
 pub(crate) const TURN: usize = 16;
-/// A paced flow that was idle may send this much at once.
-const PACE_BURST: Duration = Duration::from_us(500);
 
 /// What the application has produced from the next byte to send on.
 struct Supply {
@@ -179,23 +177,6 @@ impl State {
         }
     }
 
-    /// The pacer: false, and remembered, when the segment's time has not come.
-    #[inline]
-    fn may_go(&mut self, w: &mut Work<'_>, len: u32) -> bool {
-        let cold = &mut *w.f.cold;
-        if cold.pace_rate == 0 {
-            return true;
-        }
-        if self.now < cold.pace_at {
-            self.pacer.wait(w.id.0, cold.pace_at);
-            return false;
-        }
-        let oldest = Instant::from_ns(self.now.as_ns().saturating_sub(PACE_BURST.as_ns()));
-        let cost = u64::from(len) * 1_000_000_000 / cold.pace_rate;
-        cold.pace_at = cold.pace_at.max(oldest).plus(Duration::from_ns(cost));
-        true
-    }
-
     /// Sends a segment from `snd_nxt` on and keeps the books. False when the port is full.
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
         if w.f.tx.in_flight() == 0 {
@@ -227,7 +208,7 @@ impl State {
             }
             if !f.rx.has(state::TIMING) {
                 f.rx.set(state::TIMING);
-                (f.cold.rtt_seq, f.cold.rtt_at) = (end, self.now);
+                (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now, f.tx.tx_una as u32);
             }
         }
         self.arm(w);

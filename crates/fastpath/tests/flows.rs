@@ -418,25 +418,48 @@ fn marks_are_echoed_until_the_peer_has_reduced() {
     assert!(s.send(b"more")[0].flags.contains(TcpFlags::CWR));
 }
 
+/// Pacing in the window's decision: what a lone message may send at once, and the rate after it.
 #[test]
-fn a_paced_flow_keeps_its_rate() {
+fn a_paced_flow_sends_a_burst_at_once_and_then_keeps_its_rate() {
     // Without SACK nothing but the pacer has a time.
     let change = |i: &mut flow::Install| {
         i.pace_rate = 1_448_000;
         i.features &= !state::SACK;
+        i.window =
+            congestion::Window::new(congestion::Algorithm::Constant(1 << 20), 1448, base::Instant::ZERO);
+        i.snd_wnd = 1 << 20;
     };
     let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
-    let mut sent = s.send(&[1; 10 * 1448]).len();
+    let total = 46 + 10;
+    let mut sent = 0;
+    assert_eq!(s.host.send(&mut s.sock, &vec![1; total * 1448], 128 << 10), total * 1448);
     let start = s.now;
-    while sent < 10 {
+    let mut first = 0;
+    while sent < total {
+        loop {
+            let got = s.poll().len();
+            sent += got;
+            if got == 0 {
+                break;
+            }
+        }
+        first = if first == 0 { sent } else { first };
         let deadline = s.host.poll(s.now, &mut s.port).deadline;
-        assert!(deadline > s.now.plus(Duration::from_us(1)), "it sleeps in between");
-        s.now = deadline;
-        sent += s.poll().len();
+        if sent < total {
+            assert!(deadline > s.now.plus(Duration::from_us(1)), "it sleeps in between");
+            s.now = deadline;
+        }
     }
-    // One segment per millisecond.
+    // 64 KiB, the bucket overdrawn by a segment; then one segment per millisecond.
+    assert_eq!(first, 46);
     let took = s.now.since(start).as_us();
-    assert!((8_400..10_000).contains(&took), "{took}");
+    assert!((9_000..10_500).contains(&took), "{took}");
+    // After a pause a lone message goes at once again.
+    s.peer.ack(0, total as u32 * 1448);
+    s.poll();
+    s.after(Duration::from_ms(100));
+    assert_eq!(s.host.send(&mut s.sock, &[2; 14_480], 128 << 10), 14_480);
+    assert_eq!(s.poll().len(), 10);
 }
 
 #[test]

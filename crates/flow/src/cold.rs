@@ -82,6 +82,12 @@ pub struct Cold {
     pub srtt_us: u32,
     /// Its variation, microseconds.
     pub rttvar_us: u32,
+    /// The least round-trip time ever, microseconds.
+    pub rtt_us_min: u32,
+    /// Low half of `tx_una` when the segment that ends at `rtt_seq` was sent.
+    pub rtt_una: u32,
+    /// Bytes per second acknowledged while the last segment timed was on its way; 0 before the first.
+    pub delivery_rate: u64,
     /// Retransmission timeout without backoff.
     pub rto: Duration,
     /// Bytes per second at most; 0: no pacing.
@@ -146,6 +152,9 @@ impl Cold {
             ts_offset: 0,
             srtt_us: 0,
             rttvar_us: 0,
+            rtt_us_min: u32::MAX,
+            rtt_una: 0,
+            delivery_rate: 0,
             // RFC 6298 (2.1): one second before the first measurement.
             rto: Duration::from_secs(1),
             pace_rate: 0,
@@ -176,6 +185,7 @@ impl Cold {
     /// Takes in a round-trip time (RFC 6298 section 2).
     pub fn sample_rtt(&mut self, rtt_us: u32, config: &Config) {
         let rtt = rtt_us.max(1);
+        self.rtt_us_min = self.rtt_us_min.min(rtt);
         if self.srtt_us == 0 {
             (self.srtt_us, self.rttvar_us) = (rtt, rtt / 2);
         } else {

@@ -26,6 +26,7 @@ pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe};
 pub use config::Config;
+pub use congestion::Signals;
 pub use flags::{event, state};
 pub use keeper::{Install, InstallError, Keeper};
 pub use message::{

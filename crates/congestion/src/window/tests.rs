@@ -10,13 +10,30 @@ fn at(ms: u64) -> Instant {
     Instant::from_ns(ms * 1_000_000)
 }
 
+/// One acknowledgement. True when it reduced the window for an echo.
+fn ack(w: &mut Window, ms: u64, acked: u32, rtt_us: Option<u32>, echo: bool, in_flight: u32) -> bool {
+    let marked_bytes = if echo { acked } else { 0 };
+    let is_app_limited = true; // The window's own rule of use decides.
+    let s = Signals {
+        acked_bytes: acked,
+        marked_bytes,
+        in_flight,
+        rtt_us,
+        is_app_limited,
+        ..Signals::at(at(ms))
+    };
+    let decision = w.on_ack(&s);
+    assert_eq!(decision.cwnd, w.cwnd());
+    decision.is_echo_answered
+}
+
 /// One round trip of `rtt_ms`: everything the window allows is sent and acknowledged in pairs of segments.
 fn round(w: &mut Window, start_ms: u64, rtt_ms: u64) {
     let mut left = w.cwnd();
     while left > 0 {
         let acked = left.min(2 * u32::from(MSS));
         left -= acked;
-        w.on_ack(at(start_ms + rtt_ms), acked, Some(rtt_ms as u32 * 1000), false, w.cwnd() - acked);
+        ack(w, start_ms + rtt_ms, acked, Some(rtt_ms as u32 * 1000), false, w.cwnd() - acked);
     }
 }
 
@@ -109,14 +126,14 @@ fn cubic_is_never_slower_than_reno_on_short_paths() {
 #[test]
 fn an_echo_reduces_once_per_window() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
-    assert!(w.on_ack(at(1), 1000, None, true, 9000));
+    assert!(ack(&mut w, 1, 1000, None, true, 9000));
     assert_eq!(w.cwnd(), 5000);
     for left in (0..9).rev() {
-        assert!(!w.on_ack(at(2), 1000, None, true, left * 1000));
+        assert!(!ack(&mut w, 2, 1000, None, true, left * 1000));
     }
     assert_eq!(w.cwnd(), 5000);
-    assert!(!w.on_ack(at(2), 1000, None, true, 0));
-    assert!(w.on_ack(at(3), 1000, None, true, 4000));
+    assert!(!ack(&mut w, 2, 1000, None, true, 0));
+    assert!(ack(&mut w, 3, 1000, None, true, 4000));
 }
 
 #[test]
@@ -126,7 +143,7 @@ fn dctcp_gives_way_in_proportion() {
     w.on_fast_retransmit(at(10), 160_000);
     (0..200).for_each(|i| round(&mut w, 10 + i, 1));
     let before = w.cwnd();
-    assert!(w.on_ack(at(300), 1000, None, true, before - 1000));
+    assert!(ack(&mut w, 300, 1000, None, true, before - 1000));
     assert!(w.cwnd() > before / 10 * 9, "a first mark after a quiet time is mild: {} of {before}", w.cwnd());
 }
 
@@ -148,7 +165,7 @@ fn recovery_inflates_and_deflates() {
 fn an_unused_window_does_not_grow() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
     for i in 0..100 {
-        w.on_ack(at(i), 1000, None, false, 0);
+        ack(&mut w, i, 1000, None, false, 0);
     }
     assert_eq!(w.cwnd(), 10_000);
 }
@@ -171,7 +188,7 @@ fn constant_is_constant() {
     let mut w = Window::new(Algorithm::Constant(50_000), MSS, at(0));
     w.on_fast_retransmit(at(1), 50_000);
     w.on_timeout(at(2), 50_000);
-    w.on_ack(at(3), 50_000, Some(1), true, 0);
+    ack(&mut w, 3, 50_000, Some(1), true, 0);
     w.after_idle(at(100_000), Duration::from_ms(200));
     assert_eq!((w.cwnd(), w.algorithm()), (50_000, Algorithm::Constant(50_000)));
 }
@@ -188,7 +205,10 @@ proptest! {
         for (kind, a, b, now, echo) in inputs {
             let now = Instant::from_ns(now);
             match kind {
-                0..=2 => { w.on_ack(now, a, Some(b), echo, b); }
+                0..=2 => {
+                    let marked_bytes = if echo { a } else { 0 };
+                    w.on_ack(&Signals { acked_bytes: a, marked_bytes, in_flight: b, rtt_us: Some(b), srtt_us: b, ..Signals::at(now) });
+                }
                 3 => w.on_fast_retransmit(now, b),
                 4 => w.on_timeout(now, b),
                 5 => w.on_duplicate_ack(),
@@ -200,5 +220,65 @@ proptest! {
             prop_assert!(w.cwnd() >= mss && w.cwnd() <= CWND_MAX.max(2 * mss));
             prop_assert!(w.ssthresh() >= 2 * mss);
         }
+    }
+}
+
+/// "... beta_ecn ... cwnd = cwnd * beta" with 0.8 for Reno and 0.85 for Cubic, in congestion avoidance only (RFC 8511 section 3).
+#[test]
+fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
+    for (algorithm, after_loss, after_echo) in
+        [(Algorithm::Reno, 50_000, 80_000), (Algorithm::Cubic, 70_000, 85_000)]
+    {
+        let avoiding = |w: &mut Window| {
+            w.on_fast_retransmit(at(1), 200_000);
+            (w.cwnd, w.ssthresh) = (100_000, 50_000);
+        };
+        let mut w = Window::new(algorithm, MSS, at(0));
+        w.cwnd = 200_000;
+        avoiding(&mut w);
+        assert!(ack(&mut w, 100, 1000, None, true, 99_000));
+        assert_eq!(w.cwnd(), after_echo, "{algorithm}");
+        avoiding(&mut w);
+        w.on_fast_retransmit(at(200), 100_000);
+        assert_eq!(w.cwnd(), after_loss, "{algorithm}");
+    }
+}
+
+/// "A DCTCP sender MUST react to loss episodes in the same way as conventional TCP" (RFC 8257 section 3.4).
+#[test]
+fn dctcp_halves_for_a_loss_however_small_its_estimate() {
+    let mut w = Window::new(Algorithm::Dctcp, MSS, at(0));
+    (0..4).for_each(|i| round(&mut w, i, 1));
+    w.on_fast_retransmit(at(10), 160_000);
+    (0..200).for_each(|i| round(&mut w, 10 + i, 1));
+    let before = w.cwnd();
+    w.on_fast_retransmit(at(500), before);
+    assert_eq!(w.cwnd(), before / 2);
+}
+
+#[test]
+fn only_large_windows_on_long_paths_are_paced() {
+    let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+    assert_eq!(w.pace_rate(100_000), 0, "the initial window goes at once");
+    (0..4).for_each(|i| round(&mut w, i * 100, 100));
+    assert_eq!(w.cwnd(), 160_000);
+    assert_eq!((w.pace_rate(0), w.pace_rate(1_999)), (0, 0), "short paths are not paced");
+    assert_eq!(w.pace_rate(100_000), 2 * 1_600_000, "in slow start the window may double");
+    w.on_fast_retransmit(at(500), 160_000);
+    assert_eq!(w.pace_rate(100_000), u64::from(w.cwnd()) * 12);
+    assert_eq!(Window::new(Algorithm::Constant(1 << 20), MSS, at(0)).pace_rate(100_000), 0);
+}
+
+/// "... the initial window is also used as the restart window" after a pause (RFC 5681 section 4.1), and "byte counting": one
+/// acknowledgement of many segments grows the window by all of them.
+#[test]
+fn growth_counts_bytes_not_acknowledgements() {
+    for pieces in [1u32, 10] {
+        let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+        for _ in 0..pieces {
+            let in_flight = w.cwnd();
+            ack(&mut w, 50, 10_000 / pieces, Some(50_000), false, in_flight);
+        }
+        assert_eq!(w.cwnd(), 20_000, "{pieces}");
     }
 }
