@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod active;
+mod census;
 mod config;
 mod counters;
 mod event;
@@ -36,6 +37,7 @@ mod time_wait;
 mod timeouts;
 mod wheel;
 
+pub use census::Census;
 pub use config::Config;
 pub use counters::{Count, Counters};
 pub use event::{

@@ -9,6 +9,8 @@
 //!   client    registration with the service      region, context, spin, fork, hold, internal
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
+//!
+//! `link`, `region` and `stream` need no service: the simulator puts them over a region of its own.
 
 mod atomic;
 pub mod table;
@@ -36,7 +38,7 @@ mod interest;
 #[cfg(not(loom))]
 mod internal;
 #[cfg(not(loom))]
-mod link;
+pub mod link;
 #[cfg(not(loom))]
 mod listener;
 #[cfg(not(loom))]
@@ -46,13 +48,13 @@ mod options;
 #[cfg(not(loom))]
 pub mod poll;
 #[cfg(not(loom))]
-mod region;
+pub mod region;
 #[cfg(not(loom))]
 mod sock;
 #[cfg(not(loom))]
 mod spin;
 #[cfg(not(loom))]
-mod stream;
+pub mod stream;
 #[cfg(not(loom))]
 pub mod sys;
 #[cfg(not(loom))]

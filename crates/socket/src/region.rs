@@ -202,6 +202,16 @@ impl Mapped {
         });
     }
 
+    /// Pages of our side that are lent now, warm rings of the pool not counted: they go back first.
+    #[must_use]
+    pub fn lent_pages(&self) -> usize {
+        self.sweep();
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).flush(|i| self.word(i));
+        (0..self.region.page_words())
+            .map(|i| self.word(i).load(Ordering::Relaxed).count_ones() as usize)
+            .sum()
+    }
+
     /// True when nothing of a closed socket is unread.
     pub fn is_swept(&self) -> bool {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
