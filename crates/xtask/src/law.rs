@@ -34,6 +34,7 @@ const LAW: &[(&str, May)] = &[
     ("service", May::Need(SERVICE)),
     ("towpath", May::Need(&["base", "control", "service", "bench"])),
     ("bench", May::NeedAny),
+    ("sim", May::NeedAny),
     ("xtask", May::Need(&[])),
 ];
 

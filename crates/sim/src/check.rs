@@ -1,0 +1,102 @@
+//! What must hold of a host at every instant, and what must be left of it at the end: nothing.
+
+use crate::host::{Host, REGION, Use};
+use base::{Duration, Instant};
+use flow::{FlowMut, state};
+use slowpath::Census;
+
+/// What a host still holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Leftovers {
+    /// Sockets that applications have not closed.
+    pub sockets: usize,
+    /// Connections that wait to be accepted.
+    pub waiting: usize,
+    /// Slots of the region in use.
+    pub slots: usize,
+    /// What the slow path keeps.
+    pub slow: Census,
+    /// Bytes of receive rings lent; those that the core keeps warm count until [`Host::retire`].
+    pub receive_bytes: u64,
+    /// Pages of send rings lent.
+    pub send_pages: usize,
+}
+
+impl Host {
+    /// What is held now.
+    #[must_use]
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers {
+            sockets: self.sockets.len(),
+            waiting: self.sockets.waiting(),
+            slots: self.uses.iter().filter(|u| **u != Use::Free).count(),
+            slow: self.slow.census(),
+            receive_bytes: self.region.lent(),
+            send_pages: self.mapped.lent_pages(),
+        }
+    }
+
+    /// Takes the application's region away, as when the last of its processes is gone, and says what is left then: in a host
+    /// without a leak, [`Leftovers::default`]. The host is of no use afterwards.
+    ///
+    /// # Panics
+    /// When the core does not give the region back within ten seconds of virtual time.
+    pub fn retire(&mut self, now: Instant) -> Leftovers {
+        let before = self.leftovers();
+        self.slow.remove_region(now, REGION);
+        let until = now.plus(Duration::from_secs(10));
+        let mut now = now;
+        while !self.is_drained {
+            assert!(now <= until, "the region is not given back: {:?}", self.leftovers());
+            self.run(now);
+            while self.next_frame().is_some() {}
+            now = now.plus(Duration::from_ms(1));
+        }
+        Leftovers { receive_bytes: self.region.lent(), ..before }
+    }
+
+    /// Looks at every flow's record.
+    ///
+    /// # Errors
+    /// What does not hold, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let mut found = Ok(());
+        self.slow.for_each_socket(|socket| {
+            let Some(flow) = socket.flow else { return };
+            let Some(mut guard) = self.slow.flows().lock_briefly(flow) else { return };
+            if let (Ok(()), Err(what)) = (&found, check_flow(&guard.parts())) {
+                found = Err(format!("{} -> {:?}: {what}", socket.local, socket.remote));
+            }
+        });
+        found
+    }
+}
+
+/// The invariants of one record.
+fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
+    let FlowMut { rx, tx, .. } = f;
+    let ensure = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("{what}: {rx:?} {tx:?}")) };
+    // RFC 9293 section 3.3.1: SND.UNA =< SND.NXT; ours may go back to SND.UNA, never beyond what was sent.
+    ensure(!tx.snd_nxt.is_before(tx.snd_una), "snd_una <= snd_nxt")?;
+    ensure(!tx.snd_max.is_before(tx.snd_nxt), "snd_nxt <= snd_max")?;
+    ensure(!rx.rcv_edge.is_before(rx.rcv_nxt) || rx.has(state::FIN_RECEIVED), "rcv_nxt <= rcv_edge")?;
+    ensure(!rx.rcv_nxt.is_before(rx.last_ack), "last_ack <= rcv_nxt")?;
+    ensure(tx.mss > 0 && tx.cwnd > 0, "mss and cwnd are positive")?;
+    ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
+    check_intervals(f)
+}
+
+/// Out-of-order intervals lie beyond `rcv_nxt`, are not empty, and neither touch nor overlap.
+fn check_intervals(f: &FlowMut<'_>) -> Result<(), String> {
+    let count = usize::from(f.rx.intervals);
+    let held = f.cold.ahead.get(..count).ok_or("more intervals than places")?;
+    for (i, a) in held.iter().enumerate() {
+        if !a.left.is_before(a.right) || !f.rx.rcv_nxt.is_before(a.left) {
+            return Err(format!("interval {a:?} at rcv_nxt {:?}", f.rx.rcv_nxt));
+        }
+        if held[i + 1..].iter().any(|b| !a.right.is_before(b.left) && !b.right.is_before(a.left)) {
+            return Err(format!("intervals touch: {held:?}"));
+        }
+    }
+    Ok(())
+}

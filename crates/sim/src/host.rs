@@ -1,0 +1,283 @@
+//! One machine: a core of the fast path, a slow path, an application's region, and the service's small glue between them.
+
+use crate::interface::Interface;
+use crate::sockets::{Fd, Sockets};
+use base::{Instant, Seed};
+use fastpath::Core;
+use flow::{AppRegion, ExceptionReceiver, Flows};
+use port::Capabilities;
+use rustix::fd::AsFd;
+use shm::{Half, Kind, Params, Region, Side};
+use slowpath::{Event, How, OwnAddress, Owner, Release, SlowPath};
+use socket::region::Mapped;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::MacAddr;
+
+/// The context of the application on which all its sockets' news arrive.
+pub(crate) const APPLICATION: u32 = 1;
+/// The index of the application's region.
+pub(crate) const REGION: u16 = 0;
+/// Rounds of one instant after which a host counts as running in circles: a round handles 32 packets at least.
+const ROUNDS_MAX: usize = 100_000;
+
+/// What a host is made of.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// What fast and slow path share.
+    pub shared: flow::Config,
+    /// The slow path's; addresses, gateways, Ethernet address and MTU are in here.
+    pub slow: slowpath::Config,
+    /// What the network interface can do.
+    pub capabilities: Capabilities,
+    /// Sockets at most: a power of two from 64 to 65536.
+    pub slots: u32,
+    /// Bytes of each side's payload area: a multiple of 1 MiB. Touched only as used.
+    pub data_len: u64,
+    /// Names the host's secrets.
+    pub seed: u64,
+}
+
+impl HostConfig {
+    /// A small host with these addresses and prefix lengths on a plain 1500-byte link.
+    #[must_use]
+    pub fn new(mac: [u8; 6], addresses: &[(IpAddr, u8)], seed: u64) -> Self {
+        let addresses = addresses.iter().map(|&(addr, prefix_len)| OwnAddress { addr, prefix_len }).collect();
+        Self {
+            shared: flow::Config { flows: 256, regions: 2, ring_slots: 256, ..flow::Config::default() },
+            slow: slowpath::Config { mac: MacAddr(mac), addresses, ..slowpath::Config::default() },
+            capabilities: Capabilities::plain(1500, mac),
+            slots: 256,
+            data_len: 64 << 20,
+            seed,
+        }
+    }
+}
+
+/// What a slot is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    Free,
+    /// A connection of the application's.
+    Open,
+    /// The application has let go; the slot is free at `Event::Released`.
+    Closed,
+}
+
+/// One machine. Frames, calls and `now` go in; frames, results and the next deadline come out.
+///
+/// Calls of sockets ([`Host::send`] and so on) happen at the time of the last [`Host::run`]; what they cause leaves at the
+/// next one.
+#[derive(Debug)]
+pub struct Host {
+    pub(crate) slow: SlowPath,
+    pub(crate) core: Core,
+    pub(crate) exceptions: ExceptionReceiver,
+    pub(crate) interface: Interface,
+    /// The region as the service has it.
+    pub(crate) region: Arc<AppRegion>,
+    /// The same memory as the application has it.
+    pub(crate) mapped: Arc<Mapped>,
+    pub(crate) uses: Vec<Use>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) sockets: Sockets,
+    pub(crate) ends: Vec<(Owner, How)>,
+    pub(crate) is_drained: bool,
+    pub(crate) now: Instant,
+    core_deadline: Instant,
+    must_run: bool,
+}
+
+impl Host {
+    /// A host that starts at `now`.
+    ///
+    /// # Panics
+    /// When the kernel gives no memory for the region, or the configuration breaks a limit of `shm::Layout`.
+    #[must_use]
+    pub fn new(config: &HostConfig, now: Instant) -> Self {
+        let mut seed = Seed::new(config.seed);
+        let flows = Arc::new(Flows::new(config.shared.clone(), [seed.next_u64(), seed.next_u64()]));
+        let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
+        let (command_tx, command_rx) = flow::commands(config.shared.ring_slots);
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
+        secret[8..].copy_from_slice(&seed.next_u64().to_le_bytes());
+        let slow_config = slowpath::Config { secret, mtu: config.capabilities.mtu, ..config.slow.clone() };
+        let core = Core::new(0, flows.clone(), exception_tx, command_rx, config.capabilities);
+        let mut slow = SlowPath::new(slow_config, flows, vec![command_tx], now);
+        let params =
+            Params { kind: Kind::Application, id: 1, slots: config.slots, data_len: config.data_len };
+        let (service, fd) = Region::create(params).expect("memory for a simulated region");
+        let application = Arc::new(Region::open(fd.as_fd(), params).expect("the region just made"));
+        let region = Arc::new(AppRegion::new(service));
+        region.set_watermark(config.data_len);
+        assert!(slow.add_region(REGION, &region), "a fresh table of regions takes one");
+        let pages = application.page_words() * 64;
+        Self {
+            slow,
+            core,
+            exceptions,
+            interface: Interface::new(config.capabilities),
+            region,
+            mapped: Arc::new(Mapped::new(1, Side::One, false, application, pages)),
+            uses: vec![Use::Free; config.slots as usize],
+            // Slot 0 is the control slot.
+            free: (1..config.slots).rev().collect(),
+            sockets: Sockets::default(),
+            ends: Vec::new(),
+            is_drained: false,
+            now,
+            core_deadline: now,
+            must_run: true,
+        }
+    }
+
+    /// Says on the link that this host's IPv4 addresses are here.
+    pub fn announce(&mut self) {
+        self.slow.announce(0);
+        self.must_run = true;
+    }
+
+    /// A frame comes from the network; it is looked at by the next [`run`](Self::run).
+    pub fn inject(&mut self, frame: &[u8]) {
+        self.interface.inject(frame);
+    }
+
+    /// Runs core and slow path until nothing more happens at `now`.
+    ///
+    /// # Panics
+    /// When the host never comes to rest.
+    pub fn run(&mut self, now: Instant) {
+        self.now = now;
+        self.must_run = false;
+        for _ in 0..ROUNDS_MAX {
+            if !self.round(now) {
+                return;
+            }
+        }
+        panic!("the host never comes to rest at {now:?}");
+    }
+
+    fn round(&mut self, now: Instant) -> bool {
+        let progress = self.core.poll(now, &mut self.interface);
+        self.core.wakes().for_each(drop);
+        self.core.strangers().for_each(drop);
+        let Self { slow, exceptions, .. } = self;
+        let mut is_busy = progress.is_busy();
+        while exceptions.pop(|e, frame| slow.handle_exception(now, 0, e, frame)).is_some() {
+            is_busy = true;
+        }
+        if self.slow.next_deadline() <= now {
+            self.slow.handle_timers(now);
+            is_busy = true;
+        }
+        while let Some(event) = self.slow.poll_event() {
+            self.on_event(event);
+            is_busy = true;
+        }
+        while self.slow.poll_news().is_some() {}
+        self.core_deadline = progress.deadline;
+        is_busy || self.interface.has_news()
+    }
+
+    /// The next frame for the network, in order.
+    pub fn next_frame(&mut self) -> Option<Vec<u8>> {
+        self.interface.take()
+    }
+
+    /// When [`run`](Self::run) is due even if nothing happens: in the past when something has happened already.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        if self.must_run || self.interface.has_news() {
+            return self.now;
+        }
+        self.core_deadline.min(self.slow.next_deadline())
+    }
+
+    /// The slow path, for its counters and listings.
+    #[must_use]
+    pub fn slow(&self) -> &SlowPath {
+        &self.slow
+    }
+
+    /// The core's counters.
+    #[must_use]
+    pub fn counters(&self) -> &fastpath::Counters {
+        self.core.counters()
+    }
+
+    /// What the network interface has done and dropped.
+    #[must_use]
+    pub fn interface(&self) -> port::Stats {
+        port::Port::stats(&self.interface)
+    }
+
+    /// How connections have ended since this was last asked.
+    pub fn take_ends(&mut self) -> Vec<How> {
+        std::mem::take(&mut self.ends).into_iter().map(|(_, how)| how).collect()
+    }
+
+    /// Something was done that the next run must look at.
+    pub(crate) fn touch(&mut self) {
+        self.must_run = true;
+    }
+
+    /// A clean slot, as the service hands it out.
+    pub(crate) fn take_slot(&mut self) -> Option<u32> {
+        let slot = self.free.pop()?;
+        let (own, app) = self.region.halves(slot)?;
+        clear(own);
+        clear(app);
+        self.uses[slot as usize] = Use::Open;
+        Some(slot)
+    }
+
+    pub(crate) fn free_slot(&mut self, slot: u32) {
+        debug_assert_ne!(self.uses[slot as usize], Use::Free, "freed twice");
+        self.uses[slot as usize] = Use::Free;
+        self.free.push(slot);
+    }
+
+    /// The application has said `Closed`: the slot goes back at once or when the core has let go.
+    pub(crate) fn release_slot(&mut self, slot: u32) {
+        self.uses[slot as usize] = Use::Closed;
+        if self.slow.release_slot(REGION, slot) == Release::Free {
+            self.free_slot(slot);
+        }
+        self.touch();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Established { token, flow } => self.on_established(Fd(token as u32), flow),
+            Event::ConnectFailed { .. } | Event::MemoryShort { .. } => {}
+            Event::Incoming { token, local, remote, pending } => {
+                self.on_incoming(Fd(token as u32), local, remote, pending);
+            }
+            Event::Closed { owner, how, .. } => self.ends.push((owner, how)),
+            Event::Released { slot, .. } => {
+                if self.uses[slot as usize] == Use::Closed {
+                    self.free_slot(slot);
+                }
+            }
+            Event::Violation { slot, what, .. } => {
+                panic!("the socket layer broke its contract: {slot}: {what}")
+            }
+            Event::RegionDrained { .. } => self.is_drained = true,
+        }
+    }
+}
+
+/// Zeroes a half before its slot is handed out.
+fn clear(half: &Half) {
+    half.flags.store(0, Ordering::Relaxed);
+    half.context.store(0, Ordering::Relaxed);
+    half.rx_tail.store(0, Ordering::Relaxed);
+    half.extra.store(0, Ordering::Relaxed);
+    for i in 0..2 {
+        half.ring[i].store(0, Ordering::Relaxed);
+        half.start[i].store(0, Ordering::Relaxed);
+    }
+    half.tx_head.store(0, Ordering::Release);
+}

@@ -1,0 +1,20 @@
+//! Hosts and networks in virtual time: the daemon's own fast path, slow path, queues and socket layer between a network
+//! that is as bad as one wants and applications whose every byte is known.
+//!
+//! ```text
+//!   sockets (socket::Link) --- region --- fastpath::Core --- interface --> frames --> the network
+//!        one thread, no clock       \----- slowpath::SlowPath --/
+//! ```
+//! Reads no clock and does no I/O: the same seed is the same run, byte by byte.
+#![forbid(unsafe_code)]
+
+mod check;
+mod host;
+mod interface;
+mod options;
+mod sockets;
+
+pub use check::Leftovers;
+pub use host::{Host, HostConfig};
+pub use rustix::io::Errno;
+pub use sockets::{Fd, Shutdown};

@@ -1,0 +1,518 @@
+//! The calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
+//! connections. Nothing here waits: where Linux would block, the answer is EAGAIN or EINPROGRESS.
+
+use crate::host::{APPLICATION, Host, REGION};
+use crate::options::Options;
+use flow::FlowId;
+use queue::Doorbell;
+use queue::stream::{raise, watch};
+use rustix::io::Errno;
+use shm::Side;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use slowpath::{Connect, Owner, PendingId};
+use socket::link::{Link, state};
+use socket::stream::{How, Progress, ready};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use wire::Endpoint;
+
+/// A socket of a simulated application.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fd(pub u32);
+
+/// What `shutdown` shuts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// `SHUT_RD`.
+    Read,
+    /// `SHUT_WR`.
+    Write,
+    /// `SHUT_RDWR`.
+    Both,
+}
+
+/// A connection in an accept queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    slot: u32,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+#[derive(Debug)]
+pub(crate) struct Listener {
+    places: Vec<Endpoint>,
+    backlog: usize,
+    queue: VecDeque<Waiting>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Neither listening nor connected.
+    Fresh,
+    Listener(Listener),
+    Stream(Link),
+}
+
+#[derive(Debug)]
+pub(crate) struct Sock {
+    v6: bool,
+    pub(crate) role: Role,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    pub(crate) options: Options,
+}
+
+/// All sockets, and those with news.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    all: Vec<Option<Sock>>,
+    free: Vec<u32>,
+    /// The socket of each slot that has one.
+    of_slot: Vec<Option<Fd>>,
+    news: VecDeque<Fd>,
+}
+
+impl Sockets {
+    fn add(&mut self, sock: Sock) -> Fd {
+        if let Some(i) = self.free.pop() {
+            self.all[i as usize] = Some(sock);
+            return Fd(i);
+        }
+        self.all.push(Some(sock));
+        Fd(self.all.len() as u32 - 1)
+    }
+
+    pub(crate) fn get(&self, fd: Fd) -> Result<&Sock, Errno> {
+        self.all.get(fd.0 as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
+    }
+
+    pub(crate) fn get_mut(&mut self, fd: Fd) -> Result<&mut Sock, Errno> {
+        self.all.get_mut(fd.0 as usize).and_then(Option::as_mut).ok_or(Errno::BADF)
+    }
+
+    fn remove(&mut self, fd: Fd) -> Result<Sock, Errno> {
+        let sock = self.all.get_mut(fd.0 as usize).and_then(Option::take).ok_or(Errno::BADF)?;
+        self.free.push(fd.0);
+        Ok(sock)
+    }
+
+    fn name_slot(&mut self, slot: u32, fd: Option<Fd>) {
+        let i = slot as usize;
+        if i >= self.of_slot.len() {
+            self.of_slot.resize(i + 1, None);
+        }
+        self.of_slot[i] = fd;
+    }
+
+    /// Sockets that are open.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    /// Connections waiting in accept queues.
+    pub(crate) fn waiting(&self) -> usize {
+        let queue = |sock: &Sock| if let Role::Listener(l) = &sock.role { l.queue.len() } else { 0 };
+        self.all.iter().flatten().map(queue).sum()
+    }
+}
+
+impl Sock {
+    fn fresh(v6: bool) -> Self {
+        Self { v6, role: Role::Fresh, local: None, peer: None, options: Options::default() }
+    }
+
+    pub(crate) fn stream(&self) -> Option<&Link> {
+        if let Role::Stream(link) = &self.role { Some(link) } else { None }
+    }
+}
+
+/// A v4-mapped address as what it stands for.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn any(v6: bool) -> IpAddr {
+    if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+fn errno(number: u16) -> Errno {
+    Errno::from_raw_os_error(i32::from(number))
+}
+
+impl Host {
+    /// `socket(AF_INET or AF_INET6, SOCK_STREAM | SOCK_NONBLOCK)`.
+    pub fn socket(&mut self, v6: bool) -> Fd {
+        self.sockets.add(Sock::fresh(v6))
+    }
+
+    /// `bind`. Port 0 is chosen by `listen` or `connect`.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL for an address that is not this host's, EINVAL when bound or connected already.
+    pub fn bind(&mut self, fd: Fd, addr: SocketAddr) -> Result<(), Errno> {
+        let owns = addr.ip().is_unspecified() || self.slow.routes().owns(addr.ip().to_canonical());
+        let sock = self.sockets.get_mut(fd)?;
+        if sock.local.is_some() || !matches!(sock.role, Role::Fresh) {
+            return Err(Errno::INVAL);
+        }
+        if addr.is_ipv6() != sock.v6 {
+            return Err(Errno::AFNOSUPPORT);
+        }
+        if !owns {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        sock.local = Some(addr);
+        Ok(())
+    }
+
+    /// `listen`. A second call changes the backlog.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody listens there, EINVAL for a connected socket.
+    pub fn listen(&mut self, fd: Fd, backlog: usize) -> Result<(), Errno> {
+        let sock = self.sockets.get_mut(fd)?;
+        match &mut sock.role {
+            Role::Fresh => {}
+            Role::Listener(listener) => {
+                listener.backlog = backlog;
+                self.tell_room(fd);
+                return Ok(());
+            }
+            Role::Stream(_) => return Err(Errno::INVAL),
+        }
+        let v6 = sock.v6;
+        let v6_only = sock.options.v6_only;
+        let mut local = sock.local.unwrap_or(SocketAddr::new(any(v6), 0));
+        if local.port() == 0 {
+            local.set_port(self.free_port().ok_or(Errno::ADDRINUSE)?);
+        }
+        let places = places(local, v6_only);
+        for (i, at) in places.iter().enumerate() {
+            if let Err(error) = self.slow.listen(*at, u64::from(fd.0), backlog as u32) {
+                let now = self.now;
+                for at in &places[..i] {
+                    self.slow.unlisten(now, *at);
+                }
+                return Err(errno(error.errno()));
+            }
+        }
+        let sock = self.sockets.get_mut(fd)?;
+        sock.local = Some(local);
+        sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new() });
+        Ok(())
+    }
+
+    /// The lowest free port of Linux's range: a listener that names none is rare.
+    fn free_port(&self) -> Option<u16> {
+        let mut taken = std::collections::BTreeSet::new();
+        self.slow.for_each_socket(|socket| {
+            taken.insert(socket.local.port);
+        });
+        (32_768..=60_999).find(|port| !taken.contains(port))
+    }
+
+    fn tell_room(&mut self, fd: Fd) {
+        let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get(fd) else { return };
+        let room = (listener.backlog + 1).saturating_sub(listener.queue.len());
+        self.slow.set_accept_room(u64::from(fd.0), room);
+    }
+
+    /// A peer has completed its handshake with the listener `fd`.
+    pub(crate) fn on_incoming(&mut self, fd: Fd, local: Endpoint, remote: Endpoint, pending: PendingId) {
+        let now = self.now;
+        let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get(fd) else {
+            return self.slow.refuse(now, pending);
+        };
+        if listener.queue.len() > listener.backlog {
+            return self.slow.postpone(now, pending);
+        }
+        let Some(slot) = self.take_slot() else { return self.slow.refuse(now, pending) };
+        if self.slow.accept(now, pending, Owner { region: REGION, slot, core: 0 }).is_err() {
+            return self.free_slot(slot);
+        }
+        let local = SocketAddr::new(local.addr, local.port);
+        let peer = SocketAddr::new(remote.addr, remote.port);
+        if let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get_mut(fd) {
+            listener.queue.push_back(Waiting { slot, local, peer });
+        }
+        self.sockets.news.push_back(fd);
+        self.tell_room(fd);
+    }
+
+    /// `accept4(.., SOCK_NONBLOCK)`: the new socket and the peer's address.
+    ///
+    /// # Errors
+    /// EAGAIN when none waits, EINVAL for a socket that does not listen.
+    pub fn accept(&mut self, fd: Fd) -> Result<(Fd, SocketAddr), Errno> {
+        let sock = self.sockets.get_mut(fd)?;
+        let Role::Listener(listener) = &mut sock.role else { return Err(Errno::INVAL) };
+        let Waiting { slot, local, peer } = listener.queue.pop_front().ok_or(Errno::AGAIN)?;
+        let (v6, options) = (sock.v6, sock.options.inherited());
+        let role = Role::Stream(self.link(slot, true));
+        let new = self.sockets.add(Sock { v6, role, local: Some(local), peer: Some(peer), options });
+        self.sockets.name_slot(slot, Some(new));
+        self.apply_options(new);
+        self.tell_room(fd);
+        // What came before the socket was watched rang nobody.
+        self.sockets.news.push_back(new);
+        Ok((new, peer))
+    }
+
+    /// Puts the socket layer over a slot; from now on its news are told.
+    fn link(&self, slot: u32, passive: bool) -> Link {
+        let link = Link::new(self.mapped.clone(), slot, self.mapped.clone(), slot);
+        link.begin(true, passive);
+        watch(link.halves().0, Some(APPLICATION));
+        link
+    }
+
+    /// `connect`.
+    ///
+    /// # Errors
+    /// EINPROGRESS when the handshake has begun; EALREADY, EISCONN or the handshake's error when asked again; else why there is
+    /// none.
+    pub fn connect(&mut self, fd: Fd, remote: SocketAddr) -> Result<(), Errno> {
+        let sock = self.sockets.get(fd)?;
+        match &sock.role {
+            Role::Fresh => {}
+            Role::Listener(_) => return Err(Errno::ISCONN),
+            Role::Stream(link) => return again(link),
+        }
+        if remote.is_ipv6() != sock.v6 {
+            return Err(Errno::AFNOSUPPORT);
+        }
+        let remote = canonical(remote);
+        let bound = sock.local.map(canonical);
+        let slot = self.take_slot().ok_or(Errno::NOBUFS)?;
+        let local = bound.map(|l| {
+            let ip = if l.ip().is_unspecified() { any(remote.is_ipv6()) } else { l.ip() };
+            Endpoint::new(ip, l.port())
+        });
+        let what = Connect {
+            token: u64::from(fd.0),
+            local,
+            remote: Endpoint::new(remote.ip(), remote.port()),
+            owner: Owner { region: REGION, slot, core: 0 },
+            algorithm: self.sockets.get(fd)?.options.algorithm,
+        };
+        let link = self.link(slot, false);
+        match self.slow.connect(self.now, &what) {
+            Ok(end) => {
+                let sock = self.sockets.get_mut(fd)?;
+                sock.local = Some(SocketAddr::new(end.addr, end.port));
+                sock.peer = Some(remote);
+                sock.role = Role::Stream(link);
+                self.sockets.name_slot(slot, Some(fd));
+                self.apply_options(fd);
+                self.touch();
+                Err(Errno::INPROGRESS)
+            }
+            Err(error) => {
+                self.free_slot(slot);
+                Err(errno(error.errno()))
+            }
+        }
+    }
+
+    pub(crate) fn on_established(&mut self, fd: Fd, _flow: FlowId) {
+        self.apply_options(fd);
+    }
+
+    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_EOR` are known.
+    ///
+    /// # Errors
+    /// EAGAIN without space, EPIPE (no signal is raised), or the connection's error.
+    pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
+        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let sock = self.sockets.get(fd)?;
+        // Linux: EPIPE for a socket that never was connected.
+        let link = sock.stream().ok_or(Errno::PIPE)?;
+        let done = link.push(&[bytes], 0)?;
+        self.touch();
+        match done {
+            Progress::Done(n) => Ok(n),
+            Progress::Wait => Err(Errno::AGAIN),
+        }
+    }
+
+    /// `recv`. `flags`: `MSG_PEEK`, `MSG_TRUNC` and `MSG_DONTWAIT` are known. `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// EAGAIN when nothing is there, ENOTCONN, or the connection's error.
+    pub fn receive(&mut self, fd: Fd, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
+        if flags & !(libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
+        let discard = if flags & libc::MSG_TRUNC != 0 { out.len() } else { 0 };
+        let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
+        let _ = link.peer_flags();
+        if link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open() {
+            // Linux waits for a handshake that is under way.
+            return Err(Errno::AGAIN);
+        }
+        let done = link.pull(&mut [out], 0, how)?;
+        self.touch();
+        match done {
+            Progress::Done(n) => Ok(n),
+            Progress::Wait => Err(Errno::AGAIN),
+        }
+    }
+
+    /// `shutdown`.
+    ///
+    /// # Errors
+    /// ENOTCONN without a connection.
+    pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> Result<(), Errno> {
+        let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
+        let (read, write) = (how != Shutdown::Write, how != Shutdown::Read);
+        link.shut(read, write)?;
+        self.touch();
+        Ok(())
+    }
+
+    /// `close`, with `SO_LINGER` at 0 as a reset.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn close(&mut self, fd: Fd) -> Result<(), Errno> {
+        let sock = self.sockets.remove(fd)?;
+        match sock.role {
+            Role::Fresh => {}
+            Role::Stream(link) => {
+                link.release(u64::MAX, sock.options.linger == Some(0));
+                self.sockets.name_slot(link.slot, None);
+                self.release_slot(link.slot);
+            }
+            Role::Listener(listener) => self.close_listener(&listener),
+        }
+        Ok(())
+    }
+
+    /// Nobody will accept what waits: it is reset, as on Linux.
+    fn close_listener(&mut self, listener: &Listener) {
+        let now = self.now;
+        for at in &listener.places {
+            self.slow.unlisten(now, *at);
+        }
+        for waiting in &listener.queue {
+            self.abandon_slot(waiting.slot, true);
+        }
+        self.touch();
+    }
+
+    /// The application dies: the service finds its sockets open and says for it what it has not said.
+    pub fn crash(&mut self) {
+        for i in 0..self.sockets.all.len() as u32 {
+            let Ok(sock) = self.sockets.remove(Fd(i)) else { continue };
+            match sock.role {
+                Role::Fresh => {}
+                Role::Stream(link) => {
+                    self.sockets.name_slot(link.slot, None);
+                    self.mapped.linger(link.slot, link.sender());
+                    self.abandon_slot(link.slot, false);
+                }
+                Role::Listener(listener) => self.close_listener(&listener),
+            }
+        }
+    }
+
+    /// Closes a connection in its application's place, by Linux's rule: unread input resets it.
+    fn abandon_slot(&mut self, slot: u32, reset: bool) {
+        let Some((own, app)) = self.region.halves(slot) else { return };
+        let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
+        raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        self.release_slot(slot);
+    }
+
+    /// A socket with news since it was last named here: readiness may have changed. Nobody is named for what an application
+    /// has left undone by its own choice, as with edge-triggered epoll.
+    pub fn next_news(&mut self) -> Option<Fd> {
+        if self.sockets.news.is_empty() {
+            self.take_bells();
+        }
+        loop {
+            let fd = self.sockets.news.pop_front()?;
+            if self.sockets.get(fd).is_ok() {
+                return Some(fd);
+            }
+        }
+    }
+
+    fn take_bells(&mut self) {
+        let Self { mapped, sockets, .. } = self;
+        let layout = mapped.region.layout();
+        let Some(block) = mapped.region.context(Side::One, APPLICATION) else { return };
+        Doorbell::new(block, layout.words_per_group).drain(layout.params.slots, |slot| {
+            sockets.news.extend(sockets.of_slot.get(slot as usize).copied().flatten());
+        });
+    }
+
+    /// What the socket is ready for, in epoll's bits.
+    #[must_use]
+    pub fn readiness(&self, fd: Fd) -> u32 {
+        let Ok(sock) = self.sockets.get(fd) else { return 0 };
+        match &sock.role {
+            Role::Fresh => ready::OUT | ready::WRNORM | ready::HUP,
+            Role::Listener(listener) if listener.queue.is_empty() => 0,
+            Role::Listener(_) => ready::IN | ready::RDNORM,
+            Role::Stream(link) => link.stream_readiness(),
+        }
+    }
+
+    /// `getsockname`; `None` while unbound.
+    #[must_use]
+    pub fn local_addr(&self, fd: Fd) -> Option<SocketAddr> {
+        self.sockets.get(fd).ok()?.local
+    }
+
+    /// `getpeername`; `None` without a peer.
+    #[must_use]
+    pub fn peer_addr(&self, fd: Fd) -> Option<SocketAddr> {
+        self.sockets.get(fd).ok()?.peer
+    }
+
+    /// `FIONREAD`.
+    #[must_use]
+    pub fn unread(&self, fd: Fd) -> usize {
+        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread)
+    }
+
+    /// `SIOCOUTQ`.
+    #[must_use]
+    pub fn unsent(&self, fd: Fd) -> usize {
+        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unsent)
+    }
+
+    /// The connection's record, while TCP has one.
+    #[must_use]
+    pub fn flow(&self, fd: Fd) -> Option<FlowId> {
+        self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot)
+    }
+}
+
+/// Where the slow path listens for `local`: an IPv6 wildcard takes IPv4 too unless it is told not to.
+fn places(local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
+    let plain = canonical(local);
+    let mut places = vec![Endpoint::new(plain.ip(), plain.port())];
+    if local.is_ipv6() && local.ip().is_unspecified() && !v6_only {
+        places.push(Endpoint::new(any(false), local.port()));
+    }
+    places
+}
+
+/// `connect` on a socket that has connected or tried to.
+fn again(link: &Link) -> Result<(), Errno> {
+    let _ = link.peer_flags();
+    if let (true, Some(error)) = (link.is_over(), link.take_error()) {
+        return Err(error);
+    }
+    if !link.is_open() {
+        return Err(if link.is_over() { Errno::CONNABORTED } else { Errno::ALREADY });
+    }
+    if link.note(state::TOLD) & state::TOLD == 0 { Ok(()) } else { Err(Errno::ISCONN) }
+}
