@@ -101,6 +101,15 @@ impl Window {
         }
     }
 
+    /// Another algorithm decides from now on; window and threshold stay.
+    pub fn switch(&mut self, algorithm: Algorithm, now: Instant) {
+        let fresh = Self::new(algorithm, self.mss, now);
+        (self.law, self.carry) = (fresh.law, 0);
+        if let Law::Constant = self.law {
+            self.cwnd = fresh.cwnd;
+        }
+    }
+
     /// The path takes segments of `mss` bytes from now on. The window stays, but for the minimum.
     pub fn set_mss(&mut self, mss: u16) {
         self.mss = mss.max(1);

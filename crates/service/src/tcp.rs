@@ -20,7 +20,7 @@ use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use slowpath::{Connect, Event, Keepalive, OwnAddress, Owner, PendingId, Release, SlowPath};
+use slowpath::{Connect, Event, FlowOptions, Keepalive, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,9 +29,6 @@ use wire::{Endpoint, MacAddr};
 
 /// Exceptions taken in before the control lines have their turn.
 const EXCEPTIONS_MAX: usize = 2048;
-
-/// Token of an active open whose socket has `SO_KEEPALIVE`.
-const KEEP_ALIVE: u64 = 1;
 
 /// A connection over the port.
 #[derive(Clone, Copy, Debug)]
@@ -196,10 +193,6 @@ impl Registry {
 
     fn tcp_event(&mut self, event: Event) {
         match event {
-            Event::Established { token: KEEP_ALIVE, flow } => {
-                let now = self.tcp.clock.now();
-                self.tcp.slow.set_keepalive(now, flow, Some(Keepalive::default()));
-            }
             Event::Established { .. } | Event::ConnectFailed { .. } | Event::Closed { .. } => {}
             Event::Incoming { token: _, local, remote, pending } => self.incoming(local, remote, pending),
             Event::Released { region, slot } => self.flow_released(region, slot),
@@ -340,7 +333,7 @@ impl Registry {
         };
         let bound = crate::listeners::canonical(local);
         let what = Connect {
-            token: if options.keep_alive { KEEP_ALIVE } else { 0 },
+            token: 0,
             local: Some(if bound.ip().is_unspecified() {
                 // A dual-stack socket bound to no address connects from one of the peer's family.
                 Endpoint::new(any_like(remote.ip()), bound.port())
@@ -349,7 +342,10 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            algorithm: None,
+            options: FlowOptions {
+                keepalive: options.keep_alive.then(Keepalive::default),
+                ..FlowOptions::default()
+            },
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),

@@ -4,9 +4,8 @@ use crate::event::{Connect, ConnectError, Event, Owner, errno};
 use crate::handshake::{Born, Negotiated, Segment, Via};
 use crate::timeouts::Timer;
 use crate::wheel::TimerId;
-use crate::{Count, SlowPath};
+use crate::{Count, FlowOptions, SlowPath};
 use base::{Instant, SeqNumber};
-use congestion::Algorithm;
 use flow::Command;
 use shm::half_flags;
 use std::net::IpAddr;
@@ -21,7 +20,7 @@ pub(crate) struct Opening {
     pub(crate) owner: Owner,
     pub(crate) iss: SeqNumber,
     pub(crate) next_hop: IpAddr,
-    algorithm: Option<Algorithm>,
+    pub(crate) options: FlowOptions,
     sent_at: Instant,
     tries: u8,
     timer: Option<TimerId>,
@@ -64,7 +63,7 @@ impl SlowPath {
             owner: what.owner,
             iss,
             next_hop,
-            algorithm: what.algorithm,
+            options: what.options,
             sent_at: now,
             tries: 0,
             timer: None,
@@ -75,6 +74,7 @@ impl SlowPath {
         self.next_opening += 1;
         self.openings.insert(id, opening);
         self.opening_of.insert(tuple, id);
+        self.opening_at.insert((what.owner.region, what.owner.slot), id);
         self.counters.add(Count::ActiveOpens);
         self.send_syn(now, id);
         Ok(tuple.src)
@@ -128,17 +128,18 @@ impl SlowPath {
     /// SYN, or SYN-ACK once the peer's SYN has crossed ours; and the timer for the next.
     fn send_syn(&mut self, now: Instant, id: u64) {
         let Some(opening) = self.openings.get(&id) else { return };
-        let (tuple, core, iss) = (opening.tuple, opening.owner.core, opening.iss);
+        let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
         let timeout = self.config.syn_timeout.times(1 << opening.tries.min(16));
         let ecn = if self.flow_config().ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
         let (ack, flags, options) = match opening.crossed {
-            None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple)),
+            None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),
             Some(Crossed { irs, negotiated, .. }) => {
                 let flags = TcpFlags::SYN.with(TcpFlags::ACK);
-                (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &negotiated))
+                (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &negotiated, &asked))
             }
         };
-        let segment = Segment { tuple, seq: iss, ack, flags, window: self.syn_window(), options };
+        let window = asked.syn_window(self.flow_config());
+        let segment = Segment { tuple, seq: iss, ack, flags, window, options };
         self.send_segment(now, core, &segment, Via::Route);
         let timer = self.wheel.set(now.plus(timeout), Timer::Opening(id));
         if let Some(opening) = self.openings.get_mut(&id) {
@@ -149,7 +150,7 @@ impl SlowPath {
     pub(crate) fn on_opening_timer(&mut self, now: Instant, id: u64) {
         let Some(opening) = self.openings.get_mut(&id) else { return };
         opening.timer = None;
-        if opening.tries >= self.config.syn_retries {
+        if opening.tries >= opening.options.syn_retries(&self.config) {
             let errno = opening.soft_error.unwrap_or(errno::ETIMEDOUT);
             return self.fail_opening(id, errno);
         }
@@ -193,7 +194,7 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableSegment);
             return;
         }
-        let negotiated = self.negotiate(packet);
+        let negotiated = self.negotiate(packet, &opening.options);
         let crossed = Crossed { irs: header.seq, negotiated, snd_wnd: u32::from(header.window) };
         if is_good_ack {
             self.opened(now, id, crossed, frame);
@@ -251,7 +252,8 @@ impl SlowPath {
     /// The handshake is over: ESTABLISHED.
     fn opened(&mut self, now: Instant, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
         let opening = self.take_opening(id)?;
-        let rtt = (opening.tries == 0).then(|| now.since(opening.sent_at));
+        let is_repeated = opening.tries > 0;
+        let rtt = (!is_repeated).then(|| now.since(opening.sent_at));
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
         let born = Born {
             tuple: opening.tuple,
@@ -261,8 +263,9 @@ impl SlowPath {
             snd_wnd: peer.snd_wnd,
             negotiated: peer.negotiated,
             rtt,
+            is_repeated,
             mac,
-            algorithm: opening.algorithm,
+            options: opening.options,
         };
         let Owner { region, slot, core } = opening.owner;
         match self.give_birth(now, &born) {
@@ -294,6 +297,7 @@ impl SlowPath {
     pub(crate) fn take_opening(&mut self, id: u64) -> Option<Opening> {
         let opening = self.openings.remove(&id)?;
         self.opening_of.remove(&opening.tuple);
+        self.opening_at.remove(&(opening.owner.region, opening.owner.slot));
         if let Some(timer) = opening.timer {
             self.wheel.cancel(timer);
         }

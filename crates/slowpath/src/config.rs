@@ -1,6 +1,6 @@
 //! What a service decides once for its slow path. What it shares with the fast path stands in `flow::Config`.
 
-use crate::OwnAddress;
+use crate::{OwnAddress, SynCookies};
 use base::Duration;
 use congestion::Algorithm;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -42,9 +42,11 @@ pub struct Config {
     pub time_wait_max: usize,
     /// How long an abandoned connection waits for the peer's FIN: 60 s as Linux.
     pub fin_wait_2: Duration,
+    /// When SYNs are answered with cookies.
+    pub syn_cookies: SynCookies,
     /// Half-open connections in all.
     pub half_open_max: usize,
-    /// Half-open connections of one listener (Linux's `tcp_max_syn_backlog`).
+    /// Half-open connections of one listener at most; it has no more than its backlog, as Linux.
     pub half_open_per_listener: usize,
     /// Active opens under way at most.
     pub connecting_max: usize,
@@ -80,6 +82,7 @@ impl Default for Config {
             time_wait: Duration::from_secs(60),
             time_wait_max: 65_536,
             fin_wait_2: Duration::from_secs(60),
+            syn_cookies: SynCookies::UnderPressure,
             half_open_max: 16_384,
             half_open_per_listener: 1024,
             connecting_max: 65_536,

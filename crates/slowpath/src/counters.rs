@@ -34,6 +34,12 @@ counts! {
     PassiveOpens = "passive_opens",
     /// SYN sent again.
     SynRetransmits = "syn_retransmits",
+    /// SYN answered with a cookie: nothing is kept of it.
+    CookiesSent = "cookies_sent",
+    /// A cookie came back: a passive open completed its handshake.
+    CookiesTaken = "cookies_taken",
+    /// Acknowledgement without a valid cookie, while there could have been one (answered with RST unless limited).
+    CookiesRefused = "cookies_refused",
     /// SYN-ACK sent again.
     SynAckRetransmits = "syn_ack_retransmits",
     /// An active open that failed.
@@ -78,8 +84,6 @@ counts! {
     ChallengeLimited = "challenge_limited",
     /// Dropped: SYN or final ACK while the accept queue was full.
     AcceptQueueFull = "accept_queue_full",
-    /// Dropped: the oldest half-open connection, for a newer one.
-    HalfOpenEvicted = "half_open_evicted",
     /// Dropped: SYN, no room for a half-open connection.
     HalfOpenFull = "half_open_full",
     /// Dropped: half-open connection whose SYN-ACK was never acknowledged.

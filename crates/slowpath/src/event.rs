@@ -1,5 +1,6 @@
 //! What the slow path tells the service, what it is asked, and why it refuses.
 
+use crate::FlowOptions;
 use flow::{AppRegion, FlowId};
 use queue::Violation;
 use std::fmt;
@@ -136,8 +137,8 @@ pub struct Connect {
     pub remote: Endpoint,
     /// Whose it is.
     pub owner: Owner,
-    /// Congestion control, when the socket chose one.
-    pub algorithm: Option<congestion::Algorithm>,
+    /// What the socket was told before.
+    pub options: FlowOptions,
 }
 
 macro_rules! refusals {

@@ -4,9 +4,9 @@ use crate::event::Owner;
 use crate::neighbours::Way;
 use crate::path_search::Search;
 use crate::teardown::{Connection, State};
-use crate::{Count, SlowPath};
+use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
-use congestion::{Algorithm, Window};
+use congestion::Window;
 use flow::{Command, FlowId, Install, InstallError, state};
 use shm::half_flags;
 use std::net::IpAddr;
@@ -21,9 +21,9 @@ pub(crate) const SEGMENT_MAX: usize = 18 + 40 + 60;
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
 /// A peer that asks for less makes us send headers only: Linux's `TCP_MIN_MSS`.
-const MSS_MIN: u16 = 88;
+pub(crate) const MSS_MIN: u16 = 88;
 /// The timestamps option with its padding.
-const TIMESTAMPS_LEN: u16 = 12;
+pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
 /// "If the timer expires awaiting the ACK of a SYN segment ..., the RTO MUST be re-initialized to 3 seconds when data transmission
 /// begins" (RFC 6298 section 5.7).
@@ -53,9 +53,11 @@ pub(crate) struct Born {
     pub(crate) rcv_nxt: SeqNumber,
     pub(crate) snd_wnd: u32,
     pub(crate) negotiated: Negotiated,
+    /// When a segment of the handshake was sent twice the first timeout is longer.
     pub(crate) rtt: Option<Duration>,
+    pub(crate) is_repeated: bool,
     pub(crate) mac: MacAddr,
-    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) options: FlowOptions,
 }
 
 /// How a frame gets to its next hop.
@@ -86,17 +88,11 @@ impl SlowPath {
         self.config.mtu.saturating_sub(if peer.is_ipv4() { 40 } else { 60 }).max(MSS_MIN)
     }
 
-    /// The window of our SYN, never scaled.
-    pub(crate) fn syn_window(&self) -> u16 {
-        let flow = self.flow_config();
-        flow.receive_buffer_initial.min(flow.receive_buffer_max).min(0xFFFF) as u16
-    }
-
     /// Options of our first SYN.
-    pub(crate) fn syn_options(&self, now: Instant, tuple: &FourTuple) -> TcpOptions {
+    pub(crate) fn syn_options(&self, now: Instant, tuple: &FourTuple, asked: &FlowOptions) -> TcpOptions {
         let flow = self.flow_config();
         TcpOptions {
-            mss: Some(self.own_mss(tuple.dst.addr)),
+            mss: Some(asked.mss(self.own_mss(tuple.dst.addr))),
             window_scale: flow.window_scaling.then(|| flow.window_shift()),
             sack_permitted: flow.sack,
             timestamps: flow.timestamps.then(|| self.timestamps(now, tuple, 0)),
@@ -105,10 +101,16 @@ impl SlowPath {
     }
 
     /// Options of our answer to a SYN: only what the peer offered (RFC 7323 sections 2.2 and 3.2).
-    pub(crate) fn syn_ack_options(&self, now: Instant, tuple: &FourTuple, agreed: &Negotiated) -> TcpOptions {
+    pub(crate) fn syn_ack_options(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        agreed: &Negotiated,
+        asked: &FlowOptions,
+    ) -> TcpOptions {
         let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
         TcpOptions {
-            mss: Some(self.own_mss(tuple.dst.addr)),
+            mss: Some(asked.mss(self.own_mss(tuple.dst.addr))),
             window_scale: agreed.is_scaled.then_some(agreed.shifts.1),
             sack_permitted: agreed.features & state::SACK != 0,
             timestamps: has_timestamps.then(|| self.timestamps(now, tuple, agreed.ts_recent)),
@@ -123,7 +125,7 @@ impl SlowPath {
     }
 
     /// What we agree on with a peer whose SYN or SYN-ACK this is.
-    pub(crate) fn negotiate(&self, packet: &TcpPacket) -> Negotiated {
+    pub(crate) fn negotiate(&self, packet: &TcpPacket, asked: &FlowOptions) -> Negotiated {
         let (flow, options, flags) = (self.flow_config(), &packet.options, packet.header.flags);
         let mut features = 0;
         if flow.timestamps && options.timestamps.is_some() {
@@ -141,7 +143,7 @@ impl SlowPath {
         }
         let shift = options.window_scale.filter(|_| flow.window_scaling);
         let default = if packet.ip.src.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
-        let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(self.own_mss(packet.ip.src));
+        let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(asked.mss(self.own_mss(packet.ip.src)));
         let has_timestamps = features & state::TIMESTAMPS != 0;
         Negotiated {
             mss: mss - if has_timestamps { TIMESTAMPS_LEN } else { 0 },
@@ -217,7 +219,7 @@ impl SlowPath {
         if usize::from(owner.core) >= self.output.cores() {
             return Err(InstallError::Malformed);
         }
-        let algorithm = born.algorithm.unwrap_or(self.config.algorithm);
+        let algorithm = born.options.algorithm.unwrap_or(self.config.algorithm);
         let mss = self.path_mss(now, tuple.dst.addr, negotiated.mss, negotiated.features);
         let install = Install {
             tuple,
@@ -227,7 +229,7 @@ impl SlowPath {
             slot: owner.slot,
             snd_nxt: born.snd_nxt,
             rcv_nxt: born.rcv_nxt,
-            rcv_wnd: self.syn_window(),
+            rcv_wnd: born.options.syn_window(self.flow_config()),
             snd_wnd: born.snd_wnd,
             mss,
             shifts: negotiated.shifts,
@@ -239,7 +241,7 @@ impl SlowPath {
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
-        if born.rtt.is_none() {
+        if born.is_repeated {
             self.with_flow(flow, |parts| parts.cold.rto = RTO_AFTER_LOST_SYN);
         }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
@@ -250,6 +252,7 @@ impl SlowPath {
             self.born_lowered(now, flow);
         }
         self.by_tuple.insert(tuple, flow);
+        self.set_options(now, flow, &born.options);
         self.raise(owner.region, owner.slot, half_flags::OPEN);
         // The application may have written, or let go, already.
         self.output.command(owner.core, Command::Transmit { flow });

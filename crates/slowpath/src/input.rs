@@ -136,6 +136,10 @@ impl SlowPath {
         if is_plain_syn {
             return self.on_syn(now, core, packet, frame, before);
         }
+        let is_ack = flags.contains(TcpFlags::ACK) && !flags.intersects(TcpFlags::SYN.with(TcpFlags::RST));
+        if is_ack && self.take_cookie(now, core, packet, frame) {
+            return;
+        }
         let count = if flags.contains(TcpFlags::RST) { Count::UnacceptableReset } else { Count::NoListener };
         self.counters.add(count);
         self.answer_with_reset(now, core, packet, frame);

@@ -22,6 +22,7 @@ pub(crate) enum Purpose {
     Sequence = 1,
     Timestamp = 2,
     Port = 3,
+    Cookie = 4,
 }
 
 impl Secret {
@@ -47,7 +48,19 @@ impl Secret {
     }
 
     pub(crate) fn hash(&self, purpose: Purpose, tuple: &FourTuple, with_ports: bool) -> u64 {
+        self.hash_with(purpose, tuple, with_ports, 0)
+    }
+
+    /// The same of a number besides.
+    pub(crate) fn hash_with(
+        &self,
+        purpose: Purpose,
+        tuple: &FourTuple,
+        with_ports: bool,
+        number: u64,
+    ) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write_u64(number);
         hasher.write_u8(purpose as u8);
         for end in [tuple.src, tuple.dst] {
             match end.addr {

@@ -12,6 +12,7 @@
 mod active;
 mod census;
 mod config;
+mod cookie;
 mod counters;
 mod event;
 mod handshake;
@@ -22,6 +23,7 @@ mod limit;
 mod link;
 mod listeners;
 mod neighbours;
+mod options;
 mod output;
 mod passive;
 mod path;
@@ -39,11 +41,13 @@ mod wheel;
 
 pub use census::Census;
 pub use config::Config;
+pub use cookie::SynCookies;
 pub use counters::{Count, Counters};
 pub use event::{
     AcceptError, Connect, ConnectError, Event, How, ListenError, Owner, PendingId, Release, errno,
 };
 pub use isn::Secret;
+pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
 pub use ports::EphemeralPorts;
 pub use routes::{OwnAddress, Route, Routes};
 pub use sockets::Socket;
@@ -81,6 +85,8 @@ pub struct SlowPath {
     time_wait: TimeWait,
     listeners: Listeners,
     openings: HashMap<u64, Opening>,
+    /// Active opens by region and slot.
+    opening_at: HashMap<(u16, u32), u64>,
     opening_of: HashMap<FourTuple, u64>,
     next_opening: u64,
     connections: HashMap<FlowId, Connection>,
@@ -113,6 +119,7 @@ impl SlowPath {
             time_wait: TimeWait::new(config.time_wait_max, config.time_wait),
             listeners: Listeners::default(),
             openings: HashMap::new(),
+            opening_at: HashMap::new(),
             opening_of: HashMap::new(),
             next_opening: 0,
             connections: HashMap::new(),

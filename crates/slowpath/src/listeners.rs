@@ -1,9 +1,10 @@
-//! Who listens where, and the half-open connections of each listener: small, bounded, the oldest gives way.
+//! Who listens where, and the half-open connections of each listener: small and bounded.
 
+use crate::FlowOptions;
 use crate::handshake::Negotiated;
 use crate::wheel::TimerId;
 use base::{Instant, SeqNumber};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Endpoint, FourTuple, MacAddr};
 
@@ -30,6 +31,10 @@ pub(crate) struct HalfOpen {
     pub(crate) tries: u8,
     /// The service was told and has not answered.
     pub(crate) is_offered: bool,
+    /// The final acknowledgement came, without the data that the listener waits for.
+    pub(crate) is_deferred: bool,
+    /// The peer has proved itself with a cookie: when its SYN came is not known.
+    pub(crate) is_from_cookie: bool,
     pub(crate) sent_at: Instant,
     /// When the final acknowledgement came.
     pub(crate) established_at: Instant,
@@ -46,9 +51,24 @@ pub(crate) struct Listener {
     pub(crate) token: u64,
     /// Connections the accept queue still takes.
     pub(crate) room: usize,
-    /// Half-open connections, oldest first; names of finished ones stay until they come to the front.
-    order: VecDeque<u64>,
+    /// Of the connections it accepts.
+    pub(crate) options: FlowOptions,
+    /// Half-open connections that it takes before it answers with cookies.
+    backlog: usize,
+    /// Half-open connections now.
     live: usize,
+    /// When it last answered with a cookie.
+    pub(crate) cookie_at: Option<Instant>,
+}
+
+/// Fewer half-open connections are no sign of a flood, whatever `listen` was told.
+const HALF_OPEN_MIN: usize = 8;
+
+impl Listener {
+    /// True when no half-open connection more has room, of `most` that any listener may have.
+    pub(crate) fn is_full(&self, most: usize) -> bool {
+        self.live >= self.backlog.max(HALF_OPEN_MIN).min(most)
+    }
 }
 
 /// All listeners and all half-open connections.
@@ -66,16 +86,20 @@ impl Listeners {
     pub(crate) fn add(&mut self, at: Endpoint, token: u64, backlog: u32) -> bool {
         let is_free = !self.by_address.contains_key(&at);
         if is_free {
-            let room = backlog as usize + 1;
-            self.by_address.insert(at, Listener { token, room, order: VecDeque::new(), live: 0 });
+            let (backlog, room) = (backlog as usize, backlog as usize + 1);
+            let options = FlowOptions::default();
+            let listener = Listener { token, room, options, backlog, live: 0, cookie_at: None };
+            self.by_address.insert(at, listener);
         }
         is_free
     }
 
     /// Takes a listener away; its half-open connections are returned.
     pub(crate) fn remove(&mut self, at: &Endpoint) -> Option<Vec<HalfOpen>> {
-        let listener = self.by_address.remove(at)?;
-        Some(listener.order.into_iter().filter_map(|id| self.take(id)).collect())
+        self.by_address.remove(at)?;
+        let of_it = self.half_open.iter().filter(|(_, h)| h.listener == *at).map(|(&id, _)| id);
+        let of_it: Vec<u64> = of_it.collect();
+        Some(of_it.into_iter().filter_map(|id| self.take(id)).collect())
     }
 
     /// The listener for a SYN to `to`: of the address itself, else of the family's wildcard.
@@ -115,30 +139,21 @@ impl Listeners {
         self.half_open.get_mut(&id)
     }
 
-    /// Adds a half-open connection; the oldest ones of the same listener that must give way are returned. `None` when
-    /// all the room is taken by other listeners' connections.
-    pub(crate) fn open(
-        &mut self,
-        half_open: HalfOpen,
-        per_listener: usize,
-        in_all: usize,
-    ) -> Option<(u64, Vec<HalfOpen>)> {
-        let mut evicted = Vec::new();
-        while self.half_open.len() >= in_all || self.live_of(&half_open.listener) >= per_listener {
-            evicted.push(self.take_oldest(&half_open.listener)?);
-        }
+    /// Adds a half-open connection.
+    pub(crate) fn open(&mut self, half_open: HalfOpen) -> Option<u64> {
         let listener = self.by_address.get_mut(&half_open.listener)?;
-        self.next += 1;
-        let id = self.next;
-        listener.order.push_back(id);
         listener.live += 1;
-        if listener.order.len() > 2 * listener.live + 64 {
-            let known = &self.half_open;
-            listener.order.retain(|&old| old == id || known.contains_key(&old));
+        self.next += 1;
+        self.by_tuple.insert(half_open.tuple, self.next);
+        self.half_open.insert(self.next, half_open);
+        Some(self.next)
+    }
+
+    /// The timer of a half-open connection that has none.
+    pub(crate) fn set_timer(&mut self, id: u64, timer: TimerId) {
+        if let Some(half_open) = self.half_open.get_mut(&id) {
+            half_open.timer = Some(timer);
         }
-        self.by_tuple.insert(half_open.tuple, id);
-        self.half_open.insert(id, half_open);
-        Some((id, evicted))
     }
 
     /// Keeps a segment that came before the service has accepted. False when there is no room.
@@ -170,17 +185,5 @@ impl Listeners {
             listener.live -= 1;
         }
         Some(half_open)
-    }
-
-    fn live_of(&self, at: &Endpoint) -> usize {
-        self.by_address.get(at).map_or(0, |listener| listener.live)
-    }
-
-    /// The oldest of a listener's that the service has not been told of.
-    fn take_oldest(&mut self, at: &Endpoint) -> Option<HalfOpen> {
-        let order = &mut self.by_address.get_mut(at)?.order;
-        let place = order.iter().position(|id| self.half_open.get(id).is_some_and(|h| !h.is_offered))?;
-        let id = order.remove(place)?;
-        self.take(id)
     }
 }

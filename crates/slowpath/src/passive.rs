@@ -5,8 +5,8 @@ use crate::handshake::{Born, Segment, Via};
 use crate::listeners::HalfOpen;
 use crate::time_wait::Remains;
 use crate::timeouts::Timer;
-use crate::{Count, SlowPath, source_mac};
-use base::{Instant, SeqNumber};
+use crate::{Count, FlowOptions, SlowPath, source_mac};
+use base::{Duration, Instant, SeqNumber};
 use flow::{FlowId, state};
 use wire::{Endpoint, TcpFlags, TcpPacket};
 
@@ -46,6 +46,8 @@ impl SlowPath {
         let half_open = self.take_half_open(pending.0).ok_or(AcceptError::Gone)?;
         let next_hop = self.routes.lookup(half_open.tuple.dst.addr).map(|route| route.next_hop);
         let known = next_hop.and_then(|hop| self.neighbours.known(hop));
+        let options = self.listeners.get_mut(&half_open.listener).map(|l| l.options).unwrap_or_default();
+        let is_timed = half_open.tries == 0 && !half_open.is_from_cookie && !half_open.is_deferred;
         let born = Born {
             tuple: half_open.tuple,
             owner,
@@ -53,9 +55,10 @@ impl SlowPath {
             rcv_nxt: half_open.irs.plus(1),
             snd_wnd: half_open.snd_wnd,
             negotiated: half_open.negotiated,
-            rtt: (half_open.tries == 0).then(|| half_open.established_at.since(half_open.sent_at)),
+            rtt: is_timed.then(|| half_open.established_at.since(half_open.sent_at)),
+            is_repeated: half_open.tries > 0 && !half_open.is_deferred,
             mac: known.unwrap_or(half_open.mac),
-            algorithm: None,
+            options,
         };
         let flow = match self.give_birth(now, &born) {
             Ok(flow) => flow,
@@ -104,10 +107,23 @@ impl SlowPath {
             self.counters.add(Count::NoListener);
             return self.answer_with_reset(now, core, packet, frame);
         };
+        let most = self.config.half_open_per_listener;
+        let Some(listener) = self.listeners.get_mut(&at) else { return };
         // Linux drops the SYN when the accept queue is full: the peer tries again, and nobody is refused.
-        if self.listeners.get_mut(&at).is_some_and(|listener| listener.room == 0) {
+        if listener.room == 0 {
             self.counters.add(Count::AcceptQueueFull);
             return;
+        }
+        let (is_full, options) = (listener.is_full(most), listener.options);
+        // Whoever had a connection is no spoofed flood, and its old sequence numbers are to be kept clear of.
+        if before.is_none() {
+            if self.wants_cookie(is_full) {
+                return self.answer_with_cookie(now, core, at, packet, frame);
+            }
+            if is_full || self.listeners.half_open_len() >= self.config.half_open_max {
+                self.counters.add(Count::HalfOpenFull);
+                return;
+            }
         }
         let mut iss = self.secret.isn(now, &tuple);
         if let Some(remains) = before {
@@ -118,43 +134,45 @@ impl SlowPath {
             listener: at,
             iss,
             irs: packet.header.seq,
-            negotiated: self.negotiate(packet),
+            negotiated: self.negotiate(packet, &options),
             snd_wnd: u32::from(packet.header.window),
             mac: source_mac(frame),
             core,
             tries: 0,
             is_offered: false,
+            is_deferred: false,
+            is_from_cookie: false,
             sent_at: now,
             established_at: now,
             timer: None,
             early: Vec::new(),
         };
-        let (each, all) = (self.config.half_open_per_listener, self.config.half_open_max);
-        match self.listeners.open(half_open, each, all) {
-            Some((id, evicted)) => {
-                for old in evicted {
-                    self.counters.add(Count::HalfOpenEvicted);
-                    old.timer.and_then(|timer| self.wheel.cancel(timer));
-                }
-                self.send_syn_ack(now, id);
-            }
-            None => self.counters.add(Count::HalfOpenFull),
+        if let Some(id) = self.listeners.open(half_open) {
+            self.send_syn_ack(now, id);
         }
     }
 
     fn send_syn_ack(&mut self, now: Instant, id: u64) {
-        let window = self.syn_window();
+        let Some(asked) = self.listener_options(id) else { return };
+        let window = asked.syn_window(self.flow_config());
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (tuple, iss, irs, agreed) = (half_open.tuple, half_open.iss, half_open.irs, half_open.negotiated);
         let (core, mac, old) = (half_open.core, half_open.mac, half_open.timer.take());
-        let timeout = self.config.syn_timeout.times(1 << half_open.tries.min(16));
-        half_open.timer = Some(self.wheel.set(now.plus(timeout), Timer::HalfOpen(id)));
+        let tries = half_open.tries;
         old.and_then(|timer| self.wheel.cancel(timer));
+        let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
+        self.listeners.set_timer(id, timer);
         let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
         let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
-        let options = self.syn_ack_options(now, &tuple, &agreed);
+        let options = self.syn_ack_options(now, &tuple, &agreed, &asked);
         let segment = Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options };
         self.send_segment(now, core, &segment, Via::Reply(mac));
+    }
+
+    /// What the listener of a half-open connection was told.
+    fn listener_options(&mut self, id: u64) -> Option<FlowOptions> {
+        let at = self.listeners.entry(id)?.listener;
+        self.listeners.get_mut(&at).map(|listener| listener.options)
     }
 
     pub(crate) fn on_half_open_timer(&mut self, now: Instant, id: u64) {
@@ -169,8 +187,22 @@ impl SlowPath {
             return;
         }
         half_open.tries += 1;
+        let (at, sent_at, tries) = (half_open.listener, half_open.sent_at, half_open.tries);
+        // A flood has come since: whoever did not answer is most likely part of it, and gets no second packet for its one. A
+        // peer that did not hear us repeats its SYN, which is answered.
+        let is_flooded =
+            self.listeners.get_mut(&at).and_then(|l| l.cookie_at).is_some_and(|at| at >= sent_at);
+        if is_flooded {
+            let timer = self.wheel.set(now.plus(self.syn_ack_timeout(tries)), Timer::HalfOpen(id));
+            self.listeners.set_timer(id, timer);
+            return;
+        }
         self.counters.add(Count::SynAckRetransmits);
         self.send_syn_ack(now, id);
+    }
+
+    fn syn_ack_timeout(&self, tries: u8) -> Duration {
+        self.config.syn_timeout.times(1 << tries.min(16))
     }
 
     /// A segment for a connection in SYN-RECEIVED (RFC 9293 section 3.10.7.4 with RFC 5961).
@@ -182,7 +214,8 @@ impl SlowPath {
         packet: &TcpPacket,
         frame: &[u8],
     ) {
-        let window = u32::from(self.syn_window());
+        let Some(asked) = self.listener_options(id) else { return };
+        let window = u32::from(asked.syn_window(self.flow_config()));
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (header, expected, iss) = (&packet.header, half_open.irs.plus(1), half_open.iss);
         let flags = header.flags;
@@ -190,8 +223,13 @@ impl SlowPath {
             if header.seq == expected {
                 self.counters.add(Count::ResetsTaken);
                 self.take_half_open(id);
-            } else {
-                self.counters.add(Count::UnacceptableReset);
+                return;
+            }
+            self.counters.add(Count::UnacceptableReset);
+            if header.seq.is_within(expected, window) {
+                // RFC 5961 section 3.2: in the window but not exact: "the receiver MUST send an ACK (challenge ACK)".
+                let (tuple, mac) = (half_open.tuple, half_open.mac);
+                self.challenge(now, core, tuple, iss.plus(1), expected, mac);
             }
             return;
         }
@@ -228,13 +266,18 @@ impl SlowPath {
         self.on_final_ack(now, core, id, packet, frame);
     }
 
-    fn on_final_ack(&mut self, now: Instant, core: u8, id: u64, packet: &TcpPacket, frame: &[u8]) {
+    pub(crate) fn on_final_ack(&mut self, now: Instant, core: u8, id: u64, packet: &TcpPacket, frame: &[u8]) {
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (is_new, at, tuple) = (!half_open.is_offered, half_open.listener, half_open.tuple);
         let header = &packet.header;
+        let is_data = !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN);
+        if is_new && !is_data && self.is_deferred(now, id) {
+            return;
+        }
         if is_new {
             let Some(listener) = self.listeners.get_mut(&at) else { return };
             if listener.room == 0 {
+                // `tcp_abort_on_overflow` is 0: the peer is not reset; our next SYN-ACK has it acknowledge again.
                 self.counters.add(Count::AcceptQueueFull);
                 return;
             }
@@ -254,10 +297,28 @@ impl SlowPath {
             half_open.snd_wnd = u32::from(header.window) << half_open.negotiated.shifts.0;
             half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
         }
-        let is_data = !packet.payload.is_empty() || header.flags.contains(TcpFlags::FIN);
         if is_data && !self.listeners.keep_early(id, frame) {
             self.counters.add(Count::EarlyData);
         }
+    }
+
+    /// `TCP_DEFER_ACCEPT`: as Linux, a bare final acknowledgement is forgotten until its time is up, and no SYN-ACK is repeated
+    /// before; then one asks for it again.
+    fn is_deferred(&mut self, now: Instant, id: u64) -> bool {
+        let Some(patience) = self.listener_options(id).and_then(|options| options.defer_accept) else {
+            return false;
+        };
+        let Some(half_open) = self.listeners.entry(id) else { return false };
+        let until = half_open.sent_at.plus(patience);
+        if half_open.is_from_cookie || now >= until {
+            return false;
+        }
+        half_open.is_deferred = true;
+        let old = half_open.timer.take();
+        old.and_then(|timer| self.wheel.cancel(timer));
+        let timer = self.wheel.set(until, Timer::HalfOpen(id));
+        self.listeners.set_timer(id, timer);
+        true
     }
 
     pub(crate) fn take_half_open(&mut self, id: u64) -> Option<HalfOpen> {

@@ -2,7 +2,7 @@
 
 use crate::event::How;
 use crate::handshake::{Segment, Via};
-use crate::{Count, SlowPath, source_mac};
+use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Instant, SeqNumber};
 use flow::{Command, FlowId};
 use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
@@ -71,7 +71,8 @@ impl SlowPath {
         if !self.may_challenge(now) {
             return;
         }
-        let (flags, window, options) = (TcpFlags::ACK, self.syn_window(), TcpOptions::NONE);
+        let window = FlowOptions::default().syn_window(self.flow_config());
+        let (flags, options) = (TcpFlags::ACK, TcpOptions::NONE);
         let segment = Segment { tuple, seq, ack, flags, window, options };
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }

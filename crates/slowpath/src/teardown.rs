@@ -10,9 +10,9 @@
 use crate::event::{Event, How, Owner, Release};
 use crate::path_search::Search;
 use crate::time_wait::Remains;
-use crate::timeouts::{Keepalive, Timer};
+use crate::timeouts::Timer;
 use crate::wheel::TimerId;
-use crate::{Count, SlowPath};
+use crate::{Count, FlowOptions, SlowPath};
 use base::{Instant, SeqNumber};
 use flow::{Command, FlowId, state};
 use shm::half_flags;
@@ -100,7 +100,7 @@ pub(crate) struct Connection {
     pub(crate) unanswered: u8,
     /// Keepalive, or FIN-WAIT-2 of an orphan.
     pub(crate) aux: Option<TimerId>,
-    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) options: FlowOptions,
     pub(crate) keepalive_sent: u8,
     pub(crate) search: Search,
     pub(crate) path_timer: Option<TimerId>,
@@ -119,7 +119,7 @@ impl Connection {
             fired_at: Instant::ZERO,
             unanswered: 0,
             aux: None,
-            keepalive: None,
+            options: FlowOptions::default(),
             keepalive_sent: 0,
             search: Search::default(),
             path_timer: None,
@@ -160,7 +160,7 @@ impl SlowPath {
     pub(crate) fn on_app_closed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         connection.is_orphan = true;
-        connection.keepalive = None;
+        connection.options.keepalive = None;
         if let Some(timer) = connection.aux.take() {
             self.wheel.cancel(timer);
         }
@@ -262,9 +262,7 @@ impl SlowPath {
     pub fn release_slot(&mut self, region: u16, slot: u32) -> Release {
         let flow = self.region(region).and_then(|r| r.flow_of(slot));
         let Some(flow) = flow.filter(|flow| self.connections.contains_key(flow)) else {
-            let owns = |owner: &Owner| owner.region == region && owner.slot == slot;
-            let opening = self.openings.iter().find(|(_, o)| owns(&o.owner)).map(|(&id, _)| id);
-            opening.and_then(|id| self.take_opening(id));
+            self.opening_at.get(&(region, slot)).copied().and_then(|id| self.take_opening(id));
             return Release::Free;
         };
         let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return Release::Free };

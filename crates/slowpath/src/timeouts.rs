@@ -156,13 +156,10 @@ impl SlowPath {
         self.end(now, flow, How::TimedOut(if soft == 0 { errno::ETIMEDOUT } else { soft }));
     }
 
-    /// Switches keepalive on or off.
-    pub fn set_keepalive(&mut self, now: Instant, flow: FlowId, keepalive: Option<Keepalive>) {
+    /// Keepalive is on, off, or has other times.
+    pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
-        if connection.is_over || connection.is_orphan {
-            return;
-        }
-        connection.keepalive = keepalive;
+        let keepalive = connection.options.keepalive;
         connection.keepalive_sent = 0;
         let old = connection.aux.take();
         old.and_then(|timer| self.wheel.cancel(timer));
@@ -181,7 +178,7 @@ impl SlowPath {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         connection.aux = None;
         let (core, sent) = (connection.owner.core, connection.keepalive_sent);
-        let Some(keepalive) = connection.keepalive else {
+        let Some(keepalive) = connection.options.keepalive else {
             // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
             if connection.is_orphan {
                 self.end(now, flow, How::Finished);

@@ -191,8 +191,12 @@ fn reset_in_syn_received() {
     w.slow.listen(us(80), 1, 9).unwrap();
     w.peer_sends(9, 80, SYN, 100, 0);
     let iss = w.next().header.seq.0;
+    // RFC 5961 section 3.2: in the window but not exact, it is challenged; outside it is dropped.
     w.peer_sends(9, 80, RST, 102, 0);
-    assert_eq!(w.slow.sizes()[0], 1);
+    let challenge = w.next();
+    assert_eq!((challenge.header.flags, challenge.header.ack.0, w.slow.sizes()[0]), (ACK, 101, 1));
+    w.peer_sends(9, 80, RST, 90, 0);
+    w.quiet();
     // Another SYN in SYN-RECEIVED is challenged, and a peer that restarted answers that with the exact reset.
     w.peer_sends(9, 80, SYN, 777, 0);
     let challenge = w.next();
@@ -278,7 +282,13 @@ fn connect_reuses_time_wait_beyond_its_numbers() {
     does(&mut w, flow, Does::Receive);
     let last = w.edit(flow, |parts| parts.tx.snd_max);
     let owner = w.owner();
-    let what = Connect { token: 2, local: Some(local), remote: peer(80), owner, algorithm: None };
+    let what = Connect {
+        token: 2,
+        local: Some(local),
+        remote: peer(80),
+        owner,
+        options: slowpath::FlowOptions::default(),
+    };
     assert_eq!(w.slow.connect(w.now, &what), Ok(local));
     w.settle();
     assert!(last.is_before(w.next().header.seq));

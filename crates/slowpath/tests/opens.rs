@@ -255,7 +255,7 @@ fn refusals_of_connect() {
     let mut w = World::new();
     let owner = w.owner();
     let mut ask = |local: Option<Endpoint>, remote: Endpoint| {
-        let what = Connect { token: 1, local, remote, owner, algorithm: None };
+        let what = Connect { token: 1, local, remote, owner, options: slowpath::FlowOptions::default() };
         w.slow.connect(w.now, &what)
     };
     assert_eq!(ask(None, us(80)), Err(ConnectError::Ourselves));
@@ -272,7 +272,13 @@ fn ports_run_out_and_come_back() {
     let mut w = World::with(|config, _| config.ephemeral = 40_000..=40_003);
     let owner = w.owner();
     let connect = |w: &mut World| {
-        let what = Connect { token: 1, local: None, remote: peer(80), owner, algorithm: None };
+        let what = Connect {
+            token: 1,
+            local: None,
+            remote: peer(80),
+            owner,
+            options: slowpath::FlowOptions::default(),
+        };
         w.slow.connect(w.now, &what)
     };
     let mut ports: Vec<u16> = (0..4).map(|_| connect(&mut w).unwrap().port).collect();
@@ -288,7 +294,7 @@ fn ipv6_handshake_asks_by_neighbour_discovery() {
     let mut w = World::new();
     let remote = Endpoint::new("fd00::1".parse().unwrap(), 80);
     let owner = w.owner();
-    let what = Connect { token: 1, local: None, remote, owner, algorithm: None };
+    let what = Connect { token: 1, local: None, remote, owner, options: slowpath::FlowOptions::default() };
     let local = w.slow.connect(w.now, &what).unwrap();
     w.settle();
     assert!(matches!(w.next_body(), wire::Body::Icmpv6(_)));

@@ -12,7 +12,7 @@ use queue::pages::{Pool, class_of};
 use queue::stream::{self, Sender};
 use queue::{Doorbell, Wake};
 use shm::{Kind, Params, Region, Side, half_flags};
-use slowpath::{Config, Connect, Count, Event, How, OwnAddress, Owner, SlowPath};
+use slowpath::{Config, Connect, Count, Event, FlowOptions, How, OwnAddress, Owner, SlowPath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Host {
     fn connect(&mut self, now: Instant, remote: Endpoint) -> Endpoint {
         let owner = self.slot();
         let token = u64::from(owner.slot);
-        let what = Connect { token, local: None, remote, owner, algorithm: None };
+        let what = Connect { token, local: None, remote, owner, options: FlowOptions::default() };
         self.slow.connect(now, &what).unwrap()
     }
 

@@ -122,7 +122,8 @@ fn keepalive_probes_and_gives_up() {
     let mut w = World::new();
     let (flow, _, _) = w.accepted(9);
     let keepalive = Keepalive { idle: secs(10), interval: secs(2), count: 3 };
-    w.slow.set_keepalive(w.now, flow, Some(keepalive));
+    let options = slowpath::FlowOptions { keepalive: Some(keepalive), ..slowpath::FlowOptions::default() };
+    w.slow.set_options(w.now, flow, &options);
     let now = w.now;
     w.edit(flow, |parts| parts.cold.heard_at = now.plus(secs(4)));
     let times = orders(&mut w, secs(30), &Order::Probe(flow));

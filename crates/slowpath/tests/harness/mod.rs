@@ -9,7 +9,7 @@
 use base::{Duration, Instant, SeqNumber};
 use flow::{AppRegion, Command, CommandReceiver, Exception, FlowId, FlowMut, Flows, FrameReason, commands};
 use shm::{Kind, Params, Region, half_flags};
-use slowpath::{Config, Connect, Event, OwnAddress, Owner, PendingId, SlowPath};
+use slowpath::{Config, Connect, Event, FlowOptions, OwnAddress, Owner, PendingId, SlowPath};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -251,7 +251,8 @@ impl World {
 
     pub fn connect(&mut self, port: u16) -> (Endpoint, Owner) {
         let owner = self.owner();
-        let what = Connect { token: 7, local: None, remote: peer(port), owner, algorithm: None };
+        let what =
+            Connect { token: 7, local: None, remote: peer(port), owner, options: FlowOptions::default() };
         let local = self.slow.connect(self.now, &what).expect("connect begins");
         self.settle();
         (local, owner)

@@ -1,0 +1,193 @@
+//! SYN cookies (RFC 4987 section 3.6): while more SYNs come than a listener keeps half-open connections, nothing is kept of
+//! them. Our initial sequence number proves the handshake, our timestamp carries the options.
+//!
+//! ```text
+//!   ISS     31                                      3 2     0      our TSval  31                   6 5   4    3    0
+//!           +----------------------------------------+-------+                +---------------------+---+----+------+
+//!           | 29 bits of SipHash(ends, SEG.SEQ,      | MSS   |                | clock, rounded down |ECN|SACK| shift|
+//!           |   minute, MSS class) by the secret     | class |                | in steps of 64 ms   |   |    | or 15|
+//!           +----------------------------------------+-------+                +---------------------+---+----+------+
+//! ```
+//! What the acknowledgement proves: that its sender got our SYN-ACK within the last two minutes. A blind sender guesses it
+//! once in 2^28 segments. What it cannot carry without timestamps (window scaling, SACK, ECN) is not agreed on.
+//!
+//! A SYN is answered once and then forgotten: never more packets go out than came in, and the peer repeats its SYN by itself.
+
+use crate::handshake::{MSS_MIN, Negotiated, Segment, TIMESTAMPS_LEN, Via};
+use crate::isn::{Purpose, Secret};
+use crate::listeners::HalfOpen;
+use crate::{Count, SlowPath, source_mac};
+use base::{Duration, Instant, SeqNumber};
+use flow::state;
+use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket, Timestamps};
+
+/// When a listener answers with cookies: Linux's `tcp_syncookies`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SynCookies {
+    /// Never: SYNs beyond the limit are dropped.
+    Never,
+    /// When its half-open connections, or those of all listeners, have reached their limit.
+    #[default]
+    UnderPressure,
+    /// Always.
+    Always,
+}
+
+/// Segment sizes that a cookie tells apart: each peer gets the largest that it takes. The usual ones of Ethernet with and without
+/// tunnels, and jumbo frames.
+const MSS_CLASSES: [u16; 8] = [MSS_MIN, 536, 1220, 1300, 1400, 1440, 1460, 8940];
+
+/// For how long after its last cookie a listener looks at acknowledgements out of the blue: while one may be valid.
+const RECENT: Duration = Duration::from_secs(120);
+
+/// No shift: window scaling was not offered.
+const NO_SHIFT: u32 = 15;
+const SACK_BIT: u32 = 1 << 4;
+const ECN_BIT: u32 = 1 << 5;
+/// The clock's bits that options take the place of.
+const OPTION_BITS: u32 = 63;
+
+/// The class of the largest size that does not exceed `mss`.
+fn class_of(mss: u16) -> u8 {
+    MSS_CLASSES.iter().rposition(|&size| size <= mss).unwrap_or(0) as u8
+}
+
+fn minute(now: Instant) -> u64 {
+    now.as_ms() / 60_000
+}
+
+impl Secret {
+    /// Our initial sequence number for the peer's `irs` in that minute.
+    fn cookie(&self, minute: u64, tuple: &FourTuple, irs: SeqNumber, class: u8) -> SeqNumber {
+        // One number of all three: a minute has 29 bits for 1,000 years.
+        let number = minute << 35 | u64::from(class) << 32 | u64::from(irs.0);
+        let hash = self.hash_with(Purpose::Cookie, tuple, true, number) as u32;
+        SeqNumber(hash << 3 | u32::from(class))
+    }
+
+    /// The segment size of a cookie of ours, of this minute or the last.
+    fn check_cookie(&self, now: Instant, tuple: &FourTuple, irs: SeqNumber, iss: SeqNumber) -> Option<u16> {
+        let (class, this) = ((iss.0 & 7) as u8, minute(now));
+        let is_ours =
+            [this, this.saturating_sub(1)].iter().any(|&m| self.cookie(m, tuple, irs, class) == iss);
+        is_ours.then_some(MSS_CLASSES[usize::from(class)])
+    }
+}
+
+/// What was agreed on, in the low bits of a timestamp that is not later than `clock`.
+fn stamp(clock: u32, agreed: &Negotiated) -> u32 {
+    let bit = |feature, bit| if agreed.features & feature != 0 { bit } else { 0 };
+    let shift = if agreed.is_scaled { u32::from(agreed.shifts.0) } else { NO_SHIFT };
+    let value = clock & !OPTION_BITS | shift | bit(state::SACK, SACK_BIT) | bit(state::ECN, ECN_BIT);
+    if value > clock { value.wrapping_sub(OPTION_BITS + 1) } else { value }
+}
+
+impl SlowPath {
+    /// Whether a SYN for a listener is answered with a cookie.
+    pub(crate) fn wants_cookie(&self, is_full: bool) -> bool {
+        match self.config.syn_cookies {
+            SynCookies::Never => false,
+            SynCookies::UnderPressure => {
+                is_full || self.listeners.half_open_len() >= self.config.half_open_max
+            }
+            SynCookies::Always => true,
+        }
+    }
+
+    /// Answers a SYN and keeps nothing of it.
+    pub(crate) fn answer_with_cookie(
+        &mut self,
+        now: Instant,
+        core: u8,
+        at: Endpoint,
+        packet: &TcpPacket,
+        frame: &[u8],
+    ) {
+        let Some(listener) = self.listeners.get_mut(&at) else { return };
+        listener.cookie_at = Some(now);
+        let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
+        let mut agreed = self.negotiate(packet, &asked);
+        let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
+        let class = class_of(agreed.mss + if has_timestamps { TIMESTAMPS_LEN } else { 0 });
+        if !has_timestamps {
+            (agreed.features, agreed.is_scaled) = (0, false);
+        }
+        let iss = self.secret.cookie(minute(now), &tuple, irs, class);
+        let mut options = self.syn_ack_options(now, &tuple, &agreed, &asked);
+        options.timestamps = options.timestamps.map(|t| Timestamps { value: stamp(t.value, &agreed), ..t });
+        let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
+        let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
+        let window = asked.syn_window(self.flow_config());
+        let segment = Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options };
+        if self.send_segment(now, core, &segment, Via::Reply(source_mac(frame))) {
+            self.counters.add(Count::CookiesSent);
+        }
+    }
+
+    /// An acknowledgement that belongs to nothing, at a listener that has sent cookies: true when it brings one back. Then it
+    /// is the final acknowledgement of a handshake.
+    pub(crate) fn take_cookie(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) -> bool {
+        let (tuple, header) = (packet.tuple().reversed(), &packet.header);
+        let Some(at) = self.listeners.find(&tuple.src) else { return false };
+        let Some(listener) = self.listeners.get_mut(&at) else { return false };
+        if listener.cookie_at.is_none_or(|sent_at| now.since(sent_at) > RECENT) {
+            return false;
+        }
+        let asked = listener.options;
+        let (irs, iss) = (header.seq.minus(1), header.ack.minus(1));
+        let mss = self.secret.check_cookie(now, &tuple, irs, iss);
+        let Some(negotiated) = mss.and_then(|mss| self.agreed_by_cookie(mss, packet)) else {
+            self.counters.add(Count::CookiesRefused);
+            return false;
+        };
+        let half_open = HalfOpen {
+            tuple,
+            listener: at,
+            iss,
+            irs,
+            negotiated: Negotiated { mss: negotiated.mss.min(asked.mss(u16::MAX)), ..negotiated },
+            snd_wnd: 0,
+            mac: source_mac(frame),
+            core,
+            tries: 0,
+            is_offered: false,
+            is_deferred: false,
+            is_from_cookie: true,
+            sent_at: now,
+            established_at: now,
+            timer: None,
+            early: Vec::new(),
+        };
+        // Room in the accept queue bounds these: without it the acknowledgement is forgotten, and the peer's next tries again.
+        if self.listeners.get_mut(&at).is_some_and(|listener| listener.room == 0) {
+            self.counters.add(Count::AcceptQueueFull);
+            return true;
+        }
+        self.counters.add(Count::CookiesTaken);
+        if let Some(id) = self.listeners.open(half_open) {
+            self.on_final_ack(now, core, id, packet, frame);
+        }
+        true
+    }
+
+    /// What the SYN-ACK with the cookie agreed on, as the echoed timestamp says. `None` when it could not have.
+    fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket) -> Option<Negotiated> {
+        let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0 };
+        let shared = self.flow_config();
+        let Some(times) = packet.options.timestamps.filter(|_| shared.timestamps) else { return Some(plain) };
+        let bits = times.echo;
+        let shift = Some(bits & NO_SHIFT).filter(|&shift| shift != NO_SHIFT);
+        let (has_sack, has_ecn) = (bits & SACK_BIT != 0, bits & ECN_BIT != 0);
+        let is_possible = (shared.sack || !has_sack)
+            && (shared.ecn || !has_ecn)
+            && (shared.window_scaling || shift.is_none());
+        let bit = |has, feature| if has { feature } else { 0 };
+        is_possible.then(|| Negotiated {
+            mss: mss - TIMESTAMPS_LEN,
+            features: state::TIMESTAMPS | bit(has_sack, state::SACK) | bit(has_ecn, state::ECN),
+            is_scaled: shift.is_some(),
+            shifts: shift.map_or((0, 0), |shift| (shift as u8, shared.window_shift())),
+            ts_recent: times.value,
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! What a socket asks of its connection beside bytes: patience, sizes, congestion control. Given with an active open, or with a
+//! listener for the connections it accepts; changed at any time.
+
+use crate::timeouts::Keepalive;
+use crate::{Config, SlowPath};
+use base::{Duration, Instant};
+use congestion::Algorithm;
+use flow::{FlowId, FlowMut, state};
+
+/// Bytes of a receive window at least, whatever an application asks for: Linux's `SOCK_MIN_RCVBUF`.
+pub const RECEIVE_BUFFER_MIN: u32 = 2304;
+
+/// Options of one connection. Nothing set: as the service's [`Config`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowOptions {
+    /// `TCP_CONGESTION`.
+    pub algorithm: Option<Algorithm>,
+    /// `SO_KEEPALIVE` with its times.
+    pub keepalive: Option<Keepalive>,
+    /// `TCP_USER_TIMEOUT`: data that is not acknowledged for so long, or a window that stays closed, ends the connection
+    /// with ETIMEDOUT (RFC 5482, RFC 9293 section 3.8.3).
+    pub user_timeout: Option<Duration>,
+    /// `TCP_MAXSEG`: no larger segment is announced, nor sent.
+    pub max_segment: Option<u16>,
+    /// `SO_RCVBUF`: bytes of the receive window at most.
+    pub receive_buffer: Option<u32>,
+    /// `TCP_LINGER2`: how long an abandoned connection waits for the peer's FIN.
+    pub linger2: Option<Linger2>,
+    /// `TCP_SYNCNT`: SYN repetitions of an active open.
+    pub syn_retries: Option<u8>,
+    /// `TCP_DEFER_ACCEPT`, of a listener: a connection is offered when its first data comes, or after so long.
+    pub defer_accept: Option<Duration>,
+}
+
+/// What becomes of a connection in FIN-WAIT-2 whose application has let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Linger2 {
+    /// It waits so long for the peer's FIN.
+    Wait(Duration),
+    /// It does not wait: RST at once, as Linux does for negative values.
+    Reset,
+}
+
+impl FlowOptions {
+    /// The window of our SYN: never scaled, and no larger than the receive buffer.
+    pub(crate) fn syn_window(&self, shared: &flow::Config) -> u16 {
+        let own = shared.receive_buffer_initial.min(shared.receive_buffer_max);
+        own.min(self.receive_buffer.unwrap_or(u32::MAX)).clamp(RECEIVE_BUFFER_MIN, 0xFFFF) as u16
+    }
+
+    /// Payload bytes of the largest segment from a peer with this address, `link` being what the link takes.
+    pub(crate) fn mss(&self, link: u16) -> u16 {
+        self.max_segment.map_or(link, |asked| asked.clamp(crate::handshake::MSS_MIN, link))
+    }
+
+    pub(crate) fn syn_retries(&self, config: &Config) -> u8 {
+        self.syn_retries.unwrap_or(config.syn_retries)
+    }
+}
+
+impl SlowPath {
+    /// Changes the options of a connection. The size of segments, the window of the SYN and its repetitions are settled by
+    /// the handshake and stay.
+    pub fn set_options(&mut self, now: Instant, flow: FlowId, options: &FlowOptions) {
+        let live = self.connections.get_mut(&flow).filter(|c| !c.is_over && !c.is_orphan);
+        let Some(connection) = live else { return };
+        let before = std::mem::replace(&mut connection.options, *options);
+        if before.keepalive != options.keepalive {
+            self.keepalive_changed(now, flow);
+        }
+        let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
+        if before.algorithm != options.algorithm {
+            self.with_flow(flow, |parts| switch(now, parts, algorithm));
+        }
+    }
+
+    /// The same for whatever lives in a slot: a connection, or an active open under way. False when nothing does.
+    pub fn set_slot_options(&mut self, now: Instant, region: u16, slot: u32, options: &FlowOptions) -> bool {
+        if let Some(opening) = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get_mut(id)) {
+            opening.options = *options;
+            return true;
+        }
+        let flow = self.region(region).and_then(|r| r.flow_of(slot));
+        let is_its = |flow: &FlowId| {
+            self.connections.get(flow).is_some_and(|c| (c.owner.region, c.owner.slot) == (region, slot))
+        };
+        let Some(flow) = flow.filter(is_its) else { return false };
+        self.set_options(now, flow, options);
+        true
+    }
+
+    /// The options of the connections that listener `token` accepts from now on.
+    pub fn set_listener_options(&mut self, token: u64, options: &FlowOptions) {
+        self.listeners.of_token(token).for_each(|listener| listener.options = *options);
+    }
+
+    /// What a connection was told.
+    #[must_use]
+    pub fn options(&self, flow: FlowId) -> Option<&FlowOptions> {
+        self.connections.get(&flow).map(|c| &c.options)
+    }
+}
+
+/// Another algorithm for a flow, with its form of feedback.
+fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
+    let window = &mut parts.cold.window;
+    if window.algorithm() == algorithm {
+        return;
+    }
+    window.switch(algorithm, now);
+    parts.tx.cwnd = window.cwnd();
+    if algorithm == Algorithm::Dctcp {
+        parts.rx.set(state::EXACT_ECN);
+    } else {
+        parts.rx.clear(state::EXACT_ECN);
+    }
+}
