@@ -179,12 +179,11 @@ impl State {
 
     /// Sends a segment from `snd_nxt` on and keeps the books. False when the port is full.
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
-        if w.f.tx.in_flight() == 0 {
+        // What is repeated after a timeout is no progress: the timeout that it belongs to has to go on backing off.
+        if w.f.tx.in_flight() == 0 && !out.is_again {
             w.f.cold.progress_at = self.now;
-            if !out.is_again {
-                w.f.cold.window.after_idle(self.now, w.f.cold.rto);
-                w.f.tx.cwnd = w.f.cold.window.cwnd();
-            }
+            w.f.cold.window.after_idle(self.now, w.f.cold.rto);
+            w.f.tx.cwnd = w.f.cold.window.cwnd();
         }
         if !self.emit(w, port, out) {
             return false;

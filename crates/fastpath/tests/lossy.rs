@@ -161,7 +161,7 @@ proptest! {
         seed: u64, loss in 0u32..80_000, duplicate in 0u32..50_000, reorder in 0u32..150_000, corrupt in 0u32..30_000,
         truncate in 0u32..10_000, tso: bool, v6: bool, a in 0usize..400_000, b in 0usize..400_000,
     ) {
-        let rates = FaultRates { loss, duplicate, reorder, corrupt, truncate, reorder_distance: 6, hold_max: Duration::from_ms(1) };
+        let rates = FaultRates { loss, duplicate, reorder, corrupt, truncate, reorder_distance: 6, ..FaultRates::NONE };
         let plain = Capabilities::plain(1500, MAC_A);
         let mut sides = worlds(seed >> 1, rates, if tso { plain.with_tso() } else { plain }, v6);
         transfer(&mut sides, seed, [a, b], Duration::from_us(200));

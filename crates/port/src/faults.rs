@@ -28,6 +28,8 @@ pub struct FaultRates {
     pub corrupt: u32,
     /// Cut short at a random length.
     pub truncate: u32,
+    /// IP packets of more bytes are lost without a word: a black hole of path-MTU discovery. 0: none are.
+    pub mtu: u16,
 }
 
 impl Default for FaultRates {
@@ -46,6 +48,7 @@ impl FaultRates {
         hold_max: Duration::from_ms(1),
         corrupt: 0,
         truncate: 0,
+        mtu: 0,
     };
 
     /// Only loss.
@@ -55,7 +58,7 @@ impl FaultRates {
     }
 
     const fn strike_never(&self) -> bool {
-        (self.loss | self.duplicate | self.reorder | self.corrupt | self.truncate) == 0
+        (self.loss | self.duplicate | self.reorder | self.corrupt | self.truncate) == 0 && self.mtu == 0
     }
 }
 

@@ -500,6 +500,22 @@ fn handshakes_and_ends_on_a_terrible_link() {
     }
 }
 
+/// A path that takes smaller packets than the link and says nothing of it: RFC 4821 section 1's "black hole".
+#[test]
+fn a_black_hole_costs_seconds_not_the_connection() {
+    let tso = Capabilities::plain(1500, MACS[0]).with_tso();
+    for (mtu, capabilities, limit_ms) in [
+        (1300, Capabilities::plain(1500, MACS[0]), 10_000),
+        (1300, tso, 10_000),
+        (1492, Capabilities::plain(1500, MACS[0]), 10_000),
+        (1060, Capabilities::plain(1500, MACS[0]), 20_000),
+    ] {
+        let rates = FaultRates { mtu, ..FaultRates::NONE };
+        let time = run(&Plan { rates, capabilities, total: 4 << 20, ..Plan::plain(u64::from(mtu)) });
+        assert!(time < Duration::from_ms(limit_ms), "mtu {mtu}: {} ms", time.as_ms());
+    }
+}
+
 /// More seeds than every run of the tests can afford: `cargo test -p towpath-slowpath --test stacks -- --ignored`.
 #[test]
 #[ignore = "3,000 seeds take 15 seconds"]

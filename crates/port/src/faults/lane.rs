@@ -9,6 +9,9 @@ use base::{Instant, Seed};
 /// Packets held back at once; further ones pass. Twice a batch: reordering over longer distances looks like loss.
 const HELD_MAX: usize = 2 * base::limits::BATCH;
 
+/// Bytes before the IP packet.
+const ETHERNET: usize = 14;
+
 /// Whether there was a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
@@ -96,7 +99,8 @@ impl Lane {
     /// Decides the fate of the packet in `slot`, in place. False when it is not to be delivered now.
     pub(super) fn judge(&mut self, slot: &mut PacketBuf, now: Instant) -> bool {
         self.counts.seen += 1;
-        if self.seed.chance(self.rates.loss) {
+        let is_too_big = self.rates.mtu > 0 && slot.len() > ETHERNET + usize::from(self.rates.mtu);
+        if self.seed.chance(self.rates.loss) || is_too_big {
             self.counts.lost += 1;
             self.drops.count(DropCause::Injected);
             return false;
