@@ -84,6 +84,8 @@ impl Core {
 
     /// One round at `now`: commands, packets, applications, timers.
     pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
+        // A clock never goes back.
+        let now = now.max(self.state.now);
         self.state.now = now;
         (self.state.sent, self.state.is_port_full) = (0, false);
         port.set_now(now);

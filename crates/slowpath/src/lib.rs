@@ -29,6 +29,7 @@ mod passive;
 mod path;
 mod path_cache;
 mod path_search;
+mod pause;
 mod ports;
 mod regions;
 mod reset;
@@ -63,6 +64,7 @@ use listeners::Listeners;
 use neighbours::Neighbours;
 use output::Output;
 use path_cache::PathCache;
+use pause::Pause;
 use regions::Regions;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -99,6 +101,7 @@ pub struct SlowPath {
     reset_limit: Limit,
     challenge_limit: Limit,
     path_limit: Limit,
+    pause: Pause,
     paths: PathCache,
     /// The latest time any input gave.
     now: Instant,
@@ -131,6 +134,7 @@ impl SlowPath {
             reset_limit: Limit::new(config.resets_per_second, now),
             challenge_limit: Limit::new(config.challenges_per_second, now),
             path_limit: Limit::new(config.path_changes_per_second, now),
+            pause: Pause::default(),
             paths: PathCache::new(config.paths_max),
             now,
             keeper: Keeper::new(flows),

@@ -59,6 +59,16 @@ enum Verdict {
 impl SlowPath {
     /// Does everything whose time has come. Call at [`next_deadline`](Self::next_deadline), or more often.
     pub fn handle_timers(&mut self, now: Instant) {
+        // A clock never goes back; two threads may read it in the other order than they get here.
+        let now = now.max(self.now);
+        self.now = now;
+        if self.pause.may_judge(now, self.next_timer()) {
+            self.run_timers(now);
+        }
+        self.output.flush();
+    }
+
+    fn run_timers(&mut self, now: Instant) {
         while let Some(timer) = self.wheel.pop_due(now) {
             match timer {
                 Timer::Retransmit(flow) => self.on_retransmit_timer(now, flow),
@@ -71,14 +81,16 @@ impl SlowPath {
             }
         }
         self.time_wait.expire(now);
-        self.output.flush();
-        self.now = now;
+    }
+
+    fn next_timer(&self) -> Instant {
+        self.wheel.next_deadline().min(self.time_wait.next_deadline())
     }
 
     /// When [`handle_timers`](Self::handle_timers) has something to do next.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        let timers = self.wheel.next_deadline().min(self.time_wait.next_deadline());
+        let timers = self.pause.next_deadline(self.next_timer());
         // A core's ring is full: it has work, so try again soon.
         if self.output.is_backed_up() { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
     }

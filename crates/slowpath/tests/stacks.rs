@@ -516,6 +516,66 @@ fn a_black_hole_costs_seconds_not_the_connection() {
     }
 }
 
+/// Goes on until everything has arrived and ended; bounded.
+fn finish(plan: &Plan, hosts: &mut [Host; 2], mut now: Instant) {
+    let limit = now.plus(Duration::from_secs(30));
+    while !hosts.iter().all(|host| host.is_done(plan.connections)) {
+        assert!(now < limit, "stuck: {}", describe(hosts));
+        for (me, host) in hosts.iter_mut().enumerate() {
+            host.poll(now);
+            let slots: Vec<u32> = host.socks.keys().copied().filter(|s| !host.socks[s].is_released).collect();
+            slots.into_iter().for_each(|slot| {
+                host.serve(me, slot, plan.total, 1 << 20, me == 1);
+            });
+        }
+        now = now.plus(Duration::from_us(20));
+    }
+}
+
+fn again(host: &Host) -> (u64, u64) {
+    (host.slow.counters().of(Count::Timeouts), host.core.counters().retransmitted_bytes)
+}
+
+#[test]
+fn a_service_that_was_stopped_reads_before_it_judges() {
+    for seconds in [1, 3, 60] {
+        let plan = Plan { total: 1 << 21, ..Plan::plain(seconds) };
+        let (mut hosts, mut now) = mid_transfer(&plan);
+        let before = again(&hosts[0]);
+        // Host 1 acknowledges what was on its way, and waits for more.
+        for _ in 0..20 {
+            now = now.plus(Duration::from_us(20));
+            hosts[1].poll(now);
+        }
+        now = now.plus(Duration::from_secs(seconds));
+        // Its threads wake up in any order: here the one with the timers is the first.
+        hosts[0].slow.handle_timers(now);
+        assert_eq!(hosts[0].slow.counters().of(Count::Timeouts), before.0);
+        finish(&plan, &mut hosts, now);
+        assert_eq!(again(&hosts[0]), before, "nothing was lost, so nothing is sent again");
+        assert!(hosts.iter().flat_map(|host| &host.ends).all(|how| *how == How::Finished));
+    }
+}
+
+/// "The host MUST set RTO <- RTO * 2 ('back off the timer')" (RFC 6298 section 5.5).
+#[test]
+fn a_peer_stopped_for_a_minute_is_asked_ever_more_rarely_and_the_flow_goes_on() {
+    let plan = Plan { total: 1 << 21, ..Plan::plain(3) };
+    let (mut hosts, mut now) = mid_transfer(&plan);
+    let (timeouts, bytes) = again(&hosts[0]);
+    let end = now.plus(Duration::from_secs(60));
+    while now < end {
+        hosts[0].poll(now);
+        now = hosts[0].deadline.max(now.plus(Duration::from_us(100)));
+    }
+    let flows = plan.connections as u64;
+    // 0.2 + 0.4 + ... + 51.2 s: eight fit into a minute.
+    assert!(again(&hosts[0]).0 - timeouts <= 8 * flows, "{:?}", again(&hosts[0]));
+    assert!(again(&hosts[0]).1 - bytes <= 24 * 1460 * flows, "{:?}", again(&hosts[0]));
+    finish(&plan, &mut hosts, end);
+    assert!(hosts.iter().flat_map(|host| &host.ends).all(|how| *how == How::Finished));
+}
+
 /// More seeds than every run of the tests can afford: `cargo test -p towpath-slowpath --test stacks -- --ignored`.
 #[test]
 #[ignore = "3,000 seeds take 15 seconds"]
