@@ -2,15 +2,17 @@
 
 use crate::host::Host;
 use crate::sockets::{Fd, Role};
+use base::Duration;
 use congestion::Algorithm;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_REUSEADDR,
-    SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG,
-    TCP_NODELAY, TCP_QUICKACK,
+    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVTIMEO,
+    SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_DEFER_ACCEPT, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT,
+    TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
 use shm::application_flags::{NODELAY, QUICKACK};
-use slowpath::Keepalive;
+use slowpath::{FlowOptions, Keepalive, Linger2};
 
 /// What was set on a socket; an accepted one inherits it from its listener.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +22,8 @@ pub(crate) struct Options {
     send_buffer: Option<u32>,
     keep_alive: bool,
     keep: KeepaliveTimes,
-    pub(crate) algorithm: Option<Algorithm>,
+    /// All but keepalive, which is made of four options.
+    flow: FlowOptions,
     /// Seconds; `None`: off.
     pub(crate) linger: Option<u32>,
     pub(crate) v6_only: bool,
@@ -38,9 +41,14 @@ impl Options {
         self.clone()
     }
 
+    /// What the connection is told.
+    pub(crate) fn of_flow(&self) -> FlowOptions {
+        FlowOptions { keepalive: self.keepalive(), ..self.flow }
+    }
+
     fn keepalive(&self) -> Option<Keepalive> {
         let default = Keepalive::default();
-        let seconds = |s: u32| base::Duration::from_secs(u64::from(s));
+        let seconds = |s: u32| Duration::from_secs(u64::from(s));
         self.keep_alive.then(|| Keepalive {
             idle: self.keep.idle_s.map_or(default.idle, seconds),
             interval: self.keep.interval_s.map_or(default.interval, seconds),
@@ -76,8 +84,21 @@ impl Host {
             (IPPROTO_TCP, TCP_KEEPCNT) => options.keep.count = Some(within(value, 127)? as u8),
             (IPPROTO_TCP, TCP_CONGESTION) => {
                 let name = std::str::from_utf8(value).map_err(|_| Errno::NOENT)?;
-                options.algorithm = Some(algorithm(name.trim_end_matches('\0'))?);
+                options.flow.algorithm = Some(algorithm(name.trim_end_matches('\0'))?);
             }
+            (IPPROTO_TCP, TCP_MAXSEG) => options.flow.max_segment = max_segment(int(value)?)?,
+            (IPPROTO_TCP, TCP_USER_TIMEOUT) => {
+                let ms = u64::try_from(int(value)?).map_err(|_| Errno::INVAL)?;
+                options.flow.user_timeout = (ms > 0).then(|| Duration::from_ms(ms));
+            }
+            (IPPROTO_TCP, TCP_LINGER2) => options.flow.linger2 = linger2(int(value)?),
+            (IPPROTO_TCP, TCP_SYNCNT) => options.flow.syn_retries = Some(within(value, 127)? as u8),
+            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => {
+                let seconds = int(value)?.max(0) as u64;
+                options.flow.defer_accept = (seconds > 0).then(|| Duration::from_secs(seconds));
+            }
+            // Linux doubles what it is told, for its own bookkeeping; of that half is the window.
+            (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(int(value)?.max(0) as u32),
             (SOL_SOCKET, SO_KEEPALIVE) => options.keep_alive = int(value)? != 0,
             (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(int(value)?.max(0) as u32),
             (SOL_SOCKET, SO_LINGER) => {
@@ -103,9 +124,12 @@ impl Host {
             options.quick_ack.into_iter().for_each(|on| link.advise(QUICKACK, on));
             options.send_buffer.into_iter().for_each(|bytes| link.limit_ring(bytes));
         }
-        let keepalive = options.keepalive();
+        let told = options.of_flow();
+        if let Role::Listener(_) = sock.role {
+            self.slow.set_listener_options(u64::from(fd.0), &told);
+        }
         if let Some(flow) = flow {
-            self.slow.set_keepalive(self.now, flow, keepalive);
+            self.slow.set_options(self.now, flow, &told);
         }
         self.touch();
     }
@@ -140,6 +164,24 @@ impl Host {
             Some(i32::from(guard.parts().tx.mss))
         });
         Ok(mss.unwrap_or(536))
+    }
+}
+
+/// As Linux: none, or from 88 to 32,767.
+fn max_segment(value: i32) -> Result<Option<u16>, Errno> {
+    match value {
+        0 => Ok(None),
+        88..=32_767 => Ok(Some(value as u16)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// As Linux: nothing to wait for, the default, or seconds up to two minutes.
+fn linger2(value: i32) -> Option<Linger2> {
+    match value {
+        ..0 => Some(Linger2::Reset),
+        0 => None,
+        s => Some(Linger2::Wait(Duration::from_secs(s.min(120) as u64))),
     }
 }
 

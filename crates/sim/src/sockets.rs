@@ -201,6 +201,7 @@ impl Host {
         let sock = self.sockets.get_mut(fd)?;
         sock.local = Some(local);
         sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new() });
+        self.apply_options(fd);
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl Host {
             local,
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner: Owner { region: REGION, slot, core: 0 },
-            algorithm: self.sockets.get(fd)?.options.algorithm,
+            options: self.sockets.get(fd)?.options.of_flow(),
         };
         let link = self.link(slot, false);
         match self.slow.connect(self.now, &what) {
