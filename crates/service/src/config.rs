@@ -129,6 +129,12 @@ options! {
     /// For tests: share of packets that come twice [default: 0%]
     #[arg(env = "TOWPATH_FAULT_DUPLICATE", value_name = "SHARE")]
     fault_duplicate: Rate,
+    /// For tests: share of packets with one byte changed [default: 0%]
+    #[arg(env = "TOWPATH_FAULT_CORRUPT", value_name = "SHARE")]
+    fault_corrupt: Rate,
+    /// For tests: share of packets cut short [default: 0%]
+    #[arg(env = "TOWPATH_FAULT_TRUNCATE", value_name = "SHARE")]
+    fault_truncate: Rate,
     /// For tests: the same seed gives the same faults [default: 1]
     #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N")]
     fault_seed: u64,
@@ -205,6 +211,10 @@ pub struct Link {
     pub reorder: Rate,
     /// Injected duplication.
     pub duplicate: Rate,
+    /// Injected corruption.
+    pub corrupt: Rate,
+    /// Injected truncation.
+    pub truncate: Rate,
     /// Seed of the faults.
     pub seed: u64,
 }
@@ -282,6 +292,8 @@ impl Options {
             "fault_loss",
             "fault_reorder",
             "fault_duplicate",
+            "fault_corrupt",
+            "fault_truncate",
             "fault_seed",
         ];
         if self.port.is_some_and(|port| port != PortKind::None) {
@@ -317,6 +329,8 @@ impl Options {
             loss: self.fault_loss.unwrap_or_default(),
             reorder: self.fault_reorder.unwrap_or_default(),
             duplicate: self.fault_duplicate.unwrap_or_default(),
+            corrupt: self.fault_corrupt.unwrap_or_default(),
+            truncate: self.fault_truncate.unwrap_or_default(),
             seed: self.fault_seed.unwrap_or(1),
         }
     }

@@ -101,6 +101,8 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         loss: link.loss.0,
         reorder: link.reorder.0,
         duplicate: link.duplicate.0,
+        corrupt: link.corrupt.0,
+        truncate: link.truncate.0,
         ..FaultRates::NONE
     };
     let wrap = |(index, queue)| -> Box<dyn Port> {

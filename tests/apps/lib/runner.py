@@ -59,7 +59,7 @@ def build_programs(directory):
 def describe(problem):
     """The message of a Failure; where it happened for anything else."""
     if isinstance(problem, process.Failure):
-        frames = [f for f in traceback.extract_tb(problem.__traceback__) if "/lib/" in f.filename]
+        frames = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename.startswith(str(HERE.parent))]
         place = next((f for f in reversed(frames) if Path(f.filename).stem not in ("process", "world")), frames[-1])
         return f"{Path(place.filename).name}:{place.lineno}: {problem}"
     return "".join(traceback.format_exception(problem)).rstrip()

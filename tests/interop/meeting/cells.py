@@ -1,0 +1,125 @@
+"""The matrix: every combination of congestion control and options of the kernel, then every combination of Towpath's own switches; each
+clean and with loss. All flows of a cell run at once, Towpath being client of some and server of others."""
+
+from itertools import product
+from pathlib import Path
+
+from lib.process import Skip, require
+from lib.registry import add
+from lib.world import WAYS
+from meeting.flows import MIB, meet, rate, rpc, stream
+
+SYSCTL = Path("/proc/sys/net/ipv4")
+OPTIONS = ("sack", "timestamps", "window_scaling", "ecn")
+# Bits of tcpi_options in struct tcp_info.
+TIMESTAMPS, SACK, WINDOW_SCALING, ECN = 1, 2, 4, 8
+BITS = {"sack": SACK, "timestamps": TIMESTAMPS, "window_scaling": WINDOW_SCALING, "ecn": ECN}
+KERNEL_CONGESTION = ("cubic", "reno", "bbr")
+# What Towpath runs against each; all that it has meet the kernel.
+TOWPATH_CONGESTION = {"cubic": "cubic", "reno": "reno", "bbr": "cubic"}
+PATHS = {"clean": (), "loss": ("--fault-loss", "1%")}
+BULK, ROUNDS = 3 * MIB, 200
+LIMIT_S = 40
+
+
+def set_kernel(switches):
+    """The namespace's kernel, for connections from now on."""
+    for name, on in switches.items():
+        (SYSCTL / f"tcp_{name}").write_text(str(int(on)))
+
+
+def need_congestion(name):
+    """A namespace may lack what the host has, and be forbidden to make it its default; a socket may choose it."""
+    known = (SYSCTL / "tcp_available_congestion_control").read_text().split()
+    if name not in known:
+        raise Skip(f"this kernel has no {name}, only {' '.join(known)}")
+    return {"of_kernel": {"congestion": name}}
+
+
+def flows(congestion):
+    more = need_congestion(congestion)
+    return [flow | more for flow in all_flows()]
+
+
+def all_flows():
+    return [
+        stream("client_sends", "connect", 11, to_kernel=BULK),
+        stream("client_receives", "connect", 12, to_towpath=BULK, close=("late", "half")),
+        stream("server_sends", "listen", 13, to_kernel=BULK),
+        stream("server_receives", "listen", 14, to_towpath=BULK, close=("late", "half")),
+        rpc("client_asks", "connect", 15, ROUNDS),
+        rpc("server_answers", "listen", 16, ROUNDS),
+    ]
+
+
+def prove_options(results, congestion, agreed):
+    """The kernel negotiated what the combination says, on every connection."""
+    for name, (_, kernel) in results.items():
+        require(kernel["congestion"] == congestion, f"{name}: the kernel's congestion control is {kernel['congestion']}")
+        for option, bit in BITS.items():
+            has = bool(kernel["options"] & bit)
+            require(has == agreed[option], f"{name}: {option} is {'on' if has else 'off'} at the kernel (tcpi_options {kernel['options']:#x})")
+        scaled = kernel["window_shifts"] != [0, 0]
+        require(scaled == agreed["window_scaling"], f"{name}: window shifts {kernel['window_shifts']}")
+
+
+# What the network may do to an honest peer's packets: lose them, or bring them after what they carry has come already.
+HARMLESS = {"injected", "duplicate", "unacceptable"}
+
+
+def prove_port(world, sent, received):
+    """The bytes went through Towpath's fast path, and it found nothing wrong with what an honest peer sent."""
+    traffic = world.stat()["traffic"]
+    require(traffic["sent_bytes"] >= sent and traffic["received_bytes"] >= received, f"over the port: {traffic}")
+    bad = {cause: n for cause, n in traffic["dropped"].items() if cause not in HARMLESS}
+    require(not bad, f"packets of an honest peer were dropped: {bad}")
+    return traffic
+
+
+def note(results, traffic):
+    bulk = {name: rate(None, ends) for name, ends in results.items() if "rounds" not in ends[0]}
+    asked = [end for ends in results.values() for end in ends if "p99_us" in end]
+    again = sum(ends[1].get("retransmits", 0) for ends in results.values())
+    shown = " ".join(f"{value:.0f}" for value in bulk.values())
+    p99 = "/".join(f"{end['p99_us'] / 1000:.1f}" for end in asked)
+    dropped = ", ".join(f"{n} {cause}" for cause, n in traffic["dropped"].items())
+    return f"MiB/s {shown}; dropped {dropped or 0}; RPC p99 {p99} ms; retransmitted {traffic['retransmitted_bytes'] >> 10} KiB, by the kernel {again} segments"
+
+
+def cell(congestion, kernel, towpath):
+    def run(w):
+        set_kernel(kernel)
+        results = meet(w, flows(congestion), LIMIT_S - 10)
+        prove_options(results, congestion, {name: kernel[name] and towpath[name] for name in OPTIONS})
+        return note(results, prove_port(w, 2 * BULK, 2 * BULK))
+
+    return run
+
+
+def flags(congestion, switches, path):
+    own = [word for name, on in switches.items() for word in (f"--{name.replace('_', '-')}", str(on).lower())]
+    return ("--congestion", congestion, *own, *PATHS[path])
+
+
+def label(switches):
+    short = {"sack": "sack", "timestamps": "ts", "window_scaling": "ws", "ecn": "ecn"}
+    return "_".join(f"{'' if on else 'no'}{short[name]}" for name, on in switches.items())
+
+
+def add_matrix():
+    every = [dict(zip(OPTIONS, values)) for values in product((True, False), repeat=4)]
+    all_on = every[0]
+    way = WAYS["tap_server"]
+    for path in PATHS:
+        for congestion, switches in product(KERNEL_CONGESTION, every):
+            name = f"kernel_{congestion}.{label(switches)}.{path}"
+            add(name, cell(congestion, switches, all_on), way, LIMIT_S, up=flags(TOWPATH_CONGESTION[congestion], all_on, path))
+        # With everything on, Towpath's own switches decide.
+        for switches in every[1:]:
+            name = f"towpath.{label(switches)}.{path}"
+            add(name, cell("cubic", all_on, switches), way, LIMIT_S, up=flags("cubic", switches, path))
+        name = f"towpath.dctcp.{path}"
+        add(name, cell("cubic", all_on, all_on), way, LIMIT_S, up=flags("dctcp", all_on, path))
+
+
+add_matrix()
