@@ -1,6 +1,7 @@
 //! This process's registration with the service: the control line, the regions, what the service pushes, its death.
 
 use crate::context::Context;
+use crate::growth::Growth;
 use crate::hold::Held;
 use crate::internal::{Internal, unclaim};
 use crate::log::{Level, log};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use shm::{Region, Side};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,7 @@ pub struct Client {
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
     hand: AtomicU32,
-    populated: AtomicU64,
+    growth: Growth,
 }
 
 /// Locks, whatever happened to the last holder.
@@ -142,7 +143,7 @@ impl Client {
                     contexts: Mutex::new(BTreeMap::new()),
                     free: Mutex::new(Vec::new()),
                     hand: AtomicU32::new(1),
-                    populated: AtomicU64::new(FIRST_BYTES),
+                    growth: Growth::new(FIRST_BYTES),
                 }))
             }
             Err(e) => {
@@ -308,25 +309,27 @@ impl Client {
                 }
             }
             Push::Revoked { region } => self.revoked(region),
-            Push::Grow => self.grow(),
+            Push::Grow => {
+                self.growth.demand(self.home.data_len(), |from, to| self.populate(from, to));
+            }
         }
     }
 
-    /// Makes more of our application region present, twice as much as now.
+    /// Makes more of our application region present, twice as much as now; another thread's doing so will do.
     pub fn grow(&self) {
-        let before = self.populated.load(Ordering::Relaxed);
-        let bytes = (before * 2).min(self.home.data_len());
-        let claimed =
-            self.populated.compare_exchange(before, bytes, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if !(bytes > before && claimed) {
-            return;
-        }
+        self.growth.share(self.home.data_len(), |from, to| self.populate(from, to));
+    }
+
+    /// Makes both sides of our application region present up to `to`, and says so. False when there is no memory.
+    fn populate(&self, from: u64, to: u64) -> bool {
         let done = [Side::Zero, Side::One]
             .into_iter()
-            .all(|side| self.home.region.populate(side, before as usize, (bytes - before) as usize).is_ok());
-        if done && self.ask(Request::Populated { bytes }).is_ok() {
-            self.home.set_pages(bytes as usize / base::limits::RING_MIN as usize);
+            .all(|side| self.home.region.populate(side, from as usize, (to - from) as usize).is_ok());
+        let told = done && self.ask(Request::Populated { bytes: to }).is_ok();
+        if told {
+            self.home.set_pages(to as usize / base::limits::RING_MIN as usize);
         }
+        told
     }
 
     /// The service is gone: every accelerated socket is reset, everybody who waits wakes.

@@ -32,6 +32,8 @@ pub mod fds;
 #[cfg(not(loom))]
 pub mod fork;
 #[cfg(not(loom))]
+mod growth;
+#[cfg(not(loom))]
 mod hold;
 #[cfg(not(loom))]
 mod interest;
