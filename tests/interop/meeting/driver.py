@@ -20,6 +20,7 @@ def parser(description):
     options.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
     options.add_argument("--jobs", type=int, default=3, metavar="N", help="tests at once (default: 3)")
     options.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
+    options.add_argument("--capture", type=Path, metavar="DIR", help="write the headers of each test's packets to DIR/WORKER-NUMBER.pcap (tcpdump)")
     return options
 
 
@@ -28,6 +29,9 @@ def programs_of(options):
     target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
     options.bin_dir = (options.bin_dir or target / "release").resolve()
     options.kernel = False
+    if options.capture:
+        options.capture = options.capture.resolve()
+        options.capture.mkdir(parents=True, exist_ok=True)
     for name in ("towpath", "libtowpath_preload.so"):
         if not (options.bin_dir / name).exists():
             sys.exit(f"{options.bin_dir / name} is not there; run cargo build --release, or name --bin-dir")

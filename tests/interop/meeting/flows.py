@@ -1,14 +1,18 @@
 """Runs several flows between the kernel and Towpath at once, and judges what both ends say of them."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from lib.process import require
-from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, free_port
+from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, TAP, free_port
 
 PEER = Path(__file__).resolve().parent.parent / "peers" / "end.py"
+INTERFACE = TAP[TAP.index("--port-name") + 1]
 KIB, MIB = 1 << 10, 1 << 20
 ENDLESS = 1 << 50
 OPPOSITE = {"listen": "connect", "connect": "listen"}
@@ -102,7 +106,25 @@ def judge(flow, ends):
 
 def meet(world, flows, seconds=30):
     """Runs the flows to their end."""
-    return Meeting(world, flows, seconds).finish(seconds)
+    with captured(world):
+        return Meeting(world, flows, seconds).finish(seconds)
+
+
+@contextmanager
+def captured(world):
+    """With --capture the headers of what passes the link are written to a file."""
+    if world.options.capture is None:
+        yield
+        return
+    file = world.options.capture / f"{world.directory.parent.name}-{world.directory.name}.pcap"
+    tcpdump = world.start("tcpdump", ["tcpdump", "-U", "-i", INTERFACE, "-s", "128", "-B", "65536", "-w", file])
+    tcpdump.until_prints("listening on")
+    try:
+        yield
+    finally:
+        # Later than what it has still to read.
+        time.sleep(0.3)
+        tcpdump.kill(signal.SIGTERM)
 
 
 def rate(flow, ends):
