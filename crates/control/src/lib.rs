@@ -8,6 +8,7 @@ mod accept;
 mod line;
 mod message;
 mod paths;
+mod tcp_info;
 
 pub use accept::{AcceptRecord, RECORD_LEN};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
@@ -16,3 +17,4 @@ pub use message::{
     Settings, ToApplication, ToService, Welcome,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, versions};
+pub use tcp_info::{TcpInfo, state as tcp_state};

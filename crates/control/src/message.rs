@@ -1,5 +1,6 @@
 //! The messages. Each request carries a number; its reply repeats it. Number 0 is a push, which nobody asked for.
 
+use crate::TcpInfo;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
@@ -171,6 +172,13 @@ pub enum Request {
         /// Which.
         region: u32,
     },
+    /// Asks for `TCP_INFO` of a connection over the port. Reply `Info`.
+    Info {
+        /// Which region.
+        region: u32,
+        /// Which slot.
+        slot: u32,
+    },
     /// A socket went to the kernel for a reason that the service did not give. No reply.
     FellBack {
         /// One word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.
@@ -257,6 +265,8 @@ pub enum Reply {
     },
     /// Text follows in a memfd.
     Text,
+    /// What TCP knows of the connection.
+    Info(Box<TcpInfo>),
 }
 
 /// What the service says unasked. The receiver's `CONTROL_SLOT` bit is rung.

@@ -33,7 +33,9 @@ impl State {
             return Err(FrameReason::Syn(w.id));
         }
         self.counters.segments_in += 1;
-        w.f.cold.counters.segments_in += 1;
+        let counters = &mut w.f.cold.counters;
+        counters.segments_in = counters.segments_in.wrapping_add(1);
+        counters.data_in = counters.data_in.wrapping_add(u32::from(len > 0));
         w.f.cold.heard_at = self.now;
         if !self.is_recent(&mut w.f, p) {
             return Ok(());

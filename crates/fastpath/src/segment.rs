@@ -45,7 +45,6 @@ impl State {
             self.counters.segments_out += 1;
             self.counters.bytes_out += u64::from(out.len);
             self.counters.pure_acks_out += u64::from(out.len == 0);
-            w.f.cold.counters.segments_out += 1;
         }
         // It carries the acknowledgement.
         w.f.rx.last_ack = w.f.rx.rcv_nxt;
@@ -91,6 +90,9 @@ impl State {
         let mss = w.f.tx.mss;
         let segments = len.div_ceil(usize::from(mss)).max(1);
         self.identification = self.identification.wrapping_add(segments as u16);
+        let counters = &mut w.f.cold.counters;
+        counters.segments_out = counters.segments_out.wrapping_add(segments as u32);
+        counters.data_out = counters.data_out.wrapping_add(if len > 0 { segments as u32 } else { 0 });
         let is_partial = self.capabilities.tx_checksum || segments > 1;
         let tx = if is_partial { TxChecksum::Partial } else { TxChecksum::Full };
         let written = wire::emit_tcp(&ip, &tuple, &header, &options, len, tx, buf.storage_mut());

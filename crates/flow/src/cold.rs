@@ -44,10 +44,14 @@ impl PathProbe {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Counters {
-    /// Segments received; a super-frame is one.
-    pub segments_in: u64,
-    /// Segments sent; a super-frame is one.
-    pub segments_out: u64,
+    /// Segments received, modulo 2^32; a super-frame is one.
+    pub segments_in: u32,
+    /// Segments sent, modulo 2^32.
+    pub segments_out: u32,
+    /// Of the received ones, those with data.
+    pub data_in: u32,
+    /// Of the sent ones, those with data.
+    pub data_out: u32,
     /// Bytes sent again.
     pub retransmitted_bytes: u64,
     /// Segments sent again.

@@ -31,6 +31,12 @@ struct Socket<'a> {
     bytes_in: u64,
     bytes_out: u64,
     retransmits: u64,
+    /// Smoothed round trip, microseconds.
+    rtt_us: u32,
+    /// Congestion window, segments.
+    cwnd: u32,
+    /// Payload of a full segment.
+    mss: u32,
 }
 
 /// As Linux names the state of the end that `own` describes.
@@ -149,8 +155,7 @@ impl Registry {
                 let (service, app) = region.memory.halves(owner.slot)?;
                 Some((region.owner, service, app))
             });
-            let counters =
-                s.flow.and_then(|flow| Some(self.tcp.slow.flows().lock_briefly(flow)?.parts().cold.counters));
+            let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
             if let Some((_, service, app)) = slot {
@@ -163,7 +168,10 @@ impl Registry {
                 local: SocketAddr::from(s.local).to_string(),
                 remote: SocketAddr::from(remote).to_string(),
                 kind: "flow",
-                retransmits: counters.map_or(0, |c| u64::from(c.retransmits)),
+                retransmits: info.as_ref().map_or(0, |i| u64::from(i.total_retrans)),
+                rtt_us: info.as_ref().map_or(0, |i| i.rtt),
+                cwnd: info.as_ref().map_or(0, |i| i.snd_cwnd),
+                mss: info.as_ref().map_or(0, |i| i.snd_mss),
                 ..line
             });
         });
@@ -211,6 +219,9 @@ impl Registry {
             bytes_in: 0,
             bytes_out: 0,
             retransmits: 0,
+            rtt_us: 0,
+            cwnd: 0,
+            mss: 0,
         }
     }
 }

@@ -162,6 +162,7 @@ impl Registry {
             Request::Unlisten { slot } => self.unlisten(id, slot),
             Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
+            Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),
             Request::FellBack { reason } => {
                 if let Some(a) = self.applications.get_mut(&id) {

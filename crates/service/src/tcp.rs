@@ -125,6 +125,11 @@ impl Tcp {
         })
     }
 
+    /// The time, as the slow path counts it.
+    pub fn now(&self) -> base::Instant {
+        self.clock.now()
+    }
+
     /// True for the service's own addresses.
     pub fn owns(&self, ip: IpAddr) -> bool {
         self.slow.routes().owns(ip)
@@ -369,6 +374,20 @@ impl Registry {
         let info =
             RegionInfo { id: region, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
         Answer::plain(Reply::Connecting { region: info, slot, local: crate::connect::as_asked(local, asked) })
+    }
+
+    /// `TCP_INFO` of a connection over the port.
+    pub fn flow_info(&self, id: u32, region: u32, slot: u32) -> Answer {
+        let (Some(a), Some(r)) = (self.applications.get(&id), self.regions.get(&region)) else {
+            return Answer::refused(Errno::NOTCONN, "that region is gone");
+        };
+        if !a.descends_from(r.owner) {
+            return Answer::Offence("it asked about a stranger's socket".to_owned());
+        }
+        match self.tcp.slow.slot_info(self.tcp.clock.now(), r.memory.index, slot) {
+            Some(info) => Answer::plain(Reply::Info(Box::new(info))),
+            None => Answer::refused(Errno::NOTCONN, "no connection lives there"),
+        }
     }
 
     /// The application lets go of a flow's slot, or is dead: what it has not said in its half is said for it.

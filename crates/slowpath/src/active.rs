@@ -5,7 +5,7 @@ use crate::handshake::{Born, Negotiated, Segment, Via};
 use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
-use base::{Instant, SeqNumber};
+use base::{Duration, Instant, SeqNumber};
 use flow::Command;
 use shm::half_flags;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(crate) struct Opening {
     pub(crate) next_hop: IpAddr,
     pub(crate) options: FlowOptions,
     sent_at: Instant,
-    tries: u8,
+    pub(crate) tries: u8,
     timer: Option<TimerId>,
     /// The peer's SYN, in a simultaneous open: we are in SYN-RECEIVED.
     pub(crate) crossed: Option<Crossed>,
@@ -35,6 +35,13 @@ pub(crate) struct Crossed {
     irs: SeqNumber,
     negotiated: Negotiated,
     snd_wnd: u32,
+}
+
+impl Opening {
+    /// Until the next SYN.
+    pub(crate) fn timeout(&self, config: &crate::Config) -> Duration {
+        config.syn_timeout.times(1 << self.tries.min(16))
+    }
 }
 
 impl SlowPath {
@@ -129,7 +136,7 @@ impl SlowPath {
     fn send_syn(&mut self, now: Instant, id: u64) {
         let Some(opening) = self.openings.get(&id) else { return };
         let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
-        let timeout = self.config.syn_timeout.times(1 << opening.tries.min(16));
+        let timeout = opening.timeout(&self.config);
         let ecn = if self.flow_config().ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
         let (ack, flags, options) = match opening.crossed {
             None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),

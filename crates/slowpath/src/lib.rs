@@ -17,6 +17,7 @@ mod counters;
 mod event;
 mod handshake;
 mod icmp;
+mod info;
 mod input;
 mod isn;
 mod limit;

@@ -1,11 +1,11 @@
 //! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
 //! Here stands what has a meaning for accelerated bytes, and what no accelerated socket can honour.
 
-use crate::client::lock;
+use crate::client::{self, lock};
 use crate::link::{Link, state};
 use crate::sock::Sock;
 use crate::sys;
-use control::ConnectOptions;
+use control::{ConnectOptions, Reply, Request, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::application_flags::{NODELAY, QUICKACK};
@@ -158,7 +158,7 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            let info = info(link);
+            let info = info(link).encode();
             let n = out.len().min(info.len());
             out[..n].copy_from_slice(&info[..n]);
             return Some(Ok(n));
@@ -171,51 +171,57 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
 }
 
 /// The largest segment: loopback's between applications of one host.
+const LOOPBACK_MSS: u32 = 65_483;
+
+/// `TCP_MAXSEG` of a connection.
 fn segment(link: &Link) -> u32 {
-    if link.mapped.pair { 65_483 } else { 1_448 }
+    info(link).snd_mss
 }
 
-/// `struct tcp_info`, as far as there is something to say: state, segment size, what is outstanding, bytes each way.
-fn info(link: &Link) -> [u8; 232] {
+/// What TCP knows, if this connection has any; else what there is to say: state, segment size, what is outstanding, bytes
+/// each way.
+fn info(link: &Link) -> TcpInfo {
+    let asked = || {
+        let request = Request::Info { region: link.mapped.id, slot: link.slot };
+        match client::present()?.ask(request).ok()? {
+            (Reply::Info(info), _) => Some(*info),
+            _ => None,
+        }
+    };
+    let asked = if link.mapped.pair || link.is_over() { None } else { asked() };
+    asked.unwrap_or_else(|| known(link))
+}
+
+/// What the two lines of a slot say.
+fn known(link: &Link) -> TcpInfo {
     use shm::half_flags::FIN;
-    const ESTABLISHED: u8 = 1;
-    const SYN_SENT: u8 = 2;
-    const FIN_WAIT2: u8 = 5;
-    const CLOSE: u8 = 7;
-    const CLOSE_WAIT: u8 = 8;
     let seen = link.peer_flags();
     let bits = link.state();
     let (shut, finished) = (bits & state::SHUT_WR != 0, seen & FIN != 0);
-    let tcp_state = match (link.is_over(), link.is_open()) {
-        (true, _) => CLOSE,
-        (_, false) => SYN_SENT,
-        _ if shut && finished => CLOSE,
-        _ if shut => FIN_WAIT2,
-        _ if finished => CLOSE_WAIT,
-        _ => ESTABLISHED,
+    let state = match (link.is_over(), link.is_open()) {
+        (true, _) => tcp_state::CLOSE,
+        (_, false) => tcp_state::SYN_SENT,
+        _ if shut && finished => tcp_state::CLOSE,
+        _ if shut => tcp_state::FIN_WAIT2,
+        _ if finished => tcp_state::CLOSE_WAIT,
+        _ => tcp_state::ESTABLISHED,
     };
-    let mut info = [0; 232];
-    info[0] = tcp_state;
-    let mss = segment(link);
     let unsent = link.unsent() as u64;
-    let sent = link.block().tx_head.load(Ordering::Relaxed) - unsent;
-    let received = link.block().rx_tail.load(Ordering::Relaxed) + link.unread() as u64;
-    let outstanding = unsent.div_ceil(u64::from(mss)) as u32;
-    // Offsets of the kernel's struct: snd_mss, rcv_mss, unacked, pmtu, snd_ssthresh, snd_cwnd, advmss, reordering.
-    let words = [
-        (16, mss),
-        (20, mss),
-        (24, outstanding),
-        (60, mss + 52),
-        (76, i32::MAX as u32),
-        (80, 10.max(outstanding)),
-        (84, mss),
-        (88, 3),
-    ];
-    for (at, value) in words {
-        info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    let sent = link.block().tx_head.load(Ordering::Relaxed);
+    let unacked = unsent.div_ceil(u64::from(LOOPBACK_MSS)) as u32;
+    TcpInfo {
+        state,
+        snd_mss: LOOPBACK_MSS,
+        rcv_mss: LOOPBACK_MSS,
+        advmss: LOOPBACK_MSS,
+        pmtu: LOOPBACK_MSS + 52,
+        unacked,
+        snd_ssthresh: i32::MAX as u32,
+        snd_cwnd: 10.max(unacked),
+        reordering: 3,
+        bytes_acked: sent - unsent,
+        bytes_sent: sent,
+        bytes_received: link.block().rx_tail.load(Ordering::Relaxed) + link.unread() as u64,
+        ..TcpInfo::default()
     }
-    info[120..128].copy_from_slice(&sent.to_ne_bytes());
-    info[128..136].copy_from_slice(&received.to_ne_bytes());
-    info
 }

@@ -36,7 +36,10 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     if json {
         return print(&serde_json::to_string_pretty(&all)?);
     }
-    let heads = ["State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Process"];
+    let heads = [
+        "State", "Recv-Q", "Send-Q", "Local", "Peer", "Kind", "In", "Out", "Retrans", "Rtt", "Cwnd",
+        "Process",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for s in all.as_array().into_iter().flatten() {
         let keys = [
@@ -51,6 +54,10 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
             "retransmits",
         ];
         let mut row: Vec<String> = keys.iter().map(|key| text(&s[*key])).collect();
+        let is_measured = s["rtt_us"].as_u64().is_some_and(|us| us > 0);
+        let millis = |us: &Value| format!("{:.3}ms", us.as_f64().unwrap_or(0.0) / 1000.0);
+        row.push(if is_measured { millis(&s["rtt_us"]) } else { "-".to_owned() });
+        row.push(if s["cwnd"] == 0 { "-".to_owned() } else { text(&s["cwnd"]) });
         row.push(format!("{} ({})", text(&s["process"]), text(&s["pid"])));
         rows.push(row);
     }

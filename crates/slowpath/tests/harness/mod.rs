@@ -258,6 +258,11 @@ impl World {
         (local, owner)
     }
 
+    /// The application's half of the slot given out last.
+    pub fn app_half(&self) -> &shm::Half {
+        self.app.halves(self.next_slot).unwrap().1
+    }
+
     /// Flags of the service's half of a slot.
     pub fn flags(&self, owner: Owner) -> u32 {
         self.app.halves(owner.slot).unwrap().0.flags.load(Ordering::Acquire)

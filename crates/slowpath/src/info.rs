@@ -1,0 +1,177 @@
+//! What `TCP_INFO` says of a connection.
+
+use crate::SlowPath;
+use crate::teardown::State;
+use base::{Duration, Instant};
+use control::{TcpInfo, tcp_state};
+use flow::{FlowId, FlowMut, state};
+use std::sync::atomic::Ordering;
+
+/// What a window counts when no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
+const SSTHRESH_INFINITE: u32 = 0x7FFF_FFFF;
+/// Duplicates that mean a loss, RFC 5681's.
+const REORDERING: u32 = 3;
+/// States of loss repair, as Linux numbers them.
+const CA_DISORDER: u8 = 1;
+const CA_REDUCED: u8 = 2;
+const CA_RECOVERY: u8 = 3;
+const CA_LOSS: u8 = 4;
+
+impl SlowPath {
+    /// Everything that is known of a live flow.
+    #[must_use]
+    pub fn info(&self, now: Instant, flow: FlowId) -> Option<TcpInfo> {
+        let connection = self.connections.get(&flow)?;
+        let mut info = self.with_flow(flow, |parts| {
+            let mut info = TcpInfo::default();
+            sender(now, parts, &mut info);
+            receiver(now, parts, self.flow_config(), &mut info);
+            counted(parts, &mut info);
+            let position = parts.tx.tx_una + u64::from(parts.tx.snd_max.since(parts.tx.snd_una));
+            info.notsent_bytes = self.unsent(connection.owner.region, connection.owner.slot, position);
+            let is_v4 = !parts.rx.has(state::V6);
+            let options = if parts.rx.has(state::TIMESTAMPS) { 12 } else { 0 };
+            info.pmtu = info.snd_mss + options + if is_v4 { 40 } else { 60 };
+            let link = self.own_mss(connection.tuple.dst.addr);
+            info.advmss = u32::from(connection.options.mss(link)) - options;
+            let is_fin_sent = parts.rx.has(state::FIN_SENT);
+            let step = crate::Step::FinSent;
+            let now = if is_fin_sent { connection.state.next(step) } else { connection.state };
+            info.state = number_of(now);
+            info
+        });
+        if connection.keepalive_sent > 0 {
+            info.probes = connection.keepalive_sent;
+        }
+        Some(info)
+    }
+
+    /// The same for what lives in a slot: a connection, or an active open under way.
+    #[must_use]
+    pub fn slot_info(&self, now: Instant, region: u16, slot: u32) -> Option<TcpInfo> {
+        if let Some(opening) = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id)) {
+            let link = u32::from(self.own_mss(opening.tuple.dst.addr));
+            let state = if opening.crossed.is_some() { State::SynReceived } else { State::SynSent };
+            return Some(TcpInfo {
+                state: number_of(state),
+                rto: micros(opening.timeout(&self.config)),
+                retransmits: opening.tries,
+                snd_mss: 536,
+                rcv_mss: 536,
+                unacked: 1,
+                snd_ssthresh: SSTHRESH_INFINITE,
+                snd_cwnd: 10,
+                advmss: link,
+                reordering: REORDERING,
+                ..TcpInfo::default()
+            });
+        }
+        let flow = self.region(region)?.flow_of(slot)?;
+        let owner = self.connections.get(&flow)?.owner;
+        if (owner.region, owner.slot) == (region, slot) { self.info(now, flow) } else { None }
+    }
+
+    /// What the application has published beyond `position`, if its half is to be believed.
+    fn unsent(&self, region: u16, slot: u32, position: u64) -> u32 {
+        let Some(region) = self.region(region) else { return 0 };
+        // Relaxed: a number for people.
+        let head = region.halves(slot).map_or(0, |(_, app)| app.tx_head.load(Ordering::Relaxed));
+        head.saturating_sub(position).min(u64::from(base::limits::RING_MAX)) as u32
+    }
+}
+
+/// What is in flight, and how fast.
+fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
+    let (rx, tx, cold) = (&*parts.rx, &*parts.tx, &*parts.cold);
+    let mss = u32::from(tx.mss).max(1);
+    let segments = |bytes: u32| bytes.div_ceil(mss);
+    let outstanding = tx.snd_max.since(tx.snd_una);
+    let held: u32 = cold.held[..usize::from(cold.held_count)].iter().map(|i| i.right.since(i.left)).sum();
+    let is_again = tx.snd_nxt.is_before(tx.snd_max);
+    info.ca_state = match () {
+        () if cold.backoff > 0 && is_again => CA_LOSS,
+        () if rx.has(state::RECOVERY) => CA_RECOVERY,
+        () if rx.has(state::SEND_CWR) => CA_REDUCED,
+        () if cold.held_count > 0 || rx.dup_acks > 0 => CA_DISORDER,
+        () => 0,
+    };
+    (info.backoff, info.options) = (cold.backoff, options(parts));
+    (info.retransmits, info.probes) =
+        if rx.has(state::BLOCKED) { (0, cold.backoff) } else { (cold.backoff, 0) };
+    info.wscale = TcpInfo::shifts(tx.snd_shift, rx.rcv_shift);
+    info.rto = micros(cold.rto.times(1 << cold.backoff.min(16)));
+    (info.snd_mss, info.unacked, info.sacked) = (mss, segments(outstanding), segments(held));
+    info.lost = if is_again { segments(tx.snd_max.since(tx.snd_nxt).saturating_sub(held)) } else { 0 };
+    if rx.has(state::RECOVERY) && tx.snd_una.is_before(cold.high_rxt) {
+        info.retrans = segments(cold.high_rxt.since(tx.snd_una).saturating_sub(held));
+    }
+    (info.rtt, info.rttvar) = (cold.srtt_us, cold.rttvar_us);
+    info.min_rtt = cold.rtt_us_min;
+    info.snd_cwnd = (tx.cwnd / mss).max(1);
+    let ssthresh = cold.window.ssthresh();
+    info.snd_ssthresh = if ssthresh == u32::MAX { SSTHRESH_INFINITE } else { (ssthresh / mss).max(1) };
+    (info.reordering, info.snd_wnd) = (REORDERING, tx.snd_wnd);
+    info.last_data_sent = millis(now.since(cold.rtt_at));
+    info.delivery_rate = cold.delivery_rate;
+    // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
+    let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
+    info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
+    info.max_pacing_rate = u64::MAX;
+}
+
+fn receiver(now: Instant, parts: &FlowMut<'_>, config: &flow::Config, info: &mut TcpInfo) {
+    let (rx, cold) = (&*parts.rx, &*parts.cold);
+    info.rcv_mss = u32::from(cold.rcv_mss);
+    info.ato = micros(config.delayed_ack);
+    info.rcv_wnd = rx.rcv_edge.since(rx.rcv_nxt);
+    (info.rcv_ssthresh, info.rcv_space) = (1 << rx.window_log2.min(30), 1 << rx.window_log2.min(30));
+    info.last_ack_recv = millis(now.since(cold.heard_at));
+    info.last_data_recv = info.last_ack_recv;
+}
+
+/// What has been so far.
+fn counted(parts: &FlowMut<'_>, info: &mut TcpInfo) {
+    let (rx, tx, cold) = (&*parts.rx, &*parts.tx, &*parts.cold);
+    let counters = &cold.counters;
+    let mss = u64::from(tx.mss).max(1);
+    (info.segs_in, info.segs_out) = (counters.segments_in, counters.segments_out);
+    (info.data_segs_in, info.data_segs_out) = (counters.data_in, counters.data_out);
+    (info.total_retrans, info.bytes_retrans) = (counters.retransmits, counters.retransmitted_bytes);
+    (info.bytes_acked, info.bytes_received) = (tx.tx_una, rx.rx_head);
+    info.bytes_sent = tx.tx_una + u64::from(tx.snd_max.since(tx.snd_una)) + counters.retransmitted_bytes;
+    info.delivered = tx.tx_una.div_ceil(mss) as u32;
+    info.delivered_ce = counters.marked_bytes.div_ceil(mss) as u32;
+    info.rcv_ooopack = counters.out_of_order;
+    info.total_rto = counters.timeouts.min(u32::from(u16::MAX)) as u16;
+}
+
+fn options(parts: &FlowMut<'_>) -> u8 {
+    let has = |bit, value| if parts.rx.has(bit) { value } else { 0 };
+    let scaled = if parts.tx.snd_shift | parts.rx.rcv_shift > 0 { 4 } else { 0 };
+    has(state::TIMESTAMPS, 1) | has(state::SACK, 2) | scaled | has(state::ECN, 8)
+}
+
+fn micros(d: Duration) -> u32 {
+    d.as_us().min(u64::from(u32::MAX)) as u32
+}
+
+fn millis(d: Duration) -> u32 {
+    d.as_ms().min(u64::from(u32::MAX)) as u32
+}
+
+/// Linux's number of a state.
+const fn number_of(state: State) -> u8 {
+    match state {
+        State::Listen => tcp_state::LISTEN,
+        State::SynSent => tcp_state::SYN_SENT,
+        State::SynReceived => tcp_state::SYN_RECV,
+        State::Established => tcp_state::ESTABLISHED,
+        State::FinWait1 => tcp_state::FIN_WAIT1,
+        State::FinWait2 => tcp_state::FIN_WAIT2,
+        State::CloseWait => tcp_state::CLOSE_WAIT,
+        State::Closing => tcp_state::CLOSING,
+        State::LastAck => tcp_state::LAST_ACK,
+        State::TimeWait => tcp_state::TIME_WAIT,
+        State::Closed => tcp_state::CLOSE,
+    }
+}
