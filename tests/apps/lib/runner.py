@@ -61,7 +61,7 @@ def describe(problem):
     if isinstance(problem, process.Failure):
         frames = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename.startswith(str(HERE.parent))]
         place = next((f for f in reversed(frames) if Path(f.filename).stem not in ("process", "world")), frames[-1])
-        return f"{Path(place.filename).name}:{place.lineno}: {problem}"
+        return "\n".join([f"{Path(place.filename).name}:{place.lineno}: {problem}", *getattr(problem, "__notes__", ())])
     return "".join(traceback.format_exception(problem)).rstrip()
 
 
