@@ -56,11 +56,11 @@ class Meeting:
 
     def __init__(self, world, flows, patience_s=30):
         self.world, self.flows = world, flows
-        ports = [free_port() for _ in flows]
+        self.ports = [free_port() for _ in flows]
         self.ends = []
         for side, name in enumerate(("towpath-end", "kernel-end")):
             plan = world.directory / f"{name}.json"
-            plan.write_text(json.dumps([plan_of(f, side, p, patience_s) for f, p in zip(flows, ports)]))
+            plan.write_text(json.dumps([plan_of(f, side, p, patience_s) for f, p in zip(flows, self.ports)]))
             command = [sys.executable, PEER, plan]
             self.ends.append(world.start(name, command, side == 0, launcher=False, stdin=subprocess.PIPE))
         for end in self.ends:
