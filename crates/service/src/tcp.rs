@@ -115,8 +115,10 @@ impl Tcp {
             ..slowpath::Config::default()
         };
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+        let mut slow = SlowPath::new(slow_config, flows, commands, clock.now());
+        slow.announce(0);
         Ok(Self {
-            slow: SlowPath::new(slow_config, flows, commands, clock.now()),
+            slow,
             exceptions,
             clock,
             places: HashMap::new(),

@@ -134,7 +134,8 @@ fn rampage(daemon: &Daemon, seed: u64) {
             continue;
         }
         let local = "127.0.0.1:40001".parse().unwrap();
-        let request = match rng.below(6) {
+        let request = match rng.below(7) {
+            6 => Request::Info { region: rng.below(8) as u32, slot: rng.below(1 << 32) as u32 },
             0 => Request::Closed { region: rng.below(8) as u32, slot: rng.below(8) as u32 },
             1 => Request::Connect { sock: 3, local, remote: own_address, options: Default::default() },
             2 => Request::Region { region: rng.below(8) as u32 },
@@ -222,6 +223,10 @@ fn every_kind_of_offender_is_detached_at_once() {
         ("closing a stranger's socket", |app, other| {
             let request = Request::Closed { region: other.info.id, slot: 1 };
             app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
+        }),
+        ("asking about a stranger's socket", |app, other| {
+            let request = Request::Info { region: other.info.id, slot: 1 };
+            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
         }),
         ("an accept queue read beyond its end", |app, _| {
             let (socket, address) = listener();

@@ -6,8 +6,8 @@ use base::Duration;
 use congestion::Algorithm;
 use libc::{
     IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVTIMEO,
-    SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_DEFER_ACCEPT, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT,
+    SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_DEFER_ACCEPT, TCP_INFO,
+    TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT,
     TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
@@ -140,6 +140,7 @@ impl Host {
     /// ENOPROTOOPT for what is not known.
     pub fn option(&mut self, fd: Fd, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
         let value = match (level, name) {
+            (IPPROTO_TCP, TCP_INFO) => return self.tcp_info(fd, out),
             (SOL_SOCKET, SO_ERROR) => match &self.sockets.get(fd)?.role {
                 Role::Stream(link) => {
                     let _ = link.peer_flags();
@@ -153,6 +154,16 @@ impl Host {
         };
         let n = out.len().min(4);
         out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
+        Ok(n)
+    }
+
+    /// As Linux lays it out, as much as there is room for.
+    fn tcp_info(&self, fd: Fd, out: &mut [u8]) -> Result<usize, Errno> {
+        self.sockets.get(fd)?;
+        let info =
+            self.flow(fd).and_then(|flow| self.slow.info(self.now, flow)).ok_or(Errno::NOTCONN)?.encode();
+        let n = out.len().min(info.len());
+        out[..n].copy_from_slice(&info[..n]);
         Ok(n)
     }
 

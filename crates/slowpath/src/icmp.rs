@@ -2,6 +2,7 @@
 
 use crate::event::errno;
 use crate::handshake::Via;
+use crate::link::Solicitor;
 use crate::{Count, SlowPath, source_mac};
 use base::Instant;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,15 +50,24 @@ impl SlowPath {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return };
         let Ok(message) = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)) else { return };
         let (fault, quoted) = match message {
+            // To a group: an answer "SHOULD" come from one of our addresses (RFC 4443 section 4.2); none is given, as to ARP's.
+            Icmpv6Message::EchoRequest { .. } if dst.is_multicast() => {
+                return self.counters.add(Count::OtherIcmp);
+            }
             Icmpv6Message::EchoRequest { id, seq, payload } => {
                 let reply = Icmpv6Message::EchoReply { id, seq, payload };
                 return self.echo_v6(now, core, (dst, src), &reply, source_mac(frame));
             }
             Icmpv6Message::NeighborSolicitation { target, source_link } => {
-                return self.on_solicitation(now, core, src, target, source_link);
+                let from = Solicitor { src, dst, mac: source_mac(frame), link: source_link };
+                return self.on_solicitation(now, core, &from, target);
             }
-            Icmpv6Message::NeighborAdvertisement { target, target_link, .. } => {
-                return self.on_advertisement(now, target, target_link);
+            Icmpv6Message::NeighborAdvertisement { target, target_link, solicited, overrides, .. } => {
+                // "If the IP Destination Address is a multicast address the Solicited flag is zero" (RFC 4861 section 7.1.2).
+                if solicited && dst.is_multicast() {
+                    return self.counters.add(Count::NeighbourUnasked);
+                }
+                return self.on_advertisement(now, core, target, target_link, overrides);
             }
             Icmpv6Message::PacketTooBig { mtu, quoted } => (Some(Fault::TooBig(mtu)), quoted),
             // RFC 4443 section 3.1: 0 no route, 1 prohibited, 3 address, 4 port unreachable.

@@ -10,13 +10,30 @@ use wire::{ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv6Message, Ma
 
 const ARP_FRAME: usize = EthernetHeader::LEN + ArpPacket::LEN;
 
+/// "ff02::1".
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
+
+/// Who sent a neighbour solicitation.
+pub(crate) struct Solicitor {
+    pub(crate) src: Ipv6Addr,
+    pub(crate) dst: Ipv6Addr,
+    /// Where the frame came from.
+    pub(crate) mac: MacAddr,
+    /// The message's own word for that.
+    pub(crate) link: Option<MacAddr>,
+}
+
 impl SlowPath {
-    /// Says on the link that our IPv4 addresses are here (RFC 5227 section 2.3): call once at start.
+    /// Says on the link that our addresses are here (RFC 5227 section 2.3, RFC 4861 section 7.2.6): call once at start. They
+    /// are configured, so nobody is asked first whether they are free.
     pub fn announce(&mut self, core: u8) {
         for own in self.routes.own().to_vec() {
-            if let IpAddr::V4(addr) = own.addr {
-                let packet = ArpPacket::request(self.config.mac, addr, addr);
-                self.send_arp(core, &packet, MacAddr::BROADCAST);
+            match own.addr {
+                IpAddr::V4(addr) => {
+                    let packet = ArpPacket::request(self.config.mac, addr, addr);
+                    self.send_arp(core, &packet, MacAddr::BROADCAST);
+                }
+                IpAddr::V6(addr) => self.advertise(self.now, core, addr, None),
             }
         }
     }
@@ -44,34 +61,58 @@ impl SlowPath {
         }
     }
 
-    pub(crate) fn on_solicitation(
-        &mut self,
-        now: Instant,
-        core: u8,
-        src: Ipv6Addr,
-        target: Ipv6Addr,
-        source_link: Option<MacAddr>,
-    ) {
+    /// Somebody asks for `target` (RFC 4861 section 7.2.3).
+    pub(crate) fn on_solicitation(&mut self, now: Instant, core: u8, from: &Solicitor, target: Ipv6Addr) {
         let is_for_us = self.routes.owns(target.into());
-        let Some(link) = source_link.filter(|_| !src.is_unspecified()) else { return };
-        let learned = self.neighbours.learn(now, src.into(), link, is_for_us);
-        self.on_learned(src.into(), link, learned);
+        if from.src.is_unspecified() {
+            // "If the IP source address is the unspecified address, the IP destination address is a solicited-node multicast
+            // address", and "there is no source link-layer address option in the message" (section 7.1.1): somebody tries
+            // whether the address is free.
+            if is_for_us && from.link.is_none() && from.dst == solicited_node(target) {
+                self.advertise(now, core, target, None);
+            }
+            return;
+        }
+        let is_on_link =
+            self.routes.lookup(from.src.into()).is_some_and(|r| r.next_hop == IpAddr::from(from.src));
+        if let (Some(link), true) = (from.link, is_on_link) {
+            let learned = self.neighbours.learn(now, from.src.into(), link, is_for_us);
+            self.on_learned(from.src.into(), link, learned);
+        }
         if is_for_us {
-            let reply = Icmpv6Message::NeighborAdvertisement {
-                router: false,
-                solicited: true,
-                overrides: true,
-                target,
-                target_link: Some(self.config.mac),
-            };
-            self.send_icmpv6(now, core, (target, src), &reply, link);
+            self.advertise(now, core, target, Some((from.src, from.link.unwrap_or(from.mac))));
         }
     }
 
-    pub(crate) fn on_advertisement(&mut self, now: Instant, target: Ipv6Addr, target_link: Option<MacAddr>) {
+    /// Says that `target` is ours: to who asked, or to everybody, unasked (RFC 4861 section 7.2.4).
+    fn advertise(&mut self, now: Instant, core: u8, target: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)>) {
+        let message = Icmpv6Message::NeighborAdvertisement {
+            router: false,
+            solicited: to.is_some(),
+            overrides: true,
+            target,
+            target_link: Some(self.config.mac),
+        };
+        let (to, mac) = to.unwrap_or((ALL_NODES, multicast_mac(ALL_NODES)));
+        self.send_icmpv6(now, core, (target, to), &message, mac);
+    }
+
+    pub(crate) fn on_advertisement(
+        &mut self,
+        now: Instant,
+        core: u8,
+        target: Ipv6Addr,
+        target_link: Option<MacAddr>,
+        overrides: bool,
+    ) {
         let known = self.neighbours.known(target.into());
         let Some(link) = target_link.or(known) else { return };
-        // Only what somebody asked for has an entry; for others the advertisement is of no use (RFC 4861 section 7.2.5).
+        if !overrides && known.is_some_and(|known| known != link) {
+            // "If the Override flag is clear and the supplied link-layer address differs from that in the cache ... it MUST NOT
+            // update the cache", but the old one is to be tried (RFC 4861 section 7.2.5).
+            return self.doubt_neighbour(now, core, target.into());
+        }
+        // Only what somebody asked for has an entry: "there is no need to create one".
         let learned = self.neighbours.learn(now, target.into(), link, false);
         self.on_learned(target.into(), link, learned);
     }
