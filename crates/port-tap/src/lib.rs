@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel's TCP, routes, bridges -- interface "towpath0" (its own MAC and address) -- /dev/net/tun, one descriptor per queue
 //!                                                                                       |
-//!                                                                       TapQueue: Port (our MAC), one per core
+//!                                                                       port::VnetQueue (our MAC), one per core
 //! ```
 //!
 //! Frames carry a virtio-net header, so checksums and segmentation are left out both ways: bytes between the kernel and us
@@ -12,11 +12,11 @@
 
 mod error;
 mod open;
-mod queue;
 #[allow(unsafe_code)]
 mod sys;
-mod vnet;
 
 pub use error::TapError;
 pub use open::{Tap, TapOptions, open};
-pub use queue::TapQueue;
+
+#[cfg(test)]
+mod tests;

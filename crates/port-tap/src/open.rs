@@ -1,17 +1,13 @@
 //! Makes a TAP interface, or attaches to one that persists, and sets up the kernel's side of it.
 
 use crate::error::TapError;
-use crate::queue::TapQueue;
 use crate::sys::{self, Interface, Name};
-use crate::vnet::HEADER_LEN;
-use port::Capabilities;
+use port::{Capabilities, VNET_HEADER_LEN, VnetQueue};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::thread;
 
 /// Linux takes no more queues per TAP (`MAX_TAP_QUEUES`).
 const QUEUES_MAX: u16 = 256;
@@ -72,7 +68,7 @@ pub struct Tap {
     /// The Ethernet address of the kernel's side.
     pub host_mac: [u8; 6],
     /// One port for each queue.
-    pub queues: Vec<TapQueue>,
+    pub queues: Vec<VnetQueue>,
 }
 
 /// Makes the interface, sets it up, and opens its queues.
@@ -86,22 +82,7 @@ pub fn open(options: &TapOptions) -> Result<Tap, TapError> {
         Some(libc::EPERM | libc::EACCES) => TapError::NoPermission { what: "enter a network namespace" },
         _ => TapError::NoNamespace { name: namespace.clone(), source },
     };
-    let path = if namespace.contains('/') {
-        PathBuf::from(namespace)
-    } else {
-        Path::new("/run/netns").join(namespace)
-    };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    // A thread's namespace cannot be given back without further rights, so a thread is spent on it.
-    let open_there = || {
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(file.as_fd(), kind).map_err(|e| failed(e.into()))?;
-        open_here(options)
-    };
-    thread::scope(|scope| match scope.spawn(open_there).join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
+    port::in_namespace(namespace, || open_here(options)).map_err(failed)?
 }
 
 fn check(options: &TapOptions) -> Result<(), TapError> {
@@ -145,17 +126,17 @@ fn open_here(options: &TapOptions) -> Result<Tap, TapError> {
             descriptors.push(fd);
         }
         let tun = descriptors[0].as_fd();
-        sys::set_header(tun, HEADER_LEN as i32).map_err(refused("set the virtio header"))?;
+        sys::set_header(tun, VNET_HEADER_LEN as i32).map_err(refused("set the virtio header"))?;
         sys::set_offload(tun, options.checksum, options.gso).map_err(refused("set the offloads"))?;
         sys::set_persist(tun, options.persist).map_err(refused("set the persistence"))?;
         let interface = Interface::new(name).map_err(refused("open a control socket"))?;
         configure(&interface, &text, options)?;
         let mac = match options.mac {
             Some(mac) => mac,
-            None => random_mac().map_err(refused("choose a random MAC"))?,
+            None => port::random_mac().map_err(refused("choose a random MAC"))?,
         };
         let capabilities = capabilities(options, mac);
-        let queue = |(index, fd)| TapQueue::new(fd, capabilities, index);
+        let queue = |(index, fd)| VnetQueue::new(fd, capabilities, index);
         Ok(Tap {
             index: interface.index().map_err(refused("read the index"))?,
             host_mac: interface.mac().map_err(refused("read the MAC"))?,
@@ -221,12 +202,4 @@ fn capabilities(options: &TapOptions, mac: [u8; 6]) -> Capabilities {
     };
     // Linux sends a flow's frames to the queue that the flow's own last came from, and new flows by hash.
     Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
-}
-
-fn random_mac() -> io::Result<[u8; 6]> {
-    let mut mac = [0; 6];
-    rustix::rand::getrandom(&mut mac, rustix::rand::GetRandomFlags::empty())?;
-    // IEEE 802: the second bit says locally administered, the first would say group.
-    mac[0] = (mac[0] & 0xFC) | 0x02;
-    Ok(mac)
 }

@@ -7,7 +7,7 @@
 //!          Tracer, Pcap, Faults: each a Port around a Port; nothing of them is there unless wrapped
 //! ```
 //!
-//! Names no backend; reads no clock; allocates only when made, never per packet.
+//! What Linux's backends share is here, too: frames with a virtio-net header, network namespaces. Names no backend; reads no clock; allocates only when made, never per packet.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -15,6 +15,7 @@ mod capabilities;
 mod checksum;
 mod faults;
 mod headers;
+mod namespace;
 mod packet;
 mod pcap;
 mod port;
@@ -22,17 +23,22 @@ mod segment;
 mod staged;
 mod stats;
 mod tracer;
+mod vnet;
+mod vnet_queue;
 
 pub use batch::Batch;
 pub use capabilities::Capabilities;
 pub use checksum::complete_checksum;
 pub use faults::{FaultCounts, FaultRates, Faults};
+pub use namespace::{in_namespace, random_mac};
 pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta};
 pub use pcap::Pcap;
 pub use port::{Port, Wait};
 pub use segment::{SegmentError, Segmenter};
 pub use stats::{DropCause, Drops, Stats};
 pub use tracer::{Direction, Line, Tracer};
+pub use vnet::VNET_HEADER_LEN;
+pub use vnet_queue::VnetQueue;
 
 #[cfg(test)]
 mod fixture;

@@ -8,6 +8,8 @@ pub enum DropCause {
     Malformed,
     /// Received, longer than the batch's buffers.
     Oversized,
+    /// Received faster than taken: the kernel's buffer was full.
+    Overrun,
     /// To be sent, but empty, too long, or with an offload that the port does not have.
     Unsendable,
     /// To be sent, but the device refused it: link down, no memory.
@@ -18,8 +20,8 @@ pub enum DropCause {
 
 impl DropCause {
     /// All causes, in the order of their counters.
-    pub const ALL: [Self; 5] =
-        [Self::Malformed, Self::Oversized, Self::Unsendable, Self::Device, Self::Injected];
+    pub const ALL: [Self; 6] =
+        [Self::Malformed, Self::Oversized, Self::Overrun, Self::Unsendable, Self::Device, Self::Injected];
 
     /// The name used in statistics.
     #[must_use]
@@ -27,6 +29,7 @@ impl DropCause {
         match self {
             Self::Malformed => "malformed",
             Self::Oversized => "oversized",
+            Self::Overrun => "overrun",
             Self::Unsendable => "unsendable",
             Self::Device => "device",
             Self::Injected => "injected",
@@ -43,6 +46,11 @@ impl Drops {
     #[inline]
     pub fn count(&mut self, cause: DropCause) {
         self.0[cause as usize] += 1;
+    }
+
+    /// `packets` more dropped for `cause`.
+    pub fn add(&mut self, cause: DropCause, packets: u64) {
+        self.0[cause as usize] += packets;
     }
 
     /// Packets dropped for `cause`.

@@ -6,9 +6,7 @@ use crate::values::Mac;
 use base::Instant;
 use port::{Batch, Capabilities, FaultRates, Faults, PacketBuf, Port, Stats, Wait};
 use port_tap::TapOptions;
-use rustix::fd::AsFd;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::{Path, PathBuf};
 
 /// The queues of the port, one for each core.
 pub struct Opened {
@@ -119,20 +117,8 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
 fn taken_by_host(link: &Link) -> Option<IpAddr> {
     let first = || link.own.iter().map(|n| n.address).find(|address| is_of_host(*address));
     let Some(namespace) = &link.namespace else { return first() };
-    let path = if namespace.contains('/') {
-        PathBuf::from(namespace)
-    } else {
-        Path::new("/run/netns").join(namespace)
-    };
     // A namespace that cannot be entered is the port's to report.
-    let file = std::fs::File::open(path).ok()?;
-    // A thread's namespace cannot be given back without further rights, so a thread is spent on it.
-    let look_there = || {
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(file.as_fd(), kind).ok()?;
-        first()
-    };
-    std::thread::scope(|scope| scope.spawn(look_there).join().ok().flatten())
+    port::in_namespace(namespace, first).ok().flatten()
 }
 
 /// Asks the kernel's routes, without sending anything: it talks to an address of its own from that very address, and from

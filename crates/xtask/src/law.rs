@@ -20,6 +20,7 @@ const LAW: &[(&str, May)] = &[
     ("wire", May::Need(&["base"])),
     ("port", May::Need(&["base", "wire"])),
     ("port-memory", May::Need(&["base", "port", "wire"])),
+    ("port-packet", May::Need(&["base", "port", "wire"])),
     ("port-tap", May::Need(&["base", "port", "wire"])),
     ("link", May::Need(&["base", "wire"])),
     ("shm", May::Need(&["base"])),
@@ -44,6 +45,7 @@ const SERVICE: &[&str] = &[
     "wire",
     "port",
     "port-memory",
+    "port-packet",
     "port-tap",
     "shm",
     "queue",
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn fast_and_slow_path_meet_only_below_both() {
         for (one, other) in [("fastpath", "slowpath"), ("slowpath", "fastpath")] {
-            for forbidden in [other, "port-memory", "port-tap", "service", "socket", "preload", "bench"] {
+            for forbidden in [other, "port-memory", "port-packet", "port-tap", "service", "socket", "preload", "bench"] {
                 assert!(!may_reach(one, forbidden), "{one} could reach {forbidden}");
             }
         }

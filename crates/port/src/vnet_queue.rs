@@ -1,7 +1,7 @@
-//! One queue of a TAP interface as a [`Port`].
+//! A descriptor of Linux that takes and gives frames with a virtio-net header, a TAP's or a packet socket's, as a [`Port`].
 
-use crate::vnet::{HEADER_LEN, decode, encode};
-use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
+use crate::vnet::{VNET_HEADER_LEN, decode, encode};
+use crate::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
 use rustix::io::{Errno, readv, writev};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// today's servers, shared with everything else) when it is worked on. Each frame costs a system call of its own anyway.
 const RECEIVE_BYTES_MAX: usize = 256 * 1024;
 
-/// One queue of a TAP interface.
+/// One queue of an interface, over a descriptor of its own.
 ///
 /// A frame is given to the kernel at `commit`, while it is in the cache; there is nothing to gain by waiting, since each frame
 /// takes its own system call. Batches should be made with [`Batch::new`]: a frame that fills its buffer to the last byte counts
 /// as too long, since the kernel cuts silently.
 #[derive(Debug)]
-pub struct TapQueue {
+pub struct VnetQueue {
     fd: OwnedFd,
     capabilities: Capabilities,
     index: u16,
@@ -34,8 +34,10 @@ enum Outgoing {
     Pending,
 }
 
-impl TapQueue {
-    pub(crate) fn new(fd: OwnedFd, capabilities: Capabilities, index: u16) -> Self {
+impl VnetQueue {
+    /// A queue over `fd`, which does not block and puts a header in front of every frame.
+    #[must_use]
+    pub fn new(fd: OwnedFd, capabilities: Capabilities, index: u16) -> Self {
         let outgoing = PacketBuf::with_capacity(capabilities.frame_max);
         Self {
             fd,
@@ -80,13 +82,13 @@ impl TapQueue {
 
     /// The interface is gone for good; other errors (link down, no memory) pass.
     fn note_failure(&mut self, error: Errno) {
-        if matches!(error, Errno::BADFD | Errno::NODEV | Errno::BADF) {
+        if matches!(error, Errno::BADFD | Errno::NODEV | Errno::BADF | Errno::NXIO) {
             self.failure = Some(error);
         }
     }
 }
 
-impl Port for TapQueue {
+impl Port for VnetQueue {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -96,13 +98,18 @@ impl Port for TapQueue {
         let mut bytes = 0;
         while bytes < RECEIVE_BYTES_MAX {
             let Some(slot) = batch.slot() else { break };
-            let mut header = [0; HEADER_LEN];
+            let mut header = [0; VNET_HEADER_LEN];
             let capacity = slot.capacity();
             let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(slot.storage_mut())];
             self.stats.system_calls += 1;
             let len = match readv(&self.fd, &mut parts) {
-                Ok(len) => len.saturating_sub(HEADER_LEN),
+                Ok(len) => len.saturating_sub(VNET_HEADER_LEN),
                 Err(Errno::INTR) => continue,
+                // A packet socket has taken a frame with an offload that the header has no words for.
+                Err(Errno::INVAL) => {
+                    self.stats.drops.count(DropCause::Malformed);
+                    continue;
+                }
                 Err(error) => {
                     self.note_failure(error);
                     break;
@@ -168,6 +175,3 @@ impl Port for TapQueue {
         self.stats
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,10 +5,10 @@
 //!    | flags| gso type| hdr len| gso size| csum start| csum offset|
 //! ```
 
-use port::{Checksum, Gso, GsoKind, PacketMeta};
+use crate::{Checksum, Gso, GsoKind, PacketMeta};
 
-/// Bytes of the header without the count of merged buffers, which a TAP does not use.
-pub(crate) const HEADER_LEN: usize = 10;
+/// Bytes of the virtio-net header in front of a frame, without the count of merged buffers, which Linux's descriptors do not use.
+pub const VNET_HEADER_LEN: usize = 10;
 
 const FLAG_NEEDS_CHECKSUM: u8 = 1;
 const FLAG_DATA_VALID: u8 = 2;
@@ -18,8 +18,8 @@ const GSO_TCP_V6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
 /// The header for a frame to send.
-pub(crate) fn encode(meta: &PacketMeta) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
+pub(crate) fn encode(meta: &PacketMeta) -> [u8; VNET_HEADER_LEN] {
+    let mut header = [0; VNET_HEADER_LEN];
     if let Checksum::Partial { start, offset } = meta.checksum {
         header[0] = FLAG_NEEDS_CHECKSUM;
         header[6..8].copy_from_slice(&start.to_le_bytes());
@@ -38,7 +38,7 @@ pub(crate) fn encode(meta: &PacketMeta) -> [u8; HEADER_LEN] {
 }
 
 /// What the header of a received frame says; none when it contradicts the frame or says what we did not ask for.
-pub(crate) fn decode(header: &[u8; HEADER_LEN], frame: &[u8]) -> Option<PacketMeta> {
+pub(crate) fn decode(header: &[u8; VNET_HEADER_LEN], frame: &[u8]) -> Option<PacketMeta> {
     let field = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let checksum = match header[0] & (FLAG_NEEDS_CHECKSUM | FLAG_DATA_VALID) {
         0 => Checksum::Unknown,
@@ -113,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_header_panics(header: [u8; HEADER_LEN], frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_header_panics(header: [u8; VNET_HEADER_LEN], frame in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Some(PacketMeta { checksum: Checksum::Partial { start, offset }, .. }) = decode(&header, &frame) {
                 prop_assert!(usize::from(start) + usize::from(offset) + 2 <= frame.len());
             }

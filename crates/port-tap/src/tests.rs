@@ -1,11 +1,10 @@
 //! Against the kernel's own stack, in a network namespace of the test's own. Needs root.
 
-use super::*;
 use crate::{Tap, TapError, TapOptions, open, sys};
-use port::{Checksum, Gso, GsoKind};
+use port::{Batch, Checksum, DropCause, Gso, GsoKind, PacketBuf, Port, VnetQueue, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ fn options() -> TapOptions {
 }
 
 struct Station {
-    queue: TapQueue,
+    queue: VnetQueue,
     mac: [u8; 6],
     host_mac: [u8; 6],
     batch: Batch,

@@ -1,0 +1,154 @@
+//! The socket options and ioctls of packet sockets; the only file of this crate with unsafe code.
+
+use libc::{c_int, c_ulong};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What we need to know of an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub index: i32,
+    pub mac: [u8; 6],
+    pub mtu: i32,
+    pub is_up: bool,
+    pub is_ethernet: bool,
+}
+
+/// `struct tpacket_stats` (linux/if_packet.h): counted since it was last read.
+#[repr(C)]
+#[derive(Default)]
+struct Statistics {
+    packets: u32,
+    drops: u32,
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A packet socket that gets nothing yet.
+pub(crate) fn socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(
+        AddressFamily::PACKET,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
+}
+
+/// What the kernel knows of the interface `name`, in the namespace of `socket`.
+pub(crate) fn facts(socket: &OwnedFd, name: &str) -> io::Result<Facts> {
+    let ask = |request: c_ulong| -> io::Result<libc::ifreq> {
+        // SAFETY: `ifreq` is plain data, for which all zeros is a value.
+        let mut argument: libc::ifreq = unsafe { std::mem::zeroed() };
+        if argument.ifr_name.len() <= name.len() || name.is_empty() || name.bytes().any(|b| b == 0) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        argument.ifr_name.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from as libc::c_char);
+        // SAFETY: the requests below read and write one `ifreq`, which outlives the call; the name ends with a zero.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), request as _, &raw mut argument) })?;
+        Ok(argument)
+    };
+    let (index, mtu) = (ask(libc::SIOCGIFINDEX)?, ask(libc::SIOCGIFMTU)?);
+    let (flags, hardware) = (ask(libc::SIOCGIFFLAGS)?, ask(libc::SIOCGIFHWADDR)?);
+    // SAFETY: each request has filled in the member that is read here.
+    let (index, mtu, flags, hardware) = unsafe {
+        let hardware = hardware.ifr_ifru.ifru_hwaddr;
+        (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu, flags.ifr_ifru.ifru_flags, hardware)
+    };
+    let mut mac = [0; 6];
+    mac.iter_mut().zip(hardware.sa_data).for_each(|(to, from)| *to = from as u8);
+    Ok(Facts {
+        index,
+        mac,
+        mtu,
+        is_up: c_int::from(flags) & libc::IFF_UP != 0,
+        is_ethernet: hardware.sa_family == libc::ARPHRD_ETHER,
+    })
+}
+
+fn set_option<T>(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of a value that outlives the call; all callers pass plain data.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len)
+    })
+}
+
+/// Bytes that may wait in the socket to be received and to be sent; less where we have no right to so many.
+pub(crate) fn set_buffers(socket: &OwnedFd, bytes: c_int) -> io::Result<()> {
+    for (forced, asked) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        set_option(socket.as_fd(), libc::SOL_SOCKET, forced, &bytes)
+            .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, asked, &bytes))?;
+    }
+    Ok(())
+}
+
+/// Frames have a virtio-net header in front, both ways; frames that this host sends are not for us.
+pub(crate) fn set_frames(socket: &OwnedFd) -> io::Result<()> {
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1 as &c_int)?;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1 as &c_int)
+}
+
+/// From now on the socket gets every frame of interface `index`.
+pub(crate) fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel reads one `sockaddr_ll`, which outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })
+}
+
+/// Interface `index` takes frames to every address as long as the socket is open.
+pub(crate) fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    let kind = libc::PACKET_MR_PROMISC as u16;
+    let membership = libc::packet_mreq { mr_ifindex: index, mr_type: kind, mr_alen: 0, mr_address: [0; 8] };
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+}
+
+/// The socket joins a group that shares the frames, each flow to one member: a new group, or that with `id`. Returns its id.
+pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
+    // The group's own rule about outgoing frames replaces the member's.
+    let mut flags = libc::PACKET_FANOUT_HASH | FANOUT_FLAG_IGNORE_OUTGOING;
+    if id.is_none() {
+        flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
+    }
+    let value = u32::from(id.unwrap_or(0)) | (flags << 16);
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+    let mut given = 0u32;
+    option(socket.as_fd(), libc::PACKET_FANOUT, &mut given)?;
+    Ok(given as u16)
+}
+
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING` (linux/if_packet.h).
+const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
+
+/// # Errors
+/// The kernel does not know the option.
+fn option<T>(socket: BorrowedFd<'_>, option: c_int, value: &mut T) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let to = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes at most `len` bytes to a value of plain data that outlives the call.
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, to, &raw mut len) })
+}
+
+/// Frames that found the socket's buffer full since this was last asked.
+pub(crate) fn drops(socket: BorrowedFd<'_>) -> u64 {
+    let mut statistics = Statistics::default();
+    match option(socket, libc::PACKET_STATISTICS, &mut statistics) {
+        Ok(()) => u64::from(statistics.drops),
+        Err(_) => 0,
+    }
+}
+
+/// Moves the current thread into a network namespace of its own.
+#[cfg(test)]
+pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
+    // SAFETY: no memory is involved; only this thread's view of the network changes, which is what the test wants.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}

@@ -1,0 +1,188 @@
+//! Over a TAP, whose other end the test holds, in a network namespace of the test's own. Needs root.
+
+use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
+use port::{Batch, Checksum, DropCause, Gso, GsoKind, PacketBuf, PacketMeta, Port, VnetQueue};
+use port_tap::{Tap, TapOptions};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const NAME: &str = "twp1";
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const HEADERS: u16 = 14 + 20 + 20;
+
+/// Runs the test in a thread with a network of its own; says so when that cannot be.
+fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
+    let test = move || {
+        if let Err(error) = sys::enter_new_network_namespace() {
+            println!("skipped: needs root for a network namespace ({error})");
+        } else if let Err(error) = port_tap::open(&TapOptions::default()) {
+            println!("skipped: {error}");
+        } else {
+            test();
+        }
+    };
+    std::thread::spawn(test).join().expect("the test passes");
+}
+
+/// The far end of the wire, and packet sockets at the near end.
+fn wire(options: &PacketOptions) -> (VnetQueue, Interface) {
+    let tap = TapOptions { name: NAME.to_owned(), host_v4: Some((HOST, 24)), ..TapOptions::default() };
+    let Tap { mut queues, .. } = port_tap::open(&tap).expect("root and a new namespace");
+    (queues.remove(0), open(options).expect("the interface is there and up"))
+}
+
+/// A TCP frame over IPv4 between ports 7 and `port`, its checksum unfinished, cut into segments of 1000 bytes if longer.
+fn tcp(port: u16, payload: usize) -> PacketBuf {
+    let mut bytes = vec![0; usize::from(HEADERS) + payload];
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0]);
+    let total = (bytes.len() - 14) as u16;
+    bytes[14..18].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8]);
+    bytes[22..24].copy_from_slice(&[64, 6]);
+    bytes[26..34].copy_from_slice(&[10, 78, 0, 9, 10, 78, 0, 8]);
+    let sum = wire::checksum::of(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    bytes[34..38].copy_from_slice(&[0, 7, (port >> 8) as u8, port as u8]);
+    bytes[46..48].copy_from_slice(&[0x50, 0x10]);
+    bytes[54..].iter_mut().zip(0u8..=250).for_each(|(byte, value)| *byte = value);
+    let mut frame = PacketBuf::new();
+    assert!(frame.fill(&bytes));
+    frame.meta.checksum = Checksum::Partial { start: 34, offset: 16 };
+    if payload > 1460 {
+        frame.meta.gso =
+            Some(Gso { kind: GsoKind::TcpV4, segment_size: 1000, header_len: HEADERS, ecn: false });
+    }
+    frame
+}
+
+fn send(port: &mut impl Port, frame: &PacketBuf) {
+    let buf = port.reserve().expect("there is room");
+    assert!(buf.copy_from(frame));
+    port.commit();
+    port.flush();
+    assert_eq!(port.stats().drops.of(DropCause::Unsendable) + port.stats().drops.of(DropCause::Device), 0);
+}
+
+/// All frames from port 7 that come within a moment.
+fn receive(port: &mut impl Port, expected: usize) -> Vec<(Vec<u8>, PacketMeta)> {
+    let (mut batch, mut frames) = (Batch::new(), Vec::new());
+    let patience = Instant::now() + Duration::from_secs(5);
+    // Once all have come, a moment longer: there must not be more.
+    let mut quiet = 0;
+    while Instant::now() < patience && (frames.len() < expected || quiet < 20) {
+        port.receive(&mut batch);
+        quiet = if batch.is_empty() { quiet + 1 } else { 0 };
+        let ours = batch.packets().iter().filter(|p| p.frame().get(34..36) == Some(&[0, 7]));
+        frames.extend(ours.map(|p| (p.frame().to_vec(), p.meta)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    frames
+}
+
+fn content(frame: &PacketBuf) -> (Vec<u8>, PacketMeta) {
+    (frame.frame().to_vec(), frame.meta)
+}
+
+#[test]
+fn frames_pass_both_ways_with_their_offloads() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        assert_eq!((near.mtu, near.queues[0].capabilities().mac), (1500, near.mac));
+        assert_ne!(near.mac, near.host_mac);
+        for payload in [0, 100, 1460, 5_000, 60_000] {
+            let frame = tcp(1, payload);
+            send(&mut far, &frame);
+            assert_eq!(receive(&mut near.queues[0], 1), [content(&frame)], "to us, {payload} bytes");
+            send(&mut near.queues[0], &frame);
+            assert_eq!(receive(&mut far, 1), [content(&frame)], "from us, {payload} bytes");
+        }
+    });
+}
+
+#[test]
+fn frames_that_this_host_sends_are_not_for_us() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let udp = UdpSocket::bind((HOST, 7)).expect("a port");
+        udp.set_broadcast(true).expect("an option");
+        udp.send_to(b"hello", (Ipv4Addr::new(10, 78, 0, 255), 7)).expect("the link is up");
+        assert_eq!(receive(&mut far, 1).len(), 1, "the kernel has sent it");
+        assert_eq!(receive(&mut near.queues[0], 0), []);
+        send(&mut near.queues[0], &tcp(1, 10));
+        assert_eq!(receive(&mut near.queues[0], 0), [], "nor what we send ourselves");
+    });
+}
+
+#[test]
+fn queues_share_the_flows_and_each_stays_on_one() {
+    in_a_namespace(|| {
+        let (mut far, near) = wire(&PacketOptions { queues: 3, ..PacketOptions::new(NAME) });
+        for _ in 0..4 {
+            (0..60).for_each(|port| send(&mut far, &tcp(port, 10)));
+        }
+        let port_of = |frame: &[u8]| u16::from_be_bytes([frame[36], frame[37]]);
+        let mut seen = Vec::new();
+        for mut queue in near.queues {
+            let mut ports: Vec<u16> = receive(&mut queue, 0).iter().map(|f| port_of(&f.0)).collect();
+            ports.sort_unstable();
+            assert!(
+                ports.chunks(4).all(|four| four.len() == 4 && four[0] == four[3]),
+                "a flow on two queues"
+            );
+            ports.dedup();
+            assert!(!ports.is_empty(), "a queue without flows");
+            seen.extend(ports);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..60).collect::<Vec<_>>(), "each frame once");
+    });
+}
+
+#[test]
+fn frames_that_find_the_buffer_full_are_counted() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let frame = tcp(1, 60_000);
+        (0..2_000).for_each(|_| send(&mut far, &frame));
+        let came = receive(&mut near.queues[0], 0).len() as u64;
+        let dropped = near.queues[0].stats().drops.of(DropCause::Overrun);
+        assert!(0 < came && 0 < dropped);
+        assert_eq!(came + dropped, 2_000);
+        assert_eq!(near.queues[0].stats().drops.of(DropCause::Overrun), dropped, "the count stays");
+    });
+}
+
+#[test]
+fn interfaces_that_cannot_be_used_are_refused_with_advice() {
+    in_a_namespace(|| {
+        let (_far, _near) = wire(&PacketOptions::new(NAME));
+        let message = |options: PacketOptions| match open(&options) {
+            Ok(interface) => panic!("{} was opened", interface.name),
+            Err(error) => error.to_string(),
+        };
+        let plain = || PacketOptions::new(NAME);
+        assert!(message(PacketOptions::new("nobody0")).contains("no interface \"nobody0\""));
+        assert!(message(PacketOptions::new("a-name-that-is-too-long")).contains("no interface"));
+        assert!(message(PacketOptions::new("lo")).contains("does not carry Ethernet"));
+        assert!(message(PacketOptions { mtu: Some(9000), ..plain() }).contains("at most the interface's"));
+        assert!(message(PacketOptions { queues: 0, ..plain() }).contains("1 to 256"));
+        assert!(message(PacketOptions { checksum: false, ..plain() }).contains("needs checksum"));
+        assert!(message(PacketOptions { mac: Some([1, 0, 0, 0, 0, 0]), ..plain() }).contains("one station"));
+        let nowhere = PacketOptions { namespace: Some("no-such-namespace".to_owned()), ..plain() };
+        assert!(matches!(open(&nowhere), Err(PacketError::NoNamespace { .. })));
+    });
+}
+
+#[test]
+fn deleted_interface_is_a_failure_and_not_a_panic() {
+    in_a_namespace(|| {
+        let (far, mut near) = wire(&PacketOptions::new(NAME));
+        drop(far);
+        let queue: &mut PacketQueue = &mut near.queues[0];
+        assert_eq!(receive(queue, 0), []);
+        let buf = queue.reserve().expect("the socket is still there");
+        assert!(buf.copy_from(&tcp(1, 10)));
+        queue.commit();
+        assert!(queue.failure().is_some());
+        assert_eq!(queue.stats().drops.of(DropCause::Device), 1);
+    });
+}
