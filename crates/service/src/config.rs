@@ -2,22 +2,12 @@
 //! before file before default.
 
 use crate::ServiceError;
-use crate::values::{Congestion, Mac, Network, Rate};
+use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use base::limits::{RING_MAX, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-
-/// What packets go in and out of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum PortKind {
-    /// Nothing: only connections inside this host are accelerated.
-    None,
-    /// A TAP interface; the kernel is the peer.
-    Tap,
-}
 
 /// Who may share a pair region with whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
@@ -69,10 +59,11 @@ options! {
     /// Leave when the last application has left (what `towpath run` starts by itself) [default: false]
     #[arg(env = "TOWPATH_PRIVATE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     private: bool,
-    /// Port: none (this host only) or tap [default: none]
-    #[arg(env = "TOWPATH_PORT", value_enum, value_name = "KIND")]
-    port: PortKind,
-    /// Name of the interface; %d is numbered by the kernel [default: towpath%d]
+    /// Port: none (this host only), tap[:NAME] (an interface made for it) or packet:INTERFACE (one that exists, without
+    /// addresses of the service) [default: none]
+    #[arg(env = "TOWPATH_PORT", value_name = "PORT")]
+    port: PortChoice,
+    /// Name of the TAP interface; %d is numbered by the kernel [default: towpath%d]
     #[arg(env = "TOWPATH_PORT_NAME", value_name = "NAME")]
     port_name: String,
     /// Network namespace of the interface: a name as in `ip netns`, or a path [default: the service's own]
@@ -81,7 +72,7 @@ options! {
     /// Addresses of the service on the link, with prefix length: 10.9.0.2/24
     #[arg(env = "TOWPATH_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
     address: Vec<Network>,
-    /// Addresses of the kernel's side of the link, with prefix length: 10.9.0.1/24
+    /// Addresses of the kernel's side of a TAP, with prefix length: 10.9.0.1/24
     #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
     host_address: Vec<Network>,
     /// Gateways, one of each family at most [default: none, only the link is reached]
@@ -90,7 +81,7 @@ options! {
     /// Ethernet address of the service [default: random]
     #[arg(env = "TOWPATH_MAC", value_name = "MAC")]
     mac: Mac,
-    /// Bytes of the largest IP packet [default: 1500]
+    /// Bytes of the largest IP packet [default: 1500 for a TAP, else the interface's own]
     #[arg(env = "TOWPATH_MTU", value_name = "BYTES")]
     mtu: u16,
     /// Compute every checksum; implies --no-gso [default: false]
@@ -191,8 +182,8 @@ pub struct Link {
     pub gateways: Vec<IpAddr>,
     /// Ethernet address.
     pub mac: Option<Mac>,
-    /// Largest packet.
-    pub mtu: u16,
+    /// Largest packet, where somebody said.
+    pub mtu: Option<u16>,
     /// Checksum offload.
     pub checksum: bool,
     /// Segmentation offload.
@@ -296,11 +287,30 @@ impl Options {
             "fault_truncate",
             "fault_seed",
         ];
-        if self.port.is_some_and(|port| port != PortKind::None) {
-            return Ok(());
+        let wrong = |key, must| Err(ServiceError::Value { key, must });
+        match self.port.as_ref().map_or(PortKind::None, |port| port.kind) {
+            PortKind::None => {}
+            PortKind::Tap
+                if self.port_name.is_some() && self.port.as_ref().is_some_and(|p| p.name.is_some()) =>
+            {
+                return wrong("port_name", "not be given beside the name in port");
+            }
+            PortKind::Tap => return Ok(()),
+            PortKind::Packet if self.port_name.is_some() => {
+                return wrong("port_name", "be given in port: packet:INTERFACE");
+            }
+            PortKind::Packet if self.host_address.is_some() => {
+                return wrong(
+                    "host_address",
+                    "be used with a TAP (--port tap); other interfaces have their own",
+                );
+            }
+            PortKind::Packet => return Ok(()),
         }
         match self.set().into_iter().find(|key| OF_PORT.contains(key)) {
-            Some(key) => Err(ServiceError::Value { key, must: "be used with a port (--port tap)" }),
+            Some(key) => {
+                Err(ServiceError::Value { key, must: "be used with a port (--port tap or packet:INTERFACE)" })
+            }
             None => Ok(()),
         }
     }
@@ -311,13 +321,18 @@ impl Options {
         let ecn = self.ecn.unwrap_or(congestion.0 == congestion::Algorithm::Dctcp);
         let on = |switch: Option<bool>| switch.unwrap_or(true);
         Link {
-            name: self.port_name.clone().unwrap_or_else(|| "towpath%d".to_owned()),
+            name: self
+                .port
+                .as_ref()
+                .and_then(|port| port.name.clone())
+                .or_else(|| self.port_name.clone())
+                .unwrap_or_else(|| "towpath%d".to_owned()),
             namespace: self.netns.clone(),
             own: self.address.clone().unwrap_or_default(),
             host: self.host_address.clone().unwrap_or_default(),
             gateways: self.gateway.clone().unwrap_or_default(),
             mac: self.mac,
-            mtu: self.mtu.unwrap_or(1500),
+            mtu: self.mtu,
             checksum,
             gso: checksum && !self.no_gso.unwrap_or(false),
             congestion,
@@ -347,7 +362,7 @@ impl Options {
             link,
             control: self.control.unwrap_or_else(control::default_control_path),
             private: self.private.unwrap_or(false),
-            port: self.port.unwrap_or(PortKind::None),
+            port: self.port.map_or(PortKind::None, |port| port.kind),
             sharing: self.sharing.unwrap_or(Sharing::SameUser),
             allow_uids: self.allow_uids.unwrap_or_default(),
             allow_gids: self.allow_gids.unwrap_or_default(),
@@ -445,9 +460,18 @@ mod tests {
         let error = Options { ring_max: Some(5000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("ring_max"));
         let same = Some(vec!["10.9.0.2/24".to_owned().try_into().unwrap()]);
-        let port = Some(PortKind::Tap);
+        let port = Some("tap".parse::<PortChoice>().unwrap());
         let twice = Options { port, address: same.clone(), host_address: same, ..Options::default() };
         assert!(twice.resolve().unwrap_err().to_string().contains("host_address"));
+        let packet = |options: Options| {
+            let options = Options { port: Some("packet:eth1".parse().unwrap()), ..options };
+            options.resolve().unwrap_err().to_string()
+        };
+        let host_address = Some(vec!["10.9.0.1/24".to_owned().try_into().unwrap()]);
+        assert!(packet(Options { host_address, ..Options::default() }).contains("--port tap"));
+        assert!(
+            packet(Options { port_name: Some("tp0".to_owned()), ..Options::default() }).contains("port_name")
+        );
         let error = Options { mtu: Some(9000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("--port tap"), "no key is accepted and ignored");
     }

@@ -1,11 +1,12 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
-use crate::config::{PortKind, Sharing};
+use crate::config::Sharing;
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::own_ports::Ends;
 use crate::region::{Connection, PairRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
+use crate::values::PortKind;
 use control::{AcceptRecord, ConnectOptions, RegionInfo, Reply};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

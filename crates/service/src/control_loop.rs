@@ -96,7 +96,7 @@ fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let mut tcp = Tcp::new(&config, common.flows.clone(), opened.mac, rings, common.clock)?;
+    let mut tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
     // Announces the slow path's sleep, so that the first exception wakes it.
     tcp.hear();
     let mut registry = Registry::new(config, cores, common.bells, tcp);

@@ -39,11 +39,11 @@ mod tcp;
 mod traffic;
 mod values;
 
-pub use config::{Config, Link, Options, PortKind, Sharing};
+pub use config::{Config, Link, Options, Sharing};
 pub use control_loop::Service;
 pub use error::ServiceError;
 pub use listening::pid_behind;
-pub use values::{Congestion, Mac, Network, Rate};
+pub use values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 
 /// Runs a service until it is told to leave.
 ///

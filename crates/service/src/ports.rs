@@ -1,12 +1,16 @@
 //! The port the service was told to use: opened, wrapped, or none at all.
 
 use crate::ServiceError;
-use crate::config::{Config, Link, PortKind};
-use crate::values::Mac;
+use crate::config::{Config, Link};
+use crate::values::{Mac, PortKind};
 use base::Instant;
 use port::{Batch, Capabilities, FaultRates, Faults, PacketBuf, Port, Stats, Wait};
+use port_packet::PacketOptions;
 use port_tap::TapOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+/// Ethernet's usual.
+const TAP_MTU: u16 = 1500;
 
 /// The queues of the port, one for each core.
 pub struct Opened {
@@ -14,6 +18,8 @@ pub struct Opened {
     pub queues: Vec<Box<dyn Port>>,
     /// Our Ethernet address.
     pub mac: [u8; 6],
+    /// Largest IP packet.
+    pub mtu: u16,
     /// For the banner.
     pub description: String,
 }
@@ -51,10 +57,12 @@ pub fn open(config: &Config) -> Result<Opened, ServiceError> {
         PortKind::None => Ok(Opened {
             queues: (0..config.cores).map(|_| Box::new(Nowhere) as Box<dyn Port>).collect(),
             mac: [0; 6],
+            mtu: TAP_MTU,
             description: "none; connections inside this host are accelerated, all others are the kernel's"
                 .to_owned(),
         }),
         PortKind::Tap => open_tap(config),
+        PortKind::Packet => open_packet(config),
     }
 }
 
@@ -73,7 +81,7 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         queues: u16::from(config.cores),
         checksum: link.checksum,
         gso: link.gso,
-        mtu: link.mtu,
+        mtu: link.mtu.unwrap_or(TAP_MTU),
         mac: link.mac.map(|mac| mac.0),
         persist: false,
         host_v4,
@@ -81,20 +89,50 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         namespace: link.namespace.clone(),
     };
     // While the link is not there yet: it brings the host's addresses with it.
-    if let Some(taken) = taken_by_host(link) {
-        return Err(ServiceError::Port(format!(
-            "address {taken} is the host's own already: give the service another address of the link with --address"
-        )));
-    }
+    check_addresses(link)?;
+    let mtu = options.mtu;
     let tap = port_tap::open(&options).map_err(|e| ServiceError::Port(e.to_string()))?;
+    let description = describe(&format!("tap {}", tap.name), link, tap.mac);
+    Ok(Opened { queues: wrap(link, tap.queues), mac: tap.mac, mtu, description })
+}
+
+fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
+    let link = &config.link;
+    let options = PacketOptions {
+        name: link.name.clone(),
+        queues: u16::from(config.cores),
+        checksum: link.checksum,
+        gso: link.gso,
+        mtu: link.mtu,
+        mac: link.mac.map(|mac| mac.0),
+        namespace: link.namespace.clone(),
+    };
+    check_addresses(link)?;
+    let interface = port_packet::open(&options).map_err(|e| ServiceError::Port(e.to_string()))?;
+    let description = describe(&format!("packet {}", interface.name), link, interface.mac);
+    let (mac, mtu) = (interface.mac, interface.mtu);
+    Ok(Opened { queues: wrap(link, interface.queues), mac, mtu, description })
+}
+
+fn check_addresses(link: &Link) -> Result<(), ServiceError> {
+    let Some(taken) = taken_by_host(link) else { return Ok(()) };
+    Err(ServiceError::Port(format!(
+        "address {taken} is the host's own already: give the service another address of the link with --address"
+    )))
+}
+
+fn describe(port: &str, link: &Link, mac: [u8; 6]) -> String {
     let offloads = match (link.checksum, link.gso) {
         (true, true) => "checksum and segmentation offload",
         (true, false) => "checksum offload",
         _ => "no offloads",
     };
     let own: Vec<String> = link.own.iter().map(|n| String::from(*n)).collect();
-    let mac = Mac(tap.mac);
-    let description = format!("tap {}, {} at {mac}, {offloads}", tap.name, own.join(" and "));
+    format!("{port}, {} at {}, {offloads}", own.join(" and "), Mac(mac))
+}
+
+/// Puts the faults that the configuration asks for around each queue.
+fn wrap<P: Port + 'static>(link: &Link, queues: Vec<P>) -> Vec<Box<dyn Port>> {
     let rates = FaultRates {
         loss: link.loss.0,
         reorder: link.reorder.0,
@@ -109,7 +147,7 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         }
         Box::new(Faults::new(queue, link.seed ^ index, rates, rates))
     };
-    Ok(Opened { queues: (0..).zip(tap.queues).map(wrap).collect(), mac: tap.mac, description })
+    (0..).zip(queues).map(wrap).collect()
 }
 
 /// The first of the service's addresses that the host has on any interface of the link's network namespace: the kernel

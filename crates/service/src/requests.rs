@@ -1,12 +1,12 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
 use crate::application::{Application, Context, Member};
-use crate::config::PortKind;
 use crate::cores::Command;
 use crate::proc;
 use crate::region::AppRegion;
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::statistics::Process;
+use crate::values::PortKind;
 use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};

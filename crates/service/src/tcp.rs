@@ -9,12 +9,13 @@
 
 use crate::ServiceError;
 use crate::clock::Clock;
-use crate::config::{Config, PortKind};
+use crate::config::Config;
 use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::region::Use;
 use crate::registry::{Answer, Registry};
+use crate::values::PortKind;
 use control::{AcceptRecord, ConnectOptions, RECORD_LEN, RegionInfo, Reply};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
@@ -93,7 +94,7 @@ impl Tcp {
     pub fn new(
         config: &Config,
         flows: Arc<Flows>,
-        mac: [u8; 6],
+        (mac, mtu): ([u8; 6], u16),
         rings: Vec<(ExceptionReceiver, CommandSender)>,
         clock: Clock,
     ) -> Result<Self, ServiceError> {
@@ -106,7 +107,7 @@ impl Tcp {
             link.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix }).collect();
         let slow_config = slowpath::Config {
             mac: MacAddr(mac),
-            mtu: link.mtu,
+            mtu,
             addresses,
             gateway_v4,
             gateway_v6,

@@ -5,6 +5,52 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+/// What packets go in and out of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortKind {
+    /// Nothing: only connections inside this host are accelerated.
+    None,
+    /// A TAP interface that we make; the kernel is the peer.
+    Tap,
+    /// An interface that exists; whoever is at its other end is the peer.
+    Packet,
+}
+
+/// A kind of port, and where it needs one the interface: `none`, `tap`, `tap:tp0`, `packet:eth1`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortChoice {
+    /// The kind.
+    pub kind: PortKind,
+    /// The interface.
+    pub name: Option<String>,
+}
+
+impl FromStr for PortChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));
+        let name = name.map(str::to_owned);
+        match (kind, name.as_deref()) {
+            ("none", None) => Ok(Self { kind: PortKind::None, name }),
+            ("tap", name_given) if name_given != Some("") => Ok(Self { kind: PortKind::Tap, name }),
+            ("packet", Some(interface)) if !interface.is_empty() => Ok(Self { kind: PortKind::Packet, name }),
+            _ => Err(format!("`{text}` is no port: give none, tap, tap:NAME or packet:INTERFACE")),
+        }
+    }
+}
+
+impl fmt::Display for PortChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            PortKind::None => "none",
+            PortKind::Tap => "tap",
+            PortKind::Packet => "packet",
+        })?;
+        self.name.iter().try_for_each(|name| write!(f, ":{name}"))
+    }
+}
+
 /// An address with its prefix length: `10.9.0.2/24`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -107,7 +153,7 @@ macro_rules! as_text {
         }
     )+};
 }
-as_text!(Network Mac Rate Congestion);
+as_text!(PortChoice Network Mac Rate Congestion);
 
 #[cfg(test)]
 mod tests {
@@ -120,6 +166,9 @@ mod tests {
         assert_eq!("02:00:00:00:00:ff".parse::<Mac>().unwrap().to_string(), "02:00:00:00:00:ff");
         assert_eq!("0.05%".parse::<Rate>().unwrap(), Rate(500));
         assert_eq!(Rate(10_000).to_string(), "1%");
+        for text in ["none", "tap", "tap:tp0", "packet:eth1"] {
+            assert_eq!(text.parse::<PortChoice>().unwrap().to_string(), text);
+        }
         assert_eq!("dctcp".parse::<Congestion>().unwrap().to_string(), "dctcp");
     }
 
@@ -127,6 +176,9 @@ mod tests {
     fn nonsense_is_refused() {
         for text in ["10.0.0.1/33", "10.0.0.300/24", "10.0.0.1", "::1/129"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+        for text in ["", "none:x", "tap:", "packet", "packet:", "xdp:eth0"] {
+            assert!(text.parse::<PortChoice>().unwrap_err().contains("packet:INTERFACE"), "{text}");
         }
         assert!("200%".parse::<Rate>().is_err() && "1".parse::<Rate>().is_err());
         assert!("02:00".parse::<Mac>().is_err() && "bbr9".parse::<Congestion>().is_err());
