@@ -201,7 +201,7 @@ fn every_kind_of_offender_is_detached_at_once() {
     let mut tail = 0;
     let bystander = App::new(&daemon);
     type Offence = fn(&mut App, &App);
-    let offences: [(&str, Offence); 7] = [
+    let offences: [(&str, Offence); 8] = [
         ("descriptors nobody asked for", |app, _| {
             let message = ToService { number: 9, request: Request::Unlisten { slot: 0 } };
             app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
