@@ -9,6 +9,9 @@ use port::Port;
 use shm::application_flags;
 use wire::TcpFlags;
 
+/// Of a scaled window this part is kept back for rounding up.
+const RESERVE_LOG2: u32 = 5;
+
 impl State {
     /// At the end of a flow's turn: sends the acknowledgement that is due now, or lets it wait for data to carry it.
     ///
@@ -80,16 +83,21 @@ impl State {
     ///
     /// The edge never moves left; it moves right only by a worthwhile step (RFC 9293 section 3.8.6.2.2: at least the smaller
     /// of half the buffer and a segment). Windows are rounded up to the scale's unit, because rounding down would take back
-    /// what was promised (RFC 7323 section 2.4); the unit is kept in reserve for it.
+    /// what was promised; a reserve is kept for it. Rounding up moves the edge with every acknowledgement, so when the reserve
+    /// is used up it is rounded down: the peer sees less than a unit taken back, as RFC 7323 section 2.4 has it, and should it
+    /// send that much it is still taken.
     #[inline]
     pub(crate) fn window_field(f: &mut FlowMut<'_>) -> u16 {
-        let unit = 1u32 << f.rx.rcv_shift;
-        let edge = edge_wanted(f);
+        let (edge, window) = (edge_wanted(f), window(f));
+        let step = (window / 2).min(u32::from(f.tx.mss));
         let rx = &mut *f.rx;
-        if rx.rcv_edge.is_before(edge) && edge.since(rx.rcv_edge) >= worthwhile(rx.window_log2, f.tx.mss) {
+        if rx.rcv_edge.is_before(edge) && edge.since(rx.rcv_edge) >= step {
             rx.rcv_edge = edge;
         }
-        let field = rx.rcv_edge.since(rx.rcv_nxt).div_ceil(unit).min(0xFFFF);
+        let (promised, shift) = (rx.promised(), rx.rcv_shift);
+        let up = (promised + (1 << shift) - 1) >> shift;
+        let fits = up << shift <= window.saturating_sub(rx.unread());
+        let field = if fits { up } else { promised >> shift }.min(0xFFFF);
         rx.rcv_edge = rx.rcv_edge.later_of(rx.rcv_nxt.plus(field << rx.rcv_shift));
         field as u16
     }
@@ -98,10 +106,10 @@ impl State {
     /// knows it.
     pub(crate) fn note_consumed(&mut self, w: &mut Work<'_>) {
         let f = &mut w.f;
-        let (edge, known) = (edge_wanted(f), f.rx.rcv_edge.since(f.rx.rcv_nxt));
-        let is_small = known < 1 << (f.rx.window_log2 - 1);
+        let (edge, window) = (edge_wanted(f), window(f));
+        let is_small = f.rx.promised() < window / 2;
         let step = if f.rx.rcv_edge.is_before(edge) { edge.since(f.rx.rcv_edge) } else { 0 };
-        let is_update = is_small && step >= (1 << (f.rx.window_log2 - 2)).min(2 * u32::from(f.tx.mss));
+        let is_update = is_small && step >= (window / 4).min(2 * u32::from(f.tx.mss));
         if is_update && !f.rx.has(state::FIN_RECEIVED) {
             f.rx.set(state::ACK_NOW);
         }
@@ -110,7 +118,7 @@ impl State {
     /// After an acknowledgement with a small window: the application shall tell when it consumes.
     pub(crate) fn watch_window(&mut self, w: &mut Work<'_>) {
         let rx = &w.f.rx;
-        let is_small = rx.rcv_edge.since(rx.rcv_nxt) < 1 << (rx.window_log2 - 1);
+        let is_small = rx.promised() < window(&w.f) / 2;
         if is_small && rx.unread() > 0 && !rx.has(state::WANT_SPACE) && !rx.has(state::FIN_RECEIVED) {
             self.want_space(w);
             self.note_consumed(w);
@@ -125,13 +133,17 @@ fn is_quickack(w: &Work<'_>) -> bool {
     halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application_flags::QUICKACK != 0)
 }
 
-/// Where the right edge of the window may be, with what is unread now.
-fn edge_wanted(f: &FlowMut<'_>) -> base::SeqNumber {
-    let rx = &f.rx;
-    let free = (1u32 << rx.window_log2).saturating_sub(rx.unread() + (1 << rx.rcv_shift));
-    rx.rcv_nxt.plus(free)
+/// The receive window's size now, unread bytes included.
+#[inline]
+fn window(f: &FlowMut<'_>) -> u32 {
+    (1u32 << f.rx.window_log2).min(f.cold.receive_most)
 }
 
-fn worthwhile(window_log2: u8, mss: u16) -> u32 {
-    (1u32 << (window_log2 - 1)).min(u32::from(mss))
+/// Where the right edge of the window may be, with what is unread now.
+#[inline]
+fn edge_wanted(f: &FlowMut<'_>) -> base::SeqNumber {
+    let rx = &f.rx;
+    let window = window(f);
+    let reserve = if rx.rcv_shift == 0 { 0 } else { (1 << rx.rcv_shift).max(window >> RESERVE_LOG2) };
+    rx.rcv_nxt.plus(window.saturating_sub(rx.unread() + reserve))
 }

@@ -142,6 +142,7 @@ impl State {
                 return;
             }
         }
+        self.shrink(w);
         let sender = w.f.rx.sender(w.f.cold.rx_old);
         for ring in [sender.ring, sender.old].into_iter().flatten() {
             crate::lend::give_back(w, ring);

@@ -128,7 +128,7 @@ impl State {
         f.rx.clear(state::LIVE);
         f.rx.events = flow::event::DROPPED;
         drop(guard);
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.watched] {
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.grown, &mut self.watched] {
             list.remove(id.0);
         }
         self.pacer.remove(id.0);

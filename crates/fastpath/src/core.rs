@@ -135,12 +135,13 @@ impl Core {
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port);
         state.sweep_lent(flows, homes);
+        state.sweep_grown(flows, homes);
     }
 
     fn deadline<P: Port + ?Sized>(&self, port: &P) -> Instant {
         let at = |front: Option<(u32, u64)>| front.map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
         let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
-        let lists = lists.min(at(self.state.watched.front()));
+        let lists = lists.min(at(self.state.watched.front())).min(at(self.state.grown.front()));
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 

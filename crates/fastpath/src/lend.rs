@@ -3,11 +3,15 @@
 //! An idle flow owns nothing. The first small message gets the smallest ring that holds it, warm from the pool; whatever does
 //! not fit there gets one of the size of the advertised window, so that what was advertised can be stored. Without memory it
 //! is dropped, and sent again by the peer.
+//!
+//! The window is sized by what the application consumes in a round trip: it doubles while that is half of it or more, up to
+//! the configured maximum, the flow's own limit, and what the windows of all the application's flows may come to together. A
+//! flow that has been idle is offered the initial window next; the right edge it was promised stays.
 
 use crate::classify::Miss;
 use crate::setup::{Home, State, Work};
-use base::limits::PAGE;
-use base::{Duration, Instant};
+use base::limits::{PAGE, RING_MAX, RING_MIN};
+use base::{Duration, Instant, SeqNumber};
 use flow::{Exception, FlowId, Flows, state};
 use queue::Ring;
 use queue::pages::class_of;
@@ -17,8 +21,10 @@ use shm::half_flags;
 const SMALL: usize = 2048;
 /// Rings up to this size go back to the pool as soon as they are empty; larger ones linger with their flow.
 const PROMPT: u64 = 64 << 10;
-/// Least span over which the delivery rate is measured.
+/// Least span over which consumption is measured.
 const EPOCH_MIN: Duration = Duration::from_ms(1);
+/// A flow that consumed nothing for so long, and for two timeouts, is idle: its window shrinks to the initial one.
+const IDLE: Duration = Duration::from_secs(1);
 
 impl State {
     /// Makes room for `need` bytes from `rcv_nxt` on, if it can. Returns how many fit.
@@ -36,13 +42,15 @@ impl State {
             return sender.space();
         }
         let is_first = sender.ring.is_none() && need <= SMALL;
-        let wanted = if is_first { need } else { need.max(1 << w.f.rx.window_log2) };
+        // What was promised is to be stored, however small the window is that is offered next.
+        let window = (1 << w.f.rx.window_log2).max(w.f.rx.promised() as usize);
+        let wanted = if is_first { need } else { need.max(window) };
         let at_least = class_of(sender.space() + 1);
         let Some(ring) = self.take_ring(w.home, wanted, at_least, w.f.rx.region) else {
             return sender.space();
         };
-        if ring.size() < wanted as u64 {
-            w.f.rx.window_log2 = ring.size().ilog2() as u8;
+        if !is_first && ring.size() < 1 << w.f.rx.window_log2 {
+            self.set_window(w, ring.size().ilog2() as u8);
         }
         let Some((own, _)) = w.home.region.halves(w.f.rx.slot) else { return 0 };
         let before = sender.lend(own, ring);
@@ -69,38 +77,93 @@ impl State {
         found
     }
 
-    /// Doubles the window of a flow that fills it in less than two round trips and whose application keeps up.
+    /// Once a round trip: doubles the window when the application has consumed half of it or more and keeps up.
     ///
     /// A sender limited by our window delivers one window per round trip, so half a window per round trip means that it could
-    /// soon use more.
+    /// soon use more. A round trip is over when the peer echoes a timestamp not older than the round; a peer without
+    /// timestamps leaves us with what the handshake and our own data have measured.
     #[inline]
-    pub(crate) fn measure(&mut self, w: &mut Work<'_>, bytes: u32) {
+    pub(crate) fn measure(&mut self, w: &mut Work<'_>, echo: Option<u32>) {
         let cold = &mut *w.f.cold;
-        cold.epoch_bytes = cold.epoch_bytes.saturating_add(bytes);
-        let round = Duration::from_us(u64::from(cold.srtt_us)).max(EPOCH_MIN);
-        if self.now.since(cold.epoch_at) < round {
+        let least = if echo.is_some() { 0 } else { u64::from(cold.srtt_us) };
+        if self.now.since(cold.epoch_at) < Duration::from_us(least).max(EPOCH_MIN) {
             return;
         }
+        let began = SeqNumber(cold.timestamp(cold.epoch_at));
+        if echo.is_some_and(|echo| SeqNumber(echo).is_before(began)) {
+            return;
+        }
+        let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
+        (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
-        let is_wanting = cold.epoch_bytes >= window / 2 && w.f.rx.unread() <= window / 2;
-        (cold.epoch_bytes, cold.epoch_at) = (0, self.now);
-        let may_grow = window < self.config.receive_buffer_max && w.f.rx.window_log2 < 16 + w.f.rx.rcv_shift;
-        if is_wanting && may_grow {
+        let most = self.config.receive_buffer_max.min(cold.receive_most);
+        let may_grow = window < most && w.f.rx.window_log2 < 16 + w.f.rx.rcv_shift;
+        if consumed >= window / 2 && w.f.rx.unread() <= window / 2 && may_grow {
             self.grow(w);
         }
     }
 
     /// Doubles the window, with a ring that holds it.
+    #[cold]
     fn grow(&mut self, w: &mut Work<'_>) {
-        let wanted = 2usize << w.f.rx.window_log2;
-        w.f.rx.window_log2 += 1;
+        let log2 = w.f.rx.window_log2;
+        if !self.set_window(w, log2 + 1) {
+            return;
+        }
+        let wanted = 2usize << log2;
         if w.f.rx.sender(w.f.cold.rx_old).ring.is_some_and(|ring| ring.size() < wanted as u64) {
             self.lend(w, wanted);
         }
-        let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(0, Ring::size);
-        if holds != 0 && holds < wanted as u64 {
+        let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(wanted as u64, Ring::size);
+        if holds < wanted as u64 {
             // A ring is still being read, or memory is short: another time.
-            w.f.rx.window_log2 = holds.ilog2().min(wanted.ilog2() - 1) as u8;
+            self.set_window(w, log2);
+            return;
+        }
+        self.grown.push_back(w.id.0, self.now.plus(IDLE).as_ns());
+    }
+
+    /// Sets the window's size, as far as the application's budget allows. False when it does not.
+    fn set_window(&self, w: &mut Work<'_>, log2: u8) -> bool {
+        // A window smaller than two units of its scale could never be said.
+        let log2 = log2.max(w.f.rx.rcv_shift + 1);
+        let initial = self.config.receive_buffer_initial;
+        let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
+        let (before, after) = (above(w.f.rx.window_log2), above(log2));
+        if after > before && !w.home.region.grant(after - before) {
+            return false;
+        }
+        w.home.region.ungrant(before.saturating_sub(after));
+        w.f.rx.window_log2 = log2;
+        true
+    }
+
+    /// Offers the initial window next.
+    pub(crate) fn shrink(&mut self, w: &mut Work<'_>) {
+        let initial = self.config.receive_buffer_initial.clamp(RING_MIN, RING_MAX).ilog2() as u8;
+        if initial < w.f.rx.window_log2 {
+            self.set_window(w, initial);
+        }
+        (w.f.cold.epoch_tail, w.f.cold.epoch_at) = (w.f.rx.rx_tail, self.now);
+        self.grown.remove(w.id.0);
+    }
+
+    /// Looks at windows that have grown: those of flows that have become idle shrink.
+    pub(crate) fn sweep_grown(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
+        for _ in 0..crate::setup::TIMERS_MAX {
+            let Some(flow) = self.grown.pop_due(self.now.as_ns()) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| {
+                let patience = IDLE.max(w.f.cold.rto.times(2));
+                let is_idle = w.f.rx.rx_ring << 1 == 0 && w.f.cold.epoch_at.plus(patience) <= state.now;
+                if is_idle {
+                    state.shrink(w);
+                } else {
+                    state.grown.push_back(w.id.0, state.now.plus(IDLE).as_ns());
+                }
+            });
+            if done == Err(Miss::Busy) {
+                self.grown.push_back(flow, self.now.plus(IDLE).as_ns());
+            }
         }
     }
 
@@ -119,8 +182,11 @@ impl State {
         }
     }
 
+    /// Longer than the gaps between the bursts of a sender that still grows.
     fn is_quiet(&self, w: &Work<'_>) -> bool {
-        w.f.cold.heard_at.plus(self.config.ring_linger) <= self.now
+        let linger =
+            self.config.ring_linger.max(Duration::from_us(2 * u64::from(w.f.cold.srtt_us))).min(IDLE);
+        w.f.cold.heard_at.plus(linger) <= self.now
     }
 
     /// Looks after rings whose time has come: back to the pool, or a note that the application shall tell when it has read.

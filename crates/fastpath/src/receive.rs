@@ -59,6 +59,7 @@ impl State {
         }
         note_marks(&mut w.f, p.ip.ecn, h.flags);
         let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame));
+        self.measure(w, p.options.timestamps.filter(|_| w.f.rx.has(state::TIMESTAMPS)).map(|ts| ts.echo));
         if fin && whole {
             take_fin(&mut w.f, h.seq.plus(len));
         }

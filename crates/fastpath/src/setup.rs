@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) owed: List,
     /// Flows that hold a receive ring.
     pub(crate) lent: List,
+    /// Flows whose window has grown.
+    pub(crate) grown: List,
     /// Flows with something in flight, in order of the time to look at them.
     pub(crate) watched: List,
     pub(crate) pacer: Pacer,
@@ -86,6 +88,7 @@ impl State {
             ready: List::new(flows),
             owed: List::new(flows),
             lent: List::new(flows),
+            grown: List::new(flows),
             watched: List::new(flows),
             pacer: Pacer::new(flows),
             counters: Counters::default(),

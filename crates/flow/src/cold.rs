@@ -9,6 +9,8 @@ pub const INTERVALS: usize = 8;
 
 /// Every host takes segments of this size (RFC 9293 section 3.7.1), so no sender of streams has a smaller one.
 const RCV_MSS_MIN: u16 = 536;
+/// Two full segments of Ethernet.
+const RECEIVE_MIN: u32 = 2 * 1460;
 
 /// Bytes received out of order: `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -102,10 +104,12 @@ pub struct Cold {
     pub rx_old: u64,
     /// When `ts_recent` was taken.
     pub ts_recent_at: Instant,
-    /// When the measurement of the delivery rate began.
+    /// When the round trip began over which the application's consumption is measured.
     pub epoch_at: Instant,
-    /// Bytes delivered since `epoch_at`.
-    pub epoch_bytes: u32,
+    /// `ReceiveLine::rx_tail` at `epoch_at`.
+    pub epoch_tail: u32,
+    /// The receive window never grows beyond this: `SO_RCVBUF`. See [`limit_receive`](Cold::limit_receive).
+    pub receive_most: u32,
     /// Largest segment that the peer sends, as far as seen; what two full-sized segments are.
     pub rcv_mss: u16,
     /// Ranges in `held`.
@@ -172,7 +176,8 @@ impl Cold {
             probe_end: SeqNumber(0),
             repair_at: Instant::ZERO,
             fin_at: SeqNumber(0),
-            epoch_bytes: 0,
+            epoch_tail: 0,
+            receive_most: u32::MAX,
             epoch_at: now,
             rx_old: 0,
             ts_recent_at: now,
@@ -201,6 +206,13 @@ impl Cold {
         }
         let us = u64::from(self.srtt_us) + 4 * u64::from(self.rttvar_us.max(1));
         self.rto = Duration::from_us(us).max(config.rto_min).min(config.rto_max);
+    }
+
+    /// Caps the receive window at `bytes` from now on (`SO_RCVBUF`; 0: no cap but the configuration's). What was promised to the
+    /// peer already stays promised. The least is two full segments, and two of the window scale's units, of `shift`.
+    pub fn limit_receive(&mut self, bytes: u32, shift: u8) {
+        let least = RECEIVE_MIN.max(2u32 << shift.min(14));
+        self.receive_most = if bytes == 0 { u32::MAX } else { bytes.max(least) };
     }
 
     /// Our timestamp at `now`: milliseconds (RFC 7323 section 5.4) with the flow's own origin.

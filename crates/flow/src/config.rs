@@ -45,7 +45,7 @@ impl Default for Config {
             ecn: false,
             delayed_ack: Duration::from_ms(40),
             receive_buffer_initial: 64 << 10,
-            receive_buffer_max: base::limits::RING_MAX,
+            receive_buffer_max: base::limits::RING_MAX_DEFAULT,
             rto_min: Duration::from_ms(200),
             rto_max: Duration::from_secs(120),
             ring_linger: Duration::from_ms(10),

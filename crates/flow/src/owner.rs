@@ -15,6 +15,8 @@ pub struct AppRegion {
     watermark: [AtomicU64; 2],
     /// The flow of each slot, plus 1.
     flows: Box<[AtomicU32]>,
+    /// Bytes by which windows of this application's flows exceed the initial one.
+    granted: AtomicU64,
     /// 1 once shortage was reported for the present watermark.
     short: AtomicU32,
 }
@@ -38,6 +40,7 @@ impl AppRegion {
             pages: (0..region.page_words()).map(|_| AtomicU64::new(0)).collect(),
             watermark: [AtomicU64::new(0), AtomicU64::new(0)],
             flows: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            granted: AtomicU64::new(0),
             short: AtomicU32::new(0),
             region,
         }
@@ -62,6 +65,30 @@ impl AppRegion {
     #[must_use]
     pub fn note_shortage(&self) -> bool {
         self.short.load(Ordering::Relaxed) == 0 && self.short.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// Grants `bytes` more of window to one of the application's flows. False: together they could then send more than the
+    /// service side's data area holds.
+    #[must_use]
+    pub fn grant(&self, bytes: u64) -> bool {
+        // Relaxed: a sum, which orders nothing.
+        let before = self.granted.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before.saturating_add(bytes) <= self.region.layout().params.data_len;
+        if !fits {
+            self.ungrant(bytes);
+        }
+        fits
+    }
+
+    /// Takes a grant back.
+    pub fn ungrant(&self, bytes: u64) {
+        self.granted.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes granted now.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted.load(Ordering::Relaxed)
     }
 
     /// Bytes of the service side's data area that may be lent.

@@ -123,6 +123,13 @@ impl ReceiveLine {
         self.flags &= !bits;
     }
 
+    /// Bytes of window that the peer may still use.
+    #[must_use]
+    #[inline]
+    pub const fn promised(&self) -> u32 {
+        self.rcv_edge.since(self.rcv_nxt)
+    }
+
     /// Position up to which the application is known to have consumed.
     #[must_use]
     #[inline]

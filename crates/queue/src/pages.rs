@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 #[cfg(loom)]
 use loom::sync::atomic::AtomicU64;
 
-/// Ring sizes: 4 KiB, 8 KiB, ... 4 MiB.
+/// Ring sizes: 4 KiB, 8 KiB, ... 256 MiB.
 pub const CLASSES: usize = (RING_MAX.trailing_zeros() - RING_MIN.trailing_zeros()) as usize + 1;
 const FIRST: u32 = RING_MIN.trailing_zeros();
 /// Rings of one class kept warm; more are returned to the bitmap.

@@ -3,7 +3,7 @@
 
 use crate::ServiceError;
 use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-use base::limits::{RING_MAX, SLOTS_MAX};
+use base::limits::{RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -153,7 +153,7 @@ options! {
     /// Payload space of each side of a region, MiB; reserved, used only as needed [default: 256]
     #[arg(env = "TOWPATH_REGION_MIB", value_name = "MIB")]
     region_mib: u64,
-    /// Largest buffer of one direction of one connection, bytes: a power of two from 4096 to 4194304 [default: 4194304]
+    /// Largest buffer of one direction of one connection, bytes: a power of two from 4096 to 268435456 [default: 4194304]
     #[arg(env = "TOWPATH_RING_MAX", value_name = "BYTES")]
     ring_max: u32,
     /// Spin at most this long before sleeping, microseconds; 0: never [default: 20]
@@ -371,7 +371,7 @@ impl Options {
             max_memory: self.max_memory_mib.unwrap_or(2048).saturating_mul(1 << 20),
             region_slots: self.region_slots.unwrap_or(SLOTS_MAX as u32),
             region_data: self.region_mib.unwrap_or(256).saturating_mul(1 << 20),
-            ring_max: self.ring_max.unwrap_or(RING_MAX),
+            ring_max: self.ring_max.unwrap_or(RING_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
             cores: self.cores.unwrap_or(1),
             log: self.log.unwrap_or_else(|| "info".to_owned()),
@@ -407,7 +407,7 @@ impl Config {
             return wrong("region_mib", "be from 1 to 65536");
         }
         if !(self.ring_max.is_power_of_two() && (4096..=RING_MAX).contains(&self.ring_max)) {
-            return wrong("ring_max", "be a power of two from 4096 to 4194304");
+            return wrong("ring_max", "be a power of two from 4096 to 268435456");
         }
         if !(1..=CORES_MAX).contains(&self.cores) {
             return wrong("cores", "be from 1 to 14");

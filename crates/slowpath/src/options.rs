@@ -42,9 +42,11 @@ pub enum Linger2 {
 }
 
 impl FlowOptions {
-    /// The window of our SYN: never scaled, and no larger than the receive buffer.
+    /// The window of our SYN: never scaled, and no larger than the receive buffer. Later windows are rounded up to the scale's
+    /// unit: that much stays in reserve.
     pub(crate) fn syn_window(&self, shared: &flow::Config) -> u16 {
-        let own = shared.receive_buffer_initial.min(shared.receive_buffer_max);
+        let unit = if shared.window_scaling { 1 << shared.window_shift() } else { 0 };
+        let own = shared.receive_buffer_initial.min(shared.receive_buffer_max).saturating_sub(unit);
         own.min(self.receive_buffer.unwrap_or(u32::MAX)).clamp(RECEIVE_BUFFER_MIN, 0xFFFF) as u16
     }
 
@@ -67,6 +69,10 @@ impl SlowPath {
         let before = std::mem::replace(&mut connection.options, *options);
         if before.keepalive != options.keepalive {
             self.keepalive_changed(now, flow);
+        }
+        if before.receive_buffer != options.receive_buffer {
+            let bytes = options.receive_buffer.unwrap_or(0);
+            self.with_flow(flow, |parts| parts.cold.limit_receive(bytes, parts.rx.rcv_shift));
         }
         let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {

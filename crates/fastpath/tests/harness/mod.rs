@@ -68,7 +68,8 @@ pub fn install(local: Endpoint, peer: Endpoint, slot: u32, mac: [u8; 6], snd: u3
         slot,
         snd_nxt: SeqNumber(snd),
         rcv_nxt: SeqNumber(rcv),
-        rcv_wnd: 65_535,
+        // A unit of the scale is kept in reserve, as the slow path does.
+        rcv_wnd: 65_535 - 127,
         snd_wnd: 65_535,
         mss: 1448,
         shifts: (7, 7),

@@ -1,0 +1,191 @@
+//! Receive windows: how they grow, shrink, are bounded, and what they promise.
+
+#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
+
+mod harness;
+#[path = "harness/peer.rs"]
+mod peer;
+#[path = "harness/scene.rs"]
+mod scene;
+
+use base::Duration;
+use fastpath::Cause;
+use flow::state;
+use harness::{MAC_A, config};
+use port::Capabilities;
+use scene::{Scene, scene_with};
+
+const MSS: u32 = 1448;
+/// The handshake's window: a unit of the scale is kept in reserve for rounding up.
+const PROMISED: u32 = 65_535 - 127;
+
+fn scene() -> Scene {
+    scene_with(|i| i.rcv_wnd = PROMISED as u16, Capabilities::plain(1500, MAC_A), config())
+}
+
+/// A peer that uses the whole window, a round trip of 2 ms after the other.
+struct Bulk {
+    seq: u32,
+    edge: u32,
+    unit: u32,
+    echoes: bool,
+}
+
+impl Bulk {
+    fn new() -> Self {
+        Self { seq: 0, edge: PROMISED, unit: 128, echoes: true }
+    }
+
+    /// One round trip: the peer sends `most` at most; the application reads when `reads`.
+    fn round(&mut self, s: &mut Scene, most: u32, reads: bool) {
+        let end = self.edge.min(self.seq.saturating_add(most));
+        if self.echoes {
+            s.peer.ts = Some((1, s.now.as_ms() as u32));
+        }
+        s.now = s.now.plus(Duration::from_ms(2));
+        let mut count = 0;
+        while self.seq < end {
+            count += 1;
+            let n = (end - self.seq).min(MSS);
+            s.peer.data(self.seq, 0, &vec![0; n as usize]);
+            self.seq += n;
+            if count % 20 == 0 || self.seq == end {
+                self.look(s);
+                if reads {
+                    s.recv();
+                }
+            }
+        }
+        self.look(s);
+    }
+
+    fn look(&mut self, s: &mut Scene) {
+        for got in s.poll() {
+            let edge = got.ack + u32::from(got.window) * self.unit;
+            assert!(edge + self.unit > self.edge, "the right edge moved left by more than rounding");
+            self.edge = self.edge.max(edge);
+        }
+    }
+}
+
+/// The window as the flow sizes it.
+fn window(s: &Scene) -> u32 {
+    1 << s.host.keeper.lock(s.id).parts().rx.window_log2
+}
+
+#[test]
+fn a_window_doubles_each_round_trip_in_which_half_of_it_was_consumed() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    bulk.round(&mut s, u32::MAX, true); // The first is measured from the start of the flow on.
+    let mut before = window(&s);
+    while before < 2 << 20 {
+        (0..3).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+        assert!(window(&s) > before, "{before}");
+        before = window(&s);
+    }
+    assert_eq!(s.drops(Cause::NoMemory), 0);
+}
+
+#[test]
+fn a_window_stays_when_the_sender_does_not_use_it_or_the_application_does_not_read() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    (0..50).for_each(|_| bulk.round(&mut s, 20_000, true));
+    assert_eq!(window(&s), 64 << 10);
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    (0..50).for_each(|_| bulk.round(&mut s, u32::MAX, false));
+    assert_eq!((window(&s), s.drops(Cause::NoMemory)), (64 << 10, 0));
+    assert!((PROMISED..=64 << 10).contains(&bulk.seq), "{}", bulk.seq);
+}
+
+#[test]
+fn a_peer_without_timestamps_is_measured_by_the_handshakes_round_trip() {
+    let change = |i: &mut flow::Install| {
+        i.features = 0;
+        i.rcv_wnd = PROMISED as u16;
+        i.rtt = Some(Duration::from_ms(2));
+    };
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    s.peer.ts = None;
+    let mut bulk = Bulk { echoes: false, ..Bulk::new() };
+    (0..20).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert!(window(&s) >= 512 << 10, "{}", window(&s));
+}
+
+/// "... shrinking the window ... the total of RCV.NXT + RCV.WND" never gets smaller (RFC 9293 section 3.8.6), and what was promised
+/// is stored.
+#[test]
+fn an_idle_flow_is_offered_the_initial_window_next_and_keeps_what_it_was_promised() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    (0..15).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert!(window(&s) >= 1 << 20 && s.host.region.granted() > 900_000);
+    (0..40).for_each(|_| drop(s.after(Duration::from_ms(100))));
+    assert_eq!((window(&s), s.host.region.granted()), (64 << 10, 0));
+    assert_eq!(s.host.keeper.lock(s.id).parts().rx.rx_ring << 1, 0, "an idle flow owns no ring");
+    // All that was promised comes at once, and nobody reads.
+    let promised = bulk.edge - bulk.seq;
+    assert!(promised > 900_000);
+    bulk.round(&mut s, u32::MAX, false);
+    assert_eq!((bulk.seq, s.drops(Cause::NoMemory)), (bulk.edge, 0));
+    assert_eq!(s.recv().len() as u32, promised);
+    bulk.look(&mut s);
+    assert!(bulk.edge - bulk.seq <= 64 << 10, "the next offer is the initial window");
+    assert!(bulk.edge > bulk.seq);
+}
+
+/// `SO_RCVBUF`.
+#[test]
+fn a_flows_own_limit_caps_its_window() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    s.host.keeper.lock(s.id).parts().cold.limit_receive(200_000, 7);
+    (0..30).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert!((150_000..=200_000).contains(&(bulk.edge - bulk.seq)), "{}", bulk.edge - bulk.seq);
+    // Below the initial window: what was promised is used up first.
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    s.host.keeper.lock(s.id).parts().cold.limit_receive(10_000, 7);
+    (0..9).for_each(|_| bulk.round(&mut s, 8_000, true));
+    assert!((4_000..=10_000).contains(&(bulk.edge - bulk.seq)), "{}", bulk.edge - bulk.seq);
+}
+
+#[test]
+fn the_windows_of_an_application_together_never_exceed_its_memory() {
+    let mut s = scene();
+    let (_, remote) = harness::endpoints(false);
+    let mut flows = vec![];
+    for n in 0..20 {
+        let local = wire::Endpoint::new(harness::endpoints(false).0.addr, 3000 + n);
+        let what = harness::install(local, remote, 10 + u32::from(n), harness::MAC_B, 0, 0);
+        flows.push(s.host.open(s.now, &what).0);
+    }
+    // 8 MiB of memory: three windows of 2 MiB beside their initial 64 KiB, and one of 1 MiB, ... as it comes.
+    let mut bulk = Bulk::new();
+    assert!(s.host.region.grant((8 << 20) - (1 << 20)));
+    (0..30).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert_eq!(window(&s), 1 << 20, "the others have the rest");
+    s.host.region.ungrant((8 << 20) - (1 << 20));
+    (0..10).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert!(window(&s) > 1 << 20);
+    // A flow that goes gives its share back.
+    assert!(s.host.keeper.remove(s.id));
+    s.host.commands.push(flow::Command::Drop { flow: s.id }).unwrap();
+    s.poll();
+    assert_eq!(s.host.region.granted(), 0);
+}
+
+/// "... the receiver's ... avoid advancing the right window edge in small increments" (RFC 9293 section 3.8.6.2.2).
+#[test]
+fn small_reads_of_a_full_window_open_it_by_segments_not_by_bytes() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    (0..3).for_each(|_| bulk.round(&mut s, u32::MAX, false));
+    assert_eq!(bulk.edge, bulk.seq);
+    let mut updates = vec![];
+    for _ in 0..200 {
+        let got = s.host.recv(&mut s.sock, 100);
+        assert_eq!(got.len(), 100);
+        for got in s.poll() {
+            updates.push(got.ack + u32::from(got.window) * 128);
+        }
+    }
+    assert!((2..=14).contains(&updates.len()), "{updates:?}");
+    assert!(updates.windows(2).all(|w| w[1] >= w[0] + MSS), "{updates:?}");
+    assert_eq!(s.host.keeper.lock(s.id).parts().rx.flags & state::POISONED, 0);
+}
