@@ -39,6 +39,8 @@ pub mod state {
     pub const ECHO_CE: u32 = 1 << 16;
     /// The next segment with new data says that we have reduced our window.
     pub const SEND_CWR: u32 = 1 << 17;
+    /// Our FIN went out before the peer's came.
+    pub const CLOSED_FIRST: u32 = 1 << 18;
     /// The application has let go of the connection: data that comes now is for nobody.
     pub const APP_CLOSED: u32 = 1 << 19;
     /// The application broke the rules of its region: nothing of it is read any more.

@@ -50,7 +50,7 @@ impl SlowPath {
     /// # Errors
     /// [`ConnectError`]: nothing was begun.
     pub fn connect(&mut self, now: Instant, what: &Connect) -> Result<Endpoint, ConnectError> {
-        let tuple = self.choose_tuple(what)?;
+        let tuple = self.choose_tuple(now, what)?;
         let is_slot = self.region(what.owner.region).is_some_and(|r| r.halves(what.owner.slot).is_some());
         if !is_slot || usize::from(what.owner.core) >= self.output.cores() {
             return Err(ConnectError::Malformed);
@@ -93,7 +93,7 @@ impl SlowPath {
         found.and_then(|id| self.take_opening(id)).is_some()
     }
 
-    fn choose_tuple(&mut self, what: &Connect) -> Result<FourTuple, ConnectError> {
+    fn choose_tuple(&mut self, now: Instant, what: &Connect) -> Result<FourTuple, ConnectError> {
         let remote = what.remote;
         if remote.port == 0 {
             return Err(ConnectError::Malformed);
@@ -109,16 +109,19 @@ impl SlowPath {
         }
         let mut tuple = FourTuple::new(Endpoint::new(addr, what.local.map_or(0, |l| l.port)), remote);
         if tuple.src.port != 0 {
-            let is_reusable = !self.is_taken(&tuple);
-            return if is_reusable { Ok(tuple) } else { Err(ConnectError::InUse) };
+            let is_free = !self.is_taken(&tuple) && self.time_wait.is_free(now, &tuple);
+            return if is_free { Ok(tuple) } else { Err(ConnectError::InUse) };
         }
         // The generator is lent out while it asks about the tables beside it.
         let mut ports = std::mem::replace(&mut self.ports, crate::EphemeralPorts::new(1..=1));
-        let picked = ports.pick(&self.secret, &tuple, |port| {
-            let candidate = FourTuple { src: Endpoint::new(addr, port), ..tuple };
-            !self.is_taken(&candidate)
-                && !self.time_wait.contains(&candidate)
-                && self.listeners.find(&candidate.src).is_none()
+        // A pair in TIME-WAIT only when all else is taken: then as Linux with `tcp_tw_reuse`.
+        let picked = [false, true].into_iter().find_map(|may_reuse| {
+            ports.pick(&self.secret, &tuple, |port| {
+                let candidate = FourTuple { src: Endpoint::new(addr, port), ..tuple };
+                let is_over = !self.time_wait.contains(&candidate)
+                    || may_reuse && self.time_wait.is_free(now, &candidate);
+                is_over && !self.is_taken(&candidate) && self.listeners.find(&candidate.src).is_none()
+            })
         });
         self.ports = ports;
         tuple.src.port = picked.ok_or(ConnectError::NoPort)?;
@@ -232,9 +235,14 @@ impl SlowPath {
         if header.flags.contains(TcpFlags::RST) {
             if header.seq == crossed.irs.plus(1) {
                 self.counters.add(Count::ResetsTaken);
-                self.fail_opening(id, errno::ECONNREFUSED);
-            } else {
-                self.counters.add(Count::UnacceptableReset);
+                return self.fail_opening(id, errno::ECONNREFUSED);
+            }
+            self.counters.add(Count::UnacceptableReset);
+            let (expected, window) =
+                (crossed.irs.plus(1), u32::from(opening.options.syn_window(self.flow_config())));
+            if header.seq.is_within(expected, window) {
+                let (tuple, mac) = (opening.tuple, crate::source_mac(frame));
+                self.challenge(now, core, tuple, iss.plus(1), expected, mac);
             }
             return;
         }

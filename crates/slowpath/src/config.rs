@@ -44,6 +44,8 @@ pub struct Config {
     pub fin_wait_2: Duration,
     /// When SYNs are answered with cookies.
     pub syn_cookies: SynCookies,
+    /// Connections whose application has let go, at most; more are reset (Linux's `tcp_max_orphans`).
+    pub orphans_max: usize,
     /// Half-open connections in all.
     pub half_open_max: usize,
     /// Half-open connections of one listener at most; it has no more than its backlog, as Linux.
@@ -58,7 +60,7 @@ pub struct Config {
     pub path_changes_per_second: u32,
     /// RST sent to segments that belong to nothing, per second.
     pub resets_per_second: u32,
-    /// Challenge acknowledgements per second (RFC 5961 section 7: a limit; per service, as Linux's was).
+    /// Challenge acknowledgements per second of the whole service (RFC 5961 section 7).
     pub challenges_per_second: u32,
 }
 
@@ -83,6 +85,7 @@ impl Default for Config {
             time_wait_max: 65_536,
             fin_wait_2: Duration::from_secs(60),
             syn_cookies: SynCookies::UnderPressure,
+            orphans_max: 65_536,
             half_open_max: 16_384,
             half_open_per_listener: 1024,
             connecting_max: 65_536,

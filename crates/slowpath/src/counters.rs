@@ -58,6 +58,8 @@ counts! {
     KeepaliveProbes = "keepalive_probes",
     /// Connection given up after too many timeouts.
     GivenUp = "given_up",
+    /// Connection reset because its application had let go: too many of them, or told not to wait.
+    OrphanResets = "orphan_resets",
     /// Connection entered TIME-WAIT.
     TimeWaits = "time_waits",
     /// Connection reused out of TIME-WAIT (RFC 6191).

@@ -179,7 +179,7 @@ refusals! {
         /// the local address is not one of this service's, or of the other family
         NotOurs = EADDRNOTAVAIL,
         /// the local port is taken for this peer
-        InUse = EADDRINUSE,
+        InUse = EADDRNOTAVAIL,
         /// no local port is free for this peer
         NoPort = EADDRNOTAVAIL,
         /// the peer is this service itself

@@ -122,6 +122,10 @@ impl SlowPath {
             None => None,
             Some(Verdict::Ignore) => return self.counters.add(Count::TimeWaitIgnored),
             Some(Verdict::Acknowledge(remains)) => {
+                // A repeated FIN is answered always: each answer may be the one that was lost.
+                if !packet.header.flags.contains(TcpFlags::FIN) && !self.may_challenge(now) {
+                    return;
+                }
                 return self.acknowledge_remains(now, core, tuple, &remains, source_mac(frame));
             }
             Some(Verdict::Reuse(remains)) => {

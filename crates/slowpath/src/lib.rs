@@ -25,11 +25,13 @@ mod link;
 mod listeners;
 mod neighbours;
 mod options;
+mod orphans;
 mod output;
 mod passive;
 mod path;
 mod path_cache;
 mod path_search;
+mod patience;
 mod pause;
 mod ports;
 mod regions;
@@ -50,11 +52,11 @@ pub use event::{
 };
 pub use isn::Secret;
 pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
+pub use patience::Keepalive;
 pub use ports::EphemeralPorts;
 pub use routes::{OwnAddress, Route, Routes};
 pub use sockets::Socket;
 pub use teardown::{State, Step};
-pub use timeouts::Keepalive;
 pub use wheel::{TimerId, Wheel};
 
 use active::Opening;
@@ -99,6 +101,8 @@ pub struct SlowPath {
     events: VecDeque<Event>,
     news: VecDeque<News>,
     counters: Counters,
+    /// Connections whose application has let go.
+    orphans: usize,
     reset_limit: Limit,
     challenge_limit: Limit,
     path_limit: Limit,
@@ -132,6 +136,7 @@ impl SlowPath {
             events: VecDeque::new(),
             news: VecDeque::new(),
             counters: Counters::default(),
+            orphans: 0,
             reset_limit: Limit::new(config.resets_per_second, now),
             challenge_limit: Limit::new(config.challenges_per_second, now),
             path_limit: Limit::new(config.path_changes_per_second, now),

@@ -1,7 +1,7 @@
 //! What a socket asks of its connection beside bytes: patience, sizes, congestion control. Given with an active open, or with a
 //! listener for the connections it accepts; changed at any time.
 
-use crate::timeouts::Keepalive;
+use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;

@@ -62,9 +62,7 @@ impl SlowPath {
         let flows = self.connections.iter_mut().filter(|(_, c)| c.owner.region == index);
         let flows: Vec<(FlowId, u32)> = flows.map(|(&flow, c)| (flow, c.owner.slot)).collect();
         for (flow, slot) in flows {
-            if let Some(connection) = self.connections.get_mut(&flow) {
-                connection.is_orphan = true;
-            }
+            self.make_orphan(flow);
             self.abort(now, flow);
             self.release_by_service(index, slot);
             self.release_slot(index, slot);

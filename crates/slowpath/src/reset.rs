@@ -3,9 +3,12 @@
 use crate::event::How;
 use crate::handshake::{Segment, Via};
 use crate::{Count, FlowOptions, SlowPath, source_mac};
-use base::{Instant, SeqNumber};
+use base::{Duration, Instant, SeqNumber};
 use flow::{Command, FlowId};
 use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
+
+/// Least time between two challenges on one connection.
+const CHALLENGE_INTERVAL: Duration = Duration::from_ms(500);
 
 impl SlowPath {
     /// Answers a segment that belongs to nothing, unless it is a reset itself:
@@ -77,17 +80,30 @@ impl SlowPath {
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
-    fn may_challenge(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_challenge(&mut self, now: Instant) -> bool {
         let may = self.challenge_limit.take(now);
         self.counters.add(if may { Count::Challenges } else { Count::ChallengeLimited });
         may
+    }
+
+    /// The same for a flow, which is not challenged twice within half a second (Linux's `tcp_invalid_ratelimit`): whatever
+    /// two ends out of step say to each other, it dies down.
+    fn may_challenge_flow(&mut self, now: Instant, flow: FlowId) -> bool {
+        let Some(connection) = self.connections.get_mut(&flow) else { return false };
+        let at = connection.challenged_at;
+        if at != Instant::ZERO && now.since(at) < CHALLENGE_INTERVAL {
+            self.counters.add(Count::ChallengeLimited);
+            return false;
+        }
+        connection.challenged_at = now;
+        self.may_challenge(now)
     }
 
     /// SYN in a synchronised state: "TCP endpoints ... MUST send a challenge ACK to the remote peer" whatever its sequence number
     /// (RFC 5961 section 4.2).
     pub(crate) fn on_flow_syn(&mut self, now: Instant, flow: FlowId) {
         let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
-        if self.may_challenge(now) {
+        if self.may_challenge_flow(now, flow) {
             self.output.command(core, Command::Ack { flow });
         }
     }
@@ -104,7 +120,7 @@ impl SlowPath {
             self.end(now, flow, How::ResetByPeer);
         } else if seq.is_within(expected, window) {
             self.counters.add(Count::UnacceptableReset);
-            if self.may_challenge(now) {
+            if self.may_challenge_flow(now, flow) {
                 self.output.command(core, Command::Ack { flow });
             }
         } else {

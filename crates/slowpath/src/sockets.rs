@@ -1,7 +1,7 @@
 //! Every socket the slow path knows, for listings.
 
 use crate::{Owner, SlowPath, State};
-use flow::{FlowId, state};
+use flow::FlowId;
 use wire::{Endpoint, FourTuple};
 
 /// One socket.
@@ -43,15 +43,8 @@ impl SlowPath {
             see(&bare(State::TimeWait, tuple, None, None));
         }
         for (&flow, connection) in self.connections.iter().filter(|(_, c)| !c.is_over) {
-            let is_fin_sent = self
-                .keeper
-                .flows()
-                .lock_briefly(flow)
-                .is_some_and(|mut guard| guard.parts().rx.has(state::FIN_SENT));
-            let mut now = connection.state;
-            if is_fin_sent {
-                now = now.next(crate::Step::FinSent);
-            }
+            let flags = self.keeper.flows().lock_briefly(flow).map_or(0, |mut guard| guard.parts().rx.flags);
+            let now = connection.state.with_own_fin(flags);
             let socket = bare(now, &connection.tuple, Some(connection.owner), None);
             see(&Socket { flow: Some(flow), ..socket });
         }

@@ -10,7 +10,6 @@
 use crate::event::{Event, How, Owner, Release};
 use crate::path_search::Search;
 use crate::time_wait::Remains;
-use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Instant, SeqNumber};
@@ -78,6 +77,19 @@ impl State {
             _ => self,
         }
     }
+
+    /// The state when the record's flags are looked at: our FIN may have gone out meanwhile. Where the peer's came before it, that
+    /// is known to this state already, or will be when the core's report is taken in.
+    #[must_use]
+    pub(crate) const fn with_own_fin(self, flags: u32) -> Self {
+        let is_sent = flags & state::FIN_SENT != 0;
+        let is_second = flags & state::FIN_RECEIVED != 0 && flags & state::CLOSED_FIRST == 0;
+        match self {
+            Self::Established if is_sent && !is_second => Self::FinWait1,
+            Self::CloseWait if is_sent => Self::LastAck,
+            _ => self,
+        }
+    }
 }
 
 /// What the slow path keeps of a flow.
@@ -96,6 +108,10 @@ pub(crate) struct Connection {
     pub(crate) retransmit: Option<TimerId>,
     /// When the retransmission timer last went off.
     pub(crate) fired_at: Instant,
+    /// For the user timeout: the oldest byte not acknowledged, whether it is under way or not let into the peer's window, and since when.
+    pub(crate) waiting: Option<((SeqNumber, bool), Instant)>,
+    /// When a segment was last challenged.
+    pub(crate) challenged_at: Instant,
     /// Window probes without any answer.
     pub(crate) unanswered: u8,
     /// Keepalive, or FIN-WAIT-2 of an orphan.
@@ -117,6 +133,8 @@ impl Connection {
             is_over: false,
             retransmit: None,
             fired_at: Instant::ZERO,
+            waiting: None,
+            challenged_at: Instant::ZERO,
             unanswered: 0,
             aux: None,
             options: FlowOptions::default(),
@@ -133,13 +151,16 @@ impl SlowPath {
         if !self.connections.contains_key(&flow) {
             return;
         }
-        let is_sent = self.with_flow(flow, |parts| parts.rx.has(state::FIN_SENT));
+        let flags = self.with_flow(flow, |parts| parts.rx.flags);
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
-        // The core does not report that it has sent our FIN: it shows here.
-        if is_sent || step == Step::FinAcked {
-            connection.state = connection.state.next(Step::FinSent);
+        let mut state = connection.state;
+        // The core does not report that it has sent our FIN, only, once both are known, which one was first: were it taken
+        // for the first, a passive closer would end in TIME-WAIT, which is the active closer's.
+        if step == Step::FinAcked || flags & state::CLOSED_FIRST != 0 {
+            state = state.next(Step::FinSent);
         }
-        connection.state = connection.state.next(step);
+        state = state.next(step);
+        connection.state = state.with_own_fin(flags);
         self.settle(now, flow);
     }
 
@@ -148,31 +169,28 @@ impl SlowPath {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         match connection.state {
             State::TimeWait | State::Closed => self.end(now, flow, How::Finished),
-            State::FinWait2 if connection.is_orphan && connection.aux.is_none() => {
-                let until = now.plus(self.config.fin_wait_2);
-                connection.aux = Some(self.wheel.set(until, Timer::Aux(flow)));
-            }
-            _ => {}
+            _ => self.limit_fin_wait_2(now, flow),
         }
     }
 
     /// The application has let go of a live flow's slot; its FIN, if it sent one, is queued behind its data.
     pub(crate) fn on_app_closed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
-        connection.is_orphan = true;
         connection.options.keepalive = None;
         if let Some(timer) = connection.aux.take() {
             self.wheel.cancel(timer);
         }
+        if !self.make_orphan(flow) {
+            self.counters.add(Count::OrphanResets);
+            return self.abort(now, flow);
+        }
         let mask = state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED;
-        let fin = self.with_flow(flow, |parts| parts.rx.flags & mask);
-        if fin == 0 {
+        let flags = self.with_flow(flow, |parts| parts.rx.flags);
+        if flags & mask == 0 {
             // Nothing would ever end the flow: the application broke the contract, or was killed in the middle.
             return self.abort(now, flow);
         }
-        if fin & state::FIN_SENT != 0 {
-            self.connections.entry(flow).and_modify(|c| c.state = c.state.next(Step::FinSent));
-        }
+        self.connections.entry(flow).and_modify(|c| c.state = c.state.with_own_fin(flags));
         self.settle(now, flow);
     }
 
@@ -185,17 +203,24 @@ impl SlowPath {
                 peer.flags.load(Ordering::Acquire) & half_flags::RELEASED != 0
             })
         });
-        self.connections.entry(flow).and_modify(|c| c.is_orphan |= is_released);
+        if is_released {
+            self.make_orphan(flow);
+        }
         self.abort(now, flow);
     }
 
     /// Resets a flow: the peer gets RST, the application ECONNRESET.
     pub fn abort(&mut self, now: Instant, flow: FlowId) {
+        self.reset_peer(now, flow);
+        self.end(now, flow, How::ResetByUs);
+    }
+
+    /// Tells the peer of a live flow that it is over.
+    pub(crate) fn reset_peer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
         let (seq, ack) = self.with_flow(flow, |parts| (parts.tx.snd_max, parts.rx.rcv_nxt));
         self.send_reset(now, core, tuple, seq, Some(ack));
-        self.end(now, flow, How::ResetByUs);
     }
 
     /// The connection is over. Its tuple is free at once, but for TIME-WAIT.
@@ -205,6 +230,7 @@ impl SlowPath {
             connection.state = connection.state.next(Step::Reset);
         }
         connection.is_over = true;
+        self.orphans -= usize::from(connection.is_orphan);
         let (owner, tuple, is_orphan) = (connection.owner, connection.tuple, connection.is_orphan);
         let timers = [connection.retransmit.take(), connection.aux.take(), connection.path_timer.take()];
         timers.into_iter().flatten().for_each(|timer| {

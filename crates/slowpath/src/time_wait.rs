@@ -25,6 +25,9 @@ struct Entry {
     generation: u32,
 }
 
+/// The peer's timestamp clock has certainly moved on after so long.
+const REUSE_AFTER: Duration = Duration::from_secs(1);
+
 /// What to do with a segment that belongs to a connection in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -63,6 +66,16 @@ impl TimeWait {
     #[must_use]
     pub fn contains(&self, tuple: &FourTuple) -> bool {
         self.entries.contains_key(tuple)
+    }
+
+    /// True when an active open may use the port pair: it is not in TIME-WAIT, or for over a second, and timestamps
+    /// will keep the old connection's segments apart from the new one's (RFC 6191; Linux's `tcp_tw_reuse`).
+    #[must_use]
+    pub fn is_free(&self, now: Instant, tuple: &FourTuple) -> bool {
+        self.entries.get(tuple).is_none_or(|entry| {
+            let began_at_least = now.plus(self.linger);
+            entry.remains.ts_recent.is_some() && entry.until.plus(REUSE_AFTER) < began_at_least
+        })
     }
 
     /// All of them, with the end of each.
@@ -113,10 +126,8 @@ impl TimeWait {
         Some(if is_acceptable { Verdict::Ignore } else { Verdict::Acknowledge(remains) })
     }
 
-    /// For an active open on the same ports: gives the old connection up when timestamps keep the two apart (RFC 6191).
+    /// For an active open on the same ports, which [`is_free`](Self::is_free): gives the old connection up.
     pub fn reuse_for_connect(&mut self, tuple: &FourTuple) -> Option<Remains> {
-        let remains = self.entries.get(tuple)?.remains;
-        remains.ts_recent?;
         self.entries.remove(tuple).map(|entry| entry.remains)
     }
 

@@ -26,24 +26,6 @@ pub(crate) enum Timer {
     Region(u16),
 }
 
-/// `SO_KEEPALIVE`: after `idle` without a word from the peer, `count` probes, `interval` apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keepalive {
-    /// `TCP_KEEPIDLE`.
-    pub idle: Duration,
-    /// `TCP_KEEPINTVL`.
-    pub interval: Duration,
-    /// `TCP_KEEPCNT`.
-    pub count: u8,
-}
-
-impl Default for Keepalive {
-    /// Linux's.
-    fn default() -> Self {
-        Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
-    }
-}
-
 /// What the retransmission timer found.
 enum Verdict {
     /// Nothing is outstanding: the flow leaves the wheel.
@@ -106,6 +88,7 @@ impl SlowPath {
     }
 
     fn set_retransmit(&mut self, flow: FlowId, at: Instant) {
+        let at = at.min(self.user_deadline(flow));
         if let Some(connection) = self.connections.get_mut(&flow) {
             connection.retransmit = Some(self.wheel.set(at, Timer::Retransmit(flow)));
         }
@@ -115,6 +98,9 @@ impl SlowPath {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         connection.retransmit = None;
         let fired_at = connection.fired_at;
+        if self.user_deadline(flow) <= now {
+            return self.give_up(now, flow);
+        }
         let rto_max = self.flow_config().rto_max;
         match self.with_flow(flow, |parts| judge(now, fired_at, rto_max, parts)) {
             Verdict::Idle => {}
@@ -162,56 +148,10 @@ impl SlowPath {
         true
     }
 
-    fn give_up(&mut self, now: Instant, flow: FlowId) {
+    pub(crate) fn give_up(&mut self, now: Instant, flow: FlowId) {
         let soft = self.with_flow(flow, |parts| parts.cold.soft_error);
         self.counters.add(Count::GivenUp);
         self.end(now, flow, How::TimedOut(if soft == 0 { errno::ETIMEDOUT } else { soft }));
-    }
-
-    /// Keepalive is on, off, or has other times.
-    pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
-        let Some(connection) = self.connections.get_mut(&flow) else { return };
-        let keepalive = connection.options.keepalive;
-        connection.keepalive_sent = 0;
-        let old = connection.aux.take();
-        old.and_then(|timer| self.wheel.cancel(timer));
-        if let Some(keepalive) = keepalive {
-            self.set_aux(flow, now.plus(keepalive.idle));
-        }
-    }
-
-    fn set_aux(&mut self, flow: FlowId, at: Instant) {
-        if let Some(connection) = self.connections.get_mut(&flow) {
-            connection.aux = Some(self.wheel.set(at, Timer::Aux(flow)));
-        }
-    }
-
-    fn on_aux_timer(&mut self, now: Instant, flow: FlowId) {
-        let Some(connection) = self.connections.get_mut(&flow) else { return };
-        connection.aux = None;
-        let (core, sent) = (connection.owner.core, connection.keepalive_sent);
-        let Some(keepalive) = connection.options.keepalive else {
-            // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
-            if connection.is_orphan {
-                self.end(now, flow, How::Finished);
-            }
-            return;
-        };
-        let (heard_at, is_idle) =
-            self.with_flow(flow, |parts| (parts.cold.heard_at, parts.tx.snd_max == parts.tx.snd_una));
-        let due = heard_at.plus(keepalive.idle);
-        // What is outstanding is repeated anyway and finds out the same.
-        if now < due || !is_idle {
-            self.connections.entry(flow).and_modify(|c| c.keepalive_sent = 0);
-            return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
-        }
-        if sent >= keepalive.count {
-            return self.give_up(now, flow);
-        }
-        self.connections.entry(flow).and_modify(|c| c.keepalive_sent = sent + 1);
-        self.counters.add(Count::KeepaliveProbes);
-        self.output.command(core, Command::Probe { flow });
-        self.set_aux(flow, now.plus(keepalive.interval));
     }
 }
 

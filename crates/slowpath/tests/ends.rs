@@ -33,9 +33,11 @@ fn does(w: &mut World, flow: FlowId, what: Does) {
             w.exception(Exception::FinAcked { flow });
         }
         Does::Receive => {
+            w.edit(flow, |parts| parts.rx.rcv_nxt = parts.rx.rcv_nxt.plus(1));
+            // As the core says: whose FIN went out first.
             w.edit(flow, |parts| {
-                parts.rx.set(state::FIN_RECEIVED);
-                parts.rx.rcv_nxt = parts.rx.rcv_nxt.plus(1);
+                let is_first = parts.rx.has(state::FIN_SENT) && !parts.rx.has(state::FIN_RECEIVED);
+                parts.rx.set(state::FIN_RECEIVED | if is_first { state::CLOSED_FIRST } else { 0 });
             });
             w.exception(Exception::FinReceived { flow });
         }
@@ -86,6 +88,22 @@ fn close_in_every_order() {
         assert_eq!(w.slow.sizes()[2], 0);
         w.quiet();
     }
+}
+
+/// The core answered the peer's FIN and sent ours before the slow path heard of either: the passive closer ends in LAST-ACK, and
+/// TIME-WAIT is the active closer's (RFC 9293 figure 5).
+#[test]
+fn a_passive_closer_never_enters_time_wait_however_late_the_report() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    w.edit(flow, |parts| parts.rx.set(state::FIN_RECEIVED));
+    does(&mut w, flow, Does::Send);
+    does(&mut w, flow, Does::LetGo);
+    w.exception(Exception::FinReceived { flow });
+    assert_eq!(state_of(&w, 9), Some(State::LastAck));
+    w.exception(Exception::FinAcked { flow });
+    assert!(matches!(w.event(), Event::Closed { how: How::Finished, .. }));
+    assert_eq!(w.slow.sizes()[3], 0);
 }
 
 #[test]
@@ -181,6 +199,7 @@ fn syn_on_a_connection_is_challenged() {
     for seq in [0, 100, 101, 1 << 31] {
         w.peer_sends(9, 80, SYN, seq, 0);
         assert_eq!(w.orders.pop_front(), Some(Order::Ack(flow)));
+        w.pass(ms(500));
     }
     assert!(w.slow.poll_event().is_none());
 }
@@ -289,6 +308,9 @@ fn connect_reuses_time_wait_beyond_its_numbers() {
         owner,
         options: slowpath::FlowOptions::default(),
     };
+    // Timestamps keep the two apart once the clock has moved on (RFC 6191).
+    assert_eq!(w.slow.connect(w.now, &what), Err(slowpath::ConnectError::InUse));
+    w.pass(ms(1001));
     assert_eq!(w.slow.connect(w.now, &what), Ok(local));
     w.settle();
     assert!(last.is_before(w.next().header.seq));

@@ -1,0 +1,105 @@
+//! How long an application waits for its peer: keepalive of idle connections, and the user timeout.
+
+use crate::event::How;
+use crate::timeouts::Timer;
+use crate::{Count, SlowPath};
+use base::{Duration, Instant};
+use flow::{Command, FlowId, state};
+
+/// `SO_KEEPALIVE`: after `idle` without a word from the peer, `count` probes, `interval` apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keepalive {
+    /// `TCP_KEEPIDLE`.
+    pub idle: Duration,
+    /// `TCP_KEEPINTVL`.
+    pub interval: Duration,
+    /// `TCP_KEEPCNT`.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    /// Linux's.
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
+    }
+}
+
+impl SlowPath {
+    /// When the user timeout ends a flow unless its peer acknowledges something, or opens its window, before: "If, after this
+    /// time, an acknowledgment for data has not been received, the connection is closed" (RFC 5482 section 1). As in Linux it
+    /// bounds zero-window probing, too, which else goes on for ever (RFC 9293 MUST-35).
+    pub(crate) fn user_deadline(&mut self, flow: FlowId) -> Instant {
+        let Some(timeout) = self.connections.get(&flow).and_then(|c| c.options.user_timeout) else {
+            return Instant::NEVER;
+        };
+        let (una, is_outstanding, is_blocked, progress_at) = self.with_flow(flow, |parts| {
+            let is_outstanding = parts.tx.snd_una != parts.tx.snd_max;
+            (parts.tx.snd_una, is_outstanding, parts.rx.has(state::BLOCKED), parts.cold.progress_at)
+        });
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&flow) else { return Instant::NEVER };
+        if !is_outstanding && !is_blocked {
+            connection.waiting = None;
+            return Instant::NEVER;
+        }
+        let since = if is_outstanding { progress_at } else { now };
+        // Whatever else happens, it counts from when this byte was first waited for.
+        let what = (una, is_outstanding);
+        let (_, since) = connection.waiting.filter(|w| w.0 == what).unwrap_or((what, since));
+        connection.waiting = Some((what, since));
+        since.plus(timeout)
+    }
+
+    /// Keepalive is on, off, or has other times.
+    pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        let keepalive = connection.options.keepalive;
+        connection.keepalive_sent = 0;
+        let old = connection.aux.take();
+        old.and_then(|timer| self.wheel.cancel(timer));
+        if let Some(keepalive) = keepalive {
+            self.set_aux(flow, now.plus(keepalive.idle));
+        }
+    }
+
+    pub(crate) fn set_aux(&mut self, flow: FlowId, at: Instant) {
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.aux = Some(self.wheel.set(at, Timer::Aux(flow)));
+        }
+    }
+
+    pub(crate) fn on_aux_timer(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get_mut(&flow) else { return };
+        connection.aux = None;
+        let (core, sent, timeout) =
+            (connection.owner.core, connection.keepalive_sent, connection.options.user_timeout);
+        let Some(keepalive) = connection.options.keepalive else {
+            // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
+            if connection.is_orphan {
+                self.end(now, flow, How::Finished);
+            }
+            return;
+        };
+        let (heard_at, is_idle) =
+            self.with_flow(flow, |parts| (parts.cold.heard_at, parts.tx.snd_max == parts.tx.snd_una));
+        let due = heard_at.plus(keepalive.idle);
+        // What is outstanding is repeated anyway and finds out the same.
+        if now < due || !is_idle {
+            self.connections.entry(flow).and_modify(|c| c.keepalive_sent = 0);
+            return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
+        }
+        // As Linux: with a user timeout that decides, else the number of probes.
+        let is_over = match timeout {
+            Some(timeout) => sent > 0 && heard_at.plus(timeout) <= now,
+            None => sent >= keepalive.count,
+        };
+        if is_over {
+            self.reset_peer(now, flow);
+            return self.give_up(now, flow);
+        }
+        self.connections.entry(flow).and_modify(|c| c.keepalive_sent = sent.saturating_add(1));
+        self.counters.add(Count::KeepaliveProbes);
+        self.output.command(core, Command::Probe { flow });
+        self.set_aux(flow, now.plus(keepalive.interval));
+    }
+}

@@ -1,0 +1,250 @@
+//! How long a connection waits: user timeout, keepalive, orphans, FIN-WAIT-2, deferred accepts, and how often it challenges.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod harness;
+use base::Duration;
+use flow::{Exception, FlowId, state};
+use harness::*;
+use slowpath::{Count, Event, FlowOptions, How, Keepalive, Linger2, errno};
+use wire::{FourTuple, TcpOptions};
+
+fn told(w: &mut World, flow: FlowId, change: impl FnOnce(&mut FlowOptions)) {
+    let mut options = *w.slow.options(flow).unwrap();
+    change(&mut options);
+    w.slow.set_options(w.now, flow, &options);
+    w.settle();
+}
+
+/// The core has sent `bytes` just now.
+fn sends(w: &mut World, flow: FlowId, bytes: u32) {
+    let now = w.now;
+    w.edit(flow, |parts| {
+        parts.tx.snd_max = parts.tx.snd_max.plus(bytes);
+        parts.tx.snd_nxt = parts.tx.snd_max;
+        parts.cold.progress_at = now;
+        parts.rx.set(state::TIMER_ARMED);
+    });
+    w.exception(Exception::Active { flow });
+}
+
+fn closed(w: &mut World) -> Option<How> {
+    std::iter::from_fn(|| w.slow.poll_event()).find_map(|event| match event {
+        Event::Closed { how, .. } => Some(how),
+        _ => None,
+    })
+}
+
+/// RFC 9293 section 3.8.3: "The Timeout ... if data is not successfully delivered to the destination within the timeout period,
+/// the connection will be aborted"; to the millisecond, not at the next retransmission.
+#[test]
+fn user_timeout_ends_a_connection_whose_data_is_not_acknowledged() {
+    let mut w = World::new();
+    let (flow, owner, _) = w.accepted(9);
+    told(&mut w, flow, |o| o.user_timeout = Some(secs(5)));
+    w.pass(secs(100));
+    sends(&mut w, flow, 1000);
+    w.pass(ms(4_998));
+    assert_eq!(closed(&mut w), None);
+    w.pass(ms(20));
+    assert_eq!(closed(&mut w), Some(How::TimedOut(errno::ETIMEDOUT)));
+    assert_eq!(w.errno(owner), u32::from(errno::ETIMEDOUT));
+}
+
+#[test]
+fn user_timeout_starts_anew_with_every_acknowledgement_of_data() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    told(&mut w, flow, |o| o.user_timeout = Some(secs(5)));
+    sends(&mut w, flow, 10_000);
+    for _ in 0..4 {
+        w.pass(secs(4));
+        let now = w.now;
+        w.edit(flow, |parts| {
+            parts.tx.snd_una = parts.tx.snd_una.plus(1000);
+            parts.cold.progress_at = now;
+        });
+    }
+    assert_eq!(closed(&mut w), None);
+    w.pass(secs(6));
+    assert_eq!(closed(&mut w), Some(How::TimedOut(errno::ETIMEDOUT)));
+}
+
+/// A peer that answers every probe but never opens its window is kept for ever (MUST-35), unless the user timeout says
+/// otherwise, as in Linux.
+#[test]
+fn user_timeout_bounds_zero_window_probing_of_a_peer_that_answers() {
+    for timeout in [None, Some(secs(30))] {
+        let mut w = World::new();
+        let (flow, _, _) = w.accepted(9);
+        told(&mut w, flow, |o| o.user_timeout = timeout);
+        w.edit(flow, |parts| parts.rx.set(state::BLOCKED | state::TIMER_ARMED));
+        w.exception(Exception::Active { flow });
+        for _ in 0..200 {
+            w.pass(secs(1));
+            let now = w.now;
+            w.edit(flow, |parts| parts.cold.heard_at = now);
+        }
+        let expected = timeout.map(|_| How::TimedOut(errno::ETIMEDOUT));
+        assert_eq!(closed(&mut w), expected);
+    }
+}
+
+/// With a user timeout that decides when a silent peer is given up, else the number of probes; either way the peer is told,
+/// as by Linux.
+#[test]
+fn keepalive_gives_up_by_count_or_by_user_timeout_and_resets() {
+    let keepalive = Keepalive { idle: secs(10), interval: secs(2), count: 3 };
+    for (timeout, ends_after) in [(None, 16), (Some(secs(11)), 12), (Some(secs(21)), 22)] {
+        let mut w = World::new();
+        let (flow, _, _) = w.accepted(9);
+        told(&mut w, flow, |o| (o.keepalive, o.user_timeout) = (Some(keepalive), timeout));
+        w.pass(ms(ends_after * 1000 - 100));
+        assert_eq!((closed(&mut w), w.sent.len()), (None, 0), "{timeout:?}");
+        w.pass(ms(200));
+        assert_eq!(closed(&mut w), Some(How::TimedOut(errno::ETIMEDOUT)));
+        assert!(w.next().header.flags.contains(RST));
+    }
+}
+
+/// An application closes; its FIN is sent and acknowledged.
+fn abandoned(w: &mut World, flow: FlowId) {
+    w.edit(flow, |parts| {
+        parts.rx.set(state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED);
+        parts.tx.snd_max = parts.tx.snd_max.plus(1);
+        (parts.tx.snd_nxt, parts.tx.snd_una) = (parts.tx.snd_max, parts.tx.snd_max);
+    });
+    w.exception(Exception::AppClosed { flow });
+    w.exception(Exception::FinAcked { flow });
+}
+
+#[test]
+fn linger2_says_how_long_an_orphan_waits_in_fin_wait_2() {
+    for (linger2, wait) in [(None, secs(60)), (Some(Linger2::Wait(secs(7))), secs(7))] {
+        let mut w = World::new();
+        let (flow, _, _) = w.accepted(9);
+        told(&mut w, flow, |o| o.linger2 = linger2);
+        abandoned(&mut w, flow);
+        w.pass(Duration::from_ns(wait.as_ns() - 2_000_000));
+        assert_eq!((closed(&mut w), w.slow.orphans()), (None, 1));
+        w.pass(ms(4));
+        assert_eq!((closed(&mut w), w.slow.orphans()), (Some(How::Finished), 0));
+        w.quiet();
+    }
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    told(&mut w, flow, |o| o.linger2 = Some(Linger2::Reset));
+    abandoned(&mut w, flow);
+    assert_eq!(closed(&mut w), Some(How::ResetByUs));
+    assert!(w.next().header.flags.contains(RST));
+}
+
+#[test]
+fn orphans_beyond_the_limit_are_reset() {
+    let mut w = World::with(|config, _| config.orphans_max = 2);
+    let flows: Vec<FlowId> = (0..4).map(|i| w.accepted(9 + i).0).collect();
+    for flow in &flows {
+        w.edit(*flow, |parts| parts.rx.set(state::FIN_QUEUED));
+        w.exception(Exception::AppClosed { flow: *flow });
+    }
+    assert_eq!((w.slow.orphans(), w.count(Count::OrphanResets), w.sent.len()), (2, 2, 2));
+    w.exception(Exception::FinAcked { flow: flows[0] });
+    w.exception(Exception::FinReceived { flow: flows[0] });
+    assert_eq!(w.slow.orphans(), 1, "who is over counts no more");
+}
+
+/// RFC 5961 section 7: "an implementation SHOULD include an ACK throttling mechanism"; per connection and in all.
+#[test]
+fn a_connection_is_challenged_twice_a_second_at_most() {
+    let mut w = World::with(|config, _| config.challenges_per_second = 3);
+    let flows: Vec<FlowId> = (0..5).map(|i| w.accepted(9 + i).0).collect();
+    for _ in 0..10 {
+        w.peer_sends(9, 80, SYN, 7, 0);
+        w.peer_sends(9, 80, RST, 102, 0);
+    }
+    let is_ack = |order: &Order| matches!(order, Order::Ack(_));
+    assert_eq!(w.orders.iter().filter(|o| is_ack(o)).count(), 1);
+    for i in 0..5 {
+        w.peer_sends(9 + i, 80, SYN, 7, 0);
+    }
+    assert_eq!(w.orders.iter().filter(|o| is_ack(o)).count(), 3, "in all");
+    w.pass(ms(1100));
+    w.orders.clear();
+    w.peer_sends(9, 80, SYN, 7, 0);
+    assert_eq!(w.orders.pop_front(), Some(Order::Ack(flows[0])));
+}
+
+/// `TCP_DEFER_ACCEPT`: the service is not told before there is something to read, or its time is up.
+#[test]
+fn a_deferred_connection_is_offered_with_its_first_data() {
+    let mut w = World::new();
+    w.slow.listen(us(80), 1, 9).unwrap();
+    w.slow.set_listener_options(1, &FlowOptions { defer_accept: Some(secs(10)), ..FlowOptions::default() });
+    w.peer_sends(9, 80, SYN, 100, 0);
+    let ack = w.next().header.seq.0.wrapping_add(1);
+    w.peer_sends(9, 80, ACK, 101, ack);
+    assert!(w.slow.poll_event().is_none());
+    w.pass(secs(9));
+    w.quiet();
+    w.segment(FourTuple::new(peer(9), us(80)), ACK, 101, ack, TcpOptions::NONE, b"hello");
+    assert!(matches!(w.event(), Event::Incoming { .. }));
+    // Another that stays silent: after ten seconds one SYN-ACK asks again, and the answer is taken as it is.
+    w.peer_sends(10, 80, SYN, 100, 0);
+    let ack = w.next().header.seq.0.wrapping_add(1);
+    w.peer_sends(10, 80, ACK, 101, ack);
+    w.pass(ms(10_002));
+    assert_eq!(w.next().header.flags, SYN_ACK);
+    w.quiet();
+    w.peer_sends(10, 80, ACK, 101, ack);
+    assert!(matches!(w.event(), Event::Incoming { .. }));
+}
+
+/// `TCP_SYNCNT` and the times of SYNs: 1, 2, 4, ... seconds.
+#[test]
+fn a_syn_is_repeated_as_often_as_the_socket_says() {
+    for (count, ends_after) in [(1u8, 3), (3, 15), (6, 127)] {
+        let mut w = World::new();
+        let owner = w.owner();
+        let options = FlowOptions { syn_retries: Some(count), ..FlowOptions::default() };
+        let what = slowpath::Connect { token: 1, local: None, remote: peer(80), owner, options };
+        w.slow.connect(w.now, &what).unwrap();
+        w.settle();
+        for _ in 0..ends_after {
+            w.pass(ms(990));
+            w.peer_is_there();
+        }
+        w.pass(ms(ends_after * 10 - 10));
+        assert_eq!(w.count(Count::SynRetransmits), u64::from(count));
+        assert!(w.slow.poll_event().is_none());
+        w.pass(ms(20));
+        assert!(matches!(w.event(), Event::ConnectFailed { errno: errno::ETIMEDOUT, .. }));
+    }
+}
+
+/// `TCP_MAXSEG`: "MSS both ways": announced, and never exceeded.
+#[test]
+fn max_segment_is_announced_and_obeyed() {
+    let mut w = World::new();
+    let owner = w.owner();
+    let options = FlowOptions {
+        max_segment: Some(700),
+        receive_buffer: Some(4000),
+        algorithm: Some(congestion::Algorithm::Reno),
+        ..FlowOptions::default()
+    };
+    let what = slowpath::Connect { token: 1, local: None, remote: peer(80), owner, options };
+    let local = w.slow.connect(w.now, &what).unwrap();
+    w.settle();
+    let syn = w.next();
+    assert_eq!((syn.options.mss, syn.header.window), (Some(700), 4000));
+    let ack = syn.header.seq.0.wrapping_add(1);
+    let plain = TcpOptions { mss: Some(1460), ..TcpOptions::NONE };
+    w.segment(FourTuple::new(peer(80), local), SYN_ACK, 500, ack, plain, &[]);
+    let Event::Established { flow, .. } = w.event() else { panic!() };
+    let algorithm = |w: &World| w.edit(flow, |parts| parts.cold.window.algorithm());
+    assert_eq!(w.edit(flow, |parts| parts.tx.mss), 700);
+    assert_eq!(algorithm(&w), congestion::Algorithm::Reno);
+    told(&mut w, flow, |o| o.algorithm = Some(congestion::Algorithm::Dctcp));
+    assert_eq!(algorithm(&w), congestion::Algorithm::Dctcp);
+    assert!(w.edit(flow, |parts| parts.rx.has(state::EXACT_ECN)));
+}
