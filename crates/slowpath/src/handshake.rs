@@ -20,8 +20,10 @@ pub(crate) const SEGMENT_MAX: usize = 18 + 40 + 60;
 /// What a peer that names no MSS takes (RFC 9293 MUST-15: 536 for IPv4, 1220 for IPv6).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
-/// A peer that asks for less makes us send headers only: Linux's `TCP_MIN_MSS`.
+/// The least segment size that an application can ask for: Linux's `TCP_MIN_MSS`.
 pub(crate) const MSS_MIN: u16 = 88;
+/// No peer makes us send less than this in a segment, options included: Linux's `tcp_min_snd_mss`.
+const SND_MSS_MIN: u16 = 48;
 /// The timestamps option with its padding.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
@@ -143,7 +145,9 @@ impl SlowPath {
         }
         let shift = options.window_scale.filter(|_| flow.window_scaling);
         let default = if packet.ip.src.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
-        let mss = options.mss.unwrap_or(default).max(MSS_MIN).min(asked.mss(self.own_mss(packet.ip.src)));
+        // As Linux: 0 says nothing.
+        let peer = options.mss.filter(|mss| *mss > 0).unwrap_or(default);
+        let mss = peer.max(SND_MSS_MIN).min(asked.mss(self.own_mss(packet.ip.src)));
         let has_timestamps = features & state::TIMESTAMPS != 0;
         Negotiated {
             mss: mss - if has_timestamps { TIMESTAMPS_LEN } else { 0 },

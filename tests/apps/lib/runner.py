@@ -75,7 +75,7 @@ def run_body(test, options, directory, report):
             subprocess.run([shutil.which("ip") or "/sbin/ip", "link", "set", "lo", "up"], check=True)
             if options.kernel:
                 # Both ends are the kernel's, at the addresses that host and service have otherwise.
-                for address in ("10.77.0.1/24", "10.77.0.2/24"):
+                for address in ("10.77.0.1/24", "10.77.0.2/24", "fd00:77::1/64", "fd00:77::2/64"):
                     subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
         if not test.own_service:
             world.up(*test.up)

@@ -21,6 +21,13 @@ TAP = (
 )  # fmt: skip
 
 
+SERVICE_ADDRESS_V6 = "fd00:77::2"
+HOST_ADDRESS_V6 = "fd00:77::1"
+TAP_V6 = (
+    "--port", "tap", "--port-name", "tp0", "--address", f"{SERVICE_ADDRESS_V6}/64", "--host-address", f"{HOST_ADDRESS_V6}/64",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Way:
     """Which end is accelerated, and by which address they meet."""
@@ -49,6 +56,8 @@ WAYS = {
         Way("own_address", True, True, "0.0.0.0", SERVICE_ADDRESS, TAP),
         Way("tap_server", True, False, "0.0.0.0", SERVICE_ADDRESS, TAP),
         Way("tap_client", False, True, HOST_ADDRESS, HOST_ADDRESS, TAP),
+        Way("tap6_server", True, False, "::", SERVICE_ADDRESS_V6, TAP_V6),
+        Way("tap6_client", False, True, HOST_ADDRESS_V6, HOST_ADDRESS_V6, TAP_V6),
     )
 }
 PAIR = WAYS["pair"]

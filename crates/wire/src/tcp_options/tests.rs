@@ -77,3 +77,37 @@ fn four_sack_blocks_fit_and_a_fifth_does_not() {
     assert_eq!(options.sack_room(), 3);
     assert_eq!(options.emit(&mut out), Err(TcpOptionsError::TooLong));
 }
+
+/// "The options ... may begin on any octet boundary" and come in any order (RFC 9293 section 3.1, MUST-5 and MUST-6).
+#[test]
+fn options_are_read_in_every_order_and_with_any_padding() {
+    let mss: &[u8] = &[2, 4, 5, 0xB4];
+    let all: [&[u8]; 5] = [mss, &[3, 3, 9], &[4, 2], &[8, 10, 0, 0, 0, 1, 0, 0, 0, 2], &[253, 5, 8, 10, 3]];
+    let wanted = TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(9),
+        sack_permitted: true,
+        ..TcpOptions::with_timestamps(1, 2)
+    };
+    let mut seen = 0;
+    for order in 0..5usize.pow(5) {
+        let at = |i: u32| order / 5usize.pow(i) % 5;
+        let order = [at(0), at(1), at(2), at(3), at(4)];
+        if (0..5).any(|i| !order.contains(&i)) {
+            continue;
+        }
+        for pads in 0..64u8 {
+            let mut bytes = Vec::new();
+            for (i, option) in order.iter().enumerate() {
+                bytes.resize(bytes.len() + usize::from(pads >> i & 1), 1);
+                bytes.extend_from_slice(all[*option]);
+            }
+            // Behind the end of the list there may be anything.
+            let end: &[u8] = if pads >> 5 & 1 == 0 { &[] } else { &[0, 2, 0, 99] };
+            bytes.extend_from_slice(end);
+            assert_eq!(TcpOptions::parse(&bytes), Ok(wanted), "{bytes:?}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 120 * 64);
+}
