@@ -99,9 +99,9 @@ fn options_are_read_in_every_order_and_with_any_padding() {
         for pads in 0..64u8 {
             // NOP wherever nothing else is put.
             let (mut bytes, mut len) = ([1; 40], 0);
-            for (i, option) in order.iter().enumerate() {
+            for (i, option) in order.iter().map(|at| all[*at]).enumerate() {
                 len += usize::from(pads >> i & 1);
-                bytes[len..len + option.len()].copy_from_slice(all[*option]);
+                bytes[len..len + option.len()].copy_from_slice(option);
                 len += option.len();
             }
             // Behind the end of the list there may be anything.
