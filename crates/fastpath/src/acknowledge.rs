@@ -24,6 +24,14 @@ impl State {
         if waiting >= 2 * u32::from(w.f.cold.rcv_mss) {
             rx.set(state::ACK_NOW);
         }
+        if waiting >= u32::from(w.f.cold.rcv_mss.max(w.f.tx.mss))
+            && w.f.cold.quick > 0
+            && !rx.has(state::ACK_NOW)
+        {
+            // A lone full segment at the beginning is rarely a request, and a sender in slow start waits for this.
+            w.f.cold.quick -= 1;
+            rx.set(state::ACK_NOW);
+        }
         if !rx.has(state::ACK_NOW) {
             if waiting == 0 || rx.has(state::ACK_DUE) {
                 return;

@@ -112,7 +112,7 @@ impl State {
         match home {
             Some(home) if is_ours => {
                 let mut w = Work { id, f, home };
-                if let Err(reason) = self.receive(&mut w, packet, frame) {
+                if let Err(reason) = self.receive(&mut w, packet, frame, port) {
                     self.except(reason, frame);
                 }
                 if is_last {
@@ -147,7 +147,7 @@ impl State {
         let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame) };
         // A record that is busy now costs this packet, which the peer sends again.
         let _ = self.with(flows, homes, id, |state, w| {
-            if let Err(reason) = state.receive(w, packet, frame) {
+            if let Err(reason) = state.receive(w, packet, frame, port) {
                 state.except(reason, frame);
             }
             state.finish(w, port);

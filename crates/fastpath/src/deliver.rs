@@ -1,6 +1,7 @@
 //! Payload into the application's ring.
 
 use crate::counters::Cause;
+use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
@@ -17,6 +18,11 @@ impl State {
         if bytes.len() > usize::from(w.f.cold.rcv_mss) {
             // Of a super-frame only our own size is known.
             w.f.cold.rcv_mss = bytes.len().min(usize::from(w.f.tx.mss)) as u16;
+        }
+        if seq.is_before(w.f.rx.rcv_nxt) && !bytes.is_empty() {
+            let right = w.f.rx.rcv_nxt;
+            note_duplicate(&mut w.f, seq, right);
+            w.f.rx.set(state::ACK_NOW);
         }
         let (seq, bytes) = trim_front(seq, bytes, w.f.rx.rcv_nxt);
         let room = w.f.rx.rcv_edge.since(seq) as usize;

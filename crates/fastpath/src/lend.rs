@@ -12,7 +12,7 @@ use crate::classify::Miss;
 use crate::setup::{Home, State, Work};
 use base::limits::{PAGE, RING_MAX, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
-use flow::{Exception, FlowId, Flows, state};
+use flow::{Exception, FlowId, Flows, QUICK_SEGMENTS, state};
 use queue::Ring;
 use queue::pages::class_of;
 use shm::half_flags;
@@ -145,6 +145,7 @@ impl State {
             self.set_window(w, initial);
         }
         (w.f.cold.epoch_tail, w.f.cold.epoch_at) = (w.f.rx.rx_tail, self.now);
+        w.f.cold.quick = QUICK_SEGMENTS;
         self.grown.remove(w.id.0);
     }
 

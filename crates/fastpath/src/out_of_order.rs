@@ -34,6 +34,9 @@ impl State {
         if n == 0 {
             return 0;
         }
+        if let Some(old) = overlap(&w.f, seq, seq.plus(n as u32)) {
+            note_duplicate(&mut w.f, old.left, old.right);
+        }
         if !remember(&mut w.f, Interval { left: seq, right: seq.plus(n as u32) }) {
             self.counters.count(Cause::IntervalsFull);
             return 0;
@@ -61,6 +64,14 @@ impl State {
         rx.set(state::ACK_NOW);
         rx.rcv_nxt.since(before)
     }
+}
+
+/// What of `[left, right)` is held already: the first interval's share of it.
+fn overlap(f: &FlowMut<'_>, left: SeqNumber, right: SeqNumber) -> Option<Interval> {
+    let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];
+    let held = ahead.iter().find(|i| i.left.is_before(right) && left.is_before(i.right))?;
+    let right = if held.right.is_before(right) { held.right } else { right };
+    Some(Interval { left: held.left.later_of(left), right })
 }
 
 /// Adds `new`, joined with every interval it touches, in front. False when all are in use.
@@ -96,13 +107,25 @@ fn forget(ahead: &mut [Interval; INTERVALS], count: &mut u8, i: usize) {
     *count -= 1;
 }
 
+/// Notes for the next acknowledgement that `[left, right)` came again; the latest counts.
+pub(crate) fn note_duplicate(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) {
+    if f.rx.has(state::SACK) {
+        f.cold.duplicate = Interval { left, right };
+        f.rx.set(state::REPORT_DUPLICATE);
+    }
+}
+
+/// A duplicate first: "the first block of the SACK option specifies the sequence numbers of the segment that triggered the
+/// acknowledgement" (RFC 2883 section 4), once. Then the latest interval, which, if the duplicate lies in one, is that one:
 /// "The first SACK block ... MUST specify the contiguous block of data containing the segment which triggered this ACK"
 /// (RFC 2018 section 4).
 pub(crate) fn sack_blocks(f: &FlowMut<'_>) -> SackBlocks {
     let mut blocks = SackBlocks::EMPTY;
     // Three beside timestamps, four without.
     let room = if f.rx.has(state::TIMESTAMPS) { 3 } else { 4 };
-    for interval in f.cold.ahead.iter().take(usize::from(f.rx.intervals).min(room)) {
+    let duplicate = f.rx.has(state::REPORT_DUPLICATE).then_some(&f.cold.duplicate);
+    let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];
+    for interval in duplicate.into_iter().chain(ahead).take(room) {
         blocks.push(SackBlock { left: interval.left, right: interval.right });
     }
     blocks

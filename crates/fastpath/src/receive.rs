@@ -1,9 +1,11 @@
 //! A segment of a flow: the list of named questions, then acknowledgement, data, FIN (RFC 9293 section 3.10.7.4).
 
 use crate::counters::Cause;
+use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::{Duration, Instant, SeqNumber};
 use flow::{FlowMut, FrameReason, event, state};
+use port::Port;
 use shm::half_flags;
 use wire::{Ecn, TcpFlags, TcpPacket};
 
@@ -17,11 +19,12 @@ impl State {
     ///
     /// # Errors
     /// It is not the fast path's business.
-    pub(crate) fn receive(
+    pub(crate) fn receive<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,
         p: &TcpPacket,
         frame: &[u8],
+        port: &mut P,
     ) -> Result<(), FrameReason> {
         let h = &p.header;
         let fin = h.flags.contains(TcpFlags::FIN);
@@ -57,7 +60,9 @@ impl State {
         if w.f.rx.has(state::APP_CLOSED) && len > 0 {
             return Err(FrameReason::DataAfterClose(w.id));
         }
-        note_marks(&mut w.f, p.ip.ecn, h.flags);
+        if w.f.rx.has(state::ECN) {
+            self.note_marks(w, p.ip.ecn, h.flags, port);
+        }
         let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame));
         self.measure(w, p.options.timestamps.filter(|_| w.f.rx.has(state::TIMESTAMPS)).map(|ts| ts.echo));
         if fin && whole {
@@ -76,7 +81,7 @@ impl State {
         let is_older = SeqNumber(ts.value).is_before(SeqNumber(f.rx.ts_recent));
         if is_older && self.now.since(f.cold.ts_recent_at) < TS_OUTDATED {
             self.counters.count(Cause::Paws);
-            f.rx.set(state::ACK_NOW);
+            self.challenge(f, !p.payload.is_empty());
             return false;
         }
         true
@@ -109,6 +114,9 @@ impl State {
             return true;
         }
         let is_old = len > 0 && end.is_at_or_before(f.rx.rcv_nxt);
+        if is_old {
+            note_duplicate(f, seq, end);
+        }
         self.counters.count(if is_old { Cause::Duplicate } else { Cause::Unacceptable });
         self.challenge(f, len > 0);
         false
@@ -133,6 +141,32 @@ impl State {
         false
     }
 
+    /// Echo of congestion. RFC 3168 section 6.1.3 latches it until CWR; we acknowledge the first mark at once, so that the sender
+    /// reduces in time.
+    ///
+    /// For DCTCP (RFC 8257 section 3.2) each acknowledgement says exactly whether what it covers was marked: at every change of
+    /// CE "send an immediate ACK" for what came before, with the state it came in, and then for what brought the change.
+    fn note_marks<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, ecn: Ecn, flags: TcpFlags, port: &mut P) {
+        let (was, is) = (w.f.rx.has(state::ECHO_CE), ecn == Ecn::Ce);
+        if w.f.rx.has(state::EXACT_ECN) {
+            if was != is {
+                if w.f.rx.rcv_nxt != w.f.rx.last_ack {
+                    // Without room in the port these bytes are acknowledged with the next, in its state.
+                    self.send_ack(w, port);
+                }
+                w.f.rx.flags ^= state::ECHO_CE;
+                w.f.rx.set(state::ACK_NOW);
+            }
+            return;
+        }
+        if flags.contains(TcpFlags::CWR) {
+            w.f.rx.clear(state::ECHO_CE);
+        }
+        if is && !w.f.rx.has(state::ECHO_CE) {
+            w.f.rx.set(state::ECHO_CE | state::ACK_NOW);
+        }
+    }
+
     /// Answers an unacceptable segment: always when it carried data, else not too often.
     fn challenge(&mut self, f: &mut FlowMut<'_>, always: bool) {
         let due = f.cold.challenge_at.plus(CHALLENGE_INTERVAL);
@@ -140,29 +174,6 @@ impl State {
             f.cold.challenge_at = self.now;
             f.rx.set(state::ACK_NOW);
         }
-    }
-}
-
-/// Echo of congestion: RFC 3168 section 6.1.3 latches it until CWR; RFC 8257 section 3.2 wants an acknowledgement at every
-/// change, and so that the sender reduces in time we acknowledge at once in either form.
-#[inline]
-fn note_marks(f: &mut FlowMut<'_>, ecn: Ecn, flags: TcpFlags) {
-    if !f.rx.has(state::ECN) {
-        return;
-    }
-    let (was, is) = (f.rx.has(state::ECHO_CE), ecn == Ecn::Ce);
-    if f.rx.has(state::EXACT_ECN) {
-        if was != is {
-            f.rx.set(state::ACK_NOW);
-            f.rx.flags ^= state::ECHO_CE;
-        }
-        return;
-    }
-    if flags.contains(TcpFlags::CWR) {
-        f.rx.clear(state::ECHO_CE);
-    }
-    if is {
-        f.rx.set(state::ECHO_CE | if was { 0 } else { state::ACK_NOW });
     }
 }
 

@@ -51,7 +51,8 @@ impl State {
         if w.f.rx.has(state::ACK_DUE) {
             self.acks.remove(w.id.0);
         }
-        w.f.rx.clear(state::ACK_NOW | state::ACK_DUE);
+        let reported = if out.len == 0 { state::REPORT_DUPLICATE } else { 0 };
+        w.f.rx.clear(state::ACK_NOW | state::ACK_DUE | reported);
         true
     }
 
@@ -132,7 +133,8 @@ impl State {
             options.timestamps = Some(Timestamps { value: f.cold.timestamp(self.now), echo: f.rx.ts_recent });
         }
         // Blocks on data segments would push full ones over the MTU; gaps are acknowledged at once and by themselves.
-        if f.rx.intervals > 0 && out.len == 0 && f.rx.has(state::SACK) {
+        let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);
+        if has_blocks && out.len == 0 && f.rx.has(state::SACK) {
             options.sack = sack_blocks(f);
         }
         options

@@ -9,6 +9,8 @@ pub const INTERVALS: usize = 8;
 
 /// Every host takes segments of this size (RFC 9293 section 3.7.1), so no sender of streams has a smaller one.
 const RCV_MSS_MIN: u16 = 536;
+/// Lone full segments that are acknowledged at once at the beginning, for the sender's slow start: 16 as Linux.
+pub const QUICK_SEGMENTS: u8 = 16;
 /// Two full segments of Ethernet.
 const RECEIVE_MIN: u32 = 2 * 1460;
 
@@ -118,6 +120,10 @@ pub struct Cold {
     pub backoff: u8,
     /// Counters.
     pub counters: Counters,
+    /// What came again since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
+    pub duplicate: Interval,
+    /// Lone full segments yet to be acknowledged at once: at the beginning, and after a pause.
+    pub quick: u8,
     /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
     pub ahead: [Interval; INTERVALS],
     /// Ranges that the peer holds beyond `snd_una`, in order; `held_count` of them.
@@ -167,6 +173,8 @@ impl Cold {
             rto: Duration::from_secs(1),
             pace_rate: 0,
             pace_at: Instant::ZERO,
+            duplicate: Interval::default(),
+            quick: QUICK_SEGMENTS,
             ahead: [Interval::default(); INTERVALS],
             held: [Interval::default(); 2 * INTERVALS],
             held_count: 0,

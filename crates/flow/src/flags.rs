@@ -41,6 +41,8 @@ pub mod state {
     pub const SEND_CWR: u32 = 1 << 17;
     /// Our FIN went out before the peer's came.
     pub const CLOSED_FIRST: u32 = 1 << 18;
+    /// The next acknowledgement reports a duplicate: `Cold::duplicate` (RFC 2883).
+    pub const REPORT_DUPLICATE: u32 = 1 << 31;
     /// The application has let go of the connection: data that comes now is for nobody.
     pub const APP_CLOSED: u32 = 1 << 19;
     /// The application broke the rules of its region: nothing of it is read any more.

@@ -24,7 +24,7 @@ mod table;
 
 pub use address::Addresses;
 pub use cell::{FlowGuard, FlowMut, Flows};
-pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe};
+pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::Signals;
 pub use flags::{event, state};

@@ -118,14 +118,7 @@ impl Tcp {
         let (exceptions, commands): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
         let mut slow = SlowPath::new(slow_config, flows, commands, clock.now());
         slow.announce(0);
-        Ok(Self {
-            slow,
-            exceptions,
-            clock,
-            places: HashMap::new(),
-            next_token: 1,
-            departing: HashMap::new(),
-        })
+        Ok(Self { slow, exceptions, clock, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
     }
 
     /// The time, as the slow path counts it.

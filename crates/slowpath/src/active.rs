@@ -6,7 +6,7 @@ use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
-use flow::Command;
+use flow::{Command, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
@@ -140,11 +140,16 @@ impl SlowPath {
         let Some(opening) = self.openings.get(&id) else { return };
         let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
         let timeout = opening.timeout(&self.config);
-        let ecn = if self.flow_config().ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
+        // "A host that receives no reply to an ECN-setup SYN within the normal SYN retransmission timeout interval MAY resend the
+        // SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1).
+        let asks_ecn = opening.tries == 0 && self.speaks_ecn(&asked);
+        let ecn = if asks_ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
         let (ack, flags, options) = match opening.crossed {
             None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),
             Some(Crossed { irs, negotiated, .. }) => {
-                let flags = TcpFlags::SYN.with(TcpFlags::ACK);
+                let agreed = negotiated.features & state::ECN != 0;
+                let ecn = if agreed { TcpFlags::ECE } else { TcpFlags::NONE };
+                let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
                 (irs.plus(1), flags, self.syn_ack_options(now, &tuple, &negotiated, &asked))
             }
         };
@@ -204,7 +209,11 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableSegment);
             return;
         }
-        let negotiated = self.negotiate(packet, &opening.options);
+        let mut negotiated = self.negotiate(packet, &opening.options);
+        if opening.tries > 0 {
+            // "A host MUST NOT set ECT on data packets if it has sent at least one non-ECN-setup SYN" (RFC 3168 section 6.1.1).
+            negotiated.features &= !state::ECN;
+        }
         let crossed = Crossed { irs: header.seq, negotiated, snd_wnd: u32::from(header.window) };
         if is_good_ack {
             self.opened(now, id, crossed, frame);

@@ -107,6 +107,10 @@ impl SlowPath {
         listener.cookie_at = Some(now);
         let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
         let mut agreed = self.negotiate(packet, &asked);
+        if !self.flow_config().ecn {
+            // Agreed to for this listener's algorithm only, which the cookie does not carry.
+            agreed.features &= !state::ECN;
+        }
         let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
         let class = class_of(agreed.mss + if has_timestamps { TIMESTAMPS_LEN } else { 0 });
         if !has_timestamps {

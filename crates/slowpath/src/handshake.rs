@@ -126,6 +126,12 @@ impl SlowPath {
         Timestamps { value, echo }
     }
 
+    /// Is congestion notification asked for and agreed to? Always by DCTCP, which is nothing without it.
+    pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
+        self.flow_config().ecn
+            || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
+    }
+
     /// What we agree on with a peer whose SYN or SYN-ACK this is.
     pub(crate) fn negotiate(&self, packet: &TcpPacket, asked: &FlowOptions) -> Negotiated {
         let (flow, options, flags) = (self.flow_config(), &packet.options, packet.header.flags);
@@ -140,7 +146,7 @@ impl SlowPath {
         let wants_ecn = flags.contains(TcpFlags::ECE)
             && flags.contains(TcpFlags::CWR) != flags.contains(TcpFlags::ACK)
             && !flags.contains(TcpFlags::AE);
-        if flow.ecn && wants_ecn {
+        if self.speaks_ecn(asked) && wants_ecn {
             features |= state::ECN;
         }
         let shift = options.window_scale.filter(|_| flow.window_scaling);

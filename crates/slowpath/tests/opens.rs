@@ -80,6 +80,58 @@ fn congestion_notification_is_agreed_on() {
     assert_eq!(w.next().header.flags, SYN_ACK);
 }
 
+/// "... resend the SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1), and then "MUST NOT
+/// set ECT on data packets" (section 6.1.1), whatever the answer says.
+#[test]
+fn a_syn_that_asks_for_ecn_in_vain_is_repeated_without_and_then_there_is_none() {
+    let mut w = World::with(|_, shared| shared.ecn = true);
+    let (local, _) = w.connect(80);
+    let syn = w.next();
+    assert!(syn.header.flags.contains(TcpFlags::ECE.with(TcpFlags::CWR)));
+    w.pass(ms(1001));
+    w.peer_is_there();
+    let again = w.next();
+    assert_eq!((again.header.flags, again.header.seq), (SYN, syn.header.seq));
+    let ack = syn.header.seq.0.wrapping_add(1);
+    w.segment(FourTuple::new(peer(80), local), SYN_ACK.with(TcpFlags::ECE), 1, ack, options(), &[]);
+    let Event::Established { flow, .. } = w.event() else { panic!() };
+    assert!(!w.edit(flow, |parts| parts.rx.has(state::ECN)));
+}
+
+/// A SYN-ACK with ECE and CWR is "not ... an ECN-setup SYN-ACK packet" (RFC 3168 section 6.1.1), nor is one without.
+#[test]
+fn a_peer_that_refuses_or_reflects_the_request_gets_no_ecn() {
+    for answer in [SYN_ACK, SYN_ACK.with(TcpFlags::ECE).with(TcpFlags::CWR), SYN_ACK.with(TcpFlags::CWR)] {
+        let mut w = World::with(|_, shared| shared.ecn = true);
+        let (local, _) = w.connect(80);
+        let ack = w.next().header.seq.0.wrapping_add(1);
+        w.segment(FourTuple::new(peer(80), local), answer, 1, ack, options(), &[]);
+        let Event::Established { flow, .. } = w.event() else { panic!() };
+        assert!(!w.edit(flow, |parts| parts.rx.has(state::ECN)), "{answer:?}");
+    }
+}
+
+#[test]
+fn both_ends_of_a_simultaneous_open_may_agree_on_ecn() {
+    let mut w = World::with(|_, shared| shared.ecn = true);
+    let (local, _) = w.connect(80);
+    let syn = w.next();
+    let asks = SYN.with(TcpFlags::ECE).with(TcpFlags::CWR);
+    w.segment(FourTuple::new(peer(80), local), asks, 500, 0, options(), &[]);
+    assert_eq!(w.next().header.flags, SYN_ACK.with(TcpFlags::ECE));
+    let ack = syn.header.seq.0.wrapping_add(1);
+    w.segment(FourTuple::new(peer(80), local), ACK, 501, ack, options(), &[]);
+    let Event::Established { flow, .. } = w.event() else { panic!() };
+    assert!(w.edit(flow, |parts| parts.rx.has(state::ECN)));
+}
+
+#[test]
+fn dctcp_asks_for_ecn_by_itself() {
+    let mut w = World::with(|config, _| config.algorithm = congestion::Algorithm::Dctcp);
+    w.connect(80);
+    assert!(w.next().header.flags.contains(TcpFlags::ECE.with(TcpFlags::CWR)));
+}
+
 #[test]
 fn syn_is_repeated_with_backoff_and_given_up() {
     let mut w = World::new();

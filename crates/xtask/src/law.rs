@@ -116,7 +116,9 @@ mod tests {
     #[test]
     fn fast_and_slow_path_meet_only_below_both() {
         for (one, other) in [("fastpath", "slowpath"), ("slowpath", "fastpath")] {
-            for forbidden in [other, "port-memory", "port-packet", "port-tap", "service", "socket", "preload", "bench"] {
+            for forbidden in
+                [other, "port-memory", "port-packet", "port-tap", "service", "socket", "preload", "bench"]
+            {
                 assert!(!may_reach(one, forbidden), "{one} could reach {forbidden}");
             }
         }
