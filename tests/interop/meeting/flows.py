@@ -117,7 +117,7 @@ def captured(world):
         yield
         return
     file = world.options.capture / f"{world.directory.parent.name}-{world.directory.name}.pcap"
-    tcpdump = world.start("tcpdump", ["tcpdump", "-U", "-i", INTERFACE, "-s", "128", "-B", "65536", "-w", file])
+    tcpdump = world.start("tcpdump", ["tcpdump", "-U", "--immediate-mode", "-i", INTERFACE, "-s", "128", "-B", "65536", "-w", file])
     tcpdump.until_prints("listening on")
     try:
         yield
@@ -125,6 +125,7 @@ def captured(world):
         # Later than what it has still to read.
         time.sleep(0.3)
         tcpdump.kill(signal.SIGTERM)
+        tcpdump.wait(5)
 
 
 def rate(flow, ends):
