@@ -208,7 +208,11 @@ impl State {
         if w.f.rx.sender(0).ring.is_none() {
             return;
         }
-        if w.f.rx.intervals > 0 || !self.is_quiet(w) {
+        if w.f.rx.intervals > 0 {
+            // What came ahead stays where it is, however long the gap does: `close_gap` has the ring looked at again.
+            return;
+        }
+        if !self.is_quiet(w) {
             self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         } else {
             self.want_space(w);

@@ -60,9 +60,13 @@ impl State {
             forget(&mut w.f.cold.ahead, &mut rx.intervals, i);
             i = 0;
         }
+        let after = rx.rcv_nxt;
+        if rx.intervals == 0 {
+            self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+        }
         // "... when the receiver ... fills in all or part of a gap": at once, for the sender's recovery (RFC 5681 section 4.2).
-        rx.set(state::ACK_NOW);
-        rx.rcv_nxt.since(before)
+        w.f.rx.set(state::ACK_NOW);
+        after.since(before)
     }
 }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+pub mod directed;
 mod host;
 mod interface;
 mod options;
