@@ -159,7 +159,10 @@ impl World {
                 self.outcome.sent += 1;
                 if let Some(answer) = peers::answer(&frame) {
                     self.host.inject(&answer);
-                } else if self.peers.learn(&frame).is_some_and(|to| Some(to) == from && self.peers.is_stranger(to))
+                } else if self
+                    .peers
+                    .learn(&frame)
+                    .is_some_and(|to| Some(to) == from && self.peers.is_stranger(to))
                 {
                     to_stranger += 1;
                 }
@@ -245,7 +248,8 @@ impl World {
         let until = self.now.plus(END);
         self.pass(until)?;
         let left = self.host.retire(self.now);
-        if left.slow.records + left.slow.half_open + left.slow.openings + left.slow.time_wait + left.slots > 0 {
+        if left.slow.records + left.slow.half_open + left.slow.openings + left.slow.time_wait + left.slots > 0
+        {
             return Err(format!("left at the end: {left:?}"));
         }
         if left.receive_bytes > 0 || left.send_pages > 0 {
@@ -254,4 +258,3 @@ impl World {
         Ok(self.outcome)
     }
 }
-

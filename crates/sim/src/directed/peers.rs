@@ -5,9 +5,9 @@ use super::{HOST, MAC, PORT};
 use base::SeqNumber;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use wire::{
-    ArpOperation, ArpPacket, Body, Ecn, Endpoint, EtherType, EthernetHeader, FourTuple, IpParameters, IpProtocol,
-    MacAddr, Packet, RxChecksum, SackBlock, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum, checksum,
-    emit_ip, emit_tcp, tcp_headers_len,
+    ArpOperation, ArpPacket, Body, Ecn, Endpoint, EtherType, EthernetHeader, FourTuple, IpParameters,
+    IpProtocol, MacAddr, Packet, RxChecksum, SackBlock, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps,
+    TxChecksum, checksum, emit_ip, emit_tcp, tcp_headers_len,
 };
 
 /// Where all peers are.
@@ -121,10 +121,12 @@ fn options(input: &mut Input<'_>) -> (TcpOptions, Option<Vec<u8>>) {
     if which & 0x80 != 0 {
         return (TcpOptions::default(), Some(input.bytes(40)));
     }
-    let mut found = TcpOptions::default();
-    found.mss = (which & 1 != 0).then(|| input.number() as u16);
-    found.window_scale = (which & 2 != 0).then(|| input.byte() % 15);
-    found.sack_permitted = which & 4 != 0;
+    let mut found = TcpOptions {
+        mss: (which & 1 != 0).then(|| input.number() as u16),
+        window_scale: (which & 2 != 0).then(|| input.byte() % 15),
+        sack_permitted: which & 4 != 0,
+        ..TcpOptions::default()
+    };
     if which & 8 != 0 {
         found.timestamps = Some(Timestamps { value: input.number(), echo: input.number() });
     }
@@ -191,23 +193,15 @@ impl Peers {
         known.is_proven |= flags.contains(TcpFlags::ACK)
             && known.isn.is_some_and(|isn| isn.is_before(ack) && ack.is_at_or_before(known.sent));
         let mut options = step.options;
-        options.timestamps = options.timestamps.map(|ts| Timestamps {
-            value: ts.value,
-            echo: known.timestamp.wrapping_add(ts.echo),
-        });
+        options.timestamps = options
+            .timestamps
+            .map(|ts| Timestamps { value: ts.value, echo: known.timestamp.wrapping_add(ts.echo) });
         options.sack = relative_to(known.sent, &step.options);
         if flags.contains(TcpFlags::SYN) {
             options.sack = wire::SackBlocks::EMPTY;
         }
-        let header = TcpHeader {
-            src_port: 0,
-            dst_port: 0,
-            seq,
-            ack,
-            flags,
-            window: step.window,
-            urgent: step.urgent,
-        };
+        let header =
+            TcpHeader { src_port: 0, dst_port: 0, seq, ack, flags, window: step.window, urgent: step.urgent };
         let port = host_port(which);
         let tuple = FourTuple::new(Endpoint::new(ip(which), 2000 + which as u16), Endpoint::new(HOST, port));
         frame(&tuple, &header, options, step)
