@@ -53,8 +53,12 @@ def all_flows():
 
 
 def prove_options(results, congestion, agreed, lossy):
-    """The kernel negotiated what the combination says, on every connection."""
-    for name, (_, kernel) in results.items():
+    """Both ends negotiated what the combination says, on every connection."""
+    for name, (towpath, kernel) in results.items():
+        both = [end["options"] & sum(BITS.values()) for end in (towpath, kernel)]
+        require(both[0] == both[1], f"{name}: tcpi_options are {both[0]:#x} at Towpath, {both[1]:#x} at the kernel")
+        shifts = [towpath["window_shifts"], kernel["window_shifts"][::-1]]
+        require(shifts[0] == shifts[1], f"{name}: window shifts are {shifts[0]} at Towpath, and as the kernel has them {shifts[1]}")
         require(kernel["congestion"] == congestion, f"{name}: the kernel's congestion control is {kernel['congestion']}")
         for option, bit in BITS.items():
             has = bool(kernel["options"] & bit)

@@ -8,8 +8,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from lib.process import require
-from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, TAP, free_port
+from lib.process import Failure, require
+from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, TAP, find, free_port, run_towpath
 
 PEER = Path(__file__).resolve().parent.parent / "peers" / "end.py"
 INTERFACE = TAP[TAP.index("--port-name") + 1]
@@ -81,13 +81,27 @@ class Meeting:
         """Waits for the end; returns, by flow, what Towpath's end and the kernel's say. Every byte arrived, in order."""
         by_side = []
         for end in self.ends:
-            said = end.succeed(seconds)
+            try:
+                said = end.succeed(seconds)
+            except Failure as problem:
+                self.explain(problem)
+                raise
             by_side.append({r["name"]: r for r in map(json.loads, said.splitlines()[1:])})
         results = {f["name"]: [side[f["name"]] for side in by_side] for f in self.flows}
         for flow in self.flows:
             judge(flow, results[flow["name"]])
         self.world.prove_accelerated(len(self.flows))
         return results
+
+    def explain(self, problem):
+        """What the service and the kernel say of connections that are still there."""
+        for row in self.world.sockets():
+            problem.add_note(f"towpath: {json.dumps(row)}")
+        kernel = run_towpath([find("ss"), "--tcp", "--info", "--numeric", "--options", "--oneline"]).stdout
+        for line in kernel.splitlines():
+            problem.add_note(f"kernel: {line}")
+        neighbours = run_towpath([find("ip"), "neighbour"]).stdout.strip()
+        problem.add_note(f"neighbours: {neighbours}; traffic: {self.world.stat()['traffic']}")
 
 
 def judge(flow, ends):
