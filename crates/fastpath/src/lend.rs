@@ -4,7 +4,7 @@
 //! not fit there gets one of the size of the advertised window, so that what was advertised can be stored. Without memory it
 //! is dropped, and sent again by the peer.
 //!
-//! The window is sized by what the application consumes in a round trip: it doubles while that is half of it or more, up to
+//! The window is sized by what the application consumes in a round trip: it doubles while that is three eighths of it or more, up to
 //! the configured maximum, the flow's own limit, and what the windows of all the application's flows may come to together. A
 //! flow that has been idle is offered the initial window next; the right edge it was promised stays.
 
@@ -77,10 +77,11 @@ impl State {
         found
     }
 
-    /// Once a round trip: doubles the window when the application has consumed half of it or more and keeps up.
+    /// Once a round trip: doubles the window when the application has consumed three eighths of it or more and keeps up.
     ///
-    /// A sender limited by our window delivers one window per round trip, so half a window per round trip means that it could
-    /// soon use more. A round trip is over when the peer echoes a timestamp not older than the round; a peer without
+    /// A sender limited by our window delivers one window per round trip if it comes spread out, and half of it if it comes in
+    /// one burst, which is acknowledged before it is read; less a reserve. So three eighths per round trip mean that it could use
+    /// more. A round trip is over when the peer echoes a timestamp not older than the round; a peer without
     /// timestamps leaves us with what the handshake and our own data have measured.
     #[inline]
     pub(crate) fn measure(&mut self, w: &mut Work<'_>, echo: Option<u32>) {
@@ -98,7 +99,7 @@ impl State {
         let window = 1u32 << w.f.rx.window_log2;
         let most = self.config.receive_buffer_max.min(cold.receive_most);
         let may_grow = window < most && w.f.rx.window_log2 < 16 + w.f.rx.rcv_shift;
-        if consumed >= window / 2 && w.f.rx.unread() <= window / 2 && may_grow {
+        if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && may_grow {
             self.grow(w);
         }
     }

@@ -74,7 +74,7 @@ fn window(s: &Scene) -> u32 {
 }
 
 #[test]
-fn a_window_doubles_each_round_trip_in_which_half_of_it_was_consumed() {
+fn a_window_doubles_while_it_is_what_limits_the_sender() {
     let (mut s, mut bulk) = (scene(), Bulk::new());
     bulk.round(&mut s, u32::MAX, true); // The first is measured from the start of the flow on.
     let mut before = window(&s);
