@@ -46,8 +46,9 @@ pub(crate) fn print(value: u64, units: &Units) -> String {
         .map_or_else(|| value.to_string(), |(name, scale)| format!("{}{name}", value / scale))
 }
 
-/// Reads a time; a plain 0 needs no unit.
-pub(crate) fn time(text: &str) -> Option<Duration> {
+/// Reads a time like `1.5ms` (s, ms, us, ns), as in a link's text form; a plain 0 needs no unit.
+#[must_use]
+pub fn time(text: &str) -> Option<Duration> {
     let ns = if text == "0" { Some(0) } else { parse(text, TIME) };
     // Sums of a few of these must not come near the end of time.
     ns.filter(|&ns| ns < u64::MAX / 16).map(Duration::from_ns)

@@ -51,6 +51,50 @@ impl Segmenter {
         if self.finished { 0 } else { payload.div_ceil(self.segment_size).max(1) }
     }
 
+    /// Segments of the whole frame.
+    #[must_use]
+    pub fn count(&self, frame: &PacketBuf) -> usize {
+        (frame.len() - self.layout.payload).div_ceil(self.segment_size).max(1)
+    }
+
+    /// Where headers end and a segment's payload begins.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        self.layout.payload
+    }
+
+    /// Payload bytes of each segment but the last.
+    #[must_use]
+    pub fn segment_size(&self) -> usize {
+        self.segment_size
+    }
+
+    /// Writes segments `first` to `first + count - 1` of `frame` into `out` as one frame, a super-frame if they are several,
+    /// with its TCP checksum left to the port. False when there are no such segments, or when `out` is too small.
+    #[must_use]
+    pub fn run_into(&self, frame: &PacketBuf, first: usize, count: usize, out: &mut PacketBuf) -> bool {
+        let (headers, bytes) = (self.layout.payload, frame.frame());
+        let from = headers + first * self.segment_size;
+        let to = bytes.len().min(from + count * self.segment_size);
+        if count == 0 || self.count(frame) < first + count || out.capacity() < headers + (to - from) {
+            return false;
+        }
+        out.clear();
+        out.set_len(headers + (to - from));
+        out.frame_mut()[..headers].copy_from_slice(&bytes[..headers]);
+        out.frame_mut()[headers..].copy_from_slice(&bytes[from..to]);
+        let cursor = Self { done: first * self.segment_size, index: first as u16, ..*self };
+        cursor.fix_place(out.frame_mut(), to == bytes.len());
+        let tcp = self.layout.tcp;
+        let partial = pseudo_header(out.frame(), &self.layout).partial();
+        write(out.frame_mut(), tcp + 16, &partial.to_be_bytes());
+        out.meta = frame.meta;
+        out.meta.checksum = Checksum::Partial { start: tcp as u16, offset: 16 };
+        let has_cwr = out.frame()[tcp + 13] & TCP_CWR != 0;
+        out.meta.gso = frame.meta.gso.filter(|_| count > 1).map(|gso| Gso { ecn: has_cwr, ..gso });
+        true
+    }
+
     /// Writes the next segment of `frame` into `out`, with complete checksums and without offload metadata. False when there
     /// is none, or when `out` is too small.
     ///
@@ -80,6 +124,15 @@ impl Segmenter {
     }
 
     fn fix_headers(&self, segment: &mut [u8], is_last: bool) {
+        self.fix_place(segment, is_last);
+        let tcp = self.layout.tcp;
+        write(segment, tcp + 16, &[0, 0]);
+        let sum = pseudo_header(segment, &self.layout).add_bytes(&segment[tcp..]).finish();
+        write(segment, tcp + 16, &sum.to_be_bytes());
+    }
+
+    /// Makes the headers those of the segment at the cursor's place, but for the TCP checksum.
+    fn fix_place(&self, segment: &mut [u8], is_last: bool) {
         let Layout { v4, ip, tcp, .. } = self.layout;
         let end = segment.len();
         if v4 {
@@ -101,9 +154,6 @@ impl Segmenter {
         if self.index > 0 {
             segment[tcp + 13] &= !TCP_CWR;
         }
-        write(segment, tcp + 16, &[0, 0]);
-        let sum = pseudo_header(segment, &self.layout).add_bytes(&segment[tcp..]).finish();
-        write(segment, tcp + 16, &sum.to_be_bytes());
     }
 }
 

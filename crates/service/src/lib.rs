@@ -43,6 +43,7 @@ pub use config::{Config, Link, Options, Sharing};
 pub use control_loop::Service;
 pub use error::ServiceError;
 pub use listening::pid_behind;
+pub use sys::signals;
 pub use values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 
 /// Runs a service until it is told to leave.

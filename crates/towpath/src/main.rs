@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod link_command;
 mod run;
 mod table;
 mod up;
@@ -82,6 +83,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
+    #[command(after_help = link_command::HELP)]
+    Link(Box<link_command::LinkCommand>),
     /// Run redis through Towpath and on the kernel, and show what it bought
     #[command(
         after_help = "Example:\n  towpath demo\n\nTakes half a minute, needs no root, leaves nothing behind."
@@ -109,6 +113,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json } => table::statistics(&place.path(), json),
+        Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),
         Command::Version => table::print(&format!(

@@ -47,6 +47,36 @@ proptest! {
     }
 
     #[test]
+    fn runs_consist_of_the_same_segments(
+        v4: bool, flags: u8, payload in proptest::collection::vec(any::<u8>(), 0..9_000), size in 100u16..1800,
+        lengths in proptest::collection::vec(1usize..9, 1..9),
+    ) {
+        let mut frame = super_frame(tcp(v4, flags, 7, 12, &payload), size);
+        frame.meta.gso = frame.meta.gso.map(|gso| Gso { ecn: flags & TCP_CWR != 0, ..gso });
+        let whole = Segmenter::new(&frame).expect("a good super-frame");
+        let (count, mut first, mut segments) = (whole.count(&frame), 0, Vec::new());
+        for &length in lengths.iter().cycle() {
+            let length = length.min(count - first);
+            if length == 0 { break; }
+            let mut run = PacketBuf::new();
+            prop_assert!(whole.run_into(&frame, first, length, &mut run));
+            prop_assert!(crate::Capabilities::plain(1900, [0; 6]).with_tso().admits(&run));
+            if length == 1 {
+                prop_assert!(crate::complete_checksum(&mut run));
+                segments.push(run);
+            } else {
+                let is_marked = run.meta.gso.is_some_and(|gso| gso.ecn);
+                prop_assert_eq!(is_marked, first == 0 && flags & TCP_CWR != 0);
+                segments.extend(cut(&run));
+            }
+            first += length;
+        }
+        let bytes = |all: &[PacketBuf]| all.iter().map(|p| p.frame().to_vec()).collect::<Vec<_>>();
+        prop_assert_eq!(bytes(&segments), bytes(&cut(&frame)));
+        prop_assert!(!whole.run_into(&frame, count - 1, 2, &mut PacketBuf::new()));
+    }
+
+    #[test]
     fn hostile_super_frames_do_not_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..200), v4: bool, size: u16, header: u16, patch: bool,
     ) {
