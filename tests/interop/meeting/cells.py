@@ -1,12 +1,13 @@
 """The matrix: every combination of congestion control and options of the kernel, then every combination of Towpath's own switches; each
 clean and with loss. All flows of a cell run at once, Towpath being client of some and server of others."""
 
+import subprocess
 from itertools import product
 from pathlib import Path
 
 from lib.process import Skip, require
 from lib.registry import add
-from lib.world import WAYS
+from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, WAYS, find
 from meeting.flows import MIB, meet, rate, rpc, stream
 
 SYSCTL = Path("/proc/sys/net/ipv4")
@@ -113,6 +114,32 @@ def label(switches):
     return "_".join(f"{'' if on else 'no'}{short[name]}" for name, on in switches.items())
 
 
+VETH = ("--port", "packet:tv0", "--address", f"{SERVICE_ADDRESS}/24")
+
+
+def over_veth(switches, path):
+    """The service on one end of a pair of virtual interfaces, through packet sockets; the kernel on the other."""
+
+    def run(w):
+        for words in (
+            "link add tv0 type veth peer name tv1",
+            f"address add {HOST_ADDRESS}/24 dev tv1",
+            "link set tv0 up",
+            "link set tv1 up",
+        ):
+            subprocess.run([find("ip"), *words.split()], check=True)
+        w.up(*VETH, *flags("cubic", {name: True for name in OPTIONS}, path))
+        return cell("cubic", switches, {name: True for name in OPTIONS}, path)(w)
+
+    return run
+
+
+def add_veth():
+    for path, on in product(PATHS, (True, False)):
+        switches = {name: on for name in OPTIONS}
+        add(f"veth.{label(switches)}.{path}", over_veth(switches, path), limit_s=LIMIT_S, own_service=True, namespace=True)
+
+
 def add_matrix():
     every = [dict(zip(OPTIONS, values)) for values in product((True, False), repeat=4)]
     all_on = every[0]
@@ -130,3 +157,4 @@ def add_matrix():
 
 
 add_matrix()
+add_veth()
