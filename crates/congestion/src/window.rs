@@ -209,6 +209,17 @@ impl Window {
         }
     }
 
+    /// The reduction after `before` was a mistake: nothing was lost. "cwnd <- max (cwnd, pipe_prev); ssthresh <- pipe_prev" in
+    /// the spirit of RFC 4015 section 3.3 step 4, with all of what was known before.
+    pub fn undo(&mut self, before: &Self) {
+        self.cwnd = self.cwnd.max(before.cwnd).min(CWND_MAX);
+        self.ssthresh = self.ssthresh.max(before.ssthresh);
+        self.carry = before.carry;
+        if !matches!(self.law, Law::Dctcp(_)) {
+            self.law = before.law;
+        }
+    }
+
     /// About to send after a pause. When nothing was acknowledged for longer than `rto`, the window halves for every `rto`
     /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart).
     pub fn after_idle(&mut self, now: Instant, rto: Duration) {

@@ -1,14 +1,11 @@
 //! What the peer acknowledges: frees the application's ring, measures, opens windows, finds losses.
 
 use crate::lend::give_back;
-use crate::scoreboard;
+use crate::rack::{News, THRESHOLD};
 use crate::setup::{State, Work};
-use flow::{FlowMut, Signals, event, state};
+use flow::{Episode, FlowMut, Signals, event, state};
 use queue::stream;
 use wire::{TcpFlags, TcpPacket};
-
-/// Duplicates that mean a loss (RFC 5681 section 3.2).
-const DUPLICATES: u8 = 3;
 
 impl State {
     /// Takes in the acknowledgement and window of an acceptable segment of `sequence_len`.
@@ -19,43 +16,30 @@ impl State {
         let window = u32::from(h.window) << w.f.tx.snd_shift;
         let advanced = w.f.tx.snd_una.is_before(h.ack);
         let window_before = w.f.tx.snd_wnd;
+        let flags = w.f.rx.flags & (state::RECOVERY | state::PROBED);
+        let has_reports = !p.options.sack.is_empty() && w.f.rx.has(state::SACK);
+        let is_troubled = w.f.cold.runs != 0 || flags != 0 || has_reports;
+        let news = is_troubled.then(|| self.take_news(w, p, advanced));
         if advanced {
-            self.advance(w, p, echo);
+            self.advance(w, p, echo, news.as_ref());
         }
         self.take_window(&mut w.f, p, advanced, window);
-        let has_news = !p.options.sack.is_empty()
-            && w.f.rx.has(state::SACK)
-            && scoreboard::note(&mut w.f, &p.options.sack);
         let is_duplicate = !advanced
+            && !w.f.rx.has(state::SACK)
             && h.ack == w.f.tx.snd_una
             && sequence_len == 0
             && w.f.tx.in_flight() > 0
-            && (window == window_before || has_news);
+            && window == window_before;
         if is_duplicate {
-            self.duplicate(w);
+            self.duplicate(&mut w.f);
         }
-        if w.f.cold.held_count > 0 {
-            self.weigh(&mut w.f);
-        }
-        if w.f.rx.has(state::PROBED) {
-            self.judge_probe(&mut w.f, &p.options.sack);
-        }
-    }
-
-    /// What the reports of what the peer holds say about what it lacks.
-    fn weigh(&mut self, f: &mut FlowMut<'_>) {
-        if !f.rx.has(state::RECOVERY) {
-            if scoreboard::is_oldest_lost(f) {
-                self.recover(f);
-                f.tx.cwnd = f.cold.window.cwnd();
-            }
-        } else if scoreboard::is_repair_lost(f) {
-            f.rx.set(state::RESEND);
+        if let Some(news) = news {
+            self.judge(w, &news, advanced);
         }
     }
 
     /// New data is acknowledged.
-    fn advance(&mut self, w: &mut Work<'_>, p: &TcpPacket, echo: bool) {
+    fn advance(&mut self, w: &mut Work<'_>, p: &TcpPacket, echo: bool, news: Option<&News>) {
         let ack = p.header.ack;
         let f = &mut w.f;
         let acked = ack.since(f.tx.snd_una);
@@ -66,41 +50,27 @@ impl State {
         }
         let bytes = acked - u32::from(is_fin);
         f.tx.snd_una = ack;
-        f.tx.snd_nxt = f.tx.snd_nxt.later_of(ack);
+        if f.tx.snd_nxt == f.tx.snd_max {
+            if ack == f.tx.snd_max {
+                self.records.take_back(f.cold);
+            }
+        } else {
+            self.cancel_timeout(f, ack);
+        }
         f.tx.tx_una += u64::from(bytes);
         f.rx.dup_acks = 0;
-        if f.cold.held_count > 0 {
-            scoreboard::prune(f);
-        }
         f.cold.progress_at = self.now;
-        let rtt = self.sample(f, p);
-        self.steer(f, acked, bytes, rtt, echo);
+        let rtt = self.sample(f, p, news);
+        self.steer(f, bytes, rtt, echo);
         let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
         if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
             f.rx.set(state::TELL);
         }
     }
 
-    /// What congestion control makes of it.
-    fn steer(&mut self, f: &mut FlowMut<'_>, acked: u32, bytes: u32, rtt: Option<u32>, echo: bool) {
-        if f.rx.has(state::RECOVERY) {
-            if f.tx.snd_una.is_before(f.tx.recover) {
-                // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial
-                // ACK. In this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
-                if f.rx.has(state::SACK) {
-                    // The hole that is the oldest now was sent again before this moment, if at all.
-                    (f.cold.repair_mark, f.cold.repair_at) = (f.tx.snd_max, self.now);
-                } else {
-                    f.cold.window.on_partial_ack(acked);
-                    f.rx.set(state::RESEND);
-                }
-            } else {
-                f.rx.clear(state::RECOVERY | state::RESEND);
-                if !f.rx.has(state::SACK) {
-                    f.cold.window.on_recovered(f.tx.in_flight());
-                }
-            }
-        } else {
+    /// What congestion control makes of it. In fast recovery it is not asked.
+    fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        if !f.rx.has(state::RECOVERY) {
             if f.tx.recover.is_before(f.tx.snd_una) {
                 // Kept close behind, so that it never looks ahead when sequence numbers wrap.
                 f.tx.recover = f.tx.snd_una;
@@ -125,13 +95,12 @@ impl State {
                 f.rx.set(state::SEND_CWR);
             }
             f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
+            f.tx.cwnd = decision.cwnd;
         }
-        f.tx.cwnd = f.cold.window.cwnd();
     }
 
-    /// A round-trip time: of the segment being timed, to the microsecond, or of the timestamp echoed. A segment sent twice
-    /// is never timed (Karn's rule), its timestamp tells which sending was meant (RFC 7323 section 4.1).
-    fn sample(&self, f: &mut FlowMut<'_>, p: &TcpPacket) -> Option<u32> {
+    /// A round-trip time: of the segment being timed, to the microsecond.
+    fn sample(&self, f: &mut FlowMut<'_>, p: &TcpPacket, news: Option<&News>) -> Option<u32> {
         let rtt_us = if f.rx.has(state::TIMING) {
             if f.tx.snd_una.is_before(f.cold.rtt_seq) {
                 return None;
@@ -142,13 +111,28 @@ impl State {
             f.cold.delivery_rate = u64::from(delivered) * 1_000_000 / us;
             us as u32
         } else {
-            let echo = p.options.timestamps.filter(|ts| f.rx.has(state::TIMESTAMPS) && ts.echo != 0)?.echo;
-            let ms = f.cold.timestamp(self.now).wrapping_sub(echo);
-            // An echo from the future, or from more than ten minutes ago, is no measurement.
-            (ms < 600_000).then_some(ms * 1000)?
+            self.sample_again(f, p, news)?
         };
         f.cold.sample_rtt(rtt_us, &self.config);
         Some(rtt_us)
+    }
+
+    /// Where no segment is timed because something was sent again: what was sent once is timed by its mark. What was sent twice
+    /// is not (Karn's rule), but after a timeout, when its timestamp tells which sending was meant (RFC 7323 section 4.1).
+    #[cold]
+    fn sample_again(&self, f: &FlowMut<'_>, p: &TcpPacket, news: Option<&News>) -> Option<u32> {
+        match news {
+            None => {
+                let at = self.records.sent_at(f, f.tx.snd_una.minus(1));
+                return Some(self.now_us().wrapping_sub(at));
+            }
+            Some(News { rtt_us: Some(us), .. }) => return Some(*us),
+            Some(_) => {}
+        }
+        let echo = p.options.timestamps.filter(|ts| f.rx.has(state::TIMESTAMPS) && ts.echo != 0)?.echo;
+        let ms = f.cold.timestamp(self.now).wrapping_sub(echo);
+        // An echo from the future, or from more than ten minutes ago, is no measurement.
+        (f.cold.recovery.episode == Episode::Timeout && ms > 0 && ms < 600_000).then_some(ms * 1000)
     }
 
     /// "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND" (RFC 9293 section 3.10.7.4).
@@ -170,24 +154,24 @@ impl State {
         }
     }
 
-    /// A duplicate: a segment has left the network, and another is perhaps lost.
-    fn duplicate(&mut self, w: &mut Work<'_>) {
-        let f = &mut w.f;
+    /// A duplicate of a peer without SACK: a segment has left the network, and another is perhaps lost.
+    fn duplicate(&mut self, f: &mut FlowMut<'_>) {
         if f.rx.has(state::RECOVERY) {
-            if !f.rx.has(state::SACK) {
-                // Packet conservation: what has left the network makes room for one new segment.
-                f.cold.window.on_duplicate_ack();
-            }
-        } else {
-            f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
-            if f.rx.dup_acks >= DUPLICATES {
-                self.recover(f);
-            }
-            if f.rx.has(state::RECOVERY) && !f.rx.has(state::SACK) {
-                (0..DUPLICATES).for_each(|_| f.cold.window.on_duplicate_ack());
+            // Packet conservation: what has left the network makes room for one new segment.
+            f.cold.window.on_duplicate_ack();
+            f.tx.cwnd = f.cold.window.cwnd();
+            return;
+        }
+        f.rx.dup_acks = f.rx.dup_acks.saturating_add(1);
+        // Three "MUST be used as an indication that a segment has been lost" (RFC 5681 section 3.2 in short).
+        if u32::from(f.rx.dup_acks) >= THRESHOLD {
+            self.enter(f);
+            if f.rx.has(state::RECOVERY) {
+                self.lose_first(f);
+                (0..THRESHOLD).for_each(|_| f.cold.window.on_duplicate_ack());
+                f.tx.cwnd = f.cold.window.cwnd();
             }
         }
-        f.tx.cwnd = f.cold.window.cwnd();
     }
 
     /// Takes in how far the application has consumed. False when what it says is impossible.

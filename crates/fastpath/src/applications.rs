@@ -149,10 +149,12 @@ impl State {
         }
         (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
         let FlowId(flow) = w.id;
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.watched] {
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.due] {
             list.remove(flow);
         }
         self.pacer.remove(flow);
+        self.looks.remove(flow);
+        self.records.take_back(w.f.cold);
         if w.home.region.flow_of(w.f.rx.slot) == Some(w.id) {
             w.home.region.set_flow(w.f.rx.slot, None);
         }

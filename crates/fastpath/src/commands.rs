@@ -127,11 +127,13 @@ impl State {
         }
         f.rx.clear(state::LIVE);
         f.rx.events = flow::event::DROPPED;
+        self.records.take_back(f.cold);
         drop(guard);
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.grown, &mut self.watched] {
+        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.grown, &mut self.due] {
             list.remove(id.0);
         }
         self.pacer.remove(id.0);
+        self.looks.remove(id.0);
         self.owed.push_front(id.0, 0);
     }
 }

@@ -93,7 +93,7 @@ impl Core {
         let commands = self.obey(port);
         let packets = self.packets(port);
         let doorbells = self.applications(port);
-        self.timers(port);
+        self.timers(port, packets < BATCH as u32);
         self.pay_debts();
         port.flush();
         Progress {
@@ -128,12 +128,12 @@ impl Core {
     }
 
     /// Retries, paced flows, acknowledgements whose time has come, rings that linger.
-    fn timers<P: Port + ?Sized>(&mut self, port: &mut P) {
+    fn timers<P: Port + ?Sized>(&mut self, port: &mut P, is_drained: bool) {
         let Self { flows, homes, state, .. } = self;
         state.pacer.expire(state.now, &mut state.ready);
         state.retry_ready(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
-        state.look_after(flows, homes, port);
+        state.look_after(flows, homes, port, is_drained);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
     }
@@ -141,7 +141,8 @@ impl Core {
     fn deadline<P: Port + ?Sized>(&self, port: &P) -> Instant {
         let at = |front: Option<(u32, u64)>| front.map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
         let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
-        let lists = lists.min(at(self.state.watched.front())).min(at(self.state.grown.front()));
+        let lists = lists.min(at(self.state.due.front())).min(self.state.looks.next_deadline());
+        let lists = lists.min(at(self.state.grown.front()));
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 

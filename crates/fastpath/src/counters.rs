@@ -78,6 +78,10 @@ pub struct Counters {
     pub recoveries: u64,
     /// Tail loss probes sent.
     pub tail_probes: u64,
+    /// Recoveries and timeouts that were not needed, undone.
+    pub undone: u64,
+    /// Duplicates that peers have reported.
+    pub duplicates_reported: u64,
     /// Segments received out of order.
     pub out_of_order: u64,
     /// Slots with news from applications.
@@ -102,6 +106,8 @@ impl Default for Counters {
             retransmitted_bytes: 0,
             recoveries: 0,
             tail_probes: 0,
+            undone: 0,
+            duplicates_reported: 0,
             out_of_order: 0,
             doorbells: 0,
             exceptions: 0,

@@ -13,10 +13,15 @@ impl State {
         if w.f.rx.has(state::TELL) {
             self.tell(w);
         }
-        if w.f.rx.flags & (state::RESEND | state::RECOVERY) != 0 {
-            self.resend(w, port);
+        if w.f.tx.snd_nxt == w.f.tx.snd_max {
+            if w.f.cold.runs != 0 {
+                self.resend(w, port);
+            }
+            self.transmit(w, port);
+        } else {
+            // The slow path counts it as lost: judged when everything that waits has been heard.
+            self.due.push_back(w.id.0, 0);
         }
-        self.transmit(w, port);
         self.acknowledge(w, port);
         self.watch_window(w);
         if w.f.rx.has(state::ACK_NOW) {

@@ -17,6 +17,7 @@
 mod acknowledge;
 mod acknowledged;
 mod applications;
+mod board;
 mod classify;
 mod commands;
 mod core;
@@ -28,12 +29,14 @@ mod lend;
 mod lists;
 mod out_of_order;
 mod pacing;
+mod probe;
+mod rack;
 mod receive;
 mod repair;
-mod scoreboard;
 mod segment;
 mod setup;
 mod transmit;
+mod undo;
 
 pub use crate::core::{Core, Progress};
 pub use counters::{Cause, Counters};

@@ -11,7 +11,6 @@ pub(crate) struct List {
     at: Box<[u64]>,
     head: u32,
     tail: u32,
-    len: u32,
 }
 
 impl List {
@@ -23,18 +22,12 @@ impl List {
             at: vec![0; flows].into_boxed_slice(),
             head: END,
             tail: END,
-            len: 0,
         }
     }
 
     #[inline]
     pub(crate) fn contains(&self, flow: u32) -> bool {
         self.next[flow as usize] != 0
-    }
-
-    /// Flows in it.
-    pub(crate) fn len(&self) -> u32 {
-        self.len
     }
 
     /// The first flow and its time.
@@ -72,7 +65,6 @@ impl List {
             tail => self.next[tail as usize - 1] = flow + 1,
         }
         self.tail = flow + 1;
-        self.len += 1;
     }
 
     /// Puts a flow at the front, wherever it was.
@@ -86,7 +78,6 @@ impl List {
             head => self.prev[head as usize - 1] = flow + 1,
         }
         self.head = flow + 1;
-        self.len += 1;
     }
 
     /// Takes a flow out, if it is in the list.
@@ -106,7 +97,6 @@ impl List {
             n => self.prev[n as usize - 1] = prev,
         }
         self.next[i] = 0;
-        self.len -= 1;
     }
 }
 
@@ -140,7 +130,6 @@ mod tests {
                 _ => assert_eq!(list.pop_due(step), oracle.pop_front()),
             }
             assert_eq!(list.front().map(|f| f.0), oracle.front().copied());
-            assert_eq!(list.len() as usize, oracle.len());
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Pacer {
     occupied: [u64; SLOTS as usize / 64],
     /// The first tick not yet expired.
     cursor: u64,
+    /// No flow waits for an earlier tick; the first may wait for a later one.
+    first: u64,
     count: u32,
 }
 
@@ -60,6 +62,7 @@ impl Pacer {
             slot: vec![0; flows].into_boxed_slice(),
             occupied: [0; SLOTS as usize / 64],
             cursor: 0,
+            first: u64::MAX,
             count: 0,
         }
     }
@@ -76,14 +79,21 @@ impl Pacer {
         self.heads[slot] = flow + 1;
         self.slot[i] = slot as u16;
         self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.first = self.first.min(tick);
         self.count += 1;
+    }
+
+    /// Flows that wait.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.count
     }
 
     /// Moves the flows whose slots have passed to `ready`.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant, ready: &mut List) {
         let tick = now.as_ns() >> SLOT_LOG2;
-        if self.count == 0 || tick <= self.cursor {
+        if tick < self.first || tick <= self.cursor {
             self.cursor = self.cursor.max(tick);
             return;
         }
@@ -95,6 +105,24 @@ impl Pacer {
             }
         }
         self.cursor = tick;
+        self.first = self.find_first();
+    }
+
+    /// The first occupied slot's tick.
+    fn find_first(&self) -> u64 {
+        const WORDS: usize = SLOTS as usize / 64;
+        let start = (self.cursor % SLOTS) as usize;
+        let ahead = u64::MAX << (start % 64);
+        for i in 0..=WORDS {
+            let word = (start / 64 + i) % WORDS;
+            let mask = [ahead, u64::MAX, !ahead][usize::from(i > 0) + usize::from(i == WORDS)];
+            let bits = self.occupied[word] & mask;
+            if bits != 0 {
+                let slot = (word * 64) as u64 + u64::from(bits.trailing_zeros());
+                return self.cursor + (slot + SLOTS - start as u64) % SLOTS;
+            }
+        }
+        u64::MAX
     }
 
     fn empty(&mut self, slot: usize, ready: &mut List) {
@@ -136,14 +164,7 @@ impl Pacer {
 
     /// When the first flow may go.
     pub(crate) fn next_deadline(&self) -> Instant {
-        if self.count == 0 {
-            return Instant::NEVER;
-        }
-        let first = (self.cursor..self.cursor + SLOTS).find(|t| {
-            let slot = (t % SLOTS) as usize;
-            self.occupied[slot / 64] & 1 << (slot % 64) != 0
-        });
-        first.map_or(Instant::NEVER, |tick| Instant::from_ns(tick << SLOT_LOG2))
+        if self.count == 0 { Instant::NEVER } else { Instant::from_ns(self.first << SLOT_LOG2) }
     }
 }
 

@@ -1,61 +1,89 @@
-//! Lost segments: holes sent again as the pipe allows (RFC 6675), retransmissions lost in their turn, and losses that no
-//! duplicate acknowledgement shows (RFC 8985 sections 6 and 7). What needs a timeout is the slow path's.
+//! Losses repaired: fast recovery with proportional rate reduction (RFC 6937), NewReno without SACK (RFC 6582), timeouts
+//! (RFC 6298), and what is sent again.
 
-use crate::classify::Miss;
-use crate::scoreboard;
+use crate::rack::News;
 use crate::segment::Out;
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{State, Work};
 use crate::transmit::{TURN, checked, data_len};
-use base::Duration;
-use flow::{FlowId, FlowMut, Flows, Interval, state};
+use base::{Instant, SeqNumber};
+use flow::{Episode, FlowMut, Interval, Kind, Run, state};
 use port::Port;
 use queue::stream::readable;
-use wire::{SackBlocks, TcpFlags};
-
-/// Flows in flight are looked at this often, and at the earliest this long after their last progress: Linux does not probe
-/// earlier than after two jiffies either, and a list in order of time costs nothing per packet.
-const WATCH: Duration = Duration::from_ms(2);
-/// Each flow in flight makes the others wait so much longer: looking takes a tenth of a core's time at most.
-const WATCH_EACH: Duration = Duration::from_us(1);
+use wire::TcpFlags;
 
 /// "FlightSize" at a loss: acknowledgements of the same batch have not yet been followed by what they make room for, so a flow
 /// that used its window counts with all of it.
-fn flight(f: &FlowMut<'_>) -> u32 {
+pub(crate) fn flight(f: &FlowMut<'_>) -> u32 {
     let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd } else { 0 };
     f.tx.in_flight().max(used)
 }
 
+/// "pipe": what is in the network, as far as is known (RFC 6675 section 4). Not in it: what the peer holds, and what is lost and
+/// was not sent again.
+#[inline]
+pub(crate) fn pipe(f: &FlowMut<'_>) -> u32 {
+    let gone = if f.cold.runs > 0 { f.cold.recovery.held + f.cold.recovery.lost } else { 0 };
+    f.tx.in_flight().saturating_sub(gone)
+}
+
+/// At most a segment of `range`.
+fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
+    let len = range.right.since(range.left).min(u32::from(f.tx.mss));
+    Interval { left: range.left, right: range.left.plus(len) }
+}
+
 impl State {
-    /// Sends holes again: the oldest one if asked to, then those that the peer's reports show.
+    /// Sends again what counts as lost: the first of it at once if asked to, the rest as the window has room.
     pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        if w.f.rx.has(state::RESEND) {
-            // "Retransmit the first data segment presumed dropped", whatever the window says (RFC 6675 section 5 step 4.3).
-            if !self.send_hole(w, scoreboard::first_hole(&w.f), port) {
+        for _ in 0..TURN {
+            let is_forced = w.f.rx.has(state::RESEND);
+            if w.f.cold.recovery.lost == 0 {
+                return w.f.rx.clear(state::RESEND);
+            }
+            if w.f.cold.recovery.frto > 1 && !is_forced && self.waits_for_proof(w) {
+                return;
+            }
+            let whole = Interval { left: w.f.tx.snd_una, right: w.f.tx.snd_max };
+            let is_lost = |run: Option<Run>| run.is_some_and(|run| run.kind == Kind::Lost);
+            let Some(range) = self.records.find(w.f.cold, whole, is_lost) else { return };
+            // "Retransmit the first data segment presumed dropped", whatever the window says; then "if cwnd - pipe >= 1 SMSS
+            // the sender SHOULD transmit one or more segments" (RFC 6675 section 5 steps 4.3 and C).
+            let room = w.f.tx.cwnd.saturating_sub(pipe(&w.f));
+            let segment = segment_of(&w.f, range);
+            if !is_forced
+                && (room < segment.right.since(segment.left)
+                    || !self.may_go(w, room.min(u32::from(w.f.tx.mss))))
+            {
+                return;
+            }
+            if !self.send_again(w, segment, port) {
                 return;
             }
             w.f.rx.clear(state::RESEND);
         }
-        if !w.f.rx.has(state::RECOVERY | state::SACK) {
-            return;
-        }
-        for _ in 0..TURN {
-            let Some(hole) = scoreboard::next_hole(&w.f) else { return };
-            // "If cwnd - pipe >= 1 SMSS the sender SHOULD transmit one or more segments" (RFC 6675 section 5 step C).
-            let room = w.f.tx.cwnd.saturating_sub(scoreboard::pipe(&w.f));
-            if room < u32::from(w.f.tx.mss) || !self.send_hole(w, hole, port) {
-                return;
-            }
-        }
         self.ready.push_back(w.id.0, 0);
     }
 
-    /// Sends what lies in `hole`. False when that is not possible now, or ever.
-    fn send_hole<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, hole: Interval, port: &mut P) -> bool {
+    /// RFC 5682 section 3.1 step 2b: "transmit up to two new (previously unsent) segments" and wait for the next acknowledgement;
+    /// when that is not possible, the repair goes on.
+    fn waits_for_proof(&mut self, w: &mut Work<'_>) -> bool {
+        if w.f.cold.recovery.frto == 2 {
+            w.f.cold.recovery.frto = if self.has_new(w) { 3 } else { 0 };
+        }
+        w.f.cold.recovery.frto == 3
+    }
+
+    /// Sends what lies in `range`, at most a segment. False when that is not possible now, or ever.
+    pub(crate) fn send_again<P: Port + ?Sized>(
+        &mut self,
+        w: &mut Work<'_>,
+        range: Interval,
+        port: &mut P,
+    ) -> bool {
         let (rx, tx) = (&w.f.rx, &w.f.tx);
         let is_fin_out = rx.has(state::FIN_SENT) && !rx.has(state::FIN_ACKED);
-        let offset = hole.left.since(tx.snd_una);
-        let data = (tx.snd_max.since(hole.left)).saturating_sub(u32::from(is_fin_out));
-        let position = tx.tx_una + u64::from(offset);
+        let data = (tx.snd_max.since(range.left)).saturating_sub(u32::from(is_fin_out));
+        let position = tx.tx_una + u64::from(range.left.since(tx.snd_una));
         let Some((_, peer)) = w.home.region.halves(rx.slot) else { return false };
         let found = if data == 0 { Ok(None) } else { readable(peer, position, data_len(w)) };
         let found = match found.and_then(|found| checked(w, found, position, data)) {
@@ -65,133 +93,209 @@ impl State {
                 return false;
             }
         };
-        let len = found.map_or(0, |r| r.len as u32).min(data).min(hole.right.since(hole.left));
+        let len = found.map_or(0, |r| r.len as u32).min(data).min(range.right.since(range.left));
         let is_fin = is_fin_out && len == data;
         if len == 0 && !is_fin {
-            w.f.rx.clear(state::RESEND);
             return false;
         }
         let flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
-        let out = Out { seq: hole.left, ring, position, len, flags, is_again: true };
+        let out = Out { seq: range.left, ring, position, len, flags, is_again: true };
         if !self.emit(w, port, &out) {
             self.ready.push_back(w.id.0, 0);
             return false;
         }
-        let f = &mut w.f;
-        f.cold.high_rxt = f.cold.high_rxt.later_of(hole.left.plus(len + u32::from(is_fin)));
-        if hole.left == f.tx.snd_una {
-            (f.cold.repair_mark, f.cold.repair_at) = (f.tx.snd_max, self.now);
-        }
-        self.count_again(w, hole.left, len);
+        self.count_again(w, range.left, len);
+        self.note_again(
+            &mut w.f,
+            Interval { left: range.left, right: range.left.plus(len + u32::from(is_fin)) },
+        );
         self.watch(w);
         true
+    }
+
+    /// The books of what was sent again. Without room on the board it stays what it was.
+    fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
+        let (now, stamp) = (self.now_us(), f.cold.timestamp(self.now));
+        self.records.set(f.cold, range, Some(Kind::Again), now);
+        let r = &mut f.cold.recovery;
+        r.restart_at = self.now;
+        if r.episode != Episode::None {
+            let len = range.right.since(range.left);
+            r.prr_out = r.prr_out.saturating_add(len);
+            r.undo_bytes = r.undo_bytes.saturating_add(len);
+            if r.undo_stamp == 0 {
+                r.undo_stamp = stamp.max(1);
+            }
+        }
     }
 
     /// Begins fast recovery, unless one that covers the oldest segment is over already: "... and the cumulative
     /// acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2), for repetitions after a timeout cause
     /// duplicates that mean nothing.
-    pub(crate) fn recover(&mut self, f: &mut FlowMut<'_>) {
+    pub(crate) fn enter(&mut self, f: &mut FlowMut<'_>) {
         if !f.tx.recover.is_at_or_before(f.tx.snd_una) {
             return;
         }
+        self.begin(f, Episode::Fast);
         f.rx.set(state::RECOVERY | state::RESEND);
-        f.rx.clear(state::PROBED);
-        f.tx.recover = f.tx.snd_max;
-        (f.cold.high_rxt, f.cold.lost_below) = (f.tx.snd_una, f.tx.snd_una);
-        f.cold.window.on_fast_retransmit(self.now, flight(f));
+        let flight = flight(f);
+        f.cold.window.on_fast_retransmit(self.now, flight);
+        let r = &mut f.cold.recovery;
+        (r.prr_delivered, r.prr_out, r.prr_flight) = (0, 0, flight.max(1));
+        f.tx.cwnd = f.cold.window.cwnd();
         f.cold.counters.recoveries += 1;
         self.counters.recoveries += 1;
     }
 
-    /// The flow has something in flight: look at it in a while. Without SACK nothing tells what a probe found.
-    #[inline]
-    pub(crate) fn watch(&mut self, w: &mut Work<'_>) {
-        if !w.f.rx.has(state::WATCHED) && w.f.rx.has(state::SACK) {
-            w.f.rx.set(state::WATCHED);
-            let others = WATCH_EACH.times(u64::from(self.watched.len()));
-            self.watched.push_back(w.id.0, self.now.plus(WATCH).plus(others).as_ns());
+    /// What both kinds of episode begin with.
+    fn begin(&mut self, f: &mut FlowMut<'_>, episode: Episode) {
+        f.rx.clear(state::PROBED | state::RECOVERY | state::RESEND);
+        f.rx.dup_acks = 0;
+        f.tx.recover = f.tx.snd_max;
+        let una = f.tx.snd_una;
+        let r = &mut f.cold.recovery;
+        if r.episode == Episode::None {
+            r.before = f.cold.window;
+            (r.undo_from, r.undo_bytes, r.undo_stamp) = (una, 0, 0);
         }
+        // After a timeout silence is the next one's business, until something is heard.
+        (r.episode, r.frto, r.stalls) = (episode, 0, if episode == Episode::Timeout { u8::MAX } else { 0 });
     }
 
-    /// Flows whose turn has come to be looked at.
-    pub(crate) fn look_after<P: Port + ?Sized>(
-        &mut self,
-        flows: &Flows,
-        homes: &mut [Option<Home>],
-        port: &mut P,
-    ) {
-        for _ in 0..TIMERS_MAX {
-            let Some(flow) = self.watched.pop_due(self.now.as_ns()) else { return };
-            let done = self.with(flows, homes, FlowId(flow), |state, w| {
-                w.f.rx.clear(state::WATCHED);
-                if w.f.rx.has(state::LEAVING) || w.f.tx.snd_una == w.f.tx.snd_max {
-                    return;
-                }
-                let since = w.f.cold.progress_at.max(w.f.cold.repair_at);
-                if state.now < since.plus(w.f.cold.rto) {
-                    state.watch(w);
-                    state.check(w, port);
-                }
-                // Else it is the timeout's: a peer that is gone keeps no core awake.
-            });
-            if done == Err(Miss::Busy) {
-                self.watched.push_back(flow, self.now.plus(WATCH).as_ns());
+    /// An acknowledgement within an episode.
+    pub(crate) fn go_on(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
+        if self.is_spurious(f, news, advanced) {
+            return self.undo(f);
+        }
+        if f.tx.recover.is_at_or_before(f.tx.snd_una) {
+            return self.complete(f);
+        }
+        let r = &mut f.cold.recovery;
+        match r.episode {
+            Episode::Fast if advanced && !f.rx.has(state::SACK) => {
+                // "If this ACK does not acknowledge all of the data up to and including recover, then this is a partial ACK. In
+                // this case, retransmit the first unacknowledged segment" (RFC 6582 section 3.2).
+                f.cold.window.on_partial_ack(news.bytes);
+                f.tx.cwnd = f.cold.window.cwnd();
+                self.lose_first(f);
             }
+            // RFC 5682 section 3.1 step 2: the first acknowledgement that advances lets new data go; the next one decides.
+            Episode::Timeout if r.frto > 0 => {
+                let is_first =
+                    r.frto == 1 && advanced && f.rx.has(state::SACK) && !f.rx.has(state::TIMESTAMPS);
+                r.frto = if is_first { 2 } else { 0 };
+            }
+            _ => {}
         }
     }
 
-    /// Has the oldest segment been out for longer than an acknowledgement takes? "PTO = 2 * SRTT" (RFC 8985 section 7.2).
-    fn check<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        let f = &mut w.f;
-        let patience = Duration::from_us(2 * u64::from(f.cold.srtt_us)).max(WATCH);
-        let since = f.cold.progress_at.max(f.cold.repair_at);
-        if f.cold.srtt_us == 0 || self.now < since.plus(patience) {
+    /// The oldest segment counts as lost and is sent again at once.
+    pub(crate) fn lose_first(&mut self, f: &mut FlowMut<'_>) {
+        let (una, max) = (f.tx.snd_una, f.tx.snd_max);
+        let is_out = |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held);
+        if let Some(piece) = self.records.find(f.cold, Interval { left: una, right: max }, is_out) {
+            let segment = segment_of(f, piece);
+            self.records.set(f.cold, segment, Some(Kind::Lost), 0);
+            f.rx.set(state::RESEND);
+        }
+    }
+
+    /// All that was sent before the episode is acknowledged.
+    fn complete(&mut self, f: &mut FlowMut<'_>) {
+        if f.cold.recovery.episode == Episode::Fast && !f.rx.has(state::SACK) {
+            f.cold.window.on_recovered(f.tx.in_flight());
+        }
+        let r = &mut f.cold.recovery;
+        // "Reset the window after 16 DSACK-free recoveries" (RFC 8985 section 6.2 step 4).
+        r.reo_persist = r.reo_persist.saturating_sub(1);
+        if r.reo_persist == 0 {
+            r.reo_mult = 1;
+        }
+        self.leave_episode(f);
+        f.tx.cwnd = f.cold.window.cwnd();
+    }
+
+    /// Back to the common case.
+    pub(crate) fn leave_episode(&mut self, f: &mut FlowMut<'_>) {
+        f.rx.clear(state::RECOVERY | state::RESEND);
+        (f.cold.recovery.episode, f.cold.recovery.frto) = (Episode::None, 0);
+    }
+
+    /// Proportional rate reduction with its slow start bound (RFC 6937 section 3.1): the window follows what is delivered, from
+    /// what was in flight down to the target, or up to it when more was lost.
+    pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32) {
+        if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
             return;
         }
-        if f.cold.held_count > 0 {
-            // What was sent after it has arrived (RFC 8985 section 6.2): it is lost, and so is every hole below.
-            if f.tx.snd_nxt == f.tx.snd_max && !f.rx.has(state::RECOVERY) {
-                self.recover(f);
-                f.cold.lost_below = scoreboard::highest(f);
-                f.tx.cwnd = f.cold.window.cwnd();
-            }
-            f.rx.set(state::RESEND);
-            return self.finish(w, port);
+        let (pipe, target, mss) = (pipe(f), f.cold.window.cwnd(), u32::from(f.tx.mss));
+        let r = &mut f.cold.recovery;
+        r.prr_delivered = r.prr_delivered.saturating_add(delivered);
+        let room = if target < pipe {
+            // "sndcnt = CEIL(prr_delivered * ssthresh / RecoverFS) - prr_out"
+            let allowed = (u64::from(r.prr_delivered) * u64::from(target)).div_ceil(u64::from(r.prr_flight));
+            allowed.min(u64::from(u32::MAX)) as u32
+        } else {
+            // "limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS", while anything is delivered.
+            let owed = r.prr_delivered.saturating_sub(r.prr_out).max(delivered);
+            let limit = owed.saturating_add(if delivered > 0 { mss } else { 0 });
+            r.prr_out.saturating_add((target - pipe).min(limit))
+        };
+        f.tx.cwnd = pipe.saturating_add(room.saturating_sub(r.prr_out));
+    }
+
+    /// Carries out what the slow path has decided: everything in flight counts as lost, but for what the peer holds. For a
+    /// timeout this is the moment at which it happens: what has come in until now was heard.
+    pub(crate) fn lose_all<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let f = &mut w.f;
+        if f.tx.snd_nxt == f.tx.snd_max {
+            return;
         }
-        self.probe_tail(w, port);
+        f.tx.snd_nxt = f.tx.snd_max;
+        let is_timeout = f.cold.recovery.expired_at != Instant::ZERO;
+        f.cold.recovery.expired_at = Instant::ZERO;
+        if is_timeout {
+            // A second one in a row, with nothing heard between: "the sender MUST turn off all of the SACKed bits", for the peer
+            // may have thrown away what it has reported (RFC 2018 section 8; Linux waits for proof, as we do the first time).
+            let is_first = f.cold.backoff <= 1;
+            self.begin(f, Episode::Timeout);
+            f.cold.recovery.frto = u8::from(is_first);
+            f.cold.window.on_timeout(self.now, flight(f));
+            self.forget_times(f, is_first);
+        } else {
+            // Too large for the path: no sign of congestion.
+            f.rx.clear(state::RECOVERY | state::PROBED);
+            f.cold.recovery.episode = Episode::None;
+            f.tx.recover = f.tx.snd_una;
+            self.forget_times(f, true);
+        }
+        f.tx.cwnd = f.cold.window.cwnd();
+        f.rx.clear(state::TIMING);
+        f.rx.set(state::RESEND);
         self.finish(w, port);
     }
 
-    /// Nothing was heard of what is in flight: sends its end once more, so that an acknowledgement shows what is missing. One
-    /// probe until the peer has acknowledged it (RFC 8985 section 7.3). Not for a single segment, which the peer may
-    /// acknowledge later than any timeout.
-    fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        let (rx, tx) = (&w.f.rx, &w.f.tx);
-        let mss = u32::from(tx.mss);
-        if rx.has(state::PROBED) || tx.snd_nxt != tx.snd_max || tx.in_flight() <= mss {
-            return;
+    fn forget_times(&mut self, f: &mut FlowMut<'_>, keeps_held: bool) {
+        let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
+        if keeps_held {
+            let is_out =
+                |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held && run.kind != Kind::Lost);
+            self.records.turn(f.cold, whole, Some(Kind::Lost), is_out);
+        } else {
+            self.records.set(f.cold, whole, Some(Kind::Lost), 0);
         }
-        let last = Interval { left: tx.snd_max.minus(mss), right: tx.snd_max };
-        let high_rxt = w.f.cold.high_rxt;
-        if self.send_hole(w, last, port) {
-            w.f.rx.set(state::PROBED);
-            // The probe is no part of a recovery.
-            (w.f.cold.high_rxt, w.f.cold.probe_end) = (high_rxt, w.f.tx.snd_max);
-            self.counters.tail_probes += 1;
-        }
+        // What is delivered from now on was sent from now on, or it is told apart by its kind.
+        f.cold.recovery.rack_rtt_us = u32::MAX;
     }
 
-    /// What came of a probe: a report of a duplicate says that nothing was lost; an acknowledgement of more without one says
-    /// that the probe repaired a loss, which is as good a reason to slow down as any other (RFC 8985 section 7.4).
-    pub(crate) fn judge_probe(&mut self, f: &mut FlowMut<'_>, sack: &SackBlocks) {
-        let una = f.tx.snd_una;
-        if sack.as_slice().first().is_some_and(|block| block.right.is_at_or_before(una)) {
-            f.rx.clear(state::PROBED);
-        } else if f.cold.probe_end.is_before(una) {
-            f.rx.clear(state::PROBED);
-            f.cold.window.on_fast_retransmit(self.now, flight(f));
-            f.tx.cwnd = f.cold.window.cwnd();
+    /// Something was acknowledged before a timeout was carried out: it is none.
+    #[inline]
+    pub(crate) fn cancel_timeout(&mut self, f: &mut FlowMut<'_>, ack: SeqNumber) {
+        if f.cold.recovery.expired_at == Instant::ZERO {
+            f.tx.snd_nxt = f.tx.snd_nxt.later_of(ack);
+        } else {
+            f.tx.snd_nxt = f.tx.snd_max;
+            f.cold.recovery.expired_at = Instant::ZERO;
         }
     }
 }

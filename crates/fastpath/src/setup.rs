@@ -1,5 +1,6 @@
 //! What a core owns, made once.
 
+use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
 use crate::pacing::Pacer;
@@ -58,8 +59,14 @@ pub(crate) struct State {
     pub(crate) lent: List,
     /// Flows whose window has grown.
     pub(crate) grown: List,
-    /// Flows with something in flight, in order of the time to look at them.
-    pub(crate) watched: List,
+    /// Flows with something in flight, by the time to look at them.
+    pub(crate) looks: Pacer,
+    /// Flows to look at now.
+    pub(crate) due: List,
+    /// Rounds in a row that left input waiting.
+    pub(crate) rounds_full: u32,
+    /// What flows with losses or long windows borrow.
+    pub(crate) records: Records,
     pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
@@ -89,7 +96,10 @@ impl State {
             owed: List::new(flows),
             lent: List::new(flows),
             grown: List::new(flows),
-            watched: List::new(flows),
+            looks: Pacer::new(flows),
+            due: List::new(flows),
+            rounds_full: 0,
+            records: Records::new(flows),
             pacer: Pacer::new(flows),
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),

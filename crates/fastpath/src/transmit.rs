@@ -1,7 +1,7 @@
-//! New data, and old data again: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
+//! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
 //! let it go.
 
-use crate::scoreboard;
+use crate::repair::pipe;
 use crate::segment::Out;
 use crate::setup::{State, Work};
 use base::SeqNumber;
@@ -51,10 +51,6 @@ impl State {
     /// The next segment, if any may go.
     #[inline]
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
-        let is_again = w.f.tx.snd_nxt.is_before(w.f.tx.snd_max);
-        if is_again && w.f.cold.held_count > 0 {
-            scoreboard::skip_held(&mut w.f);
-        }
         let supply = self.supply(w)?;
         let usable = usable(&w.f);
         if supply.total <= usable {
@@ -62,18 +58,14 @@ impl State {
         } else if usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight()) {
             w.f.rx.set(state::CWND_FULL);
         }
-        let until_held = if is_again { scoreboard::until_held(&w.f) } else { u32::MAX };
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
         let mss = u32::from(tx.mss);
         let in_flight = tx.in_flight();
         let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
         let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
         let burst = if is_cut { mss } else { burst.max(mss) };
-        let is_again = tx.snd_nxt.is_before(tx.snd_max);
         let mut len = supply.contiguous.min(usable).min(burst);
-        if until_held <= len {
-            len = until_held;
-        } else if len < supply.total {
+        if len < supply.total {
             if supply.total > 0 && usable == 0 && in_flight == 0 {
                 self.block(w);
                 return None;
@@ -85,17 +77,17 @@ impl State {
             if len > mss && len < supply.contiguous {
                 len -= len % mss;
             }
-        } else if len % mss != 0 && !is_again && !rx.has(state::FIN_QUEUED) {
+        } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
             // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
             let is_waiting = tx.snd_una.is_before(tx.small_end) && !is_nodelay(w);
             len -= if is_waiting { len % mss } else { 0 };
         }
-        self.segment(w, &supply, len, is_again)
+        self.segment(w, &supply, len)
     }
 
     /// The segment of `len` bytes, with FIN when it ends the stream.
     #[inline]
-    fn segment(&self, w: &Work<'_>, supply: &Supply, len: u32, is_again: bool) -> Option<Out> {
+    fn segment(&self, w: &Work<'_>, supply: &Supply, len: u32) -> Option<Out> {
         let (rx, tx) = (&w.f.rx, &w.f.tx);
         let ends = len == supply.total;
         let is_fin = ends && rx.has(state::FIN_QUEUED);
@@ -110,14 +102,21 @@ impl State {
             flags = flags.with(TcpFlags::FIN);
         }
         let position = tx.tx_una + u64::from(tx.in_flight());
-        Some(Out { seq: tx.snd_nxt, ring: supply.ring.filter(|_| len > 0), position, len, flags, is_again })
+        Some(Out {
+            seq: tx.snd_max,
+            ring: supply.ring.filter(|_| len > 0),
+            position,
+            len,
+            flags,
+            is_again: false,
+        })
     }
 
-    /// Reads the application's half: how much there is from `snd_nxt` on, and whether that is all. `None` when there is nothing
+    /// Reads the application's half: how much there is from `snd_max` on, and whether that is all. `None` when there is nothing
     /// to send, or the application broke the rules.
     #[inline]
     fn supply(&mut self, w: &mut Work<'_>) -> Option<Supply> {
-        if w.f.rx.has(state::FIN_SENT) && w.f.tx.snd_nxt == w.f.tx.snd_max {
+        if w.f.rx.has(state::FIN_SENT) {
             return None;
         }
         let (_, peer) = w.home.region.halves(w.f.rx.slot)?;
@@ -151,7 +150,7 @@ impl State {
         if supply.contiguous < wanted || supply.total < wanted + more || room < wanted {
             return;
         }
-        let Some(out) = self.segment(w, &supply, wanted, false) else { return };
+        let Some(out) = self.segment(w, &supply, wanted) else { return };
         // One segment, not several of the usual size.
         w.f.tx.mss = len;
         let is_sent = self.send(w, &out, port);
@@ -177,10 +176,10 @@ impl State {
         }
     }
 
-    /// Sends a segment from `snd_nxt` on and keeps the books. False when the port is full.
+    /// Sends a new segment and keeps the books. False when the port is full.
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
-        // What is repeated after a timeout is no progress: the timeout that it belongs to has to go on backing off.
-        if w.f.tx.in_flight() == 0 && !out.is_again {
+        let is_first = w.f.tx.in_flight() == 0;
+        if is_first {
             w.f.cold.progress_at = self.now;
             w.f.cold.window.after_idle(self.now, w.f.cold.rto);
             w.f.tx.cwnd = w.f.cold.window.cwnd();
@@ -190,29 +189,47 @@ impl State {
         }
         let is_fin = out.flags.contains(TcpFlags::FIN);
         let end = out.seq.plus(out.len + u32::from(is_fin));
+        self.note_sent(&mut w.f, is_first);
         let f = &mut w.f;
         if is_fin {
             f.rx.set(state::FIN_SENT);
         }
-        f.tx.snd_nxt = end;
-        f.tx.snd_max = f.tx.snd_max.later_of(end);
-        if out.is_again {
-            self.count_again(w, out.seq, out.len);
-        } else {
-            if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
-                f.tx.small_end = end;
-            }
-            if f.rx.has(state::QUICK) && self.now.since(f.cold.heard_at) < self.config.delayed_ack {
-                f.rx.clear(state::QUICK);
-            }
-            if !f.rx.has(state::TIMING) {
-                f.rx.set(state::TIMING);
-                (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now, f.tx.tx_una as u32);
-            }
+        (f.tx.snd_nxt, f.tx.snd_max) = (end, end);
+        if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
+            f.tx.small_end = end;
+        }
+        if f.rx.has(state::QUICK) && self.now.since(f.cold.heard_at) < self.config.delayed_ack {
+            f.rx.clear(state::QUICK);
+        }
+        if f.rx.has(state::RECOVERY) {
+            f.cold.recovery.prr_out = f.cold.recovery.prr_out.saturating_add(end.since(out.seq));
+        }
+        // While there are holes, its acknowledgement may wait for them.
+        if !f.rx.has(state::TIMING) && f.cold.runs == 0 {
+            f.rx.set(state::TIMING);
+            (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now, f.tx.tx_una as u32);
         }
         self.arm(w);
         self.watch(w);
         true
+    }
+
+    /// Remembers when what lies from `snd_max` on was sent, to a sixteenth of a round trip (see `board`).
+    #[inline]
+    fn note_sent(&mut self, f: &mut FlowMut<'_>, is_first: bool) {
+        let now = self.now_us();
+        if !is_first {
+            if now.wrapping_sub(f.cold.sent_at) <= f.cold.srtt_us >> 4 {
+                return;
+            }
+            self.records.mark(f, f.tx.snd_max);
+        }
+        f.cold.sent_at = now;
+    }
+
+    /// Is there anything to send that was never sent, and room for it at the peer?
+    pub(crate) fn has_new(&mut self, w: &mut Work<'_>) -> bool {
+        w.f.tx.in_flight() < w.f.tx.snd_wnd && self.supply(w).is_some()
     }
 
     /// "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
@@ -228,14 +245,12 @@ impl State {
 /// What both windows let go now.
 #[inline]
 fn usable(f: &FlowMut<'_>) -> u32 {
-    let (in_flight, mss) = (f.tx.in_flight(), u32::from(f.tx.mss));
-    let (pipe, extra) = if f.rx.has(state::SACK) && (f.cold.held_count > 0 || f.rx.has(state::RECOVERY)) {
-        (scoreboard::pipe(f), 0)
-    } else {
-        // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042). A
-        // peer with SACK gets it from the pipe, which shrinks by what it reports.
-        (in_flight, if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * mss })
-    };
+    let in_flight = f.tx.in_flight();
+    // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042). A peer
+    // with SACK gets it from the pipe, which shrinks by what it reports.
+    let extra =
+        if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * u32::from(f.tx.mss) };
+    let pipe = pipe(f);
     f.tx.snd_wnd.saturating_sub(in_flight).min(f.tx.cwnd.saturating_add(extra).saturating_sub(pipe))
 }
 
@@ -250,19 +265,14 @@ pub(crate) fn data_len(w: &Work<'_>) -> u64 {
     w.home.region.region().layout().params.data_len
 }
 
-/// What lies from `position` on. Of a stream whose FIN was sent, nothing beyond what was sent.
+/// What lies from `position` on.
 #[inline]
 fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
-    let tx = &w.f.tx;
-    let is_fin_out = w.f.rx.has(state::FIN_SENT) && !w.f.rx.has(state::FIN_ACKED);
-    let again = tx.snd_max.since(tx.snd_nxt) - u32::from(is_fin_out);
-    let found = checked(w, readable(peer, position, data_len(w))?, position, again)?;
+    let found = checked(w, readable(peer, position, data_len(w))?, position, 0)?;
     let Some(Readable { ring, len, total }) = found else {
         return Ok(Supply { ring: None, contiguous: 0, total: 0 });
     };
-    let limit = if w.f.rx.has(state::FIN_SENT) { again } else { u32::MAX };
-    let (contiguous, total) = ((len as u32).min(limit), (total as u32).min(limit));
-    Ok(Supply { ring: Some(ring), contiguous, total })
+    Ok(Supply { ring: Some(ring), contiguous: len as u32, total: total as u32 })
 }
 
 /// What was sent once must still be there, and lie in memory that the application has populated.

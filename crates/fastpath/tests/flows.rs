@@ -121,7 +121,8 @@ fn intervals_agree_with_a_byte_map() {
 
 #[test]
 fn three_duplicates_send_the_segment_again_and_partial_acknowledgements_the_next_hole() {
-    let mut s = scene();
+    let change = |i: &mut flow::Install| i.features &= !state::SACK;
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
     s.peer.ack(0, 0);
     let out = s.send(&[7; 8 * 1448]);
     assert_eq!(out.len(), 8);
@@ -433,10 +434,10 @@ fn marks_are_echoed_until_the_peer_has_reduced() {
 /// Pacing in the window's decision: what a lone message may send at once, and the rate after it.
 #[test]
 fn a_paced_flow_sends_a_burst_at_once_and_then_keeps_its_rate() {
-    // Without SACK nothing but the pacer has a time.
+    // Without a round-trip time nothing but the pacer has a time.
     let change = |i: &mut flow::Install| {
         i.pace_rate = 1_448_000;
-        i.features &= !state::SACK;
+        i.rtt = None;
         i.window =
             congestion::Window::new(congestion::Algorithm::Constant(1 << 20), 1448, base::Instant::ZERO);
         i.snd_wnd = 1 << 20;

@@ -1,6 +1,6 @@
 //! What a flow needs beside its two hot lines: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::Config;
+use crate::{Config, Recovery};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
@@ -114,10 +114,14 @@ pub struct Cold {
     pub receive_most: u32,
     /// Largest segment that the peer sends, as far as seen; what two full-sized segments are.
     pub rcv_mss: u16,
-    /// Ranges in `held`.
-    pub held_count: u8,
     /// Consecutive timeouts or unanswered probes (the slow path's).
     pub backoff: u8,
+    /// When what is in flight and has no mark of its own was sent, in microseconds modulo 2^32.
+    pub sent_at: u32,
+    /// Runs of the scoreboard in use.
+    pub runs: u16,
+    /// The loss record that the flow has borrowed from its core: 1 + its index, or 0.
+    pub loss_record: u16,
     /// Counters.
     pub counters: Counters,
     /// What came again since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
@@ -126,18 +130,6 @@ pub struct Cold {
     pub quick: u8,
     /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
     pub ahead: [Interval; INTERVALS],
-    /// Ranges that the peer holds beyond `snd_una`, in order; `held_count` of them.
-    pub held: [Interval; 2 * INTERVALS],
-    /// Up to here everything that counts as lost has been sent again in this recovery.
-    pub high_rxt: SeqNumber,
-    /// Holes that begin below count as lost, however little is held above.
-    pub lost_below: SeqNumber,
-    /// `snd_max` when the oldest segment was sent again: what is held from here on was sent later.
-    pub repair_mark: SeqNumber,
-    /// End of the tail loss probe.
-    pub probe_end: SeqNumber,
-    /// When the oldest segment was sent again.
-    pub repair_at: Instant,
     /// Sequence number of a FIN that came ahead of missing data.
     pub fin_at: SeqNumber,
     /// When an unacceptable segment without data was last answered.
@@ -148,10 +140,12 @@ pub struct Cold {
     pub opened_at: Instant,
     /// The path probe under way.
     pub path_probe: PathProbe,
+    /// Losses and their repair.
+    pub recovery: Recovery,
 }
 
-// Ten lines, of which packets in order touch the first three.
-const _: () = assert!(size_of::<Cold>() <= 640 && size_of::<Window>() <= 48);
+// Of these lines packets in order touch the first three.
+const _: () = assert!(size_of::<Cold>() <= 704 && size_of::<Window>() <= 48);
 
 impl Cold {
     /// A fresh side record.
@@ -176,13 +170,10 @@ impl Cold {
             duplicate: Interval::default(),
             quick: QUICK_SEGMENTS,
             ahead: [Interval::default(); INTERVALS],
-            held: [Interval::default(); 2 * INTERVALS],
-            held_count: 0,
-            high_rxt: SeqNumber(0),
-            lost_below: SeqNumber(0),
-            repair_mark: SeqNumber(0),
-            probe_end: SeqNumber(0),
-            repair_at: Instant::ZERO,
+            sent_at: 0,
+            runs: 0,
+            loss_record: 0,
+            recovery: Recovery::new(window),
             fin_at: SeqNumber(0),
             epoch_tail: 0,
             receive_most: u32::MAX,

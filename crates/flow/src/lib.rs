@@ -19,6 +19,7 @@ mod keeper;
 mod message;
 mod owner;
 mod record;
+mod recovery;
 mod ring;
 mod table;
 
@@ -35,6 +36,7 @@ pub use message::{
 };
 pub use owner::{AppRegion, News, raise, tell};
 pub use record::{ReceiveLine, SendLine};
+pub use recovery::{Episode, Kind, RUNS, Recovery, Run};
 pub use table::FlowTable;
 
 /// Names a flow record: its index.

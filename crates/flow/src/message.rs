@@ -106,7 +106,7 @@ pub enum Command {
         index: u16,
     },
     /// Look at the flow as if its application had rung: send what may be sent. After a timeout the slow path has called
-    /// `SendLine::rewind` and set `cwnd`.
+    /// `SendLine::rewind`; the core takes note once it has seen what has come in meanwhile.
     Transmit {
         /// Which flow.
         flow: FlowId,

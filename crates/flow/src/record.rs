@@ -60,7 +60,7 @@ pub struct ReceiveLine {
 pub struct SendLine {
     /// The oldest sequence number not acknowledged.
     pub snd_una: SeqNumber,
-    /// The next sequence number to send; behind `snd_max` after a timeout.
+    /// `snd_max`; or behind it: what lies between counts as lost, and the core has yet to take note of that.
     pub snd_nxt: SeqNumber,
     /// The peer's window in bytes, from `snd_una`.
     pub snd_wnd: u32,
@@ -188,13 +188,12 @@ impl SendLine {
     #[must_use]
     #[inline]
     pub const fn in_flight(&self) -> u32 {
-        self.snd_nxt.since(self.snd_una)
+        self.snd_max.since(self.snd_una)
     }
 
-    /// For the slow path after a timeout: everything unacknowledged is to be sent again, from the oldest byte on.
-    /// Then set `cwnd` and push `Command::Transmit`.
+    /// For the slow path: everything unacknowledged counts as lost, but for what the peer has reported. For a timeout set
+    /// `Recovery::expired_at` as well. Then push `Command::Transmit`.
     pub const fn rewind(&mut self) {
-        self.recover = self.snd_max;
         self.snd_nxt = self.snd_una;
     }
 }

@@ -4,7 +4,7 @@ use crate::SlowPath;
 use crate::teardown::State;
 use base::{Duration, Instant};
 use control::{TcpInfo, tcp_state};
-use flow::{FlowId, FlowMut, state};
+use flow::{Episode, FlowId, FlowMut, state};
 use std::sync::atomic::Ordering;
 
 /// What a window counts when no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
@@ -86,13 +86,15 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let mss = u32::from(tx.mss).max(1);
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let outstanding = tx.snd_max.since(tx.snd_una);
-    let held: u32 = cold.held[..usize::from(cold.held_count)].iter().map(|i| i.right.since(i.left)).sum();
-    let is_again = tx.snd_nxt.is_before(tx.snd_max);
+    let losses = &cold.recovery;
+    // A timeout that the core has yet to carry out.
+    let is_overdue = tx.snd_nxt.is_before(tx.snd_max);
+    let lost = if is_overdue { outstanding.saturating_sub(losses.held) } else { losses.lost };
     info.ca_state = match () {
-        () if cold.backoff > 0 && is_again => CA_LOSS,
+        () if is_overdue || losses.episode == Episode::Timeout => CA_LOSS,
         () if rx.has(state::RECOVERY) => CA_RECOVERY,
         () if rx.has(state::SEND_CWR) => CA_REDUCED,
-        () if cold.held_count > 0 || rx.dup_acks > 0 => CA_DISORDER,
+        () if losses.held > 0 || rx.dup_acks > 0 => CA_DISORDER,
         () => 0,
     };
     (info.backoff, info.options) = (cold.backoff, options(parts));
@@ -100,11 +102,8 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
         if rx.has(state::BLOCKED) { (0, cold.backoff) } else { (cold.backoff, 0) };
     info.wscale = TcpInfo::shifts(tx.snd_shift, rx.rcv_shift);
     info.rto = micros(cold.rto.times(1 << cold.backoff.min(16)));
-    (info.snd_mss, info.unacked, info.sacked) = (mss, segments(outstanding), segments(held));
-    info.lost = if is_again { segments(tx.snd_max.since(tx.snd_nxt).saturating_sub(held)) } else { 0 };
-    if rx.has(state::RECOVERY) && tx.snd_una.is_before(cold.high_rxt) {
-        info.retrans = segments(cold.high_rxt.since(tx.snd_una).saturating_sub(held));
-    }
+    (info.snd_mss, info.unacked, info.sacked) = (mss, segments(outstanding), segments(losses.held));
+    (info.lost, info.retrans) = (segments(lost), segments(losses.again));
     (info.rtt, info.rttvar) = (cold.srtt_us, cold.rttvar_us);
     info.min_rtt = cold.rtt_us_min;
     info.snd_cwnd = (tx.cwnd / mss).max(1);

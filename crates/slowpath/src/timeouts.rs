@@ -170,7 +170,9 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
         cold.backoff = 0;
     }
     let timeout = |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(rto_max.max(cold.rto));
-    let due = cold.progress_at.max(fired_at).plus(timeout(cold.backoff));
+    // (5.1), and as Linux: what was sent again, by a probe or in recovery, starts it anew.
+    let restart_at = cold.progress_at.max(cold.recovery.restart_at);
+    let due = restart_at.max(fired_at).plus(timeout(cold.backoff));
     if now < due {
         return Verdict::Wait(due);
     }
@@ -181,16 +183,11 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     if is_blocked {
         return Verdict::Probe { backoff, next, is_silent: cold.heard_at <= fired_at };
     }
-    cold.window.on_timeout(now, tx.snd_max.since(tx.snd_una));
+    // What it means for the window is the core's to see, once it has heard what may have come in meanwhile.
     cold.counters.timeouts = cold.counters.timeouts.saturating_add(1);
+    cold.recovery.expired_at = now;
     tx.rewind();
-    tx.cwnd = cold.window.cwnd();
-    // Karn's rule: what is sent twice is not timed. Fast recovery is over: RFC 6582 section 3.2 step 4.
-    rx.clear(state::TIMING | state::RECOVERY | state::RESEND | state::PROBED);
-    rx.dup_acks = 0;
-    if backoff > 1 {
-        // RFC 2018 section 8: a peer may throw away what it has reported.
-        cold.held_count = 0;
-    }
+    // Karn's rule: what is sent twice is not timed.
+    rx.clear(state::TIMING);
     Verdict::Lost { backoff, next }
 }

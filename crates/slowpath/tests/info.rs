@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod harness;
-use base::SeqNumber;
 use control::tcp_state;
-use flow::{Interval, state};
+use flow::state;
 use harness::*;
 
 #[test]
@@ -26,16 +25,14 @@ fn a_fresh_connection_says_what_was_agreed_on() {
 #[test]
 fn what_is_in_flight_held_and_repaired_is_counted_in_segments() {
     let mut w = World::new();
-    let (flow, _, una) = w.accepted(9);
+    let (flow, _, _) = w.accepted(9);
     let app_wrote = 100_000;
     w.edit(flow, |parts| {
         let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
         tx.snd_max = tx.snd_una.plus(10 * 536);
         tx.snd_nxt = tx.snd_max;
         rx.set(state::RECOVERY | state::SACK);
-        cold.held[0] = Interval { left: SeqNumber(una).plus(2 * 536), right: SeqNumber(una).plus(6 * 536) };
-        cold.held_count = 1;
-        cold.high_rxt = SeqNumber(una).plus(536);
+        (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (4 * 536, 2 * 536, 536);
         (cold.srtt_us, cold.rttvar_us, cold.rtt_us_min) = (20_000, 500, 19_000);
         cold.counters.retransmits = 1;
         cold.counters.retransmitted_bytes = 536;
@@ -43,6 +40,7 @@ fn what_is_in_flight_held_and_repaired_is_counted_in_segments() {
     w.app_half().tx_head.store(app_wrote, std::sync::atomic::Ordering::Release);
     let info = w.slow.info(w.now, flow).unwrap();
     assert_eq!((info.ca_state, info.unacked, info.sacked, info.total_retrans), (3, 10, 4, 1));
+    assert_eq!((info.lost, info.retrans), (2, 1));
     assert_eq!((info.rtt, info.rttvar, info.min_rtt), (20_000, 500, 19_000));
     assert_eq!((info.bytes_sent, info.bytes_acked, info.bytes_retrans), (11 * 536, 0, 536));
     assert_eq!(info.notsent_bytes, app_wrote as u32 - 10 * 536);

@@ -151,17 +151,18 @@ impl Host {
             }
             let mut backoff = if una == f.tx.snd_una { backoff } else { 0 };
             let una = f.tx.snd_una;
-            if f.cold.progress_at.plus(f.cold.rto.times(1 << backoff.min(6))) <= now {
+            let since = f.cold.progress_at.max(f.cold.recovery.restart_at);
+            if since.plus(f.cold.rto.times(1 << backoff.min(6))) <= now {
                 self.timeouts += 1;
                 backoff += 1;
-                f.cold.progress_at = now;
+                f.cold.recovery.restart_at = now;
                 if f.rx.has(state::BLOCKED) {
                     self.commands.push(Command::Probe { flow: id }).unwrap();
                 } else {
-                    f.cold.window.on_timeout(now, f.tx.in_flight());
-                    f.tx.cwnd = f.cold.window.cwnd();
-                    f.rx.clear(state::RECOVERY | state::RESEND);
+                    f.cold.backoff = backoff as u8;
+                    f.cold.recovery.expired_at = now;
                     f.tx.rewind();
+                    f.rx.clear(state::TIMING);
                     self.commands.push(Command::Transmit { flow: id }).unwrap();
                 }
             }

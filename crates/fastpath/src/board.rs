@@ -1,0 +1,321 @@
+//! The scoreboard: what is known of the sequence numbers in flight, as runs in order (RFC 2018, RFC 6675, RFC 8985).
+//!
+//! ```text
+//!   snd_una                                                    snd_max
+//!   ---|##Again##|-----|##Held##|##Lost##|##Held##|---------------|
+//!      sent again       reported  to be             sent once, nothing heard
+//!                                 sent again
+//! ```
+//! A flow without trouble has no run at all. Every change goes through [`Board::set`], which keeps the sums.
+
+use base::SeqNumber;
+use flow::{Cold, FlowMut, Interval, Kind, RUNS, Run};
+
+/// Runs of a borrowed record: at 5 % loss enough for a window of 1,200 segments. What does not fit is not known: it is sent
+/// again too often or too late, never lost.
+pub(crate) const RUNS_MAX: usize = 128;
+/// Marks of a borrowed record.
+const MARKS: usize = 32;
+/// Records of a core: flows at most that send windows of more than one burst, or have many holes, at the same time. 2.3 KiB
+/// each; who finds none goes on with less knowledge.
+const RECORDS_MAX: usize = 2048;
+const NONE: Run = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
+
+/// What was sent up to `end`, and after the mark before, was sent at `at` or a sixteenth of a round trip later.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    end: SeqNumber,
+    at: u32,
+}
+
+/// What a flow borrows.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    runs: [Run; RUNS_MAX],
+    /// A ring, the oldest at `first`.
+    marks: [Mark; MARKS],
+    first: u8,
+    count: u8,
+}
+
+/// The loss records of a core.
+#[derive(Debug)]
+pub(crate) struct Records {
+    all: Box<[Record]>,
+    free: Vec<u16>,
+}
+
+impl Records {
+    // SETUP: made with the core.
+    pub(crate) fn new(flows: usize) -> Self {
+        let empty = Record {
+            runs: [NONE; RUNS_MAX],
+            marks: [Mark { end: SeqNumber(0), at: 0 }; MARKS],
+            first: 0,
+            count: 0,
+        };
+        let n = flows.min(RECORDS_MAX);
+        Self { all: vec![empty; n].into_boxed_slice(), free: (0..n as u16).rev().collect() }
+    }
+
+    /// Lends a record, unless the flow has one or there is none left. Runs move there.
+    fn lend(&mut self, cold: &mut Cold) -> bool {
+        if cold.loss_record != 0 {
+            return true;
+        }
+        let Some(i) = self.free.pop() else { return false };
+        let record = &mut self.all[usize::from(i)];
+        record.runs[..RUNS].copy_from_slice(&cold.recovery.runs);
+        (record.first, record.count) = (0, 0);
+        cold.loss_record = i + 1;
+        true
+    }
+
+    /// Takes back what the flow has borrowed: all is acknowledged, or the flow goes.
+    #[inline]
+    pub(crate) fn take_back(&mut self, cold: &mut Cold) {
+        if cold.loss_record != 0 {
+            self.free.push(cold.loss_record - 1);
+            cold.loss_record = 0;
+            cold.runs = 0;
+            (cold.recovery.held, cold.recovery.lost, cold.recovery.again) = (0, 0, 0);
+        }
+    }
+
+    /// All that was sent before `end` and has no mark was sent at `sent_at`; what follows is sent now.
+    #[cold]
+    pub(crate) fn mark(&mut self, f: &mut FlowMut<'_>, end: SeqNumber) {
+        if !self.lend(f.cold) {
+            return;
+        }
+        let record = &mut self.all[usize::from(f.cold.loss_record - 1)];
+        while record.count > 0 && record.marks[usize::from(record.first)].end.is_at_or_before(f.tx.snd_una) {
+            record.drop_oldest();
+        }
+        if usize::from(record.count) == MARKS {
+            record.drop_oldest();
+        }
+        let at = (usize::from(record.first) + usize::from(record.count)) % MARKS;
+        record.marks[at] = Mark { end, at: f.cold.sent_at };
+        record.count += 1;
+    }
+
+    /// Ends and times of what was sent in one go, the oldest first; the last ends at `snd_max`.
+    pub(crate) fn bursts<'a>(&'a self, f: &FlowMut<'_>) -> impl Iterator<Item = (SeqNumber, u32)> + use<'a> {
+        let record = self.of(f.cold);
+        let last = (f.tx.snd_max, f.cold.sent_at);
+        let marks = record
+            .into_iter()
+            .flat_map(|r| (0..usize::from(r.count)).map(|i| r.marks[(usize::from(r.first) + i) % MARKS]));
+        marks.map(|mark| (mark.end, mark.at)).chain([last])
+    }
+
+    /// When `seq` was first sent.
+    pub(crate) fn sent_at(&self, f: &FlowMut<'_>, seq: SeqNumber) -> u32 {
+        self.bursts(f).find(|(end, _)| seq.is_before(*end)).map_or(f.cold.sent_at, |(_, at)| at)
+    }
+
+    fn of(&self, cold: &Cold) -> Option<&Record> {
+        self.all.get(usize::from(cold.loss_record).checked_sub(1)?)
+    }
+
+    /// The flow's runs.
+    pub(crate) fn runs<'a>(&'a self, cold: &'a Cold) -> &'a [Run] {
+        let all = self.of(cold).map_or(&cold.recovery.runs[..], |r| &r.runs);
+        &all[..usize::from(cold.runs)]
+    }
+
+    /// The flow's scoreboard, to change it.
+    fn board<'a>(&'a mut self, cold: &'a mut Cold) -> Board<'a> {
+        if usize::from(cold.runs) + 2 > RUNS {
+            self.lend(cold);
+        }
+        let recovery = &mut cold.recovery;
+        let runs = match cold.loss_record {
+            0 => &mut recovery.runs[..],
+            i => &mut self.all[usize::from(i - 1)].runs,
+        };
+        let sums = [&mut recovery.held, &mut recovery.lost, &mut recovery.again];
+        Board { runs, count: &mut cold.runs, sums }
+    }
+
+    /// From now on `[left, right)` is `kind`, or nothing is known of it. False, and nothing changed, when there is no room.
+    pub(crate) fn set(&mut self, cold: &mut Cold, range: Interval, kind: Option<Kind>, at: u32) -> bool {
+        self.board(cold).set(range, kind, at)
+    }
+
+    /// Splits `range` into pieces of which the same is known, in order.
+    pub(crate) fn pieces(&self, cold: &Cold, range: Interval, mut take: impl FnMut(Interval, Option<Run>)) {
+        let mut left = range.left;
+        for run in self.runs(cold) {
+            if run.right.is_at_or_before(left) {
+                continue;
+            }
+            if range.right.is_at_or_before(run.left) {
+                break;
+            }
+            if left.is_before(run.left) {
+                take(Interval { left, right: run.left }, None);
+                left = run.left;
+            }
+            let right = if run.right.is_before(range.right) { run.right } else { range.right };
+            take(Interval { left, right }, Some(*run));
+            left = right;
+        }
+        if left.is_before(range.right) {
+            take(Interval { left, right: range.right }, None);
+        }
+    }
+
+    /// The first piece of `range` that satisfies `is_it`.
+    pub(crate) fn find(
+        &self,
+        cold: &Cold,
+        range: Interval,
+        is_it: impl Fn(Option<Run>) -> bool,
+    ) -> Option<Interval> {
+        let mut found = None;
+        self.pieces(cold, range, |piece, run| {
+            if found.is_none() && is_it(run) {
+                found = Some(piece);
+            }
+        });
+        found
+    }
+
+    /// Everything of `range` that `is_it` becomes `kind`. True when there was any.
+    pub(crate) fn turn(
+        &mut self,
+        cold: &mut Cold,
+        mut range: Interval,
+        kind: Option<Kind>,
+        is_it: impl Fn(Option<Run>) -> bool,
+    ) -> bool {
+        let mut any = false;
+        while let Some(piece) = self.find(cold, range, &is_it) {
+            if !self.set(cold, piece, kind, 0) {
+                break;
+            }
+            (any, range.left) = (true, piece.right);
+        }
+        any
+    }
+
+    /// One after the highest byte held, or `snd_una`.
+    pub(crate) fn highest(&self, f: &FlowMut<'_>) -> SeqNumber {
+        let held = self.runs(f.cold).iter().rev().find(|run| run.kind == Kind::Held);
+        held.map_or(f.tx.snd_una, |run| run.right)
+    }
+}
+
+impl Record {
+    fn drop_oldest(&mut self) {
+        self.first = (self.first + 1) % MARKS as u8;
+        self.count -= 1;
+    }
+}
+
+struct Board<'a> {
+    runs: &'a mut [Run],
+    count: &'a mut u16,
+    /// Bytes of each kind.
+    sums: [&'a mut u32; 3],
+}
+
+impl Board<'_> {
+    fn set(&mut self, range: Interval, kind: Option<Kind>, at: u32) -> bool {
+        let (left, right) = (range.left, range.right);
+        let n = usize::from(*self.count);
+        let mut begin = self.runs[..n].iter().position(|run| left.is_before(run.right)).unwrap_or(n);
+        let behind = self.runs[begin..n].iter().position(|run| right.is_at_or_before(run.left));
+        let mut end = behind.map_or(n, |i| begin + i);
+        let (first, last) = (begin, end);
+        let head = self.runs[first..last].first().filter(|run| run.left.is_before(left));
+        let mut head = head.map(|run| Run { right: left, ..*run });
+        let tail = self.runs[first..last].last().filter(|run| right.is_before(run.right));
+        let mut tail = tail.map(|run| Run { left: right, ..*run });
+        let mut new = kind.map(|kind| Run { left, right, at, kind });
+        if let Some(new) = &mut new {
+            let is_like = |run: &Run| run.kind == new.kind && run.at == new.at;
+            let before = head.or_else(|| self.runs[..first].last().copied().filter(|run| run.right == left));
+            let after = tail.or_else(|| self.runs[last..n].first().copied().filter(|run| run.left == right));
+            let (before, after) = (before.filter(is_like), after.filter(is_like));
+            if let Some(before) = before {
+                new.left = before.left;
+                begin -= usize::from(head.take().is_none());
+            }
+            if let Some(after) = after {
+                new.right = after.right;
+                end += usize::from(tail.take().is_none());
+            }
+        }
+        let pieces = [head, new, tail];
+        let count = n - (end - begin) + pieces.iter().flatten().count();
+        if count > self.runs.len() {
+            return false;
+        }
+        self.count(first, last, range, kind);
+        let behind = count - (n - end);
+        self.runs.copy_within(end..n, behind);
+        for (i, piece) in pieces.into_iter().flatten().enumerate() {
+            self.runs[begin + i] = piece;
+        }
+        *self.count = count as u16;
+        true
+    }
+
+    /// Moves the bytes of `range` from the sums of what they were to what they are.
+    fn count(&mut self, first: usize, last: usize, range: Interval, kind: Option<Kind>) {
+        for run in &self.runs[first..last] {
+            let right = if run.right.is_before(range.right) { run.right } else { range.right };
+            let len = right.since(run.left.later_of(range.left));
+            *self.sums[run.kind as usize] -= len;
+        }
+        if let Some(kind) = kind {
+            *self.sums[kind as usize] += range.right.since(range.left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Instant, Seed};
+
+    /// Oracle: one entry per byte.
+    #[test]
+    fn runs_agree_with_an_array_of_bytes() {
+        let window = congestion::Window::new(congestion::Algorithm::Reno, 1448, Instant::ZERO);
+        let mut rng = Seed::new(5);
+        for round in 0..60 {
+            let start = u32::MAX - 150 + round;
+            let (mut records, mut cold) =
+                (Records::new(usize::from(round % 3 != 0)), Cold::new(window, Instant::ZERO));
+            let mut bytes: Vec<Option<(Kind, u32)>> = vec![None; 300];
+            for _ in 0..400 {
+                let left = rng.below(299) as usize;
+                let right = (left + 1 + rng.below(40) as usize).min(300);
+                let kind =
+                    [None, Some(Kind::Held), Some(Kind::Lost), Some(Kind::Again)][rng.below(4) as usize];
+                let at = if kind == Some(Kind::Again) { rng.below(3) as u32 } else { 0 };
+                let seq = |i: usize| SeqNumber(start.wrapping_add(i as u32));
+                if records.set(&mut cold, Interval { left: seq(left), right: seq(right) }, kind, at) {
+                    bytes[left..right].fill(kind.map(|kind| (kind, at)));
+                } else {
+                    assert!(usize::from(cold.runs) + 2 > RUNS && cold.loss_record == 0);
+                }
+                let mut found = vec![None; 300];
+                let whole = Interval { left: seq(0), right: seq(300) };
+                records.pieces(&cold, whole, |piece, run| {
+                    let (l, r) = (piece.left.since(seq(0)) as usize, piece.right.since(seq(0)) as usize);
+                    found[l..r].fill(run.map(|run| (run.kind, run.at)));
+                });
+                assert_eq!(found, bytes);
+                let sum = |kind| bytes.iter().flatten().filter(|b| b.0 == kind).count() as u32;
+                assert_eq!((cold.recovery.held, cold.recovery.lost), (sum(Kind::Held), sum(Kind::Lost)));
+            }
+            records.take_back(&mut cold);
+            assert_eq!(records.free.len(), records.all.len());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Flows in flight, looked at when their time has come: the reordering timer (RFC 8985 section 6.2), tail loss probes (section
+//! 7), repairs that are met with silence, and timeouts that the slow path has decided on.
+
+use crate::classify::Miss;
+use crate::rack::News;
+use crate::repair::flight;
+use crate::setup::{Home, State, TIMERS_MAX, Work};
+use base::{Duration, Instant};
+use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
+use port::Port;
+
+/// No probe earlier: on faster paths the peer's scheduling is what takes the time.
+const PATIENCE_MIN: Duration = Duration::from_us(500);
+/// Each flow in flight makes the others wait so much longer: looking takes a tenth of a core's time at most.
+const EACH: Duration = Duration::from_us(1);
+/// Repetitions for silence within an episode; the timeout comes after them.
+const STALLS: u8 = 3;
+/// Rounds with full batches after which timers are judged though more input may wait.
+const ROUNDS_FULL_MAX: u32 = 64;
+
+impl State {
+    /// "PTO = 2 * SRTT" (RFC 8985 section 7.2).
+    #[inline]
+    fn patience(f: &FlowMut<'_>) -> Duration {
+        Duration::from_us(2 * u64::from(f.cold.srtt_us)).max(PATIENCE_MIN)
+    }
+
+    /// The flow has something in flight: look at it in a while.
+    #[inline]
+    pub(crate) fn watch(&mut self, w: &mut Work<'_>) {
+        if !w.f.rx.has(state::WATCHED) {
+            w.f.rx.set(state::WATCHED);
+            let others = EACH.times(u64::from(self.looks.len()));
+            self.looks.wait(w.id.0, self.now.plus(Self::patience(&w.f)).plus(others));
+        }
+    }
+
+    /// Looks at the flow when something is due next.
+    fn watch_until(&mut self, w: &mut Work<'_>, at: Option<Instant>) {
+        self.looks.remove(w.id.0);
+        w.f.rx.clear(state::WATCHED);
+        if let Some(at) = at {
+            w.f.rx.set(state::WATCHED);
+            self.looks.wait(w.id.0, at);
+        }
+    }
+
+    /// After news of losses: the time to look again is another.
+    pub(crate) fn hasten(&mut self, w: &mut Work<'_>) {
+        let (_, reordered) = self.detect(&mut w.f);
+        let next = self.next_probe(&w.f);
+        self.watch_until(w, [reordered, next].into_iter().flatten().min());
+    }
+
+    /// Flows whose turn has come to be looked at. What waits in the port is heard first: a core that did not run for a while
+    /// must not take its own silence for the peer's.
+    pub(crate) fn look_after<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        port: &mut P,
+        is_drained: bool,
+    ) {
+        self.rounds_full = if is_drained { 0 } else { self.rounds_full + 1 };
+        if !is_drained && self.rounds_full < ROUNDS_FULL_MAX {
+            return;
+        }
+        self.rounds_full = 0;
+        self.looks.expire(self.now, &mut self.due);
+        for _ in 0..TIMERS_MAX {
+            let Some(flow) = self.due.pop_due(0) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| {
+                w.f.rx.clear(state::WATCHED);
+                if w.f.rx.has(state::LEAVING) || w.f.tx.snd_una == w.f.tx.snd_max {
+                    return;
+                }
+                if w.f.tx.snd_nxt == w.f.tx.snd_max {
+                    state.check(w, port);
+                } else {
+                    state.lose_all(w, port);
+                }
+            });
+            if done == Err(Miss::Busy) {
+                self.due.push_back(flow, 0);
+                return;
+            }
+        }
+    }
+
+    fn check<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let (is_lost, _) = self.detect(&mut w.f);
+        if is_lost {
+            if w.f.cold.recovery.episode == Episode::None {
+                self.enter(&mut w.f);
+            }
+            self.reduce(&mut w.f, 0);
+            self.finish(w, port);
+        } else if self.next_probe(&w.f).is_some_and(|at| at <= self.now) {
+            self.probe_tail(w, port);
+        }
+        self.hasten(w);
+    }
+
+    /// When silence becomes a sign. None: it is the timeout's business, so that a peer that is gone keeps no core awake.
+    fn next_probe(&self, f: &FlowMut<'_>) -> Option<Instant> {
+        let r = &f.cold.recovery;
+        if f.cold.srtt_us == 0 || f.tx.in_flight() == 0 || f.rx.has(state::PROBED) || r.stalls >= STALLS {
+            return None;
+        }
+        let sent_ago = u64::from(self.now_us().wrapping_sub(f.cold.sent_at));
+        let sent_at = Instant::from_ns(self.now.as_ns().saturating_sub(sent_ago * 1_000));
+        let since = f.cold.progress_at.max(r.restart_at).max(sent_at);
+        let mut patience = Self::patience(f).times(1 << r.stalls);
+        if r.episode == Episode::None && f.tx.in_flight() <= u32::from(f.tx.mss) {
+            // "If FlightSize is one segment ... PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
+            patience = patience.plus(self.config.rto_min);
+        }
+        // "If the TLP timer would expire after the RTO, the RTO".
+        (patience < f.cold.rto).then(|| since.plus(patience))
+    }
+
+    /// Nothing was heard for too long. Without a sign of loss: new data, or the end of what is in flight once more, so that an
+    /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). A peer without
+    /// SACK could not show it: it gets the oldest segment. Where a repair is under way, its oldest segment is lost again.
+    fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        let (una, max, mss) = (w.f.tx.snd_una, w.f.tx.snd_max, u32::from(w.f.tx.mss));
+        if w.f.cold.runs > 0 {
+            w.f.cold.recovery.restart_at = self.now;
+            if w.f.cold.recovery.episode == Episode::None {
+                self.enter(&mut w.f);
+            }
+            w.f.cold.recovery.stalls += 1;
+            self.lose_first(&mut w.f);
+            self.reduce(&mut w.f, 0);
+            return self.finish(w, port);
+        }
+        let cwnd = w.f.tx.cwnd;
+        w.f.tx.cwnd = cwnd.saturating_add(mss);
+        self.transmit(w, port);
+        w.f.tx.cwnd = cwnd;
+        let is_new = w.f.tx.snd_max != max;
+        let len = max.since(una).min(mss);
+        let is_sack = w.f.rx.has(state::SACK);
+        let range = if is_sack {
+            Interval { left: max.minus(len), right: max }
+        } else {
+            Interval { left: una, right: una.plus(len) }
+        };
+        if is_new || self.send_again(w, range, port) {
+            w.f.rx.set(state::PROBED);
+            let r = &mut w.f.cold.recovery;
+            (r.probe_end, r.is_probe_new, r.restart_at) = (w.f.tx.snd_max, is_new, self.now);
+            self.counters.tail_probes += 1;
+        }
+    }
+
+    /// What came of a probe: a report of a duplicate, or an older timestamp, says that nothing was lost; an acknowledgement of
+    /// more without one says that the probe repaired a loss, which is as good a reason to slow down as any other (RFC 8985
+    /// section 7.4).
+    pub(crate) fn judge_probe(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
+        let (una, end) = (f.tx.snd_una, f.cold.recovery.probe_end);
+        let is_in_vain = f.cold.recovery.is_probe_new && end.is_at_or_before(una)
+            || news.duplicate.is_some_and(|range| range.right == end)
+            || news.is_delayed && advanced;
+        if is_in_vain {
+            return f.rx.clear(state::PROBED);
+        }
+        if !f.rx.has(state::SACK) && advanced && una.is_before(end) {
+            // The oldest segment was missing, and more is.
+            self.enter(f);
+            self.lose_first(f);
+        } else if end.is_before(una) || !f.rx.has(state::SACK) && advanced {
+            f.rx.clear(state::PROBED);
+            let flight = flight(f);
+            f.cold.window.on_fast_retransmit(self.now, flight);
+            f.tx.cwnd = f.cold.window.cwnd();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Repairs that were not needed: duplicates reported (RFC 2883, RFC 3708), timestamps (RFC 3522), F-RTO (RFC 5682), and the
+//! response to them (RFC 4015: the window comes back).
+
+use crate::rack::News;
+use crate::setup::State;
+use flow::{Episode, FlowMut, Interval, Kind, state};
+
+/// "RACK.reo_wnd_persist" (RFC 8985 section 6.2).
+const PERSIST: u8 = 16;
+
+impl State {
+    /// The peer has received `range` twice.
+    pub(crate) fn on_duplicate(&mut self, f: &mut FlowMut<'_>, range: Interval) {
+        let (una, max) = (f.tx.snd_una, f.tx.snd_max);
+        let is_probe = f.rx.has(state::PROBED) && range.right == f.cold.recovery.probe_end;
+        let window = 2u32 << f.tx.window_log2_max.min(29);
+        if is_probe || !una.minus(window).is_before(range.left) || max.is_before(range.right) {
+            // The answer to a probe in vain says nothing of reordering; what was never sent, nothing at all.
+            return;
+        }
+        self.counters.duplicates_reported += 1;
+        let r = &mut f.cold.recovery;
+        // "Grow the reordering window per round that sees DSACK."
+        if r.has_dsack_round && r.dsack_round.is_at_or_before(una) {
+            r.has_dsack_round = false;
+        }
+        if !r.has_dsack_round {
+            (r.has_dsack_round, r.dsack_round) = (true, max);
+            (r.reo_mult, r.reo_persist) = (r.reo_mult.saturating_add(1), PERSIST);
+        }
+        if r.episode != Episode::None && r.undo_from.is_at_or_before(range.left) {
+            r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left));
+        }
+    }
+
+    /// Was the episode's repair in vain? It was when the peer has reported all of it as duplicates, or when what was sent again
+    /// is acknowledged with the timestamp of its first sending; after a timeout also when what was not yet sent again is
+    /// acknowledged (RFC 5682 section 3.1 step 3b).
+    pub(crate) fn is_spurious(&self, f: &FlowMut<'_>, news: &News, advanced: bool) -> bool {
+        let r = &f.cold.recovery;
+        let is_all_duplicate = news.duplicate.is_some() && r.undo_stamp != 0 && r.undo_bytes == 0;
+        let is_found = r.episode == Episode::Timeout && r.frto > 0 && news.is_original && advanced;
+        // With timestamps they decide: an acknowledgement of the repetition may cover what the peer held all along.
+        is_all_duplicate || news.is_delayed && advanced || is_found && !f.rx.has(state::TIMESTAMPS)
+    }
+
+    /// Everything as it was before the episode. What counted as lost is on its way again.
+    pub(crate) fn undo(&mut self, f: &mut FlowMut<'_>) {
+        let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
+        self.records.turn(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
+        let before = f.cold.recovery.before;
+        f.cold.window.undo(&before);
+        // Sent again too early: segments overtake each other on this path.
+        f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
+        self.leave_episode(f);
+        f.tx.recover = f.tx.snd_una;
+        f.tx.cwnd = f.cold.window.cwnd();
+        self.counters.undone += 1;
+    }
+}

@@ -1,0 +1,142 @@
+//! What a flow knows of its losses, as far as it must outlive a packet: the scoreboard's first runs, RACK, PRR, undo.
+
+use base::{Instant, SeqNumber};
+use congestion::Window;
+
+/// Runs that every record has room for: enough to repair one hole, or everything after a timeout. More are borrowed from a
+/// pool of the core's.
+pub const RUNS: usize = 4;
+
+/// What is known of a run of sequence numbers in flight. What is in no run was sent once and nothing was heard of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// The peer has reported it (RFC 2018).
+    #[default]
+    Held,
+    /// It counts as lost and has not been sent again since.
+    Lost,
+    /// It was sent again, at `Run::at`.
+    Again,
+}
+
+/// `[left, right)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Run {
+    /// First sequence number.
+    pub left: SeqNumber,
+    /// One after the last.
+    pub right: SeqNumber,
+    /// When it was sent again, in microseconds modulo 2^32; 0 for the other kinds.
+    pub at: u32,
+    /// What is known.
+    pub kind: Kind,
+}
+
+/// What the flow is repairing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Episode {
+    /// Nothing.
+    #[default]
+    None,
+    /// Fast recovery, until `recover` is acknowledged.
+    Fast,
+    /// After a timeout, until `recover` is acknowledged.
+    Timeout,
+}
+
+/// The state of loss recovery.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Recovery {
+    /// The first runs, in order; they do not overlap.
+    pub runs: [Run; RUNS],
+    /// Bytes in runs that are `Held`.
+    pub held: u32,
+    /// In runs that are `Lost`.
+    pub lost: u32,
+    /// In runs that are `Again`.
+    pub again: u32,
+    /// RFC 8985 `RACK.xmit_ts`, microseconds modulo 2^32: when what was delivered last, in order of sending, was sent.
+    pub rack_at: u32,
+    /// `RACK.end_seq`.
+    pub rack_end: SeqNumber,
+    /// `RACK.rtt`, microseconds; `u32::MAX` when there is none.
+    pub rack_rtt_us: u32,
+    /// `RACK.dsack_round`, while `has_dsack_round`.
+    pub dsack_round: SeqNumber,
+    /// See `dsack_round`.
+    pub has_dsack_round: bool,
+    /// `RACK.reordering_seen`.
+    pub is_reordered: bool,
+    /// `RACK.reo_wnd_mult`.
+    pub reo_mult: u8,
+    /// `RACK.reo_wnd_persist`.
+    pub reo_persist: u8,
+    /// What is being repaired.
+    pub episode: Episode,
+    /// RFC 5682's step 1, 2 or 3 after a timeout; 0: not under way.
+    pub frto: u8,
+    /// Repetitions for silence in this episode since anything was heard.
+    pub stalls: u8,
+    /// The last probe was new data.
+    pub is_probe_new: bool,
+    /// RFC 6937 `prr_delivered`.
+    pub prr_delivered: u32,
+    /// RFC 6937 `prr_out`.
+    pub prr_out: u32,
+    /// RFC 6937 `RecoverFS`.
+    pub prr_flight: u32,
+    /// `snd_una` when the episode began.
+    pub undo_from: SeqNumber,
+    /// Bytes sent again in the episode that the peer has not reported as duplicates.
+    pub undo_bytes: u32,
+    /// Our timestamp at the episode's first repetition; 0 before it.
+    pub undo_stamp: u32,
+    /// End of the tail loss probe (`TLP.end_seq`).
+    pub probe_end: SeqNumber,
+    /// Congestion state before the episode.
+    pub before: Window,
+    /// When something was last sent again: the timeout counts from there, too.
+    pub restart_at: Instant,
+    /// When the slow path found the flow overdue; `ZERO` when it has not, or when the core has seen to it.
+    pub expired_at: Instant,
+}
+
+impl Recovery {
+    /// Nothing was lost yet.
+    #[must_use]
+    pub const fn new(window: Window) -> Self {
+        let nothing = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
+        Self {
+            runs: [nothing; RUNS],
+            held: 0,
+            lost: 0,
+            again: 0,
+            rack_at: 0,
+            rack_end: SeqNumber(0),
+            rack_rtt_us: u32::MAX,
+            dsack_round: SeqNumber(0),
+            has_dsack_round: false,
+            is_reordered: false,
+            reo_mult: 1,
+            reo_persist: 0,
+            episode: Episode::None,
+            frto: 0,
+            stalls: 0,
+            is_probe_new: false,
+            prr_delivered: 0,
+            prr_out: 0,
+            prr_flight: 0,
+            undo_from: SeqNumber(0),
+            undo_bytes: 0,
+            undo_stamp: 0,
+            probe_end: SeqNumber(0),
+            before: window,
+            restart_at: Instant::ZERO,
+            expired_at: Instant::ZERO,
+        }
+    }
+}
