@@ -111,7 +111,7 @@ mod tests {
             );
         }
         let (found, probes) = find(1012, 8948, 4000);
-        assert!(found <= 4000 && found >= 3992 && probes <= 24, "{found} {probes}");
+        assert!((3992..=4000).contains(&found) && probes <= 24, "{found} {probes}");
     }
 
     #[test]

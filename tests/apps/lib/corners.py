@@ -30,11 +30,24 @@ def corner(name):
     return run
 
 
+def tcp_info(w):
+    """What TCP_INFO says, by the kernel's header: over the port everything is measured."""
+    port = free_port()
+    server = w.server("server", [w.program("tcp_info"), "serve", w.way.listen, port], port, launcher=False)
+    over_tcp = ["measured"] if w.way.tap or w.kernel else []
+    client = w.client("client", [w.program("tcp_info"), "connect", w.way.target, port, *over_tcp], launcher=False)
+    client.succeed(20)
+    require(server.wait(10) == 0, "the server failed")
+    w.prove_way(1)
+
+
 EVERYWHERE = (*(WAYS[name] for name in WAYS), IPV6)
 # A listener bound to an address that only the service has.
 BOUND = Way("tap_bound", True, False, "10.77.0.2", "10.77.0.2", up=WAYS["tap_server"].up)
 SOME = ("half_close", "reset_by_linger", "close_after_send", "backpressure", "options")
 
+for name in ("pair", "relay", "tap_client", "tap_server", "tap6_client"):
+    add(f"{name}.tcp_info", tcp_info, WAYS[name], limit_s=40)
 for one_way in EVERYWHERE:
     for corner_name in CORNERS:
         add(f"{one_way.name}.{corner_name}", corner(corner_name), one_way, limit_s=40)
