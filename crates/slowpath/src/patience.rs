@@ -47,7 +47,7 @@ impl SlowPath {
         let what = (una, is_outstanding);
         let (_, since) = connection.waiting.filter(|w| w.0 == what).unwrap_or((what, since));
         connection.waiting = Some((what, since));
-        since.plus(timeout)
+        self.pause.waiting_since(since).plus(timeout)
     }
 
     /// Keepalive is on, off, or has other times.
@@ -90,7 +90,7 @@ impl SlowPath {
         }
         // As Linux: with a user timeout that decides, else the number of probes.
         let is_over = match timeout {
-            Some(timeout) => sent > 0 && heard_at.plus(timeout) <= now,
+            Some(timeout) => sent > 0 && self.pause.waiting_since(heard_at).plus(timeout) <= now,
             None => sent >= keepalive.count,
         };
         if is_over {

@@ -5,6 +5,8 @@ use base::{Duration, Instant};
 
 /// Later than this after the deadline it gave, the slow path did not run in between.
 const LATE: Duration = Duration::from_ms(50);
+/// A gap this long counts as a stop, from which the time that an application grants its peer begins anew.
+const LONG: Duration = Duration::from_secs(1);
 /// The moment for the cores: some hundred batches.
 const GRACE: Duration = Duration::from_ms(10);
 
@@ -12,6 +14,8 @@ const GRACE: Duration = Duration::from_ms(10);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
+    /// End of the last long gap: nobody's patience was tried while it lasted.
+    resumed_at: Instant,
 }
 
 impl Pause {
@@ -21,6 +25,9 @@ impl Pause {
         match self.until {
             None if deadline.plus(LATE) < now => {
                 self.until = Some(now.plus(GRACE));
+                if deadline.plus(LONG) <= now {
+                    self.resumed_at = now;
+                }
                 false
             }
             Some(until) if now < until => false,
@@ -29,6 +36,11 @@ impl Pause {
                 true
             }
         }
+    }
+
+    /// Waiting that began at `since` counts from here.
+    pub(crate) fn waiting_since(&self, since: Instant) -> Instant {
+        since.max(self.resumed_at)
     }
 
     /// When there is something to judge whose earliest timer is due at `deadline`.

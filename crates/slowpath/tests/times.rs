@@ -7,7 +7,7 @@ use base::{Duration, SeqNumber};
 use flow::{Exception, FlowId, state};
 use harness::*;
 use shm::half_flags;
-use slowpath::{Count, Event, How, Keepalive, errno};
+use slowpath::{Count, Event, FlowOptions, How, Keepalive, errno};
 
 /// The core has sent `bytes` and no timer ran.
 fn sends(w: &mut World, flow: FlowId, bytes: u32) {
@@ -147,4 +147,54 @@ fn orphans_are_given_up_sooner() {
     assert_eq!(orders(&mut w, secs(5), &Order::Transmit(flow)), [200, 600]);
     assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(_), .. }));
     assert_eq!(w.flags(owner), half_flags::OPEN, "nobody is there to be told");
+}
+
+/// The service was stopped for a minute: nothing that a timer would have found out in that time is known.
+fn stop(w: &mut World) {
+    w.now = w.now.plus(secs(60));
+    w.slow.handle_timers(w.now);
+    w.settle();
+}
+
+#[test]
+fn keepalive_is_not_fooled_by_a_stop_of_the_service() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let keepalive = Keepalive { idle: secs(10), interval: secs(1), count: 1 };
+    w.slow.set_options(w.now, flow, &FlowOptions { keepalive: Some(keepalive), ..FlowOptions::default() });
+    w.pass(ms(10_500));
+    assert_eq!(w.count(Count::KeepaliveProbes), 1);
+    stop(&mut w);
+    assert!(w.slow.poll_event().is_none());
+    // The core reads the answer, which has lain in the port.
+    let now = w.now;
+    w.edit(flow, |parts| parts.cold.heard_at = now);
+    w.pass(secs(5));
+    assert!(w.slow.poll_event().is_none());
+    assert_eq!(w.count(Count::KeepaliveProbes), 1);
+}
+
+#[test]
+fn the_user_timeout_is_not_fooled_by_a_stop_of_the_service() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let user_timeout = Some(secs(20));
+    w.slow.set_options(w.now, flow, &FlowOptions { user_timeout, ..FlowOptions::default() });
+    sends(&mut w, flow, 1000);
+    stop(&mut w);
+    w.pass(secs(15));
+    assert!(w.slow.poll_event().is_none(), "it was sent again after the stop, and may still be acknowledged");
+    w.pass(secs(10));
+    assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(errno::ETIMEDOUT), .. }));
+}
+
+#[test]
+fn a_late_timer_waits_for_the_cores_once() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    sends(&mut w, flow, 1000);
+    stop(&mut w);
+    assert!(w.orders.is_empty());
+    w.pass(ms(20));
+    assert_eq!(w.orders.iter().filter(|order| **order == Order::Transmit(flow)).count(), 1);
 }
