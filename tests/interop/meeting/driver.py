@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 def parser(description):
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
-    options.add_argument("--jobs", type=int, default=3, metavar="N", help="tests at once (default: 3)")
+    options.add_argument("--jobs", type=int, default=4, metavar="N", help="tests at once (default: 4)")
     options.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
     options.add_argument("--capture", type=Path, metavar="DIR", help="write the headers of each test's packets to DIR/WORKER-NUMBER.pcap (tcpdump)")
     return options
