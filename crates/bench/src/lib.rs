@@ -8,6 +8,7 @@ mod affinity;
 mod clock;
 mod cpu;
 mod demo;
+mod flood;
 mod idle;
 mod launch;
 mod markdown;
@@ -48,6 +49,11 @@ const BENCHES: &[Bench] = &[
         run: tap::towpath::run,
     },
     Bench { name: "idle", about: "what the service uses with 1,000 idle connections", run: idle::run },
+    Bench {
+        name: "syn-flood",
+        about: "64 RPC flows and new connections beside 200,000 SYN/s, over the memory port",
+        run: flood::run,
+    },
     Bench {
         name: "spike-handover",
         about: "a request over and back between processes: directly, relayed, through the kernel",

@@ -13,8 +13,8 @@ mod tcp_info;
 pub use accept::{AcceptRecord, RECORD_LEN};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, ConnectOptions, PROTOCOL, Parent, Push, RegionInfo, Reply, Report, Request, SLOW_CONTEXT,
-    Settings, ToApplication, ToService, Welcome,
+    CONTROL_SLOT, Congestion, PROTOCOL, Parent, Push, RegionInfo, Reply, Report, Request, SLOW_CONTEXT,
+    Settings, SocketOptions, ToApplication, ToService, Welcome,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, versions};
 pub use tcp_info::{TcpInfo, state as tcp_state};

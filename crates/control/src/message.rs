@@ -6,7 +6,7 @@ use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -65,19 +65,45 @@ impl RegionInfo {
     }
 }
 
-/// What the socket was told before `connect` that the handshake needs.
+/// What a socket was told that the service's TCP obeys. 0: as the service's configuration says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ConnectOptions {
-    /// `TCP_NODELAY`.
-    pub no_delay: bool,
-    /// `TCP_MAXSEG`, 0 when unset.
-    pub max_segment: u16,
-    /// `SO_RCVBUF` as set, 0 when unset.
-    pub receive_buffer: u32,
-    /// `SO_SNDBUF` as set, 0 when unset.
-    pub send_buffer: u32,
+pub struct SocketOptions {
     /// `SO_KEEPALIVE`.
     pub keep_alive: bool,
+    /// `TCP_KEEPIDLE`, seconds.
+    pub keep_idle: u16,
+    /// `TCP_KEEPINTVL`, seconds.
+    pub keep_interval: u16,
+    /// `TCP_KEEPCNT`.
+    pub keep_count: u8,
+    /// `TCP_USER_TIMEOUT`, milliseconds.
+    pub user_timeout: u32,
+    /// `TCP_MAXSEG`.
+    pub max_segment: u16,
+    /// `SO_RCVBUF`, bytes.
+    pub receive_buffer: u32,
+    /// `TCP_LINGER2`, seconds; negative: a connection that nobody holds any more does not wait for its peer's FIN.
+    pub linger2: i16,
+    /// `TCP_SYNCNT`.
+    pub syn_count: u8,
+    /// `TCP_DEFER_ACCEPT`, seconds.
+    pub defer_accept: u16,
+    /// `TCP_CONGESTION`.
+    pub congestion: Congestion,
+}
+
+/// `TCP_CONGESTION`: the names that the service's TCP knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Congestion {
+    /// As configured.
+    #[default]
+    Unset,
+    /// `reno`
+    Reno,
+    /// `cubic`
+    Cubic,
+    /// `dctcp`
+    Dctcp,
 }
 
 /// What is asked of the service.
@@ -157,8 +183,18 @@ pub enum Request {
         local: SocketAddr,
         /// Where to.
         remote: SocketAddr,
-        /// What the handshake needs.
-        options: ConnectOptions,
+        /// What the socket was told before.
+        options: SocketOptions,
+    },
+    /// The socket at `slot` of this process's application region, a connection over the port or a listener, was told
+    /// something. No reply.
+    SetOptions {
+        /// Which region.
+        region: u32,
+        /// Which slot.
+        slot: u32,
+        /// All it was told so far.
+        options: SocketOptions,
     },
     /// The slot's socket has no holder any more (application region; pair slots are swept by the service).
     Closed {

@@ -184,12 +184,16 @@ impl ExceptionSender {
         self.0.push(exception, &[])
     }
 
-    /// Hands over the beginning of a frame. False when it is lost: frames leave a quarter of the ring to events, which
-    /// must not be lost.
+    /// Hands over the beginning of a frame. False when it is lost: frames of flows leave a quarter of the ring to events,
+    /// which must not be lost; all others leave half of it, so that a flood of SYNs crowds out no connection's.
     #[inline]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
-        self.0.room() > self.0.capacity() / 4 && self.0.push(Exception::Frame { reason }, copy).is_ok()
+        let share = match reason {
+            FrameReason::NotTcp | FrameReason::UnknownFlow => 2,
+            FrameReason::Syn(_) | FrameReason::Rst(_) | FrameReason::DataAfterClose(_) => 4,
+        };
+        self.0.room() > self.0.capacity() / share && self.0.push(Exception::Frame { reason }, copy).is_ok()
     }
 
     /// True, once, when the slow path sleeps and must be woken.

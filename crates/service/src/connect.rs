@@ -7,7 +7,7 @@ use crate::own_ports::Ends;
 use crate::region::{Connection, PairRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
-use control::{AcceptRecord, ConnectOptions, RegionInfo, Reply};
+use control::{AcceptRecord, RegionInfo, Reply, SocketOptions};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -49,7 +49,7 @@ impl Registry {
         id: u32,
         local: SocketAddr,
         asked: SocketAddr,
-        options: ConnectOptions,
+        options: SocketOptions,
     ) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let (namespace, uid, sockets) = (a.namespace, a.uid, a.sockets);

@@ -21,6 +21,7 @@ mod listen;
 mod listeners;
 mod listening;
 mod memory;
+mod options;
 mod origin;
 mod own_ports;
 mod ports;

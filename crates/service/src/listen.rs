@@ -70,6 +70,7 @@ impl Registry {
             reuse_port: wish.reuse_port,
             own_address,
             namespace,
+            options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
         };
         if self.listeners.collides(&listener) {

@@ -34,6 +34,8 @@ pub struct Listener {
     pub namespace: u64,
     /// One per process that accepts.
     pub queues: Vec<QueueKey>,
+    /// What its socket was told, for connections over the port.
+    pub options: slowpath::FlowOptions,
 }
 
 /// The accept queue of one process.
@@ -173,6 +175,7 @@ mod tests {
             reuse_port: false,
             own_address: false,
             namespace: 1,
+            options: slowpath::FlowOptions::default(),
             queues: vec![],
         }
     }

@@ -161,6 +161,7 @@ impl Registry {
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { slot } => self.unlisten(id, slot),
             Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
+            Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),

@@ -16,12 +16,12 @@ use crate::memory::Memory;
 use crate::region::Use;
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
-use control::{AcceptRecord, ConnectOptions, RECORD_LEN, RegionInfo, Reply};
+use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use slowpath::{Connect, Event, FlowOptions, Keepalive, OwnAddress, Owner, PendingId, Release, SlowPath};
+use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -233,7 +233,17 @@ impl Registry {
             self.tcp.slow.listen(at, token, backlog)?;
             self.tcp.places.insert(at, Place { token, listeners: vec![id] });
         }
+        self.tcp_options(id);
         Ok(())
+    }
+
+    /// Tells the slow path what a listener was told. Where several share a port, the last word holds for all.
+    pub fn tcp_options(&mut self, id: u32) {
+        let Some(listener) = self.listeners.all.get(&id) else { return };
+        let Tcp { slow, places, .. } = &mut self.tcp;
+        for place in places.values().filter(|place| place.listeners.contains(&id)) {
+            slow.set_listener_options(place.token, &listener.options);
+        }
     }
 
     /// The listener is gone.
@@ -322,7 +332,7 @@ impl Registry {
         id: u32,
         [local, remote]: [SocketAddr; 2],
         asked: SocketAddr,
-        options: ConnectOptions,
+        options: SocketOptions,
     ) -> Answer {
         let own = self.applications.get(&id).and_then(|a| a.region);
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
@@ -343,10 +353,7 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            options: FlowOptions {
-                keepalive: options.keep_alive.then(Keepalive::default),
-                ..FlowOptions::default()
-            },
+            options: crate::options::of_flow(&options),
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),

@@ -102,7 +102,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
     let Ok(local) = reserve(fd, sock.family, plain.ip()) else { return Ok(Connected::Kernel) };
     let Some(index) = client.take_block() else { return Ok(Connected::Kernel) };
-    let options = crate::options::for_connect(sock);
+    let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
         Ok((Reply::Connecting { region, slot, local }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
@@ -112,9 +112,10 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             };
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
-            link.advise(NODELAY, options.no_delay);
-            if options.send_buffer > 0 {
-                link.limit_ring(options.send_buffer);
+            link.advise(NODELAY, sock.no_delay.load(Ordering::Relaxed));
+            let send_buffer = crate::options::send_buffer(sock);
+            if send_buffer > 0 {
+                link.limit_ring(send_buffer);
             }
             store_addresses(&link, local, plain, sock.family);
             establish(sock, link)

@@ -90,6 +90,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
     sock.decide(Role::Listener(link));
+    crate::options::tell(sock);
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
     }

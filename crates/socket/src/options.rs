@@ -5,14 +5,14 @@ use crate::client::{self, lock};
 use crate::link::{Link, state};
 use crate::sock::Sock;
 use crate::sys;
-use control::{ConnectOptions, Reply, Request, TcpInfo, tcp_state};
+use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::application_flags::{NODELAY, QUICKACK};
 use std::sync::atomic::Ordering;
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32); 16] = [
+const INHERITED: [(i32, i32); 20] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
@@ -29,6 +29,25 @@ const INHERITED: [(i32, i32); 16] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
     (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+];
+
+/// Those that the service's TCP obeys: it is told at once.
+const OBEYED: [(i32, i32); 11] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
 ];
 
 /// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
@@ -68,6 +87,60 @@ fn timeval(value: &[u8]) -> Option<u64> {
 /// # Errors
 /// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
 pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    note(sock, fd, level, name, value)?;
+    if OBEYED.contains(&(level, name)) {
+        tell(sock);
+    }
+    Ok(())
+}
+
+/// The congestion control of that name, if the service's TCP has it.
+fn congestion(name: &[u8]) -> Option<Congestion> {
+    match name.split(|&byte| byte == 0).next()? {
+        b"reno" => Some(Congestion::Reno),
+        b"cubic" => Some(Congestion::Cubic),
+        b"dctcp" => Some(Congestion::Dctcp),
+        _ => None,
+    }
+}
+
+/// `TCP_CONGESTION`: over a port the service's algorithms count, not the kernel's.
+fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+    let over_port = sock.stream().is_some_and(|link| !link.mapped.pair);
+    match (congestion(value).is_some(), over_port) {
+        // The kernel may lack the module.
+        (true, true) => {
+            let _ = sys::setsockopt(fd, level, name, value);
+            Ok(())
+        }
+        (false, true) => Err(Errno::NOENT),
+        (true, false) => sys::setsockopt(fd, level, name, value),
+        (false, false) => {
+            sys::setsockopt(fd, level, name, value)?;
+            if sock.role().is_none() {
+                let _ = sock.kernel_only.set("TCP_CONGESTION");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Tells the service, when the socket is a connection over the port, or listens.
+pub fn tell(sock: &Sock) {
+    let link = match sock.role() {
+        Some(crate::sock::Role::Listener(link)) => link,
+        Some(crate::sock::Role::Stream(link)) if !link.mapped.pair => link,
+        _ => return,
+    };
+    if let Some(client) = crate::client::current() {
+        let (region, slot) = (link.mapped.id, link.slot);
+        client.say(Request::SetOptions { region, slot, options: of_socket(sock) });
+    }
+}
+
+/// Takes note of an option. As [`set`].
+fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     if let Some((_, _, word)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
         if sock.role().is_some() {
             return Err(Errno::NOPROTOOPT);
@@ -76,7 +149,10 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
         let _ = sock.kernel_only.set(word);
         return Ok(());
     }
-    sys::setsockopt(fd, level, name, value)?;
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
+        _ => sys::setsockopt(fd, level, name, value)?,
+    }
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
             sock.receive_timeout.store(timeval(value).unwrap_or(0), Ordering::Relaxed);
@@ -131,24 +207,40 @@ fn advise(sock: &Sock, flag: u64, on: bool) {
 pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
     for (level, name, value) in lock(&from.kept).iter() {
         // What the kernel took on the listener it takes here.
-        let _ = set(to, fd, *level, *name, value);
+        let _ = note(to, fd, *level, *name, value);
     }
 }
 
-/// What the service wants to know at connect.
-pub fn for_connect(sock: &Sock) -> ConnectOptions {
+/// What the service's TCP is to obey.
+pub fn of_socket(sock: &Sock) -> SocketOptions {
     let kept = lock(&sock.kept);
-    let find = |level, name| {
-        kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).and_then(|(_, _, value)| int(value))
-    };
-    let size = |name| find(libc::SOL_SOCKET, name).map_or(0, |v| v.max(0) as u32);
-    ConnectOptions {
-        no_delay: sock.no_delay.load(Ordering::Relaxed),
-        max_segment: 0,
-        receive_buffer: size(libc::SO_RCVBUF),
-        send_buffer: size(libc::SO_SNDBUF),
-        keep_alive: find(libc::SOL_SOCKET, libc::SO_KEEPALIVE).is_some_and(|v| v != 0),
+    let raw =
+        |level, name| kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| &value[..]);
+    let socket = |name| raw(libc::SOL_SOCKET, name).and_then(int).unwrap_or(0);
+    let tcp = |name| raw(libc::IPPROTO_TCP, name).and_then(int).unwrap_or(0);
+    // The kernel has checked the ranges; what does not fit is as much as can be said.
+    let short = |value: i32| value.clamp(0, i32::from(i16::MAX)) as u16;
+    let byte = |value: i32| value.clamp(0, i32::from(u8::MAX)) as u8;
+    SocketOptions {
+        keep_alive: socket(libc::SO_KEEPALIVE) != 0,
+        keep_idle: short(tcp(libc::TCP_KEEPIDLE)),
+        keep_interval: short(tcp(libc::TCP_KEEPINTVL)),
+        keep_count: byte(tcp(libc::TCP_KEEPCNT)),
+        user_timeout: tcp(libc::TCP_USER_TIMEOUT).max(0) as u32,
+        max_segment: short(tcp(libc::TCP_MAXSEG)),
+        receive_buffer: socket(libc::SO_RCVBUF).max(0) as u32,
+        linger2: tcp(libc::TCP_LINGER2).clamp(-1, i32::from(i16::MAX)) as i16,
+        syn_count: byte(tcp(libc::TCP_SYNCNT)),
+        defer_accept: short(tcp(libc::TCP_DEFER_ACCEPT)),
+        congestion: raw(libc::IPPROTO_TCP, libc::TCP_CONGESTION).and_then(congestion).unwrap_or_default(),
     }
+}
+
+/// `SO_SNDBUF` as set, or 0.
+pub fn send_buffer(sock: &Sock) -> u32 {
+    let kept = lock(&sock.kept);
+    let set = kept.iter().find(|(l, n, _)| (*l, *n) == (libc::SOL_SOCKET, libc::SO_SNDBUF));
+    set.and_then(|(_, _, value)| int(value)).map_or(0, |bytes| bytes.max(0) as u32)
 }
 
 /// `getsockopt`. `None`: the kernel's answer about the placeholder is the truth.

@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use control::{
-    AcceptRecord, ConnectOptions, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report,
-    Request, ToApplication, ToService, Welcome,
+    AcceptRecord, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,
+    SocketOptions, ToApplication, ToService, Welcome,
 };
 use queue::pages::{Pool, class_of};
 use queue::stream::{Sender, consumed, raise, readable, watch, watcher};
@@ -232,7 +232,7 @@ impl App {
     pub fn try_connect(&mut self, to: SocketAddr) -> Result<Conn, Reply> {
         let local = if to.is_ipv4() { "127.0.0.1:40000" } else { "[::1]:40000" }.parse().unwrap();
         let (reply, fds) =
-            self.ask(Request::Connect { sock: 2, local, remote: to, options: ConnectOptions::default() });
+            self.ask(Request::Connect { sock: 2, local, remote: to, options: SocketOptions::default() });
         let Reply::Connecting { region: info, slot, .. } = reply else { return Err(reply) };
         if info.pair {
             self.map(info, fds);

@@ -1,0 +1,133 @@
+//! A SYN flood beside established connections: do they keep their rate, does anybody new get in, what does a SYN cost?
+//!
+//! ```text
+//!   generator thread                          service thread
+//!   64 RPC flows, 200,000 SYN/s,  <- memory -> core, slow path, echo
+//!   100 new connections/s            port
+//! ```
+//! Neither side makes a system call but to read the clock. With and without the flood are run in turns.
+
+mod generator;
+mod service;
+
+use crate::samples::Samples;
+use crate::{Options, Report, clock};
+use generator::{Generator, Load, Seen};
+use port::Capabilities;
+use port_memory::{LinkOptions, link};
+use service::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+/// Established flows.
+pub(crate) const FLOWS: u16 = 64;
+/// Of the flood.
+const SYNS_PER_SECOND: u64 = 200_000;
+/// New connections a second, meanwhile.
+const OPENS_PER_SECOND: u64 = 100;
+/// What they must keep of their rate.
+const KEEP: f64 = 0.9;
+/// Growth of the process that is no growth: page tables, the allocator's moods.
+const FLAT_KIB: u64 = 2048;
+
+pub(crate) const SERVICE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0A];
+pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0B];
+
+/// The measurement `syn-flood`.
+///
+/// # Errors
+/// When no memory or thread is to be had.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("syn-flood");
+    let capabilities = Capabilities::plain(1500, SERVICE_MAC).with_checksum();
+    let slots = 4096;
+    let (near, far) = link(&LinkOptions { capabilities, peer_mac: FAR_MAC, slots, wakes: false })?;
+    let shared = Arc::new(Shared::default());
+    let service = {
+        let shared = shared.clone();
+        std::thread::Builder::new().name("service".into()).spawn(move || service::serve(near, &shared))?
+    };
+    let mut generator = Generator::new(far);
+    let outcome = measure(options, &mut generator, &shared, &mut report);
+    shared.stop.store(true, SeqCst);
+    let served = service.join().map_err(|_| anyhow::anyhow!("the service's thread panicked"))?;
+    outcome?;
+    report.note(format!(
+        "service: {} cookies sent, {} taken, {} half-open at the end, {} exceptions lost",
+        served.cookies_sent, served.cookies_taken, served.half_open, served.exceptions_lost
+    ));
+    Ok(report)
+}
+
+fn measure(
+    options: &Options,
+    generator: &mut Generator,
+    shared: &Shared,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let seconds = Duration::from_secs_f64(options.seconds());
+    generator.establish()?;
+    let peak = generator.peak(seconds);
+    let half = peak / 2.0;
+    let calm = Load { rpcs_per_second: half, syns_per_second: 0, opens_per_second: OPENS_PER_SECOND };
+    let storm = Load { syns_per_second: SYNS_PER_SECOND, ..calm };
+    // Everything is touched once before memory is looked at.
+    generator.run(seconds, storm);
+    let before = resident_kib()?;
+    let mut samples = Samples::default();
+    let mut totals = [Seen::default(); 2];
+    for _ in 0..options.runs() {
+        let mut busy = [0.0; 2];
+        for (i, (system, load)) in [("calm", calm), ("flood", storm)].into_iter().enumerate() {
+            let (start, busy_before) = (clock::now_ns(), shared.busy_ns.load(Relaxed));
+            let seen = generator.run(seconds, load);
+            let elapsed = (clock::now_ns() - start) as f64 / 1e9;
+            busy[i] = (shared.busy_ns.load(Relaxed) - busy_before) as f64 / elapsed;
+            samples.add(CASE, system, "RPC rate", "RPC/s", seen.rpcs as f64 / elapsed);
+            samples.add(CASE, system, "busy", "% of a core", busy[i] / 1e7);
+            if seen.syns > 0 {
+                let per_syn = (busy[1] - busy[0]) * elapsed / seen.syns as f64;
+                samples.add(CASE, system, "cost of a SYN", "ns", per_syn);
+                samples.add(CASE, system, "flood", "SYN/s", seen.syns as f64 / elapsed);
+            }
+            totals[i].add(&seen);
+        }
+    }
+    let grown = resident_kib()?.saturating_sub(before);
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("flood", &["calm"]);
+    report.note(format!("peak {peak:.0} RPC/s over {FLOWS} flows, one request each; load: half of it"));
+    report.note(format!("the process grew by {grown} KiB over all runs"));
+    judge(report, &totals, grown);
+    Ok(())
+}
+
+const CASE: &str = "syn-flood/n64";
+
+fn judge(report: &mut Report, totals: &[Seen; 2], grown: u64) {
+    let kept = report.ratios.iter().find(|r| r.metric == "RPC rate").map_or(0.0, |r| r.median);
+    if kept < KEEP {
+        report.failures.push(format!("established flows kept {:.1} % of their rate", kept * 100.0));
+    }
+    for (seen, when) in totals.iter().zip(["without the flood", "in the flood"]) {
+        report.note(format!("new connections {when}: {} of {} served", seen.opened, seen.opens));
+        // The last ones are still under way when a run ends.
+        if seen.opened * 100 < seen.opens * 95 {
+            report.failures.push(format!("{when} {} of {} new connections", seen.opened, seen.opens));
+        }
+    }
+    if totals[1].answers > totals[1].syns {
+        report.failures.push("more answers than SYNs: amplification".to_owned());
+    }
+    if grown > FLAT_KIB {
+        report.failures.push(format!("memory grew by {grown} KiB"));
+    }
+}
+
+fn resident_kib() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
+    kib.ok_or_else(|| anyhow::anyhow!("/proc/self/status has no VmRSS"))
+}

@@ -1,0 +1,93 @@
+//! What sockets are told on their way to the slow path. The numbers come from an application: each is brought into the
+//! range that Linux would have accepted.
+
+use crate::registry::{Answer, Registry};
+use base::Duration;
+use congestion::Algorithm;
+use control::{Congestion, SocketOptions};
+use slowpath::{FlowOptions, Keepalive, Linger2};
+
+/// Seconds at most that Linux waits in FIN-WAIT-2 for a socket's sake.
+const LINGER2_MAX: u64 = 120;
+/// Largest number of probes and repetitions that Linux takes.
+const COUNT_MAX: u8 = 127;
+
+/// As the slow path takes them.
+pub fn of_flow(told: &SocketOptions) -> FlowOptions {
+    let default = Keepalive::default();
+    let seconds =
+        |s: u16, default: Duration| if s == 0 { default } else { Duration::from_secs(u64::from(s)) };
+    let keepalive = Keepalive {
+        idle: seconds(told.keep_idle, default.idle),
+        interval: seconds(told.keep_interval, default.interval),
+        count: if told.keep_count == 0 { default.count } else { told.keep_count.min(COUNT_MAX) },
+    };
+    FlowOptions {
+        algorithm: match told.congestion {
+            Congestion::Unset => None,
+            Congestion::Reno => Some(Algorithm::Reno),
+            Congestion::Cubic => Some(Algorithm::Cubic),
+            Congestion::Dctcp => Some(Algorithm::Dctcp),
+        },
+        keepalive: told.keep_alive.then_some(keepalive),
+        user_timeout: (told.user_timeout > 0).then(|| Duration::from_ms(u64::from(told.user_timeout))),
+        max_segment: (told.max_segment > 0).then_some(told.max_segment),
+        receive_buffer: (told.receive_buffer > 0).then_some(told.receive_buffer),
+        linger2: match told.linger2 {
+            0 => None,
+            ..0 => Some(Linger2::Reset),
+            s => Some(Linger2::Wait(Duration::from_secs((s as u64).min(LINGER2_MAX)))),
+        },
+        syn_retries: (told.syn_count > 0).then_some(told.syn_count.min(COUNT_MAX)),
+        defer_accept: (told.defer_accept > 0).then(|| Duration::from_secs(u64::from(told.defer_accept))),
+    }
+}
+
+impl Registry {
+    /// A socket was told something. A slot that is no longer the socket's was let go of meanwhile: no offence.
+    pub fn set_options(&mut self, id: u32, region: u32, slot: u32, told: &SocketOptions) -> Answer {
+        let owned = self.regions.get(&region).filter(|r| r.owner == id);
+        let Some(index) = owned.map(|r| r.memory.index) else {
+            return Answer::Offence(format!("options for region {region}, which is not its own"));
+        };
+        let options = of_flow(told);
+        if let Some(queue) = self.listeners.queues.get(&(region, slot)) {
+            let listener = queue.listener;
+            if let Some(listener) = self.listeners.all.get_mut(&listener) {
+                listener.options = options;
+            }
+            self.tcp_options(listener);
+        } else {
+            self.tcp.slow.set_slot_options(self.tcp.now(), index, slot, &options);
+        }
+        Answer::Silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_numbers_stay_within_what_linux_takes() {
+        let told = SocketOptions {
+            keep_alive: true,
+            keep_idle: u16::MAX,
+            keep_interval: u16::MAX,
+            keep_count: u8::MAX,
+            user_timeout: u32::MAX,
+            max_segment: 1,
+            receive_buffer: 1,
+            linger2: i16::MAX,
+            syn_count: u8::MAX,
+            defer_accept: u16::MAX,
+            congestion: Congestion::Reno,
+        };
+        let options = of_flow(&told);
+        assert_eq!(options.keepalive.map(|k| k.count), Some(127));
+        assert_eq!(options.syn_retries, Some(127));
+        assert_eq!(options.linger2, Some(Linger2::Wait(Duration::from_secs(120))));
+        assert_eq!(of_flow(&SocketOptions { linger2: i16::MIN, ..told }).linger2, Some(Linger2::Reset));
+        assert_eq!(of_flow(&SocketOptions::default()), FlowOptions::default());
+    }
+}
