@@ -3,7 +3,7 @@
 
 use crate::classify::Miss;
 use crate::rack::News;
-use crate::repair::flight;
+use crate::repair::{flight, say_reduced};
 use crate::setup::{Home, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
 use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
@@ -173,6 +173,7 @@ impl State {
             f.rx.clear(state::PROBED);
             let flight = flight(f);
             f.cold.window.on_fast_retransmit(self.now, flight);
+            say_reduced(f);
             f.tx.cwnd = f.cold.window.cwnd();
         }
     }

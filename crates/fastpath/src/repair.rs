@@ -32,6 +32,14 @@ fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     Interval { left: range.left, right: range.left.plus(len) }
 }
 
+/// "When an ECN-Capable TCP sender reduces its congestion window for any reason ..., the TCP sender sets the CWR flag in the TCP
+/// header of the first new data packet sent after the window reduction" (RFC 3168 section 6.1.2).
+pub(crate) fn say_reduced(f: &mut FlowMut<'_>) {
+    if f.rx.has(state::ECN) {
+        f.rx.set(state::SEND_CWR);
+    }
+}
+
 impl State {
     /// Sends again what counts as lost: the first of it at once if asked to, the rest as the window has room.
     pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
@@ -141,6 +149,7 @@ impl State {
         f.rx.set(state::RECOVERY | state::RESEND);
         let flight = flight(f);
         f.cold.window.on_fast_retransmit(self.now, flight);
+        say_reduced(f);
         let r = &mut f.cold.recovery;
         (r.prr_delivered, r.prr_out, r.prr_flight) = (0, 0, flight.max(1));
         f.tx.cwnd = f.cold.window.cwnd();
@@ -261,6 +270,7 @@ impl State {
             self.begin(f, Episode::Timeout);
             f.cold.recovery.frto = u8::from(is_first);
             f.cold.window.on_timeout(self.now, flight(f));
+            say_reduced(f);
             self.forget_times(f, is_first);
         } else {
             // Too large for the path: no sign of congestion.

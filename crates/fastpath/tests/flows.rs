@@ -431,6 +431,26 @@ fn marks_are_echoed_until_the_peer_has_reduced() {
     assert!(s.send(b"more")[0].flags.contains(TcpFlags::CWR));
 }
 
+/// "... reduces its congestion window for any reason (because of a retransmit timeout, a Fast Retransmit, ...)" (RFC 3168 section 6.1.2).
+#[test]
+fn new_data_after_a_loss_says_that_the_window_was_reduced() {
+    let change = |i: &mut flow::Install| i.features |= state::ECN;
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    s.peer.ack(0, 0);
+    assert_eq!(s.send(&[7; 8 * 1448]).len(), 8);
+    for held in 2..=5 {
+        s.peer.sack = vec![(1448, held * 1448)];
+        s.peer.ack(0, 0);
+        let out = s.poll();
+        assert!(out.iter().all(|g| !g.flags.contains(TcpFlags::CWR)), "only new data says so");
+    }
+    s.peer.sack.clear();
+    s.peer.ack(0, 8 * 1448);
+    s.poll();
+    assert!(s.send(b"new")[0].flags.contains(TcpFlags::CWR));
+    assert!(!s.send(b"once")[0].flags.contains(TcpFlags::CWR));
+}
+
 /// Pacing in the window's decision: what a lone message may send at once, and the rate after it.
 #[test]
 fn a_paced_flow_sends_a_burst_at_once_and_then_keeps_its_rate() {
