@@ -11,14 +11,14 @@
 use base::SeqNumber;
 use flow::{Cold, FlowMut, Interval, Kind, RUNS, Run};
 
-/// Runs of a borrowed record: at 5 % loss enough for a window of 1,200 segments. What does not fit is not known: it is sent
+/// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. What does not fit is not known: it is sent
 /// again too often or too late, never lost.
-pub(crate) const RUNS_MAX: usize = 128;
+pub(crate) const RUNS_MAX: usize = 512;
 /// Marks of a borrowed record.
 const MARKS: usize = 32;
-/// Records of a core: flows at most that send windows of more than one burst, or have many holes, at the same time. 2.3 KiB
+/// Records of a core: flows at most that send windows of more than one burst, or have many holes, at the same time. 8.3 KiB
 /// each; who finds none goes on with less knowledge.
-const RECORDS_MAX: usize = 2048;
+const RECORDS_MAX: usize = 512;
 const NONE: Run = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
 
 /// What was sent up to `end`, and after the mark before, was sent at `at` or a sixteenth of a round trip later.
