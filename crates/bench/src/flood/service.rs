@@ -150,7 +150,8 @@ impl Service {
             Event::Released { slot, .. } => {
                 let sock = self.socks[*slot as usize].take();
                 let shared = self.region.region();
-                if let Some(ring) = sock.and_then(|mut sock| sock.tx.give_back()) {
+                // Nobody reads it any more, acknowledged or not.
+                if let Some(ring) = sock.and_then(|sock| sock.tx.ring) {
                     self.pool.give_back(ring, |i| word(shared, i));
                 }
                 self.free.push(*slot);
