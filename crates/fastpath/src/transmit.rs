@@ -95,7 +95,8 @@ impl State {
             return None;
         }
         let mut flags = TcpFlags::ACK;
-        if ends && len > 0 {
+        // PSH on a super-frame, too, as Linux: the receiver's GRO hands the burst on at its end and waits for no more.
+        if len > 0 && (ends || len > u32::from(tx.mss)) {
             flags = flags.with(TcpFlags::PSH);
         }
         if is_fin {

@@ -4,6 +4,7 @@
 mod ask;
 mod link_command;
 mod run;
+mod script;
 mod table;
 mod up;
 
@@ -101,6 +102,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NAME [OPTIONS]")]
         args: Vec<String>,
     },
+    /// Run packetdrill scripts against the stack, in virtual time
+    #[command(
+        after_help = "Examples:\n  towpath script tests/scripts/*/*.pkt\n  towpath script -v --pcap out.pcapng \
+        handshake.pkt\n\nExit status: 0 when all passed, 1 when one failed, 2 when none failed and one needs what is not \
+        there.\nThe language: docs/scripts.md."
+    )]
+    Script(script::Script),
     /// Print versions
     Version,
 }
@@ -116,6 +124,7 @@ fn main() -> ExitCode {
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),
+        Command::Script(script) => return script.execute().unwrap_or_else(|e| failed(&e)),
         Command::Version => table::print(&format!(
             "towpath {} (control protocol {}, memory layout {})",
             env!("CARGO_PKG_VERSION"),

@@ -34,9 +34,10 @@ const LAW: &[(&str, May)] = &[
     ("socket", May::Need(&["base", "shm", "queue", "control"])),
     ("preload", May::Need(&["base", "socket"])),
     ("service", May::Need(SERVICE)),
-    ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator"])),
+    ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script"])),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
+    ("script", May::Need(&["base", "congestion", "flow", "port", "sim", "slowpath", "wire"])),
     ("xtask", May::Need(&[])),
 ];
 

@@ -1,0 +1,82 @@
+//! The host that a script talks to, made as its settings ask.
+
+use crate::settings::Settings;
+use crate::sysctl::buffers;
+use base::{Duration, Instant};
+use port::Capabilities;
+use sim::{Host, HostConfig};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::MacAddr;
+
+/// The host's Ethernet address.
+pub(crate) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+/// The Ethernet address behind which everybody else is.
+pub(crate) const OTHERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// Scripts of one text run alike: secrets come from here.
+const SEED: u64 = 0x0705_1980;
+
+/// The host of `settings`, at `now`. `opens` says whether the script opens connections from the host.
+pub(crate) fn host(settings: &Settings, opens: bool, now: Instant) -> Host {
+    let ends = settings.ends();
+    let prefix = if ends.local.is_ipv4() { 16 } else { 48 };
+    let mut config = HostConfig::new(HOST.0, &[(ends.local, prefix)], SEED);
+    let plain = Capabilities::plain(settings.mtu, HOST.0);
+    config.capabilities = if settings.shell.is_segmentation_off { plain } else { plain.with_tso() };
+    config.slow.mtu = settings.mtu;
+    match settings.gateway.filter(|gateway| *gateway != ends.local) {
+        Some(IpAddr::V4(gateway)) => config.slow.gateway_v4 = Some(gateway),
+        Some(IpAddr::V6(gateway)) => config.slow.gateway_v6 = Some(gateway),
+        None => {
+            let [a, b, _, _] = match ends.local {
+                IpAddr::V4(local) => local.octets(),
+                IpAddr::V6(_) => [192, 168, 0, 0],
+            };
+            config.slow.gateway_v4 = Some(Ipv4Addr::new(a, b, 255, 254));
+            config.slow.gateway_v6 = Some(Ipv6Addr::new(0xFD3D, 0xFA7B, 0xD17D, 0x8888, 0, 0, 0, 1));
+        }
+    }
+    for (name, value) in &settings.shell.sysctls {
+        set(&mut config, name.strip_prefix("net.ipv4.").unwrap_or(name), value, opens);
+    }
+    Host::new(&config, now)
+}
+
+/// Sysctls that `crate::sysctl` has found good.
+fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
+    let number = value.parse::<u64>().unwrap_or(0);
+    let count = u8::try_from(number).unwrap_or(u8::MAX);
+    let (shared, slow) = (&mut config.shared, &mut config.slow);
+    match name {
+        "tcp_sack" => shared.sack = number != 0,
+        "tcp_timestamps" => shared.timestamps = number != 0,
+        "tcp_window_scaling" => shared.window_scaling = number != 0,
+        // 2: agreed to when the peer asks, never asked for. The host asks only where it opens.
+        "tcp_ecn" => shared.ecn = number == 1 || (number == 2 && !opens),
+        "tcp_syn_retries" => slow.syn_retries = count,
+        "tcp_synack_retries" => slow.syn_ack_retries = count,
+        "tcp_retries2" => slow.retries = count,
+        // 0 stands for 8.
+        "tcp_orphan_retries" => slow.orphan_retries = if count == 0 { 8 } else { count },
+        "tcp_fin_timeout" => slow.fin_wait_2 = Duration::from_secs(number),
+        "tcp_max_syn_backlog" => slow.half_open_per_listener = number as usize,
+        "tcp_max_tw_buckets" => slow.time_wait_max = number as usize,
+        "tcp_rto_min_us" => shared.rto_min = Duration::from_us(number),
+        "tcp_rto_max_ms" => shared.rto_max = Duration::from_ms(number),
+        "tcp_congestion_control" => {
+            if let Ok(algorithm) = value.parse() {
+                slow.algorithm = algorithm;
+            }
+        }
+        "tcp_rmem" => {
+            if let Some([_, first, largest]) = buffers(value) {
+                // Rings are powers of two: the largest that fits. Linux offers the shift that its largest buffer needs.
+                let power = |bytes: u32| 1 << bytes.max(4096).ilog2();
+                shared.receive_buffer_max = power(largest).min(base::limits::RING_MAX);
+                shared.receive_buffer_initial =
+                    shared.receive_buffer_initial.min(power(first)).min(shared.receive_buffer_max);
+            }
+        }
+        _ => {}
+    }
+}

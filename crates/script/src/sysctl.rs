@@ -1,0 +1,97 @@
+//! Sysctls of Linux and what they are here. A value is understood when the host can be made to behave so, or already does.
+
+use congestion::Algorithm;
+
+/// How one sysctl is taken.
+enum Means {
+    /// `crate::machine` sets the host by it; the value must be one of these numbers or, with none given, any number.
+    Set(&'static [u64]),
+    /// The host is as Linux is with one of these values.
+    Is(&'static [&'static str]),
+    /// It is about something the host does not have, so that no value makes a difference.
+    Nothing,
+    Buffers,
+    CongestionControl,
+}
+
+/// Names below `net.ipv4.`.
+const IPV4: &[(&str, Means)] = &[
+    ("tcp_sack", Means::Set(&[0, 1])),
+    ("tcp_timestamps", Means::Set(&[0, 1, 2])),
+    ("tcp_window_scaling", Means::Set(&[0, 1])),
+    ("tcp_ecn", Means::Set(&[0, 1, 2])),
+    ("tcp_syn_retries", Means::Set(&[])),
+    ("tcp_synack_retries", Means::Set(&[])),
+    ("tcp_retries2", Means::Set(&[])),
+    ("tcp_orphan_retries", Means::Set(&[])),
+    ("tcp_fin_timeout", Means::Set(&[])),
+    ("tcp_max_syn_backlog", Means::Set(&[])),
+    ("tcp_max_tw_buckets", Means::Set(&[])),
+    ("tcp_rto_min_us", Means::Set(&[])),
+    ("tcp_rto_max_ms", Means::Set(&[])),
+    ("tcp_rmem", Means::Buffers),
+    // Bounds of what a socket may hold unsent; ours holds as much as `SO_SNDBUF` says.
+    ("tcp_wmem", Means::Buffers),
+    ("tcp_congestion_control", Means::CongestionControl),
+    ("tcp_slow_start_after_idle", Means::Is(&["0", "1"])),
+    ("tcp_dsack", Means::Is(&["1"])),
+    ("tcp_fack", Means::Is(&["0"])),
+    ("tcp_frto", Means::Is(&["1", "2"])),
+    ("tcp_recovery", Means::Is(&["1"])),
+    ("tcp_early_retrans", Means::Is(&["3", "4"])),
+    ("tcp_reordering", Means::Is(&["3"])),
+    ("tcp_mtu_probing", Means::Is(&["0"])),
+    ("tcp_syncookies", Means::Is(&["1"])),
+    ("tcp_notsent_lowat", Means::Is(&["4294967295", "-1"])),
+    ("tcp_keepalive_time", Means::Is(&["7200"])),
+    ("tcp_keepalive_intvl", Means::Is(&["75"])),
+    ("tcp_keepalive_probes", Means::Is(&["9"])),
+    ("tcp_abort_on_overflow", Means::Is(&["0"])),
+    ("tcp_comp_sack_nr", Means::Is(&["0"])),
+    ("tcp_shrink_window", Means::Is(&["0"])),
+    ("tcp_ecn_option", Means::Nothing),
+    ("tcp_base_mss", Means::Nothing),
+    ("tcp_min_snd_mss", Means::Nothing),
+    ("tcp_fastopen", Means::Nothing),
+    ("tcp_fastopen_key", Means::Nothing),
+    ("tcp_no_metrics_save", Means::Nothing),
+    ("tcp_tso_win_divisor", Means::Nothing),
+    ("tcp_min_tso_segs", Means::Nothing),
+    ("tcp_tso_rtt_log", Means::Nothing),
+    ("tcp_limit_output_bytes", Means::Nothing),
+    ("tcp_autocorking", Means::Nothing),
+    ("tcp_pacing_ss_ratio", Means::Nothing),
+    ("tcp_pacing_ca_ratio", Means::Nothing),
+    ("tcp_comp_sack_delay_ns", Means::Nothing),
+    ("tcp_comp_sack_slack_ns", Means::Nothing),
+    ("tcp_backlog_ack_defer", Means::Nothing),
+    ("ip_forward", Means::Nothing),
+];
+
+/// True when the host can be, or is, as Linux with `name` at `value`.
+pub(crate) fn is_understood(name: &str, value: &str) -> bool {
+    let Some(name) = name.strip_prefix("net.ipv4.") else {
+        // Bounds of buffers that scripts raise so that they do not matter.
+        return matches!(name, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn");
+    };
+    let Some((_, means)) = IPV4.iter().find(|(known, _)| *known == name) else { return false };
+    match means {
+        Means::Set(values) => value.parse().is_ok_and(|n| values.is_empty() || values.contains(&n)),
+        Means::Is(values) => values.contains(&value),
+        Means::Nothing => true,
+        Means::Buffers => buffers(value).is_some(),
+        Means::CongestionControl => value.parse::<Algorithm>().is_ok(),
+    }
+}
+
+/// Least, first and largest size of `tcp_rmem` and `tcp_wmem`.
+pub(crate) fn buffers(value: &str) -> Option<[u32; 3]> {
+    let sizes: Vec<u32> = value.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    sizes.try_into().ok()
+}
+
+/// True when a change of `name` could be seen on this host.
+pub(crate) fn matters(name: &str) -> bool {
+    let name = name.strip_prefix("net.ipv4.").unwrap_or(name);
+    IPV4.iter().any(|(known, means)| *known == name && !matches!(means, Means::Nothing))
+}
