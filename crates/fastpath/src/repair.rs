@@ -106,7 +106,11 @@ impl State {
         if len == 0 && !is_fin {
             return false;
         }
-        let flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
+        let mut flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
+        if len > 0 && len == data {
+            // The end of what was sent keeps the PSH that it had.
+            flags = flags.with(TcpFlags::PSH);
+        }
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
         let out = Out { seq: range.left, ring, position, len, flags, is_again: true };
         if !self.emit(w, port, &out) {
