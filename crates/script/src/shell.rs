@@ -32,10 +32,7 @@ impl Shell {
     /// Takes in what `text` would do.
     pub(crate) fn run(&mut self, text: &str, line: u32) -> Result<(), Trouble> {
         let text = text.replace("\\\n", " ");
-        let mut line = line;
-        for row in text.split('\n') {
-            let row_line = line;
-            line += 1;
+        for (row_line, row) in (line..).zip(text.split('\n')) {
             for command in row.split([';']).flat_map(|part| part.split("&&")) {
                 let words = words(command);
                 if let Some((name, arguments)) = words.split_first() {

@@ -1,5 +1,7 @@
 //! Every script under `tests/scripts` is a test of its own name. With `--files FILE...` the files are run instead.
 
+#![allow(clippy::print_stdout, reason = "it speaks as a test harness does")]
+
 use script::{Keep, Outcome, Settings, run_text};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

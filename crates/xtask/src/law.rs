@@ -37,7 +37,7 @@ const LAW: &[(&str, May)] = &[
     ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script"])),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
-    ("script", May::Need(&["base", "congestion", "flow", "port", "sim", "slowpath", "wire"])),
+    ("script", May::Need(&["base", "congestion", "port", "sim", "wire"])),
     ("xtask", May::Need(&[])),
 ];
 

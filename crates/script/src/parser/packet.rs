@@ -168,7 +168,7 @@ impl Parser<'_> {
             self.expect_char(',')?;
         }
         let len: usize = options.iter().map(crate::segment::option_len).sum();
-        if len % 4 != 0 || len > 40 {
+        if !len.is_multiple_of(4) || len > 40 {
             let line = self.line();
             return Err(Trouble::syntax(
                 line,

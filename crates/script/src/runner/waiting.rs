@@ -3,7 +3,7 @@
 use super::{Due, File, Runner, Socket};
 use crate::runner::calls::{Answer, Extra};
 use crate::syntax::{Call, Expr, Micros, Trouble};
-use sim::Errno;
+use sim::{Errno, Host};
 use std::net::SocketAddr;
 
 /// How long a call that the script does not let wait may do so all the same: an application would sleep, and so does the
@@ -122,21 +122,7 @@ impl Runner {
                 Err(Errno::ALREADY) if !socket.is_nonblocking => None,
                 done => Some(done.map(|()| 0).into()),
             },
-            Operation::Send { socket, left, done, flags } => loop {
-                let zeros = vec![0; (*left).min(CHUNK)];
-                match host.send(socket.fd, &zeros, *flags) {
-                    Ok(n) => {
-                        *done += n;
-                        *left -= n.min(*left);
-                        if *left == 0 {
-                            break Some(Ok(*done as i64).into());
-                        }
-                    }
-                    Err(Errno::AGAIN) if !dontwait(*socket, *flags) => break None,
-                    Err(_) if *done > 0 => break Some(Ok(*done as i64).into()),
-                    Err(errno) => break Some(Err(errno).into()),
-                }
-            },
+            Operation::Send { socket, left, done, flags } => send(host, *socket, left, done, *flags),
             Operation::Receive { socket, len, done, flags } => {
                 let mut bytes = vec![0; *len - *done];
                 match host.receive(socket.fd, &mut bytes, *flags & !libc::MSG_WAITALL) {
@@ -159,7 +145,7 @@ impl Runner {
                 let count = found.iter().filter(|events| **events != 0).count();
                 let is_over = until.is_some_and(|until| now >= until);
                 let answer = (count > 0 || is_over)
-                    .then(|| Answer { result: Ok(count as i64), extra: Extra::Events(found) });
+                    .then_some(Answer { result: Ok(count as i64), extra: Extra::Events(found) });
                 *operation = Operation::Poll { wanted, until: *until };
                 answer
             }
@@ -168,28 +154,17 @@ impl Runner {
                 let found = self.epoll_collect(fd, most);
                 let is_over = until.is_some_and(|until| now >= until);
                 (!found.is_empty() || is_over)
-                    .then(|| Answer { result: Ok(found.len() as i64), extra: Extra::Epoll(found) })
+                    .then_some(Answer { result: Ok(found.len() as i64), extra: Extra::Epoll(found) })
             }
             Operation::SendFile { socket, file, left, done } => {
                 let Some(File::Zeros { len, at }) = self.files.get_mut(file) else {
                     return Ok(Some(Err(Errno::BADF).into()));
                 };
-                loop {
-                    let zeros = vec![0; (*left).min(len.saturating_sub(*at)).min(CHUNK)];
-                    if zeros.is_empty() {
-                        break Some(Ok(*done as i64).into());
-                    }
-                    match host.send(socket.fd, &zeros, 0) {
-                        Ok(n) => {
-                            *done += n;
-                            *at += n;
-                            *left -= n.min(*left);
-                        }
-                        Err(Errno::AGAIN) if !socket.is_nonblocking => break None,
-                        Err(_) if *done > 0 => break Some(Ok(*done as i64).into()),
-                        Err(errno) => break Some(Err(errno).into()),
-                    }
-                }
+                *left = (*left).min(len.saturating_sub(*at));
+                let before = *done;
+                let answer = send(host, *socket, left, done, 0);
+                *at += *done - before;
+                answer
             }
         })
     }
@@ -239,6 +214,24 @@ impl Runner {
             return Err(self.unsupported("addresses that are neither `...` nor a sockaddr"));
         }
         Ok(self.as_family(remote))
+    }
+}
+
+/// Hands over zeros until all are taken or no more are.
+fn send(host: &mut Host, socket: Socket, left: &mut usize, done: &mut usize, flags: i32) -> Option<Answer> {
+    loop {
+        if *left == 0 {
+            return Some(Ok(*done as i64).into());
+        }
+        match host.send(socket.fd, &vec![0; (*left).min(CHUNK)], flags) {
+            Ok(n) => {
+                *done += n;
+                *left -= n.min(*left);
+            }
+            Err(Errno::AGAIN) if !dontwait(socket, flags) => return None,
+            Err(_) if *done > 0 => return Some(Ok(*done as i64).into()),
+            Err(errno) => return Some(Err(errno).into()),
+        }
     }
 }
 
