@@ -30,7 +30,7 @@ fn string(seed: u64) -> Vec<u8> {
 
 /// What a fuzzer has found, smallest first, by name: a file that fails stays here for ever.
 fn corpus() -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tcp_segments"));
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/tcp_segments"));
     let mut found: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| {
@@ -45,10 +45,10 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 #[test]
 fn segments_of_the_corpus_do_no_harm() {
     let corpus = corpus();
-    assert!(corpus.len() >= 20, "the corpus is kept in fuzz/corpus/tcp_segments");
+    assert!(corpus.len() >= 20, "the seeds are kept in fuzz/seeds/tcp_segments");
     let mut all = Outcome::default();
     for (name, bytes) in corpus {
-        let outcome = run(&bytes).unwrap_or_else(|what| panic!("fuzz/corpus/tcp_segments/{name}: {what}"));
+        let outcome = run(&bytes).unwrap_or_else(|what| panic!("fuzz/seeds/tcp_segments/{name}: {what}"));
         all.accepted += outcome.accepted;
         all.opened += outcome.opened;
         all.received += outcome.received;
