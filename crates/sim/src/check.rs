@@ -55,6 +55,22 @@ impl Host {
         Leftovers { receive_bytes: self.region.lent(), ..before }
     }
 
+    /// Every socket that TCP knows, with what its record holds, a line each.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        self.slow.for_each_socket(|socket| {
+            text.push_str(&format!("\n    {:?} {} {:?}", socket.state, socket.local, socket.remote));
+            if let Some(mut guard) = socket.flow.and_then(|flow| self.slow.flows().lock_briefly(flow)) {
+                let FlowMut { rx, tx, cold, .. } = guard.parts();
+                text.push_str(&format!("\n      {rx:?}\n      {tx:?}\n      {:?}", cold.counters));
+            }
+        });
+        let counts = self.slow.counters().iter().filter(|(_, n)| *n > 0);
+        counts.for_each(|(name, n)| text.push_str(&format!("\n    {name} {n}")));
+        text
+    }
+
     /// Looks at every flow's record.
     ///
     /// # Errors

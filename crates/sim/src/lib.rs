@@ -8,14 +8,26 @@
 //! Reads no clock and does no I/O: the same seed is the same run, byte by byte.
 #![forbid(unsafe_code)]
 
+pub mod apps;
 mod check;
 pub mod directed;
 mod host;
+mod hostile;
 mod interface;
+mod machine;
+mod network;
 mod options;
+mod oracle;
+mod pcap;
+pub mod scenario;
+mod smoltcp;
 mod sockets;
 
 pub use check::Leftovers;
 pub use host::{Host, HostConfig};
+pub use machine::{Machine, Stack};
+pub use network::{MachineDebug, Network, NodeId};
+pub use oracle::WireOracle;
+pub use pcap::Capture;
 pub use rustix::io::Errno;
 pub use sockets::{Fd, Shutdown};

@@ -5,6 +5,7 @@ mod ask;
 mod link_command;
 mod run;
 mod script;
+mod sim;
 mod table;
 mod up;
 
@@ -109,6 +110,15 @@ enum Command {
         there.\nThe language: docs/scripts.md."
     )]
     Script(script::Script),
+    /// Run hosts, networks and applications in virtual time, with everything checked
+    #[command(
+        after_help = "Examples:\n  towpath sim                              one random run, seed 1\n  \
+        towpath sim --seeds 2000                 two thousand of them\n  towpath sim lossy --seed 7 --pcap out.pcapng\n  \
+        towpath sim churn --connections 1000000\n  towpath sim --list\n\nOne seed is one run, on every machine. A run fails \
+        when a stream is not what was sent, a\nconnection hangs, a window shrinks, data goes beyond it, or anything \
+        is left at the end;\nthe failure prints the command that replays it."
+    )]
+    Sim(sim::Sim),
     /// Print versions
     Version,
 }
@@ -125,6 +135,7 @@ fn main() -> ExitCode {
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),
         Command::Script(script) => return script.execute().unwrap_or_else(|e| failed(&e)),
+        Command::Sim(sim) => sim.execute(),
         Command::Version => table::print(&format!(
             "towpath {} (control protocol {}, memory layout {})",
             env!("CARGO_PKG_VERSION"),

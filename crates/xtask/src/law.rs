@@ -34,7 +34,7 @@ const LAW: &[(&str, May)] = &[
     ("socket", May::Need(&["base", "shm", "queue", "control"])),
     ("preload", May::Need(&["base", "socket"])),
     ("service", May::Need(SERVICE)),
-    ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script"])),
+    ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
     ("script", May::Need(&["base", "congestion", "port", "sim", "wire"])),

@@ -1,0 +1,210 @@
+//! Applications on the machines of a run: who listens, who connects to whom and when, and what each end does.
+
+mod endpoint;
+mod ledger;
+mod payload;
+mod plan;
+
+pub use ledger::{Account, Ledger, Outcome};
+pub use payload::{HEADER, Stream};
+pub use plan::{Manner, Pattern, Plan, Profile, Side};
+
+use crate::machine::Stack;
+use crate::sockets::Fd;
+use base::{Duration, Instant};
+use endpoint::{Endpoint, Next, World};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// Connections that an application opens.
+#[derive(Clone, Debug)]
+pub struct Opens {
+    /// To where, one after the other.
+    pub remotes: Vec<SocketAddr>,
+    /// Numbers of the connections.
+    pub ids: std::ops::Range<u64>,
+    /// So many at once.
+    pub at_once: usize,
+    /// At least so long between two.
+    pub gap: Duration,
+}
+
+/// The application of one machine.
+#[derive(Debug)]
+pub struct Application {
+    profile: Profile,
+    seed: u64,
+    listens: Vec<u16>,
+    listeners: BTreeSet<Fd>,
+    opens: Option<Opens>,
+    open_at: Instant,
+    clients: usize,
+    ends: BTreeMap<Fd, Endpoint>,
+    wakes: BTreeSet<(Instant, Fd)>,
+    buffer: Vec<u8>,
+    /// Connects that failed before they began.
+    pub refused: u64,
+}
+
+impl Application {
+    /// An application whose connections are like `profile`.
+    #[must_use]
+    pub fn new(profile: Profile, seed: u64) -> Self {
+        Self {
+            profile,
+            seed,
+            listens: Vec::new(),
+            listeners: BTreeSet::new(),
+            opens: None,
+            open_at: Instant::ZERO,
+            clients: 0,
+            ends: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            buffer: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// It serves `port`.
+    #[must_use]
+    pub fn serving(mut self, port: u16) -> Self {
+        self.listens.push(port);
+        self
+    }
+
+    /// It opens connections.
+    #[must_use]
+    pub fn opening(mut self, opens: Opens) -> Self {
+        self.opens = Some(opens);
+        self
+    }
+
+    /// When it wants its turn even without news.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        let wake = self.wakes.first().map_or(Instant::NEVER, |(at, _)| *at);
+        let opens = self.opens.as_ref().is_some_and(|o| !o.ids.is_empty() && self.clients < o.at_once);
+        let listens = if self.listens.is_empty() { Instant::NEVER } else { Instant::ZERO };
+        wake.min(if opens { self.open_at } else { Instant::NEVER }).min(listens)
+    }
+
+    /// True when it has nothing more to do: all connections opened and over.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.ends.is_empty() && self.opens.as_ref().is_none_or(|opens| opens.ids.is_empty())
+    }
+
+    /// Connections it has an end of.
+    #[must_use]
+    pub fn ends(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Its turn. True when it did something.
+    pub fn turn(&mut self, now: Instant, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
+        let mut is_busy = self.listen(stack, ledger);
+        while self.open(now, stack, ledger) {
+            is_busy = true;
+        }
+        while let Some(fd) = stack.news() {
+            is_busy = true;
+            if self.listeners.contains(&fd) {
+                self.accept(now, fd, stack, ledger);
+            } else {
+                self.serve(now, fd, stack, ledger);
+            }
+        }
+        while let Some(&(at, fd)) = self.wakes.first()
+            && at <= now
+        {
+            is_busy = true;
+            self.wakes.pop_first();
+            self.serve(now, fd, stack, ledger);
+        }
+        is_busy
+    }
+
+    fn listen(&mut self, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
+        for port in self.listens.drain(..) {
+            match stack.listen_on(port, 128) {
+                Ok(fd) => {
+                    self.listeners.insert(fd);
+                }
+                Err(error) => ledger.breach(|| format!("listen on {port}: {error}")),
+            }
+        }
+        false
+    }
+
+    fn open(&mut self, now: Instant, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
+        let Some(opens) = &mut self.opens else { return false };
+        if opens.ids.is_empty() || opens.at_once <= self.clients || now < self.open_at {
+            return false;
+        }
+        let id = opens.ids.start;
+        let remote = opens.remotes[(id % opens.remotes.len() as u64) as usize];
+        match stack.open(remote) {
+            Ok(fd) => {
+                opens.ids.start += 1;
+                self.open_at = now.plus(opens.gap);
+                self.clients += 1;
+                ledger.account(id, Side::Client).moved_at = now;
+                self.ends.insert(fd, Endpoint::client(fd, id, self.profile.plan(self.seed, id)));
+                self.serve(now, fd, stack, ledger);
+            }
+            // All ports are in TIME-WAIT, or too many opens are under way: later.
+            Err(Errno::ADDRNOTAVAIL | Errno::NOBUFS) => {
+                self.refused += 1;
+                self.open_at = now.plus(Duration::from_secs(1));
+            }
+            Err(error) => {
+                opens.ids.start += 1;
+                ledger.breach(|| format!("connect to {remote}: {error}"));
+            }
+        }
+        true
+    }
+
+    fn accept(&mut self, now: Instant, listener: Fd, stack: &mut dyn Stack, ledger: &mut Ledger) {
+        while let Ok(fd) = stack.take(listener) {
+            self.ends.insert(fd, Endpoint::server(fd));
+            self.serve(now, fd, stack, ledger);
+        }
+    }
+
+    fn serve(&mut self, now: Instant, fd: Fd, stack: &mut dyn Stack, ledger: &mut Ledger) {
+        let Some(end) = self.ends.get_mut(&fd) else { return };
+        let (profile, seed) = (self.profile, self.seed);
+        let buffer = &mut self.buffer;
+        match end.turn(&mut World { now, stack, ledger, buffer, profile, seed }) {
+            Next::News => {}
+            Next::At(at) => {
+                self.wakes.insert((at, fd));
+            }
+            Next::Over => {
+                let is_client = self.ends.remove(&fd).is_some_and(|end| end.is_client());
+                self.clients -= usize::from(is_client);
+            }
+        }
+    }
+
+    /// Closes the listeners: nobody comes any more.
+    pub fn close(&mut self, stack: &mut dyn Stack) {
+        std::mem::take(&mut self.listeners).into_iter().for_each(|fd| stack.drop_fd(fd));
+    }
+
+    /// It dies; its sockets are somebody else's to close.
+    pub fn kill(&mut self, ledger: &mut Ledger) {
+        std::mem::take(&mut self.ends).into_values().for_each(|end| end.kill(ledger));
+        self.listeners.clear();
+        self.wakes.clear();
+        self.opens = None;
+        self.clients = 0;
+    }
+
+    /// The connections it has an end of, for messages.
+    pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ends.values().filter_map(Endpoint::id)
+    }
+}

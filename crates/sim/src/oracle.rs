@@ -1,0 +1,195 @@
+//! Watches the wire of one of our hosts: everything it sends must be allowed by what it was sent.
+//!
+//! ```text
+//!   sent to it:    highest byte, right edge of the window   -->  what it may send, and acknowledge
+//!   sent by it:    right edge of the window                 -->  never moves left
+//! ```
+
+use std::collections::HashMap;
+use wire::{Body, FourTuple, Packet, RxChecksum, TcpFlags, TcpPacket};
+
+/// What one end has said in this incarnation of the connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    /// Its initial sequence number.
+    isn: Option<u32>,
+    /// The window shift its SYN offered.
+    shift: Option<u8>,
+    /// One after the highest sequence number.
+    top: u32,
+    /// The right edge of the window, once an acknowledgement named one.
+    edge: Option<u32>,
+    has_fin: bool,
+}
+
+/// A SYN that came; whether it is part of the connection shows when the host answers it.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    isn: u32,
+    shift: Option<u8>,
+    window: u16,
+}
+
+/// Offers remembered for one pair of ends.
+const OFFERS: usize = 4;
+
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    host: Said,
+    peer: Said,
+    offers: Vec<Offer>,
+}
+
+/// The oracle of one host's wire.
+#[derive(Debug, Default)]
+pub struct WireOracle {
+    flows: HashMap<FourTuple, Watched>,
+    /// Frames that the host has sent and was sent.
+    pub frames: [u64; 2],
+    /// Probes of one byte beyond a closed window (RFC 9293 section 3.8.6.1).
+    pub probes: u64,
+}
+
+/// `a` is after `b`, modulo 2^32.
+fn is_after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+fn later(a: u32, b: u32) -> u32 {
+    if is_after(a, b) { a } else { b }
+}
+
+impl Said {
+    fn begin(isn: u32, shift: Option<u8>) -> Self {
+        Self { isn: Some(isn), shift, top: isn.wrapping_add(1), edge: None, has_fin: false }
+    }
+
+    /// Takes a segment in. `other_shift` is what the other end's SYN offered.
+    fn hear(&mut self, packet: &TcpPacket, other_shift: Option<u8>) {
+        let header = &packet.header;
+        let fin = header.flags.contains(TcpFlags::FIN);
+        let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(fin));
+        if !header.flags.contains(TcpFlags::SYN) {
+            self.top = later(self.top, end);
+            self.has_fin |= fin;
+        }
+        if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) {
+            let edge = self.edge_of(packet, other_shift);
+            self.edge = Some(self.edge.map_or(edge, |old| later(old, edge)));
+        }
+    }
+
+    /// The right edge that a segment with an acknowledgement names: windows are scaled when both SYNs said so, and never in a
+    /// SYN (RFC 7323 section 2.2).
+    fn edge_of(&self, packet: &TcpPacket, other_shift: Option<u8>) -> u32 {
+        let is_syn = packet.header.flags.contains(TcpFlags::SYN);
+        let shift = match (self.shift, other_shift) {
+            (Some(own), Some(_)) if !is_syn => own.min(14),
+            _ => 0,
+        };
+        packet.header.ack.0.wrapping_add(u32::from(packet.header.window) << shift)
+    }
+}
+
+impl Watched {
+    /// A segment arrives at the host.
+    fn came(&mut self, packet: &TcpPacket) {
+        let header = &packet.header;
+        if header.flags.contains(TcpFlags::SYN) {
+            if self.offers.len() == OFFERS {
+                self.offers.remove(0);
+            }
+            let (isn, shift) = (header.seq.0, packet.options.window_scale);
+            self.offers.push(Offer { isn, shift, window: header.window });
+            let is_answer = header.flags.contains(TcpFlags::ACK)
+                && self.host.isn.is_some_and(|isn| header.ack.0 == isn.wrapping_add(1));
+            if is_answer && self.peer.isn.is_none() {
+                self.peer = Said::begin(isn, shift);
+            }
+        }
+        self.peer.hear(packet, self.host.shift);
+    }
+
+    /// The host says SYN: with a new number it begins a new incarnation; with ACK it takes an offer up.
+    fn begin(&mut self, packet: &TcpPacket) {
+        let header = &packet.header;
+        let isn = header.seq.0;
+        if self.host.isn != Some(isn) {
+            self.host = Said::begin(isn, packet.options.window_scale);
+            self.peer = Said::default();
+        }
+        let offer = self.offers.iter().rev().find(|offer| offer.isn.wrapping_add(1) == header.ack.0).copied();
+        if let Some(offer) = offer.filter(|_| header.flags.contains(TcpFlags::ACK) && self.peer.isn.is_none())
+        {
+            self.peer = Said::begin(offer.isn, offer.shift);
+            self.peer.edge = Some(isn.wrapping_add(1).wrapping_add(u32::from(offer.window)));
+            // A SYN-ACK with fewer options says what was not agreed.
+            self.host.shift = packet.options.window_scale;
+        }
+    }
+}
+
+impl WireOracle {
+    /// A frame arrives at the host.
+    pub fn received(&mut self, frame: &[u8]) {
+        self.frames[1] += 1;
+        let Ok(Packet { body: Body::Tcp(packet), .. }) = Packet::parse(frame, RxChecksum::Verify) else {
+            return;
+        };
+        self.flows.entry(packet.tuple().reversed()).or_default().came(&packet);
+    }
+
+    /// The host sends a frame.
+    ///
+    /// # Errors
+    /// What must not be on a wire.
+    pub fn sent(&mut self, frame: &[u8], mtu: u16) -> Result<(), String> {
+        self.frames[0] += 1;
+        if frame.len() > usize::from(mtu) + 18 {
+            return Err(format!("a frame of {} bytes on a link of {mtu}", frame.len()));
+        }
+        let packet = match Packet::parse(frame, RxChecksum::Verify) {
+            Ok(Packet { body: Body::Tcp(packet), .. }) => packet,
+            Ok(_) => return Ok(()),
+            Err(reason) => return Err(format!("a frame that no host takes: {reason:?}: {frame:02x?}")),
+        };
+        let watched = self.flows.entry(packet.tuple()).or_default();
+        if packet.header.flags.contains(TcpFlags::SYN) {
+            watched.begin(&packet);
+        }
+        let judged = judge(&packet, watched, &mut self.probes);
+        let shift = watched.peer.shift;
+        watched.host.hear(&packet, shift);
+        judged.map_err(|what| format!("{what}: {} {:?} {watched:?}", packet.tuple().src, packet.header))
+    }
+}
+
+fn judge(packet: &TcpPacket, watched: &Watched, probes: &mut u64) -> Result<(), &'static str> {
+    let (header, len) = (&packet.header, packet.payload.len() as u32);
+    let flags = header.flags;
+    // RFC 9293 section 3.10: what is acknowledged has come. A reset answers a stranger with the stranger's own numbers.
+    let is_known = watched.peer.isn.is_some() && watched.host.isn.is_some() && !flags.contains(TcpFlags::SYN);
+    if !is_known || flags.contains(TcpFlags::RST) {
+        return Ok(());
+    }
+    if flags.contains(TcpFlags::ACK) && is_after(header.ack.0, watched.peer.top) {
+        return Err("acknowledges what never came");
+    }
+    // RFC 9293 section 3.8.6 (SHLD-14): "a TCP receiver SHOULD NOT shrink the window".
+    let edge = watched.host.edge_of(packet, watched.peer.shift);
+    // In TIME-WAIT nothing more can come, and the window means nothing.
+    let is_ended = watched.host.has_fin && watched.peer.has_fin;
+    if flags.contains(TcpFlags::ACK) && !is_ended && watched.host.edge.is_some_and(|old| is_after(old, edge))
+    {
+        return Err("the right edge of the window moves left");
+    }
+    let end = header.seq.0.wrapping_add(len);
+    let Some(limit) = watched.peer.edge.filter(|limit| len > 0 && is_after(end, *limit)) else {
+        return Ok(());
+    };
+    if len == 1 && header.seq.0 == limit {
+        *probes += 1;
+        return Ok(());
+    }
+    Err("data beyond the peer's window")
+}

@@ -1,0 +1,239 @@
+//! Scenarios by name: each shows one kind of trouble, or one thing that must work.
+
+use super::setting::{Event, Kind, MachineSetting, Setting};
+use crate::apps::Profile;
+use base::Duration;
+use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
+use rustix::io::Errno;
+
+/// What the command line may change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Connections in all.
+    pub connections: Option<u64>,
+}
+
+/// A scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// The setting of a run of it.
+    pub make: fn(u64, &Options) -> Setting,
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_ms(n)
+}
+
+/// 1 Gbit/s, 1 ms there and back.
+fn link() -> LinkConfig {
+    LinkConfig::rated(1_000_000_000, Duration::from_us(500))
+}
+
+fn pair(seed: u64, options: &Options, link: &LinkConfig) -> Setting {
+    Setting::pair(seed, link, Profile::Mixed(2_000_000), options.connections.unwrap_or(8))
+}
+
+fn with(seed: u64, options: &Options, change: impl FnOnce(&mut LinkConfig)) -> Setting {
+    let mut link = link();
+    change(&mut link);
+    pair(seed, options, &link)
+}
+
+/// Every scenario but `random`.
+pub const NAMED: &[Named] = &[
+    Named {
+        name: "clean",
+        about: "bulk and RPC over 1 Gbit/s without mishaps",
+        make: |s, o| with(s, o, |_| {}),
+    },
+    Named {
+        name: "lossy",
+        about: "each packet is lost with a probability of 3 %",
+        make: |s, o| with(s, o, |link| link.loss = Loss::Random(Probability::percent(3))),
+    },
+    Named {
+        name: "bursty",
+        about: "losses in bursts of four packets, 2 % in all",
+        make: |s, o| with(s, o, |link| link.loss = Loss::Burst(burst())),
+    },
+    Named {
+        name: "reordering",
+        about: "every twentieth packet comes up to 2 ms late",
+        make: |s, o| {
+            with(s, o, |link| link.reorder = Reorder { probability: Probability::percent(5), extra: ms(2) })
+        },
+    },
+    Named {
+        name: "duplicating",
+        about: "every tenth packet comes twice",
+        make: |s, o| with(s, o, |link| link.duplicate = Probability::percent(10)),
+    },
+    Named {
+        name: "corrupting",
+        about: "every fiftieth packet has a byte changed, every fiftieth is cut short",
+        make: |s, o| {
+            with(s, o, |link| {
+                (link.corrupt, link.truncate) = (Probability::percent(2), Probability::percent(2))
+            })
+        },
+    },
+    Named {
+        name: "blackhole",
+        about: "packets longer than 1200 bytes vanish without a word",
+        make: |s, o| with(s, o, |link| link.mtu = Some(1200)),
+    },
+    Named { name: "flap", about: "the link is up for 1.5 s and down for 1 s, for 20 s", make: flap },
+    Named {
+        name: "clockjump",
+        about: "a machine's clock jumps ahead by 1 to 60 s, again and again",
+        make: jumps,
+    },
+    Named { name: "stopped", about: "a machine does nothing for 1 to 60 s, twice", make: stops },
+    Named {
+        name: "zero-window",
+        about: "a reader sleeps for two minutes, then reads a little at a time, with losses",
+        make: zero_window,
+    },
+    Named {
+        name: "half-close",
+        about: "a client says that it has finished, then hears 4 MB",
+        make: half_close,
+    },
+    Named { name: "crash", about: "applications die in the middle", make: crash },
+    Named { name: "hostile", about: "a peer that keeps no rule", make: hostile },
+    Named { name: "smoltcp", about: "the released crate smoltcp as peer, with losses", make: smoltcp },
+    Named {
+        name: "incast",
+        about: "16 clients answer one server at once through a switch that marks",
+        make: incast,
+    },
+    Named { name: "long-fat", about: "one flow fills 10 Gbit/s x 100 ms; jumbo frames", make: long_fat },
+    Named {
+        name: "churn",
+        about: "connections are opened, used and closed, with faults; --connections 1000000 is the bar",
+        make: churn,
+    },
+];
+
+fn burst() -> Burst {
+    Burst {
+        enter: Probability::percent(1),
+        leave: Probability::percent(25),
+        loss_bad: Probability::percent(50),
+        loss_good: Probability::NEVER,
+    }
+}
+
+fn flap(seed: u64, options: &Options) -> Setting {
+    let mut setting = with(seed, options, |link| link.flap = Some(Flap { up: ms(1500), down: ms(1000) }));
+    setting.tolerated = vec![Errno::HOSTUNREACH];
+    setting.calm_at(Duration::from_secs(20))
+}
+
+fn jumps(seed: u64, options: &Options) -> Setting {
+    let mut setting = pair(seed, options, &LinkConfig::rated(50_000_000, ms(10)));
+    let jump = |i: u64| {
+        (
+            ms(300 + i * 400),
+            Event::Jump((seed + i) as usize % 2, Duration::from_secs(1 + (seed + i * 13) % 60)),
+        )
+    };
+    setting.events = (0..6).map(jump).collect();
+    setting
+}
+
+fn stops(seed: u64, options: &Options) -> Setting {
+    let mut setting = pair(seed, options, &LinkConfig::rated(50_000_000, ms(10)));
+    let time = |i: u64| Duration::from_secs(1 + (seed * 7 + i * 29) % 60);
+    setting.events = vec![
+        (ms(300), Event::Stop(0, time(0))),
+        (ms(300).plus(time(0)).plus(ms(500)), Event::Stop(1, time(1))),
+    ];
+    setting
+}
+
+fn zero_window(seed: u64, options: &Options) -> Setting {
+    let mut link = link();
+    link.loss = Loss::Random(Probability::percent(5));
+    let profile = Profile::SlowReader(3_000_000, Duration::from_secs(120));
+    Setting::pair(seed, &link, profile, options.connections.unwrap_or(4)).calm_at(Duration::from_secs(150))
+}
+
+fn half_close(seed: u64, options: &Options) -> Setting {
+    Setting::pair(seed, &link(), Profile::HalfClose(4_000_000), options.connections.unwrap_or(4))
+}
+
+fn crash(seed: u64, options: &Options) -> Setting {
+    let mut setting = with(seed, options, |link| link.loss = Loss::Random(Probability::percent(1)));
+    setting.machines[1].opens = Some((1 << 20, 8, Duration::ZERO));
+    setting.profile = Profile::Mixed(200_000);
+    setting.events = vec![(ms(1000), Event::Crash(1)), (ms(1000 + seed % 50), Event::Crash(0))];
+    setting
+}
+
+fn hostile(seed: u64, options: &Options) -> Setting {
+    let mut setting = Setting::pair(seed, &link(), Profile::Bulk(100_000), options.connections.unwrap_or(4));
+    setting.machines[1].kind = Kind::Hostile;
+    setting.machines[0].opens = Some((options.connections.unwrap_or(4), 4, ms(10)));
+    setting.events = vec![(ms(10_000), Event::Calm), (ms(11_000), Event::Crash(0))];
+    setting
+}
+
+fn smoltcp(seed: u64, options: &Options) -> Setting {
+    let mut link = link();
+    link.loss = Loss::Random(Probability::per_million(5_000));
+    let mut setting = Setting::pair(seed, &link, Profile::Bulk(200_000), options.connections.unwrap_or(8));
+    setting.machines[1].kind = Kind::Smoltcp;
+    setting.machines[0].opens = Some((4, 4, ms(10)));
+    setting
+}
+
+fn incast(seed: u64, options: &Options) -> Setting {
+    let mut port = link();
+    (port.queue_packets, port.ecn_threshold) = (Some(100), Some(Amount::Packets(20)));
+    let mut machine = MachineSetting::towpath(&port);
+    machine.shared.ecn = true;
+    machine.algorithm = congestion::Algorithm::Dctcp;
+    let each = options.connections.unwrap_or(16).div_ceil(16);
+    let mut setting = Setting::pair(seed, &port, Profile::Bulk(1_000_000), 1);
+    setting.machines = vec![machine.clone()];
+    setting.machines.extend((0..16).map(|_| machine.clone().opening(each, each as usize)));
+    setting
+}
+
+fn long_fat(seed: u64, _: &Options) -> Setting {
+    let mut link = LinkConfig::rated(10_000_000_000, ms(50));
+    link.queue_packets = Some(20_000);
+    let mut setting = Setting::pair(seed, &link, Profile::Bulk(5_000_000_000), 1);
+    for machine in &mut setting.machines {
+        machine.mtu = 9000;
+        machine.has_offload = true;
+        machine.moderation = Duration::from_us(20);
+        machine.region = (64, 1 << 30);
+    }
+    setting
+}
+
+fn churn(seed: u64, options: &Options) -> Setting {
+    let mut link = LinkConfig::rated(10_000_000_000, Duration::from_us(20));
+    link.loss = Loss::Random(Probability::per_million(5_000));
+    link.reorder = Reorder { probability: Probability::per_million(5_000), extra: Duration::from_us(200) };
+    link.duplicate = Probability::per_million(2_000);
+    link.corrupt = Probability::per_million(2_000);
+    let mut setting = Setting::pair(seed, &link, Profile::Short, options.connections.unwrap_or(20_000));
+    for machine in &mut setting.machines {
+        machine.shared.flows = 65_536;
+        machine.region = (4096, 256 << 20);
+    }
+    if let Some((_, at_once, _)) = &mut setting.machines[1].opens {
+        *at_once = 512;
+    }
+    // A FIN that meets a stranger after TIME-WAIT, or a reset that answers a duplicate, is as on any network.
+    setting.tolerated = vec![Errno::CONNRESET, Errno::PIPE];
+    setting.patience = Duration::from_secs(1_000_000);
+    setting
+}

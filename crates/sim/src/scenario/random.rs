@@ -1,0 +1,153 @@
+//! A random run: everything is drawn from the seed.
+
+use super::setting::{Event, Kind, MachineSetting, Setting};
+use crate::apps::Profile;
+use base::{Duration, Seed};
+use congestion::Algorithm;
+use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
+use rustix::io::Errno;
+
+/// Nothing goes wrong on purpose later than this after the beginning.
+const STORM_MS: u64 = 20_000;
+
+/// The run that `seed` names.
+#[must_use]
+pub fn random(seed: u64) -> Setting {
+    let mut rng = Seed::new(seed ^ 0x0074_6f77_7061_7468);
+    let kind = match rng.below(20) {
+        0..=2 => Kind::Smoltcp,
+        3..=5 => Kind::Hostile,
+        _ => Kind::Towpath,
+    };
+    let clients = if kind == Kind::Towpath && rng.below(4) == 0 { 2 + rng.below(2) as usize } else { 1 };
+    let mut machines = vec![machine(&mut rng, Kind::Towpath)];
+    machines.extend((0..clients).map(|_| machine(&mut rng, kind)));
+    for client in &mut machines[1..] {
+        let count = 1 + rng.below(8);
+        let gap = Duration::from_us(rng.below(50_000));
+        client.opens = Some((count, 1 + rng.below(count) as usize, gap));
+    }
+    if rng.below(3) == 0 || kind == Kind::Hostile {
+        machines[0].opens = Some((1 + rng.below(4), 4, Duration::from_ms(rng.below(50))));
+    }
+    if kind == Kind::Smoltcp {
+        // It sends no window probes, so a window update that is lost would stop it for good: its window never closes.
+        let shared = &mut machines[0].shared;
+        (shared.receive_buffer_initial, shared.receive_buffer_max) = (256 << 10, 1 << 20);
+    }
+    let storm = Duration::from_ms(500 + rng.below(STORM_MS));
+    let mut setting = Setting {
+        profile: profile(&mut rng, kind),
+        v6: kind != Kind::Hostile && rng.below(3) == 0,
+        events: vec![(storm, Event::Calm)],
+        patience: Duration::from_secs(900),
+        tolerated: tolerated(kind),
+        seed,
+        machines,
+    };
+    befall(&mut rng, &mut setting, kind, storm);
+    setting
+}
+
+fn profile(rng: &mut Seed, kind: Kind) -> Profile {
+    match rng.below(8) {
+        0 => Profile::Short,
+        1 => Profile::PingPong(1 + rng.below(50), 1 + rng.below(4000)),
+        2 => Profile::Both(rng.below(150_000)),
+        _ if kind == Kind::Smoltcp => Profile::Bulk(rng.below(200_000)),
+        _ => Profile::Mixed(1 + rng.below(200_000)),
+    }
+}
+
+/// With a storm of 20 s, losses of tens of percent and links that go down, a handshake, a neighbour's answer or an orphan's last
+/// words may be given up, and the other end is told by a reset; with a mild one as well, only more rarely.
+fn tolerated(kind: Kind) -> Vec<Errno> {
+    let mut errors = vec![Errno::TIMEDOUT, Errno::HOSTUNREACH, Errno::CONNRESET, Errno::PIPE, Errno::NOTCONN];
+    if kind != Kind::Towpath {
+        errors.extend([Errno::CONNREFUSED, Errno::CONNABORTED, Errno::PROTO, Errno::NOPROTOOPT]);
+    }
+    errors
+}
+
+fn befall(rng: &mut Seed, setting: &mut Setting, kind: Kind, storm: Duration) {
+    let machines = setting.machines.len() as u64;
+    let some_time = |rng: &mut Seed| Duration::from_ns(rng.below(storm.as_ns()));
+    if rng.below(8) == 0 {
+        let by = Duration::from_ms(1000 + rng.below(59_000));
+        setting.events.push((some_time(rng), Event::Jump(rng.below(machines) as usize, by)));
+    }
+    if rng.below(8) == 0 {
+        let time = Duration::from_ms(1 + rng.below(30_000));
+        setting.events.push((some_time(rng), Event::Stop(rng.below(machines) as usize, time)));
+    }
+    if rng.below(10) == 0 && kind == Kind::Towpath {
+        setting.events.push((some_time(rng), Event::Crash(1 + rng.below(machines - 1) as usize)));
+    }
+    if kind == Kind::Hostile {
+        // Whatever the peer does, an application that goes away leaves nothing behind.
+        setting.events.push((storm.plus(Duration::from_secs(1)), Event::Crash(0)));
+    }
+    setting.events.sort_by_key(|(at, _)| *at);
+}
+
+fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
+    let mut setting = MachineSetting::towpath(&LinkConfig::default());
+    setting.kind = kind;
+    setting.links = [link(rng), link(rng)];
+    let shared = &mut setting.shared;
+    shared.sack = rng.below(5) > 0;
+    shared.timestamps = rng.below(5) > 0;
+    shared.window_scaling = rng.below(5) > 0;
+    shared.ecn = rng.below(2) == 0;
+    shared.receive_buffer_max = 4096 << rng.below(9);
+    shared.receive_buffer_initial = shared.receive_buffer_max.min(4096 << rng.below(6));
+    setting.algorithm = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Dctcp][rng.below(3) as usize];
+    setting.mtu = [1500, 1500, 1500, 1280, 9000][rng.below(5) as usize];
+    setting.has_offload = rng.below(3) == 0;
+    setting.moderation = Duration::from_us([0, 0, 10, 100][rng.below(4) as usize]);
+    setting
+}
+
+fn link(rng: &mut Seed) -> LinkConfig {
+    // From 2 Mbit/s to 10 Gbit/s, from 5 us to 80 ms one way.
+    let rate = 2_000_000u64 << rng.below(13);
+    let delay = Duration::from_us(5 << rng.below(15));
+    let mut config = LinkConfig::rated(rate, delay);
+    config.queue_packets = Some(8 << rng.below(8));
+    if rng.below(4) == 0 {
+        config.ecn_threshold = Some(Amount::Packets(4 << rng.below(5)));
+    }
+    if rng.below(3) == 0 {
+        config.jitter = Duration::from_us(1 << rng.below(12));
+    }
+    config.loss = loss(rng);
+    let some = |rng: &mut Seed, most: u64| match rng.below(4) {
+        0 => Probability::per_million(rng.below(most) as u32),
+        _ => Probability::NEVER,
+    };
+    config.reorder.probability = some(rng, 100_000);
+    config.duplicate = some(rng, 50_000);
+    config.corrupt = some(rng, 30_000);
+    config.truncate = some(rng, 20_000);
+    if config.reorder.probability != Probability::NEVER {
+        config.reorder = Reorder { extra: Duration::from_us(1 << rng.below(16)), ..config.reorder };
+    }
+    if rng.below(12) == 0 {
+        let time = |rng: &mut Seed| Duration::from_ms(1 + rng.below(3000));
+        config.flap = Some(Flap { up: time(rng), down: time(rng) });
+    }
+    config
+}
+
+fn loss(rng: &mut Seed) -> Loss {
+    match rng.below(6) {
+        0 | 1 => Loss::Random(Probability::per_million(rng.below(100_000) as u32)),
+        2 => Loss::Burst(Burst {
+            enter: Probability::per_million(rng.below(10_000) as u32),
+            leave: Probability::percent(10 + rng.below(60) as u32),
+            loss_bad: Probability::percent(50 + rng.below(51) as u32),
+            loss_good: Probability::NEVER,
+        }),
+        _ => Loss::None,
+    }
+}

@@ -1,0 +1,208 @@
+//! A run from beginning to end, with everything that must hold.
+
+use super::setting::{BEGIN, Event, Kind, Setting, calm};
+use crate::check::Leftovers;
+use crate::network::{Network, NodeId};
+use crate::pcap::Capture;
+use base::{Duration, Instant};
+use std::fmt::Write as _;
+
+/// How often every record is looked at, in virtual time.
+const CHECK_EVERY: Duration = Duration::from_ms(250);
+/// The longest a connection without application may last: an orphan's timeouts, then FIN-WAIT-2 and TIME-WAIT of 60 s each.
+const ENDS_WITHIN: Duration = Duration::from_secs(700);
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What must not have happened, if anything.
+    pub failure: Option<String>,
+    /// Time from the first connection to the end of the last, in seconds.
+    pub seconds: f64,
+    /// Connections that both ends finished; with an error; in which an application died.
+    pub connections: [u64; 3],
+    /// Payload bytes that arrived.
+    pub bytes: u64,
+    /// Frames sent by all machines.
+    pub frames: u64,
+    /// Of these dropped by the network.
+    pub dropped: u64,
+    /// Packets marked by switches.
+    pub marked: u64,
+    /// Retransmission timeouts of all hosts.
+    pub timeouts: u64,
+    /// Payload bits per second over the whole time.
+    pub goodput: f64,
+    /// Connects that had to wait for a free port.
+    pub refused: u64,
+}
+
+/// A run in progress.
+#[derive(Debug)]
+pub struct Run {
+    setting: Setting,
+    network: Network,
+    nodes: Vec<NodeId>,
+    next_event: usize,
+    /// When the next record check is due.
+    check_at: Instant,
+}
+
+impl Run {
+    /// A run that has not begun.
+    #[must_use]
+    pub fn new(setting: Setting) -> Self {
+        let (network, nodes) = setting.build();
+        Self { setting, network, nodes, next_event: 0, check_at: BEGIN }
+    }
+
+    /// The network, for its names and its capture.
+    pub fn network(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Takes the capture away.
+    pub fn take_capture(&mut self) -> Option<Capture> {
+        self.network.capture.take()
+    }
+
+    /// Runs to the end.
+    pub fn finish(&mut self) -> Report {
+        let mut failure = self.work().err();
+        let done_at = self.network.now();
+        if failure.is_none() {
+            failure = self.settle().err();
+        }
+        if let Some(text) = &mut failure {
+            text.push_str(&self.network.describe());
+        }
+        self.report(failure, done_at)
+    }
+
+    /// Until all connections are over.
+    fn work(&mut self) -> Result<(), String> {
+        let last = self.setting.events.last().map_or(Duration::ZERO, |(at, _)| *at);
+        let limit = BEGIN.plus(last).plus(self.setting.patience);
+        loop {
+            let event_at = self.setting.events.get(self.next_event).map(|(at, _)| BEGIN.plus(*at));
+            let until = event_at.unwrap_or(limit).min(self.check_at);
+            let is_done = self.network.run_to_end(until);
+            self.look()?;
+            if is_done && self.is_over() {
+                return Ok(());
+            }
+            if is_done {
+                self.network.run_until(until);
+            }
+            if event_at.is_some_and(|at| at <= self.network.now()) {
+                let (_, event) = self.setting.events[self.next_event];
+                self.next_event += 1;
+                self.happen(event);
+            } else if limit <= self.network.now() {
+                return Err(format!("not over after {:?}", limit.since(BEGIN)));
+            }
+        }
+    }
+
+    /// A hostile peer goes on until the events are over.
+    fn is_over(&self) -> bool {
+        let is_hostile = self.setting.machines.iter().any(|machine| machine.kind == Kind::Hostile);
+        !is_hostile || self.next_event == self.setting.events.len()
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        if self.check_at <= self.network.now() {
+            self.check_at = self.network.now().plus(CHECK_EVERY);
+            self.network.check();
+        }
+        let breach = self.network.ledger.breach.take().or_else(|| self.network.breach.take());
+        breach.map_or(Ok(()), Err)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Calm => {
+                self.network.change_links(calm);
+                for i in 0..self.nodes.len() {
+                    if let Some(machine) = self.network.machine(self.nodes[i]) {
+                        machine.calm();
+                    }
+                }
+            }
+            Event::Jump(machine, by) => self.network.jump(self.nodes[machine], by),
+            Event::Stop(machine, time) => self.network.stop(self.nodes[machine], time),
+            Event::Crash(machine) => self.network.kill(self.nodes[machine]),
+        }
+    }
+
+    /// Nothing may be left once TIME-WAIT has passed.
+    fn settle(&mut self) -> Result<(), String> {
+        self.network.close_listeners();
+        let limit = self.network.now().plus(ENDS_WITHIN);
+        while !self.is_quiet() {
+            if limit <= self.network.now() {
+                return Err(format!("something is left: {:?}", self.leftovers()));
+            }
+            let until = self.network.now().plus(Duration::from_secs(5));
+            self.network.run_until(until);
+            self.look()?;
+        }
+        for i in 0..self.nodes.len() {
+            let now = self.network.local_time(self.nodes[i]);
+            let Some(host) = self.network.machine(self.nodes[i]).and_then(|m| m.host()) else { continue };
+            let left = host.retire(now);
+            if left != Leftovers::default() {
+                return Err(format!("machine {i} leaks {left:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn leftovers(&mut self) -> Vec<Leftovers> {
+        let nodes = self.nodes.clone();
+        nodes.iter().filter_map(|n| Some(self.network.machine(*n)?.host()?.leftovers())).collect()
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.leftovers().iter().all(|left| left.slow == slowpath::Census::default() && left.slots == 0)
+    }
+
+    fn report(&mut self, failure: Option<String>, done_at: Instant) -> Report {
+        let seconds = done_at.since(BEGIN).as_ns() as f64 / 1e9;
+        let ledger = &self.network.ledger;
+        let mut report = Report {
+            failure,
+            seconds,
+            connections: [ledger.finished, ledger.failed, ledger.died],
+            bytes: ledger.bytes,
+            frames: self.network.frames,
+            goodput: ledger.bytes as f64 * 8.0 / seconds.max(1e-9),
+            refused: 0,
+            ..Report::default()
+        };
+        report.refused = self.network.refused();
+        for (_, _, link) in self.network.links() {
+            report.dropped += link.counters().dropped();
+            report.marked += link.counters().marked;
+        }
+        for node in self.nodes.clone() {
+            let Some(host) = self.network.machine(node).and_then(|m| m.host()) else { continue };
+            report.timeouts += host.slow().counters().of(slowpath::Count::Timeouts);
+        }
+        report
+    }
+
+    /// What the run was like, for the message of a failure.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (i, m) in self.setting.machines.iter().enumerate() {
+            let [up, down] = &m.links;
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  machine {i}: {:?} mtu {} up {up} down {down}", m.kind, m.mtu);
+        }
+        let _ =
+            writeln!(text, "  {:?} v6 {} {:?}", self.setting.profile, self.setting.v6, self.setting.events);
+        text
+    }
+}

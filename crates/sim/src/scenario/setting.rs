@@ -1,0 +1,223 @@
+//! A run before it begins: machines, links, applications and what befalls them, as plain values that can be shown.
+
+use crate::apps::{Application, Opens, Profile};
+use crate::host::{Host, HostConfig};
+use crate::network::{MachineDebug, Network, NodeId};
+use base::{Duration, Instant, Seed};
+use congestion::Algorithm;
+use link::{LinkConfig, Loss, Probability, Reorder};
+use port::Capabilities;
+use rustix::io::Errno;
+use std::net::{IpAddr, SocketAddr};
+
+/// When runs begin: not at zero, so that nothing rests on it.
+pub(crate) const BEGIN: Instant = Instant::from_ns(1_000_000_000);
+/// Where servers listen.
+pub(crate) const PORT: u16 = 80;
+
+/// What kind of machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Ours.
+    Towpath,
+    /// The released crate `smoltcp`.
+    Smoltcp,
+    /// A peer that keeps no rule.
+    Hostile,
+}
+
+/// A machine.
+#[derive(Clone, Debug)]
+pub struct MachineSetting {
+    /// What it is.
+    pub kind: Kind,
+    /// What fast and slow path share.
+    pub shared: flow::Config,
+    /// Congestion control.
+    pub algorithm: Algorithm,
+    /// Bytes of the largest packet.
+    pub mtu: u16,
+    /// The interface segments.
+    pub has_offload: bool,
+    /// Slots and bytes of its application's region.
+    pub region: (u32, u64),
+    /// See [`Network::moderate`].
+    pub moderation: Duration,
+    /// The way to the network, and back.
+    pub links: [LinkConfig; 2],
+    /// Connections it opens to the server: how many, at once, and the time between.
+    pub opens: Option<(u64, usize, Duration)>,
+}
+
+impl MachineSetting {
+    /// One of ours on a link like this both ways.
+    #[must_use]
+    pub fn towpath(link: &LinkConfig) -> Self {
+        Self {
+            kind: Kind::Towpath,
+            shared: flow::Config { flows: 256, regions: 2, ring_slots: 256, ..flow::Config::default() },
+            algorithm: Algorithm::default(),
+            mtu: 1500,
+            has_offload: false,
+            region: (256, 64 << 20),
+            moderation: Duration::ZERO,
+            links: [link.clone(), link.clone()],
+            opens: None,
+        }
+    }
+
+    /// The same, opening connections.
+    #[must_use]
+    pub fn opening(self, count: u64, at_once: usize) -> Self {
+        Self { opens: Some((count, at_once, Duration::ZERO)), ..self }
+    }
+}
+
+/// What befalls a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// All links lose, delay and damage nothing any more.
+    Calm,
+    /// A machine's clock jumps ahead.
+    Jump(usize, Duration),
+    /// A machine is stopped for so long.
+    Stop(usize, Duration),
+    /// The application of a machine dies.
+    Crash(usize),
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The first is the server; with more than two there is a switch.
+    pub machines: Vec<MachineSetting>,
+    /// What connections are like.
+    pub profile: Profile,
+    /// IPv6.
+    pub v6: bool,
+    /// What befalls it, in order of time since the beginning.
+    pub events: Vec<(Duration, Event)>,
+    /// All connections must be over this long after the last event.
+    pub patience: Duration,
+    /// Errors that sockets may report.
+    pub tolerated: Vec<Errno>,
+    /// The seed of everything.
+    pub seed: u64,
+}
+
+impl Setting {
+    /// A server and a client that opens `count` connections, over a link like this both ways.
+    #[must_use]
+    pub fn pair(seed: u64, link: &LinkConfig, profile: Profile, count: u64) -> Self {
+        let machines = vec![
+            MachineSetting::towpath(&LinkConfig::default()),
+            MachineSetting::towpath(link).opening(count, count as usize),
+        ];
+        Self {
+            machines,
+            profile,
+            v6: false,
+            events: Vec::new(),
+            patience: Duration::from_secs(300),
+            tolerated: Vec::new(),
+            seed,
+        }
+    }
+
+    /// The same where something may go wrong until `at`.
+    #[must_use]
+    pub fn calm_at(mut self, at: Duration) -> Self {
+        self.events.push((at, Event::Calm));
+        self.events.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Puts machines, switches and applications together. Returns the machines, in order.
+    #[must_use]
+    pub fn build(&self) -> (Network, Vec<NodeId>) {
+        let mut rng = Seed::new(self.seed);
+        let mut network = Network::new(BEGIN);
+        network.ledger.tolerated.clone_from(&self.tolerated);
+        let nodes: Vec<NodeId> =
+            (0..self.machines.len()).map(|i| self.add(&mut network, i, rng.next_u64())).collect();
+        if let [server, client] = nodes[..] {
+            let [up, down] = self.machines[1].links.clone();
+            network.join(client, server, [up, down], rng.next_u64());
+        } else {
+            let switch = network.add_switch("switch");
+            for (i, node) in nodes.iter().enumerate() {
+                network.join(*node, switch, self.machines[i].links.clone(), rng.next_u64());
+            }
+        }
+        (network, nodes)
+    }
+
+    fn addresses(i: usize) -> [(IpAddr, u8); 2] {
+        let i = i as u8 + 1;
+        [([10, 0, 0, i].into(), 24), ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(i)].into(), 64)]
+    }
+
+    /// Where machine `i` serves.
+    #[must_use]
+    pub fn server(&self, i: usize) -> SocketAddr {
+        SocketAddr::new(Self::addresses(i)[usize::from(self.v6)].0, PORT)
+    }
+
+    fn add(&self, network: &mut Network, i: usize, seed: u64) -> NodeId {
+        let setting = &self.machines[i];
+        let mac = [2, 0, 0, 0, 0, i as u8 + 1];
+        let machine: Box<dyn MachineDebug> = match setting.kind {
+            Kind::Towpath => Box::new(setting.host(mac, &Self::addresses(i), seed)),
+            Kind::Smoltcp => Box::new(crate::smoltcp::Smoltcp::new(
+                mac,
+                &Self::addresses(i),
+                setting.mtu,
+                network.now(),
+                seed,
+            )),
+            Kind::Hostile => {
+                Box::new(crate::hostile::Hostile::new(mac, &Self::addresses(i), self.server(0), seed))
+            }
+        };
+        let name = if i == 0 { "server".to_owned() } else { format!("client{i}") };
+        let watched = (setting.kind == Kind::Towpath).then_some(setting.mtu);
+        let node = network.add(&name, mac, machine, watched);
+        network.moderate(node, setting.moderation);
+        if setting.kind != Kind::Hostile {
+            network.install(node, self.application(i));
+        }
+        node
+    }
+
+    fn application(&self, i: usize) -> Application {
+        let app = Application::new(self.profile, self.seed).serving(PORT);
+        let Some((count, at_once, gap)) = self.machines[i].opens else { return app };
+        let first = (i as u64) << 32;
+        let to = if i == 0 { 1 } else { 0 };
+        let remotes = vec![self.server(to)];
+        app.opening(Opens { remotes, ids: first..first + count, at_once, gap })
+    }
+}
+
+impl MachineSetting {
+    fn host(&self, mac: [u8; 6], addresses: &[(IpAddr, u8)], seed: u64) -> Host {
+        let mut config = HostConfig::new(mac, addresses, seed);
+        config.shared = self.shared.clone();
+        config.slow.algorithm = self.algorithm;
+        let plain = Capabilities::plain(self.mtu, mac);
+        config.capabilities = if self.has_offload { plain.with_tso() } else { plain };
+        (config.slots, config.data_len) = self.region;
+        Host::new(&config, BEGIN)
+    }
+}
+
+/// A link without mishaps: rate, delay, queue and marking stay.
+pub(crate) fn calm(config: &mut LinkConfig) {
+    config.loss = Loss::None;
+    config.reorder = Reorder::default();
+    config.duplicate = Probability::NEVER;
+    config.corrupt = Probability::NEVER;
+    config.truncate = Probability::NEVER;
+    config.flap = None;
+    config.outages.clear();
+}
