@@ -137,6 +137,8 @@ impl State {
 
     /// "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND" (RFC 9293 section 3.10.7.4).
     /// At the same sequence number an acknowledgement that did not advance may be an older one: only a larger window counts.
+    /// One that advances is the newest, though it ride on data sent again: with the old window the right edge would move on by
+    /// what was acknowledged, beyond what the peer offers.
     #[inline]
     fn take_window(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket, advanced: bool, window: u32) {
         let (seq, tx) = (p.header.seq, &mut f.tx);
@@ -144,8 +146,8 @@ impl State {
             return;
         }
         let is_newer = tx.snd_wl1.is_before(seq);
-        let is_same = tx.snd_wl1 == seq && (advanced || window > tx.snd_wnd);
-        if is_newer || is_same {
+        let is_larger = tx.snd_wl1 == seq && window > tx.snd_wnd;
+        if advanced || is_newer || is_larger {
             (tx.snd_wnd, tx.snd_wl1) = (window, seq);
             tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
             if window > 0 {

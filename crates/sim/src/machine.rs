@@ -96,6 +96,16 @@ impl Machine for Host {
     }
 }
 
+impl Host {
+    /// A peer that dies may take its last word with it: models find out as RFC 9293 section 3.8.4 says.
+    fn keep_alive(&mut self, fd: Fd) -> Result<Fd, Errno> {
+        self.set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &60i32.to_ne_bytes())?;
+        self.set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &15i32.to_ne_bytes())?;
+        self.set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32.to_ne_bytes())?;
+        Ok(fd)
+    }
+}
+
 impl Stack for Host {
     fn listen_on(&mut self, port: u16, backlog: usize) -> Result<Fd, Errno> {
         let fd = self.socket(true);
@@ -114,7 +124,7 @@ impl Stack for Host {
     fn open(&mut self, remote: SocketAddr) -> Result<Fd, Errno> {
         let fd = self.socket(remote.is_ipv6());
         match self.connect(fd, remote) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+            Ok(()) | Err(Errno::INPROGRESS) => self.keep_alive(fd),
             Err(error) => {
                 self.close(fd)?;
                 Err(error)
@@ -132,7 +142,8 @@ impl Stack for Host {
     }
 
     fn take(&mut self, fd: Fd) -> Result<Fd, Errno> {
-        self.accept(fd).map(|(fd, _)| fd)
+        let (fd, _) = self.accept(fd)?;
+        self.keep_alive(fd)
     }
 
     fn write(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {

@@ -64,17 +64,19 @@ impl Said {
         Self { isn: Some(isn), shift, top: isn.wrapping_add(1), edge: None, has_fin: false }
     }
 
-    /// Takes a segment in. `other_shift` is what the other end's SYN offered.
-    fn hear(&mut self, packet: &TcpPacket, other_shift: Option<u8>) {
+    /// Takes a segment in, as far as `other` can have taken it for one of this connection.
+    fn hear(&mut self, packet: &TcpPacket, other: &Self) {
         let header = &packet.header;
         let fin = header.flags.contains(TcpFlags::FIN);
         let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(fin));
-        if !header.flags.contains(TcpFlags::SYN) {
+        let fits = other.edge.is_none_or(|edge| !is_after(end, edge.wrapping_add(1)));
+        if !header.flags.contains(TcpFlags::SYN) && fits {
             self.top = later(self.top, end);
             self.has_fin |= fin;
         }
-        if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) {
-            let edge = self.edge_of(packet, other_shift);
+        let is_sane = other.isn.is_none() || !is_after(header.ack.0, other.top);
+        if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) && is_sane {
+            let edge = self.edge_of(packet, other.shift);
             self.edge = Some(self.edge.map_or(edge, |old| later(old, edge)));
         }
     }
@@ -107,7 +109,7 @@ impl Watched {
                 self.peer = Said::begin(isn, shift);
             }
         }
-        self.peer.hear(packet, self.host.shift);
+        self.peer.hear(packet, &self.host);
     }
 
     /// The host says SYN: with a new number it begins a new incarnation; with ACK it takes an offer up.
@@ -158,8 +160,8 @@ impl WireOracle {
             watched.begin(&packet);
         }
         let judged = judge(&packet, watched, &mut self.probes);
-        let shift = watched.peer.shift;
-        watched.host.hear(&packet, shift);
+        let peer = watched.peer;
+        watched.host.hear(&packet, &peer);
         judged.map_err(|what| format!("{what}: {} {:?} {watched:?}", packet.tuple().src, packet.header))
     }
 }
@@ -179,8 +181,13 @@ fn judge(packet: &TcpPacket, watched: &Watched, probes: &mut u64) -> Result<(), 
     let edge = watched.host.edge_of(packet, watched.peer.shift);
     // In TIME-WAIT nothing more can come, and the window means nothing.
     let is_ended = watched.host.has_fin && watched.peer.has_fin;
-    if flags.contains(TcpFlags::ACK) && !is_ended && watched.host.edge.is_some_and(|old| is_after(old, edge))
-    {
+    // A scaled window is rounded down, and may thus seem to end up to a unit before the last (RFC 7323 section 2.4).
+    let unit = match (watched.host.shift, watched.peer.shift) {
+        (Some(shift), Some(_)) => (1u32 << shift.min(14)) - 1,
+        _ => 0,
+    };
+    let is_left = |old: u32| is_after(old, edge.wrapping_add(unit));
+    if flags.contains(TcpFlags::ACK) && !is_ended && watched.host.edge.is_some_and(is_left) {
         return Err("the right edge of the window moves left");
     }
     let end = header.seq.0.wrapping_add(len);

@@ -165,7 +165,9 @@ impl Smoltcp {
             }
         }
         leaving.retain(|handle| {
-            let is_open = sockets.get_mut::<Socket<'static>>(*handle).state() != State::Closed;
+            let socket = sockets.get_mut::<Socket<'static>>(*handle);
+            // An aborted socket has yet to send its reset.
+            let is_open = socket.state() != State::Closed || socket.remote_endpoint().is_some();
             if !is_open {
                 sockets.remove(*handle);
             }

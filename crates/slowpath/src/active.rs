@@ -251,7 +251,8 @@ impl SlowPath {
                 (crossed.irs.plus(1), u32::from(opening.options.syn_window(self.flow_config())));
             if header.seq.is_within(expected, window) {
                 let (tuple, mac) = (opening.tuple, crate::source_mac(frame));
-                self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+                let shift = crossed.negotiated.shifts.1;
+                self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
             }
             return;
         }

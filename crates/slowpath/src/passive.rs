@@ -219,6 +219,7 @@ impl SlowPath {
         let Some(half_open) = self.listeners.entry(id) else { return };
         let (header, expected, iss) = (&packet.header, half_open.irs.plus(1), half_open.iss);
         let flags = header.flags;
+        let shift = half_open.negotiated.shifts.1;
         if flags.contains(TcpFlags::RST) {
             if header.seq == expected {
                 self.counters.add(Count::ResetsTaken);
@@ -229,7 +230,7 @@ impl SlowPath {
             if header.seq.is_within(expected, window) {
                 // RFC 5961 section 3.2: in the window but not exact: "the receiver MUST send an ACK (challenge ACK)".
                 let (tuple, mac) = (half_open.tuple, half_open.mac);
-                self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+                self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
             }
             return;
         }
@@ -243,7 +244,7 @@ impl SlowPath {
             }
             self.counters.add(Count::UnacceptableSegment);
             let (tuple, mac) = (half_open.tuple, half_open.mac);
-            return self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+            return self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
         }
         if !flags.contains(TcpFlags::ACK) {
             self.counters.add(Count::UnacceptableSegment);
@@ -261,7 +262,7 @@ impl SlowPath {
         if !header.seq.is_within(expected, window) || has_old_timestamp {
             self.counters.add(Count::UnacceptableSegment);
             let (tuple, mac) = (half_open.tuple, half_open.mac);
-            return self.challenge(now, core, tuple, iss.plus(1), expected, mac);
+            return self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
         }
         self.on_final_ack(now, core, id, packet, frame);
     }

@@ -67,14 +67,15 @@ impl SlowPath {
         now: Instant,
         core: u8,
         tuple: FourTuple,
-        seq: SeqNumber,
-        ack: SeqNumber,
+        (seq, ack): (SeqNumber, SeqNumber),
         mac: MacAddr,
+        shift: u8,
     ) {
         if !self.may_challenge(now) {
             return;
         }
-        let window = FlowOptions::default().syn_window(self.flow_config());
+        // Scaled, unlike the SYN's (RFC 7323 section 2.2): the right edge stays where the SYN-ACK put it.
+        let window = FlowOptions::default().syn_window(self.flow_config()) >> shift;
         let (flags, options) = (TcpFlags::ACK, TcpOptions::NONE);
         let segment = Segment { tuple, seq, ack, flags, window, options };
         self.send_segment(now, core, &segment, Via::Reply(mac));

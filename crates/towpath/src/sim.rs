@@ -3,7 +3,7 @@
 use crate::table;
 use anyhow::{Context, bail};
 use clap::Args;
-use sim::scenario::{NAMED, Options, Report, Run};
+use sim::scenario::{NAMED, Options, RANDOM, Report, Run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -171,8 +171,8 @@ impl Work<'_> {
 }
 
 fn list() -> anyhow::Result<()> {
-    table::print("random        everything is drawn from the seed")?;
-    NAMED.iter().try_for_each(|named| table::print(&format!("{:<13} {}", named.name, named.about)))
+    RANDOM.iter().try_for_each(|(name, _, about)| table::print(&format!("{name:<15} {about}")))?;
+    NAMED.iter().try_for_each(|named| table::print(&format!("{:<15} {}", named.name, named.about)))
 }
 
 fn json(sim: &Sim, seed: u64, report: &Report) -> serde_json::Value {

@@ -145,7 +145,7 @@ impl Endpoint {
         let stream = if self.side == Side::Client { Stream::down(id) } else { Stream::up(id) };
         if let Some(at) = stream.first_wrong(self.received, &w.buffer[..n]) {
             let side = self.side;
-            w.ledger.breach(|| format!("connection {id}: {side:?} received a wrong byte at {at}"));
+            w.ledger.wrong(|| format!("connection {id}: {side:?} received a wrong byte at {at}"));
         }
         self.received += n as u64;
         w.ledger.received(w.now, id, self.side, n);
@@ -164,7 +164,7 @@ impl Endpoint {
         let Some(header) = self.header.first_chunk() else { return Ok(true) };
         let Some(id) = parse_header(header) else {
             let header = *header;
-            w.ledger.breach(|| format!("a stream begins with wrong bytes: {header:02x?}"));
+            w.ledger.wrong(|| format!("a stream begins with wrong bytes: {header:02x?}"));
             return Err(Errno::PROTO);
         };
         let plan = w.profile.plan(w.seed, id);
@@ -204,7 +204,10 @@ impl Endpoint {
     fn shut(&mut self, w: &mut World<'_>) -> Result<bool, Errno> {
         let Some((id, plan)) = self.known else { return Ok(false) };
         let manner = plan.ends[self.side.index()];
-        if !self.is_shut && self.sent == manner.total && (!manner.is_last || self.is_eof) {
+        // Who waits for an answer that will not come any more has nothing more to say either.
+        let has_all = self.sent == manner.total && (!manner.is_last || self.is_eof);
+        let is_stuck = self.is_eof && plan.may_send(self.side, self.received) <= self.sent;
+        if !self.is_shut && (has_all || is_stuck) {
             self.is_shut = true;
             w.ledger.account(id, self.side).is_shut = true;
             if let Err(error) = w.stack.finish(self.fd) {

@@ -38,6 +38,8 @@ pub struct Ledger {
     open: BTreeMap<u64, [Account; 2]>,
     /// The first breach.
     pub breach: Option<String>,
+    /// The peer keeps no rule: what arrives, and how it ends, is its own affair.
+    pub is_lawless: bool,
     /// Errors that are no breach.
     pub tolerated: Vec<Errno>,
     /// Connections that both ends finished.
@@ -63,6 +65,13 @@ impl Ledger {
         }
     }
 
+    /// As [`breach`](Self::breach), about bytes and ends of streams: with a lawless peer there is nothing to say.
+    pub fn wrong(&mut self, what: impl FnOnce() -> String) {
+        if !self.is_lawless {
+            self.breach(what);
+        }
+    }
+
     /// `side` has sent `n` more bytes.
     pub fn sent(&mut self, now: Instant, id: u64, side: Side, n: usize) {
         let account = self.account(id, side);
@@ -80,7 +89,7 @@ impl Ledger {
         account.moved_at = now;
         let received = account.received;
         if received > peer {
-            self.breach(|| {
+            self.wrong(|| {
                 format!("connection {id}: {side:?} received {received} bytes of which {peer} were sent")
             });
         }
@@ -91,7 +100,7 @@ impl Ledger {
         let ends = self.open.entry(id).or_default();
         let (own, peer) = (ends[side.index()], ends[1 - side.index()]);
         if !peer.is_shut || peer.sent != own.received {
-            self.breach(|| {
+            self.wrong(|| {
                 format!("connection {id}: {side:?} read the end too early: {own:?}, peer {peer:?}")
             });
         }
@@ -108,7 +117,7 @@ impl Ledger {
             && !has_died
             && !self.tolerated.contains(&error)
         {
-            self.breach(|| format!("connection {id}: {side:?} failed with {error}: {ends:?}"));
+            self.wrong(|| format!("connection {id}: {side:?} failed with {error}: {ends:?}"));
         }
         if ends.iter().all(|end| end.outcome.is_some()) {
             self.open.remove(&id);

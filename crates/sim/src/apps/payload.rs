@@ -21,13 +21,13 @@ impl Stream {
     /// What the connector of connection `id` sends.
     #[must_use]
     pub fn up(id: u64) -> Self {
-        Self { key: mix(id * 2 + 1), header: Some(id) }
+        Self { key: mix(id.wrapping_mul(2).wrapping_add(1)), header: Some(id) }
     }
 
     /// What the acceptor sends.
     #[must_use]
     pub fn down(id: u64) -> Self {
-        Self { key: mix(id * 2 + 2), header: None }
+        Self { key: mix(id.wrapping_mul(2).wrapping_add(2)), header: None }
     }
 
     fn word(self, index: u64) -> u64 {

@@ -10,11 +10,19 @@ pub use random::random;
 pub use run::{Report, Run};
 pub use setting::{Event, Kind, MachineSetting, Setting};
 
+/// Scenarios of which everything is drawn from the seed, by the kind of the peers.
+pub const RANDOM: [(&str, Kind, &str); 3] = [
+    ("random", Kind::Towpath, "everything is drawn from the seed"),
+    ("random-hostile", Kind::Hostile, "the same, against a peer that keeps no rule"),
+    ("random-smoltcp", Kind::Smoltcp, "the same, against the released crate smoltcp"),
+];
+
 /// The setting of scenario `name`, or none of that name.
 #[must_use]
 pub fn setting(name: &str, seed: u64, options: &Options) -> Option<Setting> {
-    if name == "random" {
-        return Some(random(seed));
+    let peers = RANDOM.iter().find(|(random, _, _)| *random == name);
+    if let Some((_, kind, _)) = peers {
+        return Some(random(seed, *kind));
     }
     NAMED.iter().find(|named| named.name == name).map(|named| (named.make)(seed, options))
 }

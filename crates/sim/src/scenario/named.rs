@@ -77,7 +77,8 @@ pub const NAMED: &[Named] = &[
         about: "every fiftieth packet has a byte changed, every fiftieth is cut short",
         make: |s, o| {
             with(s, o, |link| {
-                (link.corrupt, link.truncate) = (Probability::percent(2), Probability::percent(2))
+                link.corrupt = Probability::percent(2);
+                link.truncate = Probability::percent(2);
             })
         },
     },
@@ -171,6 +172,7 @@ fn crash(seed: u64, options: &Options) -> Setting {
     let mut setting = with(seed, options, |link| link.loss = Loss::Random(Probability::percent(1)));
     setting.machines[1].opens = Some((1 << 20, 8, Duration::ZERO));
     setting.profile = Profile::Mixed(200_000);
+    setting.tolerated = vec![Errno::CONNRESET, Errno::PIPE, Errno::CONNREFUSED];
     setting.events = vec![(ms(1000), Event::Crash(1)), (ms(1000 + seed % 50), Event::Crash(0))];
     setting
 }

@@ -10,15 +10,10 @@ use rustix::io::Errno;
 /// Nothing goes wrong on purpose later than this after the beginning.
 const STORM_MS: u64 = 20_000;
 
-/// The run that `seed` names.
+/// The run that `seed` names, with peers of that kind.
 #[must_use]
-pub fn random(seed: u64) -> Setting {
+pub fn random(seed: u64, kind: Kind) -> Setting {
     let mut rng = Seed::new(seed ^ 0x0074_6f77_7061_7468);
-    let kind = match rng.below(20) {
-        0..=2 => Kind::Smoltcp,
-        3..=5 => Kind::Hostile,
-        _ => Kind::Towpath,
-    };
     let clients = if kind == Kind::Towpath && rng.below(4) == 0 { 2 + rng.below(2) as usize } else { 1 };
     let mut machines = vec![machine(&mut rng, Kind::Towpath)];
     machines.extend((0..clients).map(|_| machine(&mut rng, kind)));
@@ -82,6 +77,8 @@ fn befall(rng: &mut Seed, setting: &mut Setting, kind: Kind, storm: Duration) {
     }
     if rng.below(10) == 0 && kind == Kind::Towpath {
         setting.events.push((some_time(rng), Event::Crash(1 + rng.below(machines - 1) as usize)));
+        // Its listener dies with it.
+        setting.tolerated.push(Errno::CONNREFUSED);
     }
     if kind == Kind::Hostile {
         // Whatever the peer does, an application that goes away leaves nothing behind.

@@ -138,6 +138,7 @@ impl Setting {
         let mut rng = Seed::new(self.seed);
         let mut network = Network::new(BEGIN);
         network.ledger.tolerated.clone_from(&self.tolerated);
+        network.ledger.is_lawless = self.machines.iter().any(|machine| machine.kind == Kind::Hostile);
         let nodes: Vec<NodeId> =
             (0..self.machines.len()).map(|i| self.add(&mut network, i, rng.next_u64())).collect();
         if let [server, client] = nodes[..] {
