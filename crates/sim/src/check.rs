@@ -97,7 +97,8 @@ fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     ensure(!tx.snd_max.is_before(tx.snd_nxt), "snd_nxt <= snd_max")?;
     ensure(!rx.rcv_edge.is_before(rx.rcv_nxt) || rx.has(state::FIN_RECEIVED), "rcv_nxt <= rcv_edge")?;
     ensure(!rx.rcv_nxt.is_before(rx.last_ack), "last_ack <= rcv_nxt")?;
-    ensure(tx.mss > 0 && tx.cwnd > 0, "mss and cwnd are positive")?;
+    // In recovery the window is what proportional rate reduction lets go now, pipe + sndcnt (RFC 6937 section 3): at times nothing.
+    ensure(tx.mss > 0 && (tx.cwnd > 0 || rx.has(state::RECOVERY)), "mss and cwnd are positive")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
     check_intervals(f)
 }
