@@ -254,7 +254,8 @@ impl State {
             let limit = owed.saturating_add(if delivered > 0 { mss } else { 0 });
             r.prr_out.saturating_add((target - pipe).min(limit))
         };
-        f.tx.cwnd = pipe.saturating_add(room.saturating_sub(r.prr_out));
+        // With nothing left in the network one segment may always go, or nothing would ever be delivered again.
+        f.tx.cwnd = pipe.saturating_add(room.saturating_sub(r.prr_out)).max(mss);
     }
 
     /// Carries out what the slow path has decided: everything in flight counts as lost, but for what the peer holds. For a
