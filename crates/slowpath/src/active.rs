@@ -9,7 +9,7 @@ use base::{Duration, Instant, SeqNumber};
 use flow::{Command, state};
 use shm::half_flags;
 use std::net::IpAddr;
-use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
+use wire::{Endpoint, FourTuple, TcpFlags, TcpOptions, TcpPacket};
 
 /// An active open under way.
 #[derive(Debug)]
@@ -295,12 +295,16 @@ impl SlowPath {
         let Owner { region, slot, core } = opening.owner;
         match self.give_birth(now, &born) {
             Ok(flow) => {
+                // Whoever opens has the first word, and what comes back need not be followed by a second that could carry its
+                // acknowledgement: as Linux, nothing waits until the application has replied once.
+                self.with_flow(flow, |parts| parts.rx.set(state::QUICK));
                 self.output.command(core, Command::Ack { flow });
                 self.events.push_back(Event::Established { token: opening.token, flow });
                 Some(opening.owner)
             }
             Err(_) => {
-                self.send_reset(now, core, opening.tuple, opening.iss.plus(1), Some(peer.irs.plus(1)));
+                let at = (opening.iss.plus(1), peer.irs.plus(1));
+                self.send_reset(now, core, opening.tuple, at, TcpOptions::NONE);
                 self.report_failure(opening.token, region, slot, errno::ENOBUFS);
                 None
             }

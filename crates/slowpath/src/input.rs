@@ -92,7 +92,9 @@ impl SlowPath {
         match reason {
             FrameReason::Syn(flow) if self.is_live(flow, packet) => self.on_flow_syn(now, flow),
             FrameReason::Rst(flow) if self.is_live(flow, packet) => self.on_flow_rst(now, flow, packet),
-            FrameReason::DataAfterClose(flow) if self.is_live(flow, packet) => self.abort(now, flow),
+            FrameReason::DataAfterClose(flow) if self.is_live(flow, packet) => {
+                self.on_data_after_close(now, core, flow, packet, frame);
+            }
             _ => self.on_stray_tcp(now, core, packet, frame),
         }
     }

@@ -8,7 +8,7 @@ use crate::timeouts::Timer;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
 use flow::{FlowId, state};
-use wire::{Endpoint, TcpFlags, TcpPacket};
+use wire::{Endpoint, TcpFlags, TcpOptions, TcpPacket};
 
 impl SlowPath {
     /// Listens on `at`; the unspecified address stands for all of ours of its family. The accept queue takes `backlog` + 1 connections at
@@ -296,6 +296,11 @@ impl SlowPath {
         if is_new {
             (half_open.is_offered, half_open.established_at) = (true, now);
             half_open.snd_wnd = u32::from(header.window) << half_open.negotiated.shifts.0;
+            // "If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then record SEG.TSval in TS.Recent" (RFC 7323 section
+            // 4.3): the first data echoes this segment, not the SYN.
+            if let Some(ts) = packet.options.timestamps.filter(|_| header.seq == half_open.irs.plus(1)) {
+                half_open.negotiated.ts_recent = ts.value;
+            }
             half_open.timer.take().and_then(|timer| self.wheel.cancel(timer));
         }
         if is_data && !self.listeners.keep_early(id, frame) {
@@ -331,6 +336,6 @@ impl SlowPath {
     fn reset_half_open(&mut self, now: Instant, half_open: &HalfOpen) {
         half_open.timer.and_then(|timer| self.wheel.cancel(timer));
         let HalfOpen { tuple, core, iss, irs, .. } = *half_open;
-        self.send_reset(now, core, tuple, iss.plus(1), Some(irs.plus(1)));
+        self.send_reset(now, core, tuple, (iss.plus(1), irs.plus(1)), TcpOptions::NONE);
     }
 }

@@ -29,7 +29,7 @@ impl SlowPath {
         } else {
             (SeqNumber(0), Some(header.seq.plus(header.sequence_len(packet.payload.len()))))
         };
-        self.put_reset(now, core, tuple, seq, ack, Via::Reply(source_mac(frame)));
+        self.put_reset(now, core, &reset(tuple, seq, ack), Via::Reply(source_mac(frame)));
     }
 
     /// Resets a connection of ours. Not limited: each connection is reset once.
@@ -38,25 +38,32 @@ impl SlowPath {
         now: Instant,
         core: u8,
         tuple: FourTuple,
-        seq: SeqNumber,
-        ack: Option<SeqNumber>,
+        (seq, ack): (SeqNumber, SeqNumber),
+        options: TcpOptions,
     ) {
-        self.put_reset(now, core, tuple, seq, ack, Via::Route);
+        let segment = Segment { options, ..reset(tuple, seq, Some(ack)) };
+        self.put_reset(now, core, &segment, Via::Route);
     }
 
-    fn put_reset(
+    /// Data for an application that has let go: "if the user closed ... and data is received ... the TCP endpoint SHOULD send a RST
+    /// to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that this segment acknowledged, which is
+    /// exactly what the peer expects; ours may be further on.
+    pub(crate) fn on_data_after_close(
         &mut self,
         now: Instant,
         core: u8,
-        tuple: FourTuple,
-        seq: SeqNumber,
-        ack: Option<SeqNumber>,
-        via: Via,
+        flow: FlowId,
+        packet: &TcpPacket,
+        frame: &[u8],
     ) {
-        let flags = if ack.is_some() { TcpFlags::RST.with(TcpFlags::ACK) } else { TcpFlags::RST };
-        let ack = ack.unwrap_or(SeqNumber(0));
-        let segment = Segment { tuple, seq, ack, flags, window: 0, options: TcpOptions::NONE };
-        if self.send_segment(now, core, &segment, via) {
+        let tuple = packet.tuple().reversed();
+        let segment = reset(tuple, packet.header.ack, None);
+        self.put_reset(now, core, &segment, Via::Reply(source_mac(frame)));
+        self.end(now, flow, How::ResetByUs);
+    }
+
+    fn put_reset(&mut self, now: Instant, core: u8, segment: &Segment, via: Via) {
+        if self.send_segment(now, core, segment, via) {
             self.counters.add(Count::ResetsSent);
         }
     }
@@ -128,4 +135,10 @@ impl SlowPath {
             self.counters.add(Count::UnacceptableReset);
         }
     }
+}
+
+/// A reset that acknowledges `ack`, if anything.
+fn reset(tuple: FourTuple, seq: SeqNumber, ack: Option<SeqNumber>) -> Segment {
+    let flags = if ack.is_some() { TcpFlags::RST.with(TcpFlags::ACK) } else { TcpFlags::RST };
+    Segment { tuple, seq, ack: ack.unwrap_or(SeqNumber(0)), flags, window: 0, options: TcpOptions::NONE }
 }

@@ -17,7 +17,7 @@ use flow::{Command, FlowId, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use wire::FourTuple;
+use wire::{FourTuple, TcpOptions};
 
 /// RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -219,8 +219,14 @@ impl SlowPath {
     pub(crate) fn reset_peer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
-        let (seq, ack) = self.with_flow(flow, |parts| (parts.tx.snd_max, parts.rx.rcv_nxt));
-        self.send_reset(now, core, tuple, seq, Some(ack));
+        // "TSopt ... SHOULD be sent in an <RST> segment" (RFC 7323 section 3.2).
+        let (at, options) = self.with_flow(flow, |parts| {
+            let echo = parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent);
+            let value = parts.cold.timestamp(now);
+            let options = echo.map_or(TcpOptions::NONE, |echo| TcpOptions::with_timestamps(value, echo));
+            ((parts.tx.snd_max, parts.rx.rcv_nxt), options)
+        });
+        self.send_reset(now, core, tuple, at, options);
     }
 
     /// The connection is over. Its tuple is free at once, but for TIME-WAIT.
@@ -307,9 +313,9 @@ impl SlowPath {
         mac: wire::MacAddr,
     ) {
         let (seq, ack): (SeqNumber, SeqNumber) = (remains.snd_nxt, remains.rcv_nxt);
-        let options = remains.ts_recent.map_or(wire::TcpOptions::NONE, |echo| {
+        let options = remains.ts_recent.map_or(TcpOptions::NONE, |echo| {
             let value = (now.as_ms() as u32).wrapping_add(remains.ts_offset);
-            wire::TcpOptions::with_timestamps(value, echo)
+            TcpOptions::with_timestamps(value, echo)
         });
         let (flags, window) = (wire::TcpFlags::ACK, 0);
         let segment = crate::handshake::Segment { tuple, seq, ack, flags, window, options };

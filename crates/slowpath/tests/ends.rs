@@ -164,7 +164,9 @@ fn data_after_close_is_answered_with_reset() {
     does(&mut w, flow, Does::LetGo);
     let tuple = FourTuple::new(peer(9), us(80));
     w.segment(tuple, ACK, 101, snd_nxt, TcpOptions::NONE, b"for nobody");
-    assert_eq!(w.next().header.flags, RST.with(ACK));
+    // Exactly where the peer stands: it has not yet acknowledged our FIN.
+    let reset = w.next().header;
+    assert_eq!((reset.flags, reset.seq.0), (RST, snd_nxt));
     assert!(matches!(w.event(), Event::Closed { how: How::ResetByUs, .. }));
 }
 
