@@ -199,7 +199,9 @@ impl State {
         if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
             f.tx.small_end = end;
         }
-        if f.rx.has(state::QUICK) && self.now.since(f.cold.heard_at) < self.config.delayed_ack {
+        // A reply, not the first word: the peer waits for replies rather than for acknowledgements.
+        let is_soon = || self.now.since(f.cold.heard_at) < self.config.delayed_ack;
+        if f.rx.has(state::QUICK) && f.rx.rx_head > 0 && is_soon() {
             f.rx.clear(state::QUICK);
         }
         if f.rx.has(state::RECOVERY) {

@@ -204,8 +204,10 @@ impl Cold {
             self.rttvar_us = self.rttvar_us - self.rttvar_us / 4 + error / 4;
             self.srtt_us = self.srtt_us - self.srtt_us / 8 + rtt / 8;
         }
-        let us = u64::from(self.srtt_us) + 4 * u64::from(self.rttvar_us.max(1));
-        self.rto = Duration::from_us(us).max(config.rto_min).min(config.rto_max);
+        // (2.3) "RTO <- SRTT + max (G, K*RTTVAR)". As Linux, the least timeout is what the variation counts for at least, not of
+        // the sum: on a long and steady path a sum that is only just longer than the round trip would be no patience at all.
+        let patience = Duration::from_us(4 * u64::from(self.rttvar_us)).max(config.rto_min);
+        self.rto = Duration::from_us(u64::from(self.srtt_us)).plus(patience).min(config.rto_max);
     }
 
     /// Caps the receive window at `bytes` from now on (`SO_RCVBUF`; 0: no cap but the configuration's). What was promised to the
@@ -256,6 +258,6 @@ mod tests {
         cold.sample_rtt(100_000, &config);
         assert_eq!((cold.srtt_us, cold.rttvar_us), (275_000, 162_500));
         (0..100).for_each(|_| cold.sample_rtt(50, &config));
-        assert_eq!(cold.rto, config.rto_min);
+        assert_eq!(cold.rto, config.rto_min.plus(Duration::from_us(u64::from(cold.srtt_us))));
     }
 }

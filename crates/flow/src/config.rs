@@ -25,7 +25,7 @@ pub struct Config {
     pub receive_buffer_initial: u32,
     /// The largest receive window and ring, a power of two up to `RING_MAX`.
     pub receive_buffer_max: u32,
-    /// Least retransmission timeout: 200 ms as Linux.
+    /// What a retransmission timeout is longer than the smoothed round trip, at least: 200 ms as Linux.
     pub rto_min: Duration,
     /// Largest retransmission timeout: RFC 6298 section 2.5 wants at least 60 s; Linux has 120 s.
     pub rto_max: Duration,

@@ -36,6 +36,8 @@ pub(crate) fn host(settings: &Settings, opens: bool, now: Instant) -> Host {
             config.slow.gateway_v6 = Some(Ipv6Addr::new(0xFD3D, 0xFA7B, 0xD17D, 0x8888, 0, 0, 0, 1));
         }
     }
+    // Linux's `tcp_mtu_probing` is 0 unless it is set.
+    config.slow.black_hole_detection = false;
     for (name, value) in &settings.shell.sysctls {
         set(&mut config, name.strip_prefix("net.ipv4.").unwrap_or(name), value, opens);
     }
@@ -53,6 +55,7 @@ fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
         "tcp_window_scaling" => shared.window_scaling = number != 0,
         // 2: agreed to when the peer asks, never asked for. The host asks only where it opens.
         "tcp_ecn" => shared.ecn = number == 1 || (number == 2 && !opens),
+        "tcp_mtu_probing" => slow.black_hole_detection = number != 0,
         "tcp_syn_retries" => slow.syn_retries = count,
         "tcp_synack_retries" => slow.syn_ack_retries = count,
         "tcp_retries2" => slow.retries = count,

@@ -35,7 +35,7 @@ const CALLS: [&str; 27] = [
 ];
 
 /// Words that ask for something the stack has not got.
-const WORDS: [(&str, &str); 17] = [
+const WORDS: [(&str, &str); 16] = [
     ("MSG_FASTOPEN", "TCP fast open"),
     ("TCP_FASTOPEN", "TCP fast open"),
     ("TCP_FASTOPEN_CONNECT", "TCP fast open"),
@@ -47,7 +47,6 @@ const WORDS: [(&str, &str); 17] = [
     ("SO_TIMESTAMPING", "time stamps of packets (SO_TIMESTAMPING)"),
     ("MSG_OOB", "urgent data"),
     ("TCP_MD5SIG", "TCP MD5 signatures"),
-    ("TCP_INQ", "control messages (TCP_INQ)"),
     ("TCP_TX_DELAY", "TCP_TX_DELAY"),
     ("AF_UNSPEC", "dissolving a connection (AF_UNSPEC)"),
     ("SOCK_DGRAM", "sockets that are not TCP's"),

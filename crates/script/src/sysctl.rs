@@ -40,7 +40,8 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_recovery", Means::Is(&["1"])),
     ("tcp_early_retrans", Means::Is(&["3", "4"])),
     ("tcp_reordering", Means::Is(&["3"])),
-    ("tcp_mtu_probing", Means::Is(&["0"])),
+    // 1 is detection of black holes; 2 would probe without a reason.
+    ("tcp_mtu_probing", Means::Set(&[0, 1])),
     ("tcp_syncookies", Means::Is(&["1"])),
     ("tcp_notsent_lowat", Means::Is(&["4294967295", "-1"])),
     ("tcp_keepalive_time", Means::Is(&["7200"])),

@@ -1,4 +1,5 @@
-//! Every script under `tests/scripts` is a test of its own name. With `--files FILE...` the files are run instead.
+//! Every script under `tests/scripts` is a test of its own name. With `--files FILE...` the files are run instead, with `--traced
+//! FILE...` their packets and calls are shown too.
 
 #![allow(clippy::print_stdout, reason = "it speaks as a test harness does")]
 
@@ -18,16 +19,22 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn outcome(path: &Path) -> Outcome {
+fn outcome(path: &Path, is_traced: bool) -> Outcome {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    run_text(&text, &Settings::default(), Keep::default()).outcome
+    let report = run_text(&text, &Settings::default(), Keep::default());
+    if is_traced {
+        report.trace.iter().for_each(|line| println!("{line}"));
+    }
+    report.outcome
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scripts");
     let mut files = Vec::new();
-    if arguments.first().is_some_and(|a| a == "--files") {
+    let is_traced = arguments.first().is_some_and(|a| a == "--traced");
+    let has_files = is_traced || arguments.first().is_some_and(|a| a == "--files");
+    if has_files {
         files.extend(arguments.iter().skip(1).map(PathBuf::from));
     } else {
         find(&root, &mut files);
@@ -38,9 +45,8 @@ fn main() -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     for file in &files {
         let name = file.strip_prefix(&root).unwrap_or(file).with_extension("").display().to_string();
-        let is_wanted = filters.is_empty()
-            || arguments[0] == "--files"
-            || filters.iter().any(|filter| name.contains(filter.as_str()));
+        let is_wanted =
+            filters.is_empty() || has_files || filters.iter().any(|filter| name.contains(filter.as_str()));
         if !is_wanted {
             skipped += 1;
             continue;
@@ -49,7 +55,7 @@ fn main() -> ExitCode {
             println!("{name}: test");
             continue;
         }
-        match outcome(file) {
+        match outcome(file, is_traced) {
             Outcome::Passed => {
                 passed += 1;
                 println!("test {name} ... ok");

@@ -14,6 +14,9 @@ use rustix::io::Errno;
 use shm::application_flags::{NODELAY, QUICKACK};
 use slowpath::{FlowOptions, Keepalive, Linger2};
 
+/// `linux/tcp.h`; `libc` does not name it.
+const TCP_INQ: i32 = 36;
+
 /// What was set on a socket; an accepted one inherits it from its listener.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
@@ -27,6 +30,8 @@ pub(crate) struct Options {
     /// Seconds; `None`: off.
     pub(crate) linger: Option<u32>,
     pub(crate) v6_only: bool,
+    /// `TCP_INQ`: reads tell how much is left.
+    pub(crate) tells_unread: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -78,6 +83,10 @@ impl Host {
         let options = &mut self.sockets.get_mut(fd)?.options;
         match (level, name) {
             (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = int(value)? != 0,
+            (IPPROTO_TCP, TCP_INQ) => match int(value)? {
+                on @ (0 | 1) => options.tells_unread = on != 0,
+                _ => return Err(Errno::INVAL),
+            },
             (IPPROTO_TCP, TCP_QUICKACK) => options.quick_ack = Some(int(value)? != 0),
             (IPPROTO_TCP, TCP_KEEPIDLE) => options.keep.idle_s = Some(within(value, 32_767)?),
             (IPPROTO_TCP, TCP_KEEPINTVL) => options.keep.interval_s = Some(within(value, 32_767)?),
@@ -150,6 +159,7 @@ impl Host {
             },
             (IPPROTO_TCP, TCP_MAXSEG) => self.segment_size(fd)?,
             (IPPROTO_TCP, TCP_NODELAY) => i32::from(self.sockets.get(fd)?.options.no_delay),
+            (IPPROTO_TCP, TCP_INQ) => i32::from(self.sockets.get(fd)?.options.tells_unread),
             _ => return Err(Errno::NOPROTOOPT),
         };
         let n = out.len().min(4);
@@ -167,14 +177,14 @@ impl Host {
         Ok(n)
     }
 
-    /// Payload bytes of a full segment; 536 (RFC 9293 section 3.7.1) while there is no connection.
+    /// Payload bytes of a full segment; what was asked for, or 536 (RFC 9293 section 3.7.1), while there is no connection.
     fn segment_size(&self, fd: Fd) -> Result<i32, Errno> {
-        self.sockets.get(fd)?;
+        let asked = self.sockets.get(fd)?.options.flow.max_segment.map_or(536, i32::from);
         let mss = self.flow(fd).and_then(|flow| {
             let mut guard = self.slow.flows().lock_briefly(flow)?;
             Some(i32::from(guard.parts().tx.mss))
         });
-        Ok(mss.unwrap_or(536))
+        Ok(mss.unwrap_or(asked))
     }
 }
 

@@ -483,6 +483,16 @@ impl Host {
         self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread)
     }
 
+    /// What `TCP_INQ` has a read tell: the bytes that are left, and 1 for the end of the stream. `None` where it is off.
+    #[must_use]
+    pub fn left(&self, fd: Fd) -> Option<usize> {
+        if !self.sockets.get(fd).ok()?.options.tells_unread {
+            return None;
+        }
+        let is_end = self.readiness(fd) & ready::RDHUP != 0;
+        Some(self.unread(fd).max(usize::from(is_end)))
+    }
+
     /// `SIOCOUTQ`.
     #[must_use]
     pub fn unsent(&self, fd: Fd) -> usize {

@@ -54,6 +54,9 @@ pub struct Config {
     pub connecting_max: usize,
     /// Neighbours known at most.
     pub neighbours_max: usize,
+    /// Full segments that time out again and again may be too large for the path, and are made smaller (RFC 4821): Linux's
+    /// `tcp_mtu_probing` at 1. Off, only what routers say counts.
+    pub black_hole_detection: bool,
     /// Destinations remembered whose path takes smaller packets than the link.
     pub paths_max: usize,
     /// ICMP "too big" obeyed, per second.
@@ -90,6 +93,7 @@ impl Default for Config {
             half_open_per_listener: 1024,
             connecting_max: 65_536,
             neighbours_max: 1024,
+            black_hole_detection: true,
             paths_max: 4096,
             path_changes_per_second: 1000,
             resets_per_second: 1000,

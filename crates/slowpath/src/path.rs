@@ -88,9 +88,8 @@ impl SlowPath {
     /// The flow has timed out `backoff` times in a row: full segments may vanish while smaller ones would pass (RFC 4821
     /// section 7.7.1, "full-stop timeouts"). Called after the rewind, so that the next segment is small already.
     pub(crate) fn suspect_path(&mut self, now: Instant, flow: FlowId, backoff: u8) {
-        let Some(connection) = self.connections.get_mut(&flow).filter(|_| backoff >= SUSPECT_AFTER) else {
-            return;
-        };
+        let may_suspect = self.config.black_hole_detection && backoff >= SUSPECT_AFTER;
+        let Some(connection) = self.connections.get_mut(&flow).filter(|_| may_suspect) else { return };
         let is_v4 = connection.tuple.dst.addr.is_ipv4();
         let (base, least) = if is_v4 { (MTU_BASE_V4, MTU_MIN_V4) } else { (MTU_MIN_V6, MTU_MIN_V6) };
         let mut guard = self.keeper.lock(flow);

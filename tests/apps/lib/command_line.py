@@ -1,5 +1,6 @@
 """The command line: mistakes end with one clear line and a status, the rest does what it says."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from lib.process import CLONE_NEWNS, Process, Skip, children, require, unshare, until
 from lib.registry import test
@@ -402,3 +404,54 @@ def socket_is_private(w):
     w.control = control
     w.until_up()
     require(stat.S_ISSOCK(control.stat().st_mode), "no socket")
+
+
+PASSES = """// A listener answers.
+    0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
+   +0 bind(3, ..., ...) = 0
+   +0 listen(3, 1) = 0
+  +.1 < S 0:0(0) win 32792 <mss 1000>
+   +0 > S. 0:0(0) ack 1 <mss WANTED>
+"""
+
+
+@mistake("script")
+def script(w):
+    """Scripts by outcome: 0 all passed, 1 one failed, 2 none failed and one is unsupported."""
+
+    def run(*arguments):
+        return run_towpath([w.towpath, "script", *arguments], 20)
+
+    good, bad, strange, broken = (w.directory / f"{name}.pkt" for name in ("good", "bad", "strange", "broken"))
+    good.write_text(PASSES.replace("WANTED", "1460"))
+    bad.write_text(PASSES.replace("WANTED", "1459"))
+    strange.write_text("0 socket(..., SOCK_DGRAM, IPPROTO_UDP) = 3\n")
+    broken.write_text("0 socket(..., \n")
+    for files, status, words in (
+        ([good], 0, ("good.pkt: passed", "1 passed, 0 failed, 0 unsupported")),
+        ([good, bad, strange], 1, ("bad.pkt:6: failed", "strange.pkt:1: unsupported", "1 passed, 1 failed, 1 unsupported")),
+        ([good, strange], 2, ("1 passed, 0 failed, 1 unsupported",)),
+        ([broken], 1, ("broken.pkt:", "failed")),
+        (["-q", good], 0, ("1 passed",)),
+        (["-D", "BACKLOG=1", "-v", good], 0, ("< S 0:0(0) win 32792", "> S. 0:0(0) ack 1", "listen() = 0")),
+        (["--ip-version", "ipv4-mapped-ipv6", good], 0, ("good.pkt: passed",)),
+    ):
+        done = run(*files)
+        require(done.returncode == status, f"{files}: status {done.returncode}: {done.stdout} {done.stderr}")
+        for word in words:
+            require(word in done.stdout, f"{files}: no {word!r}: {done.stdout}")
+    require("good.pkt" not in run("-q", good).stdout, "-q tells of what passed")
+    # An IPv6 packet carries twenty bytes less.
+    require(run("--ip-version", "ipv6", good).returncode == 1, "IPv6 announces IPv4's MSS")
+    good.write_text(PASSES.replace("WANTED", "1440"))
+    require(run("--ip-version", "ipv6", good).returncode == 0, "a script over IPv6")
+    told = json.loads(run("--json", good, bad, strange).stdout)
+    require((told["passed"], told["failed"], told["unsupported"]) == (0, 2, 1), f"{told}")
+    require([Path(s["file"]).name for s in told["scripts"]] == ["good.pkt", "bad.pkt", "strange.pkt"], f"{told}")
+    capture = w.directory / "out.pcapng"
+    require(run("--ip-version", "ipv6", "--pcap", capture, good).returncode == 0, "a capture")
+    require(capture.read_bytes()[:4] == b"\x0a\x0d\x0d\x0a", "no pcapng")
+    require(capture.stat().st_size > 200, "a capture without packets")
+    for arguments in ([w.directory / "absent.pkt"], [w.directory], ["--ip-version", "ipv5", good], ["-o", "warp=9", good], ["--pcap", w.directory, good]):
+        refused(run(*arguments))
+    refused(run(), "FILE", lines=8)

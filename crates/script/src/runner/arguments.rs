@@ -70,11 +70,12 @@ impl Runner {
         Ok(total)
     }
 
-    /// A buffer: `...`. There is no address space of a program here in which NULL could lie.
-    pub(super) fn buffer(&self, call: &Call, i: usize) -> Result<(), Trouble> {
+    /// A buffer: true for `...`, false for NULL, at which there is no memory.
+    pub(super) fn buffer(&self, call: &Call, i: usize) -> Result<bool, Trouble> {
         match self.arg(call, i)? {
-            Expr::Ellipsis => Ok(()),
-            _ => Err(self.unsupported("buffers that are not `...`")),
+            Expr::Ellipsis => Ok(true),
+            Expr::Word(name) if name == "NULL" => Ok(false),
+            _ => Err(self.unsupported("buffers that are neither `...` nor NULL")),
         }
     }
 }

@@ -28,6 +28,8 @@ pub(super) enum Extra {
     Number(usize, i64),
     /// The bytes of an option.
     Bytes(Vec<u8>),
+    /// What `TCP_INQ` told beside the data of a `recvmsg`.
+    Left(Option<usize>),
 }
 
 impl From<Result<i64, Errno>> for Answer {
@@ -60,9 +62,14 @@ impl Runner {
                 Operation::Connect(socket, remote)
             }
             "read" | "recv" | "recvfrom" => {
-                self.buffer(call, 1)?;
                 let flags = if call.name == "read" { 0 } else { self.int(call, 3)? };
-                self.receive(call, self.len(self.arg(call, 2)?)?, flags)?
+                let len = self.len(self.arg(call, 2)?)?;
+                if !self.buffer(call, 1)? && len > 0 {
+                    let socket = self.socket(call, 0)?;
+                    Operation::ReceiveNowhere { socket, flags }
+                } else {
+                    self.receive(call, len, flags)?
+                }
             }
             "readv" => self.receive(call, self.vector_len(self.arg(call, 1)?)?, 0)?,
             "recvmsg" => {
@@ -70,9 +77,12 @@ impl Runner {
                 self.receive(call, len, self.int(call, 2)?)?
             }
             "write" | "send" | "sendto" => {
-                self.buffer(call, 1)?;
                 let flags = if call.name == "write" { 0 } else { self.int(call, 3)? };
-                self.send(call, self.len(self.arg(call, 2)?)?, flags)?
+                let len = self.len(self.arg(call, 2)?)?;
+                if !self.buffer(call, 1)? && len > 0 {
+                    return Ok(None);
+                }
+                self.send(call, len, flags)?
             }
             "writev" => self.send(call, self.vector_len(self.arg(call, 1)?)?, 0)?,
             "sendmsg" => {
@@ -109,12 +119,26 @@ impl Runner {
     /// Bytes of the buffers of a `msghdr`.
     fn message_len(&self, call: &Call) -> Result<usize, Trouble> {
         let message = self.arg(call, 1)?;
-        if message.field("msg_control").is_some() {
-            return Err(self.unsupported("control messages (msg_control)"));
-        }
+        self.wanted_left(message)?;
         match message.field("msg_iov") {
             Some(vector) => self.vector_len(vector),
             None => Err(self.fail("a message has a msg_iov")),
+        }
+    }
+
+    /// The number in a message's only control message, which must be of `TCP_INQ`.
+    fn wanted_left(&self, message: &Expr) -> Result<Option<i64>, Trouble> {
+        let Some(control) = message.field("msg_control") else { return Ok(None) };
+        let is_inq = |item: &Expr| {
+            let is = |name, word: &str| matches!(item.field(name), Some(Expr::Word(w)) if w == word);
+            (is("cmsg_level", "SOL_TCP") || is("cmsg_level", "IPPROTO_TCP")) && is("cmsg_type", "TCP_CM_INQ")
+        };
+        match control {
+            Expr::List(items) if items.is_empty() => Ok(None),
+            Expr::List(items) if items.len() == 1 && is_inq(&items[0]) => {
+                items[0].field("cmsg_data").map(|data| self.value(data)).transpose()
+            }
+            _ => Err(self.unsupported("control messages other than TCP_CM_INQ")),
         }
     }
 
@@ -171,6 +195,8 @@ impl Runner {
                 Ok(i64::from(fd))
             }
             "epoll_ctl" => self.epoll_ctl(call)?,
+            // What is to be sent lies at NULL.
+            "write" | "send" | "sendto" => Err(Errno::FAULT),
             "open" => self.open(call)?,
             other => return Err(self.unsupported(format!("the call {other}"))),
         };
@@ -352,6 +378,15 @@ impl Runner {
                 }
             }
             Extra::Bytes(bytes) => self.check_option(call, bytes),
+            Extra::Left(actual) => {
+                let expected = call.args.get(1).map_or(Ok(None), |message| self.wanted_left(message))?;
+                match (expected, actual.map(|n| n as i64)) {
+                    (Some(expected), actual) if actual != Some(expected) => {
+                        Err(self.fail(format!("TCP_CM_INQ told {actual:?}, not {expected}")))
+                    }
+                    _ => Ok(()),
+                }
+            }
             Extra::Events(found) => {
                 let Expr::List(items) = self.arg(call, 0)? else { return Ok(()) };
                 for (i, (item, actual)) in items.iter().zip(found).enumerate() {

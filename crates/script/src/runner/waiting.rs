@@ -16,11 +16,38 @@ const CHUNK: usize = 1 << 20;
 pub(super) enum Operation {
     Accept(Socket),
     Connect(Socket, SocketAddr),
-    Send { socket: Socket, left: usize, done: usize, flags: i32 },
-    Receive { socket: Socket, len: usize, done: usize, flags: i32 },
-    Poll { wanted: Vec<(i32, u32)>, until: Option<Micros> },
-    EpollWait { fd: i32, most: usize, until: Option<Micros> },
-    SendFile { socket: Socket, file: i32, left: usize, done: usize },
+    Send {
+        socket: Socket,
+        left: usize,
+        done: usize,
+        flags: i32,
+    },
+    Receive {
+        socket: Socket,
+        len: usize,
+        done: usize,
+        flags: i32,
+    },
+    /// A read to NULL.
+    ReceiveNowhere {
+        socket: Socket,
+        flags: i32,
+    },
+    Poll {
+        wanted: Vec<(i32, u32)>,
+        until: Option<Micros>,
+    },
+    EpollWait {
+        fd: i32,
+        most: usize,
+        until: Option<Micros>,
+    },
+    SendFile {
+        socket: Socket,
+        file: i32,
+        left: usize,
+        done: usize,
+    },
 }
 
 /// A call that waits.
@@ -132,10 +159,19 @@ impl Runner {
                         }
                         *done += n;
                         let is_all = n == 0 || *done >= *len || *flags & libc::MSG_WAITALL == 0;
-                        is_all.then(|| Ok(*done as i64).into())
+                        let extra = Extra::Left(host.left(socket.fd));
+                        is_all.then_some(Answer { result: Ok(*done as i64), extra })
                     }
                     Err(Errno::AGAIN) if !dontwait(*socket, *flags) => None,
                     Err(_) if *done > 0 => Some(Ok(*done as i64).into()),
+                    Err(errno) => Some(Err(errno).into()),
+                }
+            }
+            Operation::ReceiveNowhere { socket, flags } => {
+                match host.receive(socket.fd, &mut [0], *flags & libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+                    Err(Errno::AGAIN) if !dontwait(*socket, *flags) => None,
+                    Ok(0) => Some(Ok(0).into()),
+                    Ok(_) => Some(Err(Errno::FAULT).into()),
                     Err(errno) => Some(Err(errno).into()),
                 }
             }
