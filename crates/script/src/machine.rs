@@ -4,7 +4,7 @@ use crate::settings::Settings;
 use crate::sysctl::buffers;
 use base::{Duration, Instant};
 use port::Capabilities;
-use sim::{Host, HostConfig};
+use sim::{Host, HostConfig, SynCookies};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
@@ -63,6 +63,13 @@ fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
         "tcp_orphan_retries" => slow.orphan_retries = if count == 0 { 8 } else { count },
         "tcp_fin_timeout" => slow.fin_wait_2 = Duration::from_secs(number),
         "tcp_max_syn_backlog" => slow.half_open_per_listener = number as usize,
+        "tcp_syncookies" => {
+            slow.syn_cookies = match number {
+                0 => SynCookies::Never,
+                1 => SynCookies::UnderPressure,
+                _ => SynCookies::Always,
+            }
+        }
         "tcp_max_tw_buckets" => slow.time_wait_max = number as usize,
         "tcp_rto_min_us" => shared.rto_min = Duration::from_us(number),
         "tcp_rto_max_ms" => shared.rto_max = Duration::from_ms(number),

@@ -26,6 +26,7 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_orphan_retries", Means::Set(&[])),
     ("tcp_fin_timeout", Means::Set(&[])),
     ("tcp_max_syn_backlog", Means::Set(&[])),
+    ("tcp_syncookies", Means::Set(&[0, 1, 2])),
     ("tcp_max_tw_buckets", Means::Set(&[])),
     ("tcp_rto_min_us", Means::Set(&[])),
     ("tcp_rto_max_ms", Means::Set(&[])),
@@ -42,7 +43,6 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_reordering", Means::Is(&["3"])),
     // 1 is detection of black holes; 2 would probe without a reason.
     ("tcp_mtu_probing", Means::Set(&[0, 1])),
-    ("tcp_syncookies", Means::Is(&["1"])),
     ("tcp_notsent_lowat", Means::Is(&["4294967295", "-1"])),
     ("tcp_keepalive_time", Means::Is(&["7200"])),
     ("tcp_keepalive_intvl", Means::Is(&["75"])),

@@ -30,4 +30,5 @@ pub use network::{MachineDebug, Network, NodeId};
 pub use oracle::WireOracle;
 pub use pcap::Capture;
 pub use rustix::io::Errno;
+pub use slowpath::SynCookies;
 pub use sockets::{Fd, Shutdown};
