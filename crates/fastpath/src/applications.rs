@@ -108,7 +108,9 @@ impl State {
             }
         }
         self.note_flags(w);
+        self.is_rung = true;
         self.finish(w, port);
+        self.is_rung = false;
     }
 
     /// Closing and reset, each reported once.
@@ -149,7 +151,9 @@ impl State {
         }
         (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
         let FlowId(flow) = w.id;
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.due] {
+        for list in
+            [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.due, &mut self.held]
+        {
             list.remove(flow);
         }
         self.pacer.remove(flow);

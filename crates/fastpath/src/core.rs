@@ -134,6 +134,7 @@ impl Core {
         state.retry_ready(flows, homes, port);
         state.acknowledge_due(flows, homes, port);
         state.look_after(flows, homes, port, is_drained);
+        state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
     }
@@ -142,7 +143,7 @@ impl Core {
         let at = |front: Option<(u32, u64)>| front.map_or(Instant::NEVER, |(_, at)| Instant::from_ns(at));
         let lists = at(self.state.acks.front()).min(at(self.state.lent.front()));
         let lists = lists.min(at(self.state.due.front())).min(self.state.looks.next_deadline());
-        let lists = lists.min(at(self.state.grown.front()));
+        let lists = lists.min(at(self.state.grown.front())).min(at(self.state.held.front()));
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 

@@ -21,6 +21,7 @@ mod board;
 mod classify;
 mod commands;
 mod core;
+mod cork;
 mod counters;
 mod deliver;
 mod exceptions;

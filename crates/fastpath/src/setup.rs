@@ -21,7 +21,7 @@ pub(crate) const COMMANDS_MAX: usize = 256;
 /// Flows looked at for one kind of timer in one round.
 pub(crate) const TIMERS_MAX: usize = 256;
 
-const _: () = assert!(BATCH + COMMANDS_MAX + 4 * TIMERS_MAX <= WAKES_MAX);
+const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
 
 /// An application region as this core uses it.
 #[derive(Debug)]
@@ -59,6 +59,12 @@ pub(crate) struct State {
     pub(crate) lent: List,
     /// Flows whose window has grown.
     pub(crate) grown: List,
+    /// Flows whose application holds a partial segment back.
+    pub(crate) held: List,
+    /// An application's doorbell is being answered.
+    pub(crate) is_rung: bool,
+    /// What was held back goes now.
+    pub(crate) is_pushing: bool,
     /// Flows with something in flight, by the time to look at them.
     pub(crate) looks: Pacer,
     /// Flows to look at now.
@@ -96,6 +102,9 @@ impl State {
             owed: List::new(flows),
             lent: List::new(flows),
             grown: List::new(flows),
+            held: List::new(flows),
+            is_rung: false,
+            is_pushing: false,
             looks: Pacer::new(flows),
             due: List::new(flows),
             rounds_full: 0,

@@ -24,6 +24,15 @@ struct Supply {
     contiguous: u32,
     /// Bytes in all.
     total: u32,
+    /// What the application asks for: `application_flags`.
+    advice: u64,
+}
+
+impl Supply {
+    /// Stream position of the end, as far as 32 bits tell it.
+    fn end(&self, w: &Work<'_>) -> u32 {
+        (w.f.tx.tx_una as u32).wrapping_add(w.f.tx.in_flight()).wrapping_add(self.total)
+    }
 }
 
 impl State {
@@ -79,8 +88,11 @@ impl State {
             }
         } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
             // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
-            let is_waiting = tx.snd_una.is_before(tx.small_end) && !is_nodelay(w);
-            len -= if is_waiting { len % mss } else { 0 };
+            let is_small_out = tx.snd_una.is_before(tx.small_end);
+            let is_waiting = is_small_out && supply.advice & application_flags::NODELAY == 0;
+            let is_held =
+                supply.advice & application_flags::HOLD != 0 && self.holds(w, supply.advice, supply.end(w));
+            len -= if is_waiting || is_held { len % mss } else { 0 };
         }
         self.segment(w, &supply, len)
     }
@@ -258,12 +270,6 @@ fn usable(f: &FlowMut<'_>) -> u32 {
 }
 
 #[inline]
-fn is_nodelay(w: &Work<'_>) -> bool {
-    let halves = w.home.region.halves(w.f.rx.slot);
-    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application_flags::NODELAY != 0)
-}
-
-#[inline]
 pub(crate) fn data_len(w: &Work<'_>) -> u64 {
     w.home.region.region().layout().params.data_len
 }
@@ -272,10 +278,12 @@ pub(crate) fn data_len(w: &Work<'_>) -> u64 {
 #[inline]
 fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
     let found = checked(w, readable(peer, position, data_len(w))?, position, 0)?;
+    // After the head: what was advised before the bytes were published is seen.
+    let advice = peer.extra.load(Relaxed);
     let Some(Readable { ring, len, total }) = found else {
-        return Ok(Supply { ring: None, contiguous: 0, total: 0 });
+        return Ok(Supply { ring: None, contiguous: 0, total: 0, advice });
     };
-    Ok(Supply { ring: Some(ring), contiguous: len as u32, total: total as u32 })
+    Ok(Supply { ring: Some(ring), contiguous: len as u32, total: total as u32, advice })
 }
 
 /// What was sent once must still be there, and lie in memory that the application has populated.

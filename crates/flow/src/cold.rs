@@ -139,6 +139,8 @@ pub struct Cold {
     pub soft_error: u16,
     /// When the flow was established.
     pub opened_at: Instant,
+    /// Low half of the stream position from which on the application has held bytes back.
+    pub held_from: u32,
     /// The path probe under way.
     pub path_probe: PathProbe,
     /// Losses and their repair.
@@ -186,6 +188,7 @@ impl Cold {
             rcv_mss: RCV_MSS_MIN,
             soft_error: 0,
             opened_at: now,
+            held_from: 0,
             path_probe: PathProbe::default(),
             counters: Counters::default(),
         }

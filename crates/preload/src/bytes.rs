@@ -354,9 +354,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
                 if n < 0 && done == 0 {
                     return -1;
                 }
+                // The file is shorter than was said: nothing more to come after all.
+                let _ = fds::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
                 break;
             }
-            match fds::send(out, &[&buffer[..n as usize]], 0) {
+            let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
+            match fds::send(out, &[&buffer[..n as usize]], more) {
                 Some(Ok(sent)) => {
                     done += sent;
                     at += sent as off_t;
@@ -429,7 +432,7 @@ pub unsafe extern "C" fn splice(
             if n <= 0 {
                 return n;
             }
-            return status(fds::send_all(to, &buffer[..n as usize]));
+            return status(fds::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0));
         }
         next::splice(from, from_at, to, to_at, len, flags)
     }

@@ -176,6 +176,14 @@ pub mod application_flags {
     pub const NODELAY: u64 = 1;
     /// `TCP_QUICKACK`: acknowledgements do not wait for data.
     pub const QUICKACK: u64 = 1 << 1;
+    /// `TCP_CORK`: a partial segment waits for more.
+    pub const CORK: u64 = 1 << 2;
+    /// The last call that sent said `MSG_MORE`: as [`CORK`], until the peer is heard.
+    pub const MORE: u64 = 1 << 3;
+    /// Either of the two.
+    pub const HOLD: u64 = CORK | MORE;
+    /// From here on: the low half of a stream position. What ends there is not held back: `TCP_NODELAY` was set then.
+    pub const PUSHED_SHIFT: u32 = 32;
 }
 
 /// One connection: a line per side.

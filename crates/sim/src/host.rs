@@ -71,6 +71,8 @@ pub(crate) enum Use {
 /// next one.
 #[derive(Debug)]
 pub struct Host {
+    /// What connections use that name none.
+    pub(crate) algorithm: congestion::Algorithm,
     pub(crate) slow: SlowPath,
     pub(crate) core: Core,
     pub(crate) exceptions: ExceptionReceiver,
@@ -115,6 +117,7 @@ impl Host {
         assert!(slow.add_region(REGION, &region), "a fresh table of regions takes one");
         let pages = application.page_words() * 64;
         Self {
+            algorithm: config.slow.algorithm,
             slow,
             core,
             exceptions,

@@ -5,14 +5,14 @@ use crate::sockets::{Fd, Role};
 use base::Duration;
 use congestion::Algorithm;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVTIMEO,
-    SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SOL_SOCKET, TCP_CONGESTION, TCP_DEFER_ACCEPT, TCP_INFO,
-    TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT,
-    TCP_USER_TIMEOUT,
+    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF,
+    SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK,
+    TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG,
+    TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
-use shm::application_flags::{NODELAY, QUICKACK};
 use slowpath::{FlowOptions, Keepalive, Linger2};
+use socket::link::Link;
 
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
@@ -21,6 +21,7 @@ const TCP_INQ: i32 = 36;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     no_delay: bool,
+    cork: bool,
     quick_ack: Option<bool>,
     send_buffer: Option<u32>,
     keep_alive: bool,
@@ -62,6 +63,81 @@ impl Options {
     }
 }
 
+impl Options {
+    /// `getsockopt` for what is a number and needs no connection to be told.
+    fn get(&self, level: i32, name: i32) -> Result<i32, Errno> {
+        let ms = |time: Duration| (time.as_ns() / 1_000_000) as i32;
+        let default = Keepalive::default();
+        let seconds = |set: Option<u32>, default: Duration| set.map_or(ms(default) / 1_000, |s| s as i32);
+        Ok(match (level, name) {
+            (IPPROTO_TCP, TCP_NODELAY) => i32::from(self.no_delay),
+            (IPPROTO_TCP, TCP_CORK) => i32::from(self.cork),
+            (IPPROTO_TCP, TCP_INQ) => i32::from(self.tells_unread),
+            (IPPROTO_TCP, TCP_QUICKACK) => i32::from(self.quick_ack.unwrap_or(true)),
+            (IPPROTO_TCP, TCP_KEEPIDLE) => seconds(self.keep.idle_s, default.idle),
+            (IPPROTO_TCP, TCP_KEEPINTVL) => seconds(self.keep.interval_s, default.interval),
+            (IPPROTO_TCP, TCP_KEEPCNT) => i32::from(self.keep.count.unwrap_or(default.count)),
+            (IPPROTO_TCP, TCP_USER_TIMEOUT) => self.flow.user_timeout.map_or(0, ms),
+            (IPPROTO_TCP, TCP_SYNCNT) => i32::from(self.flow.syn_retries.unwrap_or(SYN_RETRIES)),
+            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => self.flow.defer_accept.map_or(0, deferred),
+            (IPPROTO_TCP, TCP_LINGER2) => match self.flow.linger2 {
+                Some(Linger2::Reset) => -1,
+                Some(Linger2::Wait(time)) => ms(time) / 1_000,
+                None => FIN_TIMEOUT_S,
+            },
+            (SOL_SOCKET, SO_KEEPALIVE) => i32::from(self.keep_alive),
+            (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM,
+            (SOL_SOCKET, SO_SNDBUF) => {
+                self.send_buffer.map_or(SEND_BUFFER, |n| doubled(n).max(SEND_BUFFER_MIN))
+            }
+            (SOL_SOCKET, SO_RCVBUF) => {
+                self.flow.receive_buffer.map_or(RECEIVE_BUFFER, |n| doubled(n).max(RECEIVE_BUFFER_MIN))
+            }
+            (IPPROTO_IPV6, IPV6_V6ONLY) => i32::from(self.v6_only),
+            _ => return Err(Errno::NOPROTOOPT),
+        })
+    }
+}
+
+/// The kernel's defaults, as its documentation (ip-sysctl) gives them: `tcp_syn_retries`, `tcp_fin_timeout`, `tcp_wmem`, `tcp_rmem`,
+/// `wmem_max` and `rmem_max`.
+const SYN_RETRIES: u8 = 6;
+const FIN_TIMEOUT_S: i32 = 60;
+const SEND_BUFFER: i32 = 16_384;
+const RECEIVE_BUFFER: i32 = 131_072;
+const BUFFER_MAX: i32 = 212_992;
+/// "The minimum (doubled) value for this option is 2048" and "256" (socket(7)); what kernels of today answer.
+const SEND_BUFFER_MIN: i32 = 4_608;
+const RECEIVE_BUFFER_MIN: i32 = 2_304;
+
+/// The bytes that were asked for; a negative number is a large one, as the kernel reads it.
+fn buffer(value: i32) -> u32 {
+    if value < 0 { BUFFER_MAX as u32 } else { value.min(BUFFER_MAX) as u32 }
+}
+
+/// "The kernel doubles this value (to allow space for bookkeeping overhead) when it is set using setsockopt(2), and this doubled value
+/// is returned by getsockopt(2)" (socket(7)).
+fn doubled(bytes: u32) -> i32 {
+    (bytes * 2) as i32
+}
+
+/// As many seconds as SYN-ACKs sent again at 1, 2, 4 ... seconds, two minutes apart at most, make of it.
+fn deferred(time: Duration) -> i32 {
+    let wanted = time.as_ns() / 1_000_000_000;
+    let (mut interval, mut sum) = (1, 1);
+    while sum < wanted {
+        interval = (interval * 2).min(120);
+        sum += interval;
+    }
+    sum as i32
+}
+
+fn copy(from: &[u8], out: &mut [u8]) -> usize {
+    let n = out.len().min(from.len());
+    out[..n].copy_from_slice(&from[..n]);
+    n
+}
+
 fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::INVAL)
 }
@@ -82,12 +158,25 @@ impl Host {
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         let options = &mut self.sockets.get_mut(fd)?.options;
         match (level, name) {
-            (IPPROTO_TCP, TCP_NODELAY) => options.no_delay = int(value)? != 0,
+            (IPPROTO_TCP, TCP_NODELAY) => {
+                options.no_delay = int(value)? != 0;
+                let on = options.no_delay;
+                return self.advise(fd, |link| link.set_no_delay(on));
+            }
+            (IPPROTO_TCP, TCP_CORK) => {
+                options.cork = int(value)? != 0;
+                let on = options.cork;
+                return self.advise(fd, |link| link.set_cork(on));
+            }
+            (IPPROTO_TCP, TCP_QUICKACK) => {
+                let on = int(value)? != 0;
+                options.quick_ack = Some(on);
+                return self.advise(fd, |link| link.set_quick_ack(on));
+            }
             (IPPROTO_TCP, TCP_INQ) => match int(value)? {
                 on @ (0 | 1) => options.tells_unread = on != 0,
                 _ => return Err(Errno::INVAL),
             },
-            (IPPROTO_TCP, TCP_QUICKACK) => options.quick_ack = Some(int(value)? != 0),
             (IPPROTO_TCP, TCP_KEEPIDLE) => options.keep.idle_s = Some(within(value, 32_767)?),
             (IPPROTO_TCP, TCP_KEEPINTVL) => options.keep.interval_s = Some(within(value, 32_767)?),
             (IPPROTO_TCP, TCP_KEEPCNT) => options.keep.count = Some(within(value, 127)? as u8),
@@ -106,10 +195,9 @@ impl Host {
                 let seconds = int(value)?.max(0) as u64;
                 options.flow.defer_accept = (seconds > 0).then(|| Duration::from_secs(seconds));
             }
-            // Linux doubles what it is told, for its own bookkeeping; of that half is the window.
-            (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(int(value)?.max(0) as u32),
+            (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_KEEPALIVE) => options.keep_alive = int(value)? != 0,
-            (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(int(value)?.max(0) as u32),
+            (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_LINGER) => {
                 let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
                 options.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
@@ -123,14 +211,34 @@ impl Host {
         Ok(())
     }
 
+    /// Tells TCP at once, when there is a connection.
+    fn advise(&mut self, fd: Fd, say: impl FnOnce(&Link)) -> Result<(), Errno> {
+        if let Some(link) = self.sockets.get(fd)?.stream() {
+            say(link);
+        }
+        self.touch();
+        Ok(())
+    }
+
+    /// What was set before there was a connection.
+    pub(crate) fn apply_advice(&mut self, fd: Fd) {
+        let Ok(sock) = self.sockets.get(fd) else { return };
+        let (options, Some(link)) = (&sock.options, sock.stream()) else { return };
+        if options.no_delay {
+            link.set_no_delay(true);
+        }
+        if options.cork {
+            link.set_cork(true);
+        }
+        options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
+    }
+
     /// Puts what was set in force, as far as there is a connection.
     pub(crate) fn apply_options(&mut self, fd: Fd) {
         let flow = self.flow(fd);
         let Ok(sock) = self.sockets.get(fd) else { return };
         let options = &sock.options;
         if let Some(link) = sock.stream() {
-            link.advise(NODELAY, options.no_delay);
-            options.quick_ack.into_iter().for_each(|on| link.advise(QUICKACK, on));
             options.send_buffer.into_iter().for_each(|bytes| link.limit_ring(bytes));
         }
         let told = options.of_flow();
@@ -150,6 +258,17 @@ impl Host {
     pub fn option(&mut self, fd: Fd, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
         let value = match (level, name) {
             (IPPROTO_TCP, TCP_INFO) => return self.tcp_info(fd, out),
+            (IPPROTO_TCP, TCP_CONGESTION) => {
+                let mut name = self.congestion(fd)?.to_string().into_bytes();
+                // Linux: a name of 16 bytes, zeros included.
+                name.resize(16, 0);
+                return Ok(copy(&name, out));
+            }
+            (SOL_SOCKET, SO_LINGER) => {
+                let linger = self.sockets.get(fd)?.options.linger;
+                let (on, seconds) = (i32::from(linger.is_some()), linger.unwrap_or(0));
+                return Ok(copy(&[on.to_ne_bytes(), seconds.to_ne_bytes()].concat(), out));
+            }
             (SOL_SOCKET, SO_ERROR) => match &self.sockets.get(fd)?.role {
                 Role::Stream(link) => {
                     let _ = link.peer_flags();
@@ -157,14 +276,21 @@ impl Host {
                 }
                 _ => 0,
             },
+            (SOL_SOCKET, SO_ACCEPTCONN) => i32::from(matches!(self.sockets.get(fd)?.role, Role::Listener(_))),
             (IPPROTO_TCP, TCP_MAXSEG) => self.segment_size(fd)?,
-            (IPPROTO_TCP, TCP_NODELAY) => i32::from(self.sockets.get(fd)?.options.no_delay),
-            (IPPROTO_TCP, TCP_INQ) => i32::from(self.sockets.get(fd)?.options.tells_unread),
-            _ => return Err(Errno::NOPROTOOPT),
+            _ => self.sockets.get(fd)?.options.get(level, name)?,
         };
-        let n = out.len().min(4);
-        out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
-        Ok(n)
+        Ok(copy(&value.to_ne_bytes(), out))
+    }
+
+    /// What the connection uses, or will use.
+    fn congestion(&self, fd: Fd) -> Result<Algorithm, Errno> {
+        let wanted = self.sockets.get(fd)?.options.flow.algorithm;
+        let used = self.flow(fd).and_then(|flow| {
+            let mut guard = self.slow.flows().lock_briefly(flow)?;
+            Some(guard.parts().cold.window.algorithm())
+        });
+        Ok(used.or(wanted).unwrap_or(self.algorithm))
     }
 
     /// As Linux lays it out, as much as there is room for.
@@ -172,9 +298,7 @@ impl Host {
         self.sockets.get(fd)?;
         let info =
             self.flow(fd).and_then(|flow| self.slow.info(self.now, flow)).ok_or(Errno::NOTCONN)?.encode();
-        let n = out.len().min(info.len());
-        out[..n].copy_from_slice(&info[..n]);
-        Ok(n)
+        Ok(copy(&info, out))
     }
 
     /// Payload bytes of a full segment; what was asked for, or 536 (RFC 9293 section 3.7.1), while there is no connection.

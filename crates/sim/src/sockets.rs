@@ -254,6 +254,7 @@ impl Host {
         let role = Role::Stream(self.link(slot, true));
         let new = self.sockets.add(Sock { v6, role, local: Some(local), peer: Some(peer), options });
         self.sockets.name_slot(slot, Some(new));
+        self.apply_advice(new);
         self.apply_options(new);
         self.tell_room(fd);
         // What came before the socket was watched rang nobody.
@@ -306,6 +307,7 @@ impl Host {
                 sock.peer = Some(remote);
                 sock.role = Role::Stream(link);
                 self.sockets.name_slot(slot, Some(fd));
+                self.apply_advice(fd);
                 self.apply_options(fd);
                 self.touch();
                 Err(Errno::INPROGRESS)
@@ -332,7 +334,7 @@ impl Host {
         let sock = self.sockets.get(fd)?;
         // Linux: EPIPE for a socket that never was connected.
         let link = sock.stream().ok_or(Errno::PIPE)?;
-        let done = link.push(&[bytes], 0)?;
+        let done = link.push(&[bytes], 0, flags & libc::MSG_MORE != 0)?;
         self.touch();
         match done {
             Progress::Done(n) => Ok(n),

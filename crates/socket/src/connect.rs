@@ -10,7 +10,6 @@ use crate::{sys, wait};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use shm::application_flags::NODELAY;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,7 +111,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             };
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
-            link.advise(NODELAY, sock.no_delay.load(Ordering::Relaxed));
+            crate::options::advise_all(sock, &link);
             let send_buffer = crate::options::send_buffer(sock);
             if send_buffer > 0 {
                 link.limit_ring(send_buffer);

@@ -314,13 +314,14 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     }
     let total: usize = buffers.iter().map(|b| b.len()).sum();
     let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
-    let result = match link.push(buffers, 0) {
+    let more = flags & libc::MSG_MORE != 0;
+    let result = match link.push(buffers, 0, more) {
         Ok(Progress::Done(n)) if n == total || !patient => Ok(n),
         Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
             let sock = sock.share();
-            send_slowly(fd, &sock, buffers, done, total)
+            send_slowly(fd, &sock, buffers, (done, total, more))
         }
         Err(e) => Err(e),
     };
@@ -337,13 +338,12 @@ fn send_slowly(
     fd: RawFd,
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
-    mut done: usize,
-    total: usize,
+    (mut done, total, more): (usize, usize, bool),
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     while done < total {
-        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done)) {
+        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done, more)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(n)) => done += n,
             Err(_) if done > 0 => return Ok(done),
@@ -475,15 +475,16 @@ pub fn has_space(fd: RawFd) -> Option<bool> {
 }
 
 /// Sends all of `bytes`, waiting for space even on a non-blocking socket: they are taken from their source already.
+/// `more`: `MSG_MORE`.
 ///
 /// # Errors
 /// As send's.
-pub fn send_all(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+pub fn send_all(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
-    let done = match link.push(&[bytes], 0)? {
+    let done = match link.push(&[bytes], 0, more)? {
         Progress::Done(n) => n,
         Progress::Wait => 0,
     };
-    send_slowly(fd, &sock, &[bytes], done, bytes.len())
+    send_slowly(fd, &sock, &[bytes], (done, bytes.len(), more))
 }

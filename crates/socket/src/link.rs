@@ -5,6 +5,7 @@ use crate::region::Mapped;
 use queue::stream::{Sender, raise};
 use queue::{Ring, Violation};
 use rustix::io::Errno;
+use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, SockBlock, half_flags};
 use std::cell::Cell;
@@ -216,17 +217,63 @@ impl Link {
         most.min(self.class_most.load(Ordering::Relaxed) as usize)
     }
 
-    /// Sets or clears one of `shm::application_flags` and has it looked at: data held back by Nagle's rule goes then.
-    pub fn advise(&self, flag: u64, on: bool) {
-        let (own, _) = self.halves();
-        let before = if on {
-            own.extra.fetch_or(flag, Ordering::AcqRel)
-        } else {
-            own.extra.fetch_and(!flag, Ordering::AcqRel)
-        };
-        if on && before & flag == 0 && !self.mapped.pair {
+    /// `TCP_QUICKACK`.
+    pub fn set_quick_ack(&self, on: bool) {
+        if self.advise(QUICKACK, on) != on && on {
             self.tell();
         }
+    }
+
+    /// `TCP_NODELAY`. As on Linux, setting it lets everything go that was sent so far, corked or not.
+    pub fn set_no_delay(&self, on: bool) {
+        if self.mapped.pair {
+            return;
+        }
+        if on {
+            let own = self.halves().0;
+            let pushed = own.tx_head.load(Ordering::Relaxed) << PUSHED_SHIFT;
+            let set = |extra: u64| Some(extra & u64::from(u32::MAX) | NODELAY | pushed);
+            // It always says yes.
+            let _ = own.extra.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
+            self.tell();
+        } else {
+            self.advise(NODELAY, false);
+        }
+    }
+
+    /// `TCP_CORK`: partial segments wait. Between applications of one host there are no segments.
+    pub fn set_cork(&self, on: bool) {
+        if self.mapped.pair {
+            return;
+        }
+        if on {
+            self.advise(CORK, true);
+        } else {
+            self.advise(CORK | MORE, false);
+            self.tell();
+        }
+    }
+
+    /// `MSG_MORE`, before the bytes are published. True: what the last call held back may go.
+    #[inline]
+    pub(crate) fn say_more(&self, on: bool) -> bool {
+        let on = on && !self.mapped.pair;
+        let is_set = self.halves().0.extra.load(Ordering::Relaxed) & MORE != 0;
+        if is_set != on {
+            self.advise(MORE, on);
+        }
+        is_set && !on
+    }
+
+    /// Sets or clears `flags` of `shm::application_flags`; whether one of them was set.
+    fn advise(&self, flags: u64, on: bool) -> bool {
+        let own = self.halves().0;
+        let before = if on {
+            own.extra.fetch_or(flags, Ordering::AcqRel)
+        } else {
+            own.extra.fetch_and(!flags, Ordering::AcqRel)
+        };
+        before & flags != 0
     }
 
     /// Changes whenever bytes have come, or space was wanted: with the readiness this tells news from a repetition.

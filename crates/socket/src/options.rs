@@ -8,11 +8,10 @@ use crate::sys;
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use shm::application_flags::{NODELAY, QUICKACK};
 use std::sync::atomic::Ordering;
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32); 20] = [
+const INHERITED: [(i32, i32); 21] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
@@ -24,6 +23,7 @@ const INHERITED: [(i32, i32); 20] = [
     (libc::IPPROTO_IP, libc::IP_TOS),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
@@ -166,9 +166,9 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             sock.linger.store(if on { i64::from(seconds) } else { -1 }, Ordering::Relaxed);
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-            let on = int(value).is_some_and(|on| on != 0);
-            sock.no_delay.store(on, Ordering::Relaxed);
-            advise(sock, NODELAY, on);
+            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
+                link.set_no_delay(on != 0);
+            }
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
             if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
@@ -176,15 +176,14 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-            // Bytes are never held back here. What Nagle's rule holds back is looked at again, as Linux does.
-            if let (Some(link), Some(0)) = (sock.stream(), int(value))
-                && !link.mapped.pair
-            {
-                link.tell();
+            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
+                link.set_cork(on != 0);
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
-            advise(sock, QUICKACK, int(value).is_some_and(|on| on != 0));
+            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
+                link.set_quick_ack(on != 0);
+            }
         }
         _ => {}
     }
@@ -196,10 +195,18 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Tells the service's TCP, when the socket is a connection already.
-fn advise(sock: &Sock, flag: u64, on: bool) {
-    if let Some(link) = sock.stream() {
-        link.advise(flag, on);
+/// What holds small segments back or does not, as set before the connection was made.
+pub fn advise_all(sock: &Sock, link: &Link) {
+    let kept = lock(&sock.kept);
+    let is_on = |name| {
+        let set = kept.iter().find(|(l, n, _)| (*l, *n) == (libc::IPPROTO_TCP, name));
+        set.and_then(|(_, _, value)| int(value)).is_some_and(|on| on != 0)
+    };
+    if is_on(libc::TCP_NODELAY) {
+        link.set_no_delay(true);
+    }
+    if is_on(libc::TCP_CORK) {
+        link.set_cork(true);
     }
 }
 

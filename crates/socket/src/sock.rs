@@ -54,8 +54,6 @@ pub struct Sock {
     pub send_timeout: AtomicU64,
     /// `SO_LINGER` in seconds, -1 when off.
     pub linger: AtomicI64,
-    /// `TCP_NODELAY`: told to the service at connect.
-    pub no_delay: AtomicBool,
     /// Something was set that only the kernel can honour: why this socket is never accelerated.
     pub kernel_only: OnceLock<&'static str>,
     /// Options set that an accepted socket inherits.
@@ -79,7 +77,6 @@ impl Sock {
             receive_timeout: AtomicU64::new(0),
             send_timeout: AtomicU64::new(0),
             linger: AtomicI64::new(-1),
-            no_delay: AtomicBool::new(false),
             kernel_only: OnceLock::new(),
             kept: Mutex::new(Vec::new()),
             role: OnceLock::new(),

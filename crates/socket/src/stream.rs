@@ -55,11 +55,11 @@ pub struct How {
 }
 
 impl Link {
-    /// Sends what fits of `buffers` past their first `skip` bytes.
+    /// Sends what fits of `buffers` past their first `skip` bytes. `more`: `MSG_MORE`.
     ///
     /// # Errors
     /// The pending error, then EPIPE.
-    pub fn push(&self, buffers: &[&[u8]], skip: usize) -> Result<Progress, Errno> {
+    pub fn push(&self, buffers: &[&[u8]], skip: usize, more: bool) -> Result<Progress, Errno> {
         let b = self.block();
         let _owned = own(&b.tx_lock)?;
         let seen = self.peer_flags();
@@ -78,6 +78,7 @@ impl Link {
         if bits & state::OPEN == 0 && !self.is_open() {
             return Ok(Progress::Wait);
         }
+        let is_released = self.say_more(more);
         let mut sender = self.sender();
         let result = self.fill(&mut sender, buffers, skip, total);
         self.store(&sender);
@@ -85,7 +86,7 @@ impl Link {
         match result {
             Ok(0) if total > 0 => Ok(Progress::Wait),
             Ok(n) => {
-                if n > 0 {
+                if n > 0 || is_released {
                     self.tell();
                 }
                 Ok(Progress::Done(n))

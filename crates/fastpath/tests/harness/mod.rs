@@ -170,7 +170,7 @@ impl Host {
         }
     }
 
-    fn ring(&self, slot: u32) {
+    pub fn ring(&self, slot: u32) {
         let region = self.region.region();
         let (own, _) = self.region.halves(slot).unwrap();
         let Some(context) = stream::watcher(own) else { return };

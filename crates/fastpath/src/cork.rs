@@ -1,0 +1,75 @@
+//! Partial segments that the application holds back: `TCP_CORK`, and `MSG_MORE` for what one call has sent.
+//!
+//! As on Linux: whole segments go; the end of the stream, an application that waits for space, and a `TCP_NODELAY` set anew
+//! let everything go; so does a timer that runs while nothing is in flight. `MSG_MORE` is a word about one call: when the peer
+//! is heard next, Nagle's rule alone decides.
+
+use crate::classify::Miss;
+use crate::setup::{Home, State, TIMERS_MAX, Work};
+use base::Duration;
+use core::sync::atomic::Ordering::Relaxed;
+use flow::{FlowId, Flows, state};
+use port::Port;
+use shm::{application_flags, half_flags};
+
+/// "there is a 200 millisecond ceiling on the time for which output is corked" (tcp(7)). The kernel waits for its probe timer: a
+/// retransmission timeout, but 200 ms at least.
+const HOLD_MIN: Duration = Duration::from_ms(200);
+/// Longer timeouts are cut: flows wait in the order in which they came, and none waits much longer for another's sake.
+const HOLD_MAX: Duration = Duration::from_ms(250);
+
+impl State {
+    /// Whether the partial segment that ends at stream position `end` waits; from now on it has a time limit.
+    #[cold]
+    pub(crate) fn holds(&mut self, w: &mut Work<'_>, advice: u64, end: u32) -> bool {
+        let pushed_to = (advice >> application_flags::PUSHED_SHIFT) as u32;
+        let is_word_over = advice & application_flags::CORK == 0 && !self.is_rung;
+        if self.is_pushing || pushed_to == end || is_word_over || is_starved(w) {
+            self.held.remove(w.id.0);
+            return false;
+        }
+        if w.f.tx.in_flight() > 0 {
+            // Its acknowledgement starts the timer.
+            self.held.remove(w.id.0);
+            return true;
+        }
+        let from = w.f.tx.tx_una as u32;
+        if w.f.cold.held_from != from || !self.held.contains(w.id.0) {
+            w.f.cold.held_from = from;
+            self.held.remove(w.id.0);
+            let time = w.f.cold.rto.max(HOLD_MIN).min(HOLD_MAX);
+            self.held.push_back(w.id.0, self.now.plus(time).as_ns());
+        }
+        true
+    }
+
+    /// Sends what was held back for long enough.
+    #[inline]
+    pub(crate) fn release_held<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        port: &mut P,
+    ) {
+        for _ in 0..TIMERS_MAX {
+            let Some(flow) = self.held.pop_due(self.now.as_ns()) else { return };
+            let done = self.with(flows, homes, FlowId(flow), |state, w| {
+                let is_same = w.f.tx.in_flight() == 0 && w.f.tx.tx_una as u32 == w.f.cold.held_from;
+                if is_same && !w.f.rx.has(state::LEAVING) {
+                    state.is_pushing = true;
+                    state.finish(w, port);
+                    state.is_pushing = false;
+                }
+            });
+            if done == Err(Miss::Busy) {
+                return self.held.push_front(flow, self.now.as_ns());
+            }
+        }
+    }
+}
+
+/// The application waits for space: a ring shorter than a segment would wait for ever.
+fn is_starved(w: &Work<'_>) -> bool {
+    let halves = w.home.region.halves(w.f.rx.slot);
+    halves.is_none_or(|(_, peer)| peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0)
+}
