@@ -130,7 +130,7 @@ impl Window {
         // "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2).
         let is_echo_answered = s.marked_bytes > 0 && !was_reduced && self.law != Law::Constant;
         if is_echo_answered {
-            self.on_echo(s.now, s.in_flight.saturating_add(s.acked_bytes));
+            self.on_echo(s.now, s.in_flight, s.acked_bytes);
         } else if !was_reduced && self.is_used(s) {
             self.grow(s);
         }
@@ -295,7 +295,8 @@ impl Window {
         }
     }
 
-    fn on_echo(&mut self, now: Instant, flight: u32) {
+    /// A mark in a round trip that had none before it; `outstanding` bytes may still tell of the same congestion.
+    fn on_echo(&mut self, now: Instant, outstanding: u32, acked: u32) {
         if let Law::Dctcp(marks) = self.law {
             // "cwnd = cwnd * (1 - DCTCP.Alpha / 2)" (RFC 8257 section 3.3).
             self.cwnd = marks.reduced(self.cwnd).max(2 * u32::from(self.mss));
@@ -308,10 +309,10 @@ impl Window {
                 Law::Cubic(_) => Some(ECHO_CUBIC_PERCENT),
                 _ => Some(ECHO_RENO_PERCENT),
             };
-            self.reduce(now, flight, percent);
+            self.reduce(now, outstanding.saturating_add(acked), percent);
             self.cwnd = self.ssthresh;
         }
-        self.echo_left = flight.max(1);
+        self.echo_left = outstanding;
     }
 
     /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share; or `percent`.

@@ -132,7 +132,6 @@ fn an_echo_reduces_once_per_window() {
         assert!(!ack(&mut w, 2, 1000, None, true, left * 1000));
     }
     assert_eq!(w.cwnd(), 5000);
-    assert!(!ack(&mut w, 2, 1000, None, true, 0));
     assert!(ack(&mut w, 3, 1000, None, true, 4000));
 }
 
@@ -242,6 +241,21 @@ fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
         w.on_fast_retransmit(at(200), 100_000);
         assert_eq!(w.cwnd(), after_loss, "{algorithm}");
     }
+}
+
+/// "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2): but to the
+/// next window's, also where one acknowledgement covers each.
+#[test]
+fn an_echo_is_answered_anew_when_nothing_is_left_of_the_window_before() {
+    let mut w = Window::new(Algorithm::Reno, MSS, at(0));
+    w.on_fast_retransmit(at(1), 200_000);
+    (w.cwnd, w.ssthresh) = (100_000, 50_000);
+    assert!(ack(&mut w, 100, 100_000, None, true, 0));
+    assert!(ack(&mut w, 200, 80_000, None, true, 0), "the window before is gone");
+    assert!(ack(&mut w, 300, 1000, None, true, 50_000));
+    assert!(!ack(&mut w, 310, 1000, None, true, 49_000), "the same window");
+    assert!(!ack(&mut w, 320, 49_000, None, true, 0), "its last acknowledgement");
+    assert!(ack(&mut w, 400, 40_000, None, true, 0));
 }
 
 /// "A DCTCP sender MUST react to loss episodes in the same way as conventional TCP" (RFC 8257 section 3.4).

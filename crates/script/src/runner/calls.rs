@@ -172,6 +172,12 @@ impl Runner {
                 if let Some(connection) = self.connection.as_mut().filter(|c| c.fd == Some(fd)) {
                     connection.stage = Stage::Listening;
                 }
+                // Listening once more, with a connection in the queue: the next SYN is another one's.
+                if self.connection.as_ref().is_some_and(|c| c.fd.is_none() && c.stage == Stage::Open) {
+                    let remote = self.connection.as_ref().map(|c| c.remote);
+                    self.connection =
+                        remote.map(|remote| Connection::new(Some(fd), remote, Stage::Listening));
+                }
                 done.map(|()| 0)
             }
             "shutdown" => {
