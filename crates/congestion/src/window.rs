@@ -101,6 +101,15 @@ impl Window {
         }
     }
 
+    /// More than one SYN or SYN-ACK was lost: begins with one segment. One alone is no reason: "it is RECOMMENDED that implementations
+    /// refrain from resetting the initial window to 1 segment, unless there have been more than one SYN or SYN/ACK retransmissions"
+    /// (RFC 6928 section 2, which replaces RFC 5681 section 3.1 here).
+    #[must_use]
+    pub fn after_lost_handshake(self) -> Self {
+        let is_constant = self.law == Law::Constant;
+        Self { cwnd: if is_constant { self.cwnd } else { u32::from(self.mss) }, ..self }
+    }
+
     /// Another algorithm decides from now on; window and threshold stay.
     pub fn switch(&mut self, algorithm: Algorithm, now: Instant) {
         let fresh = Self::new(algorithm, self.mss, now);

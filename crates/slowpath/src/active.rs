@@ -9,7 +9,7 @@ use base::{Duration, Instant, SeqNumber};
 use flow::{Command, state};
 use shm::half_flags;
 use std::net::IpAddr;
-use wire::{Endpoint, FourTuple, TcpFlags, TcpOptions, TcpPacket};
+use wire::{Endpoint, FourTuple, TcpFlags, TcpPacket};
 
 /// An active open under way.
 #[derive(Debug)]
@@ -252,7 +252,8 @@ impl SlowPath {
             if header.seq.is_within(expected, window) {
                 let (tuple, mac) = (opening.tuple, crate::source_mac(frame));
                 let shift = crossed.negotiated.shifts.1;
-                self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
+                let remains = crossed.negotiated.remains(&self.secret, tuple, iss, crossed.irs);
+                self.challenge(now, core, tuple, &remains, mac, shift);
             }
             return;
         }
@@ -277,8 +278,7 @@ impl SlowPath {
     /// The handshake is over: ESTABLISHED.
     fn opened(&mut self, now: Instant, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
         let opening = self.take_opening(id)?;
-        let is_repeated = opening.tries > 0;
-        let rtt = (!is_repeated).then(|| now.since(opening.sent_at));
+        let rtt = (opening.tries == 0).then(|| now.since(opening.sent_at));
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
         let born = Born {
             tuple: opening.tuple,
@@ -288,7 +288,7 @@ impl SlowPath {
             snd_wnd: peer.snd_wnd,
             negotiated: peer.negotiated,
             rtt,
-            is_repeated,
+            repeats: opening.tries,
             mac,
             options: opening.options,
         };
@@ -303,8 +303,8 @@ impl SlowPath {
                 Some(opening.owner)
             }
             Err(_) => {
-                let at = (opening.iss.plus(1), peer.irs.plus(1));
-                self.send_reset(now, core, opening.tuple, at, TcpOptions::NONE);
+                let remains = peer.negotiated.remains(&self.secret, opening.tuple, opening.iss, peer.irs);
+                self.send_reset(now, core, opening.tuple, &remains);
                 self.report_failure(opening.token, region, slot, errno::ENOBUFS);
                 None
             }

@@ -1,9 +1,11 @@
 //! What active and passive opens share: what both ends agree on, the segments of a handshake, and the birth of a flow.
 
 use crate::event::Owner;
+use crate::isn::Secret;
 use crate::neighbours::Way;
 use crate::path_search::Search;
 use crate::teardown::{Connection, State};
+use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
@@ -46,6 +48,21 @@ pub(crate) struct Negotiated {
     pub(crate) ts_recent: u32,
 }
 
+impl Negotiated {
+    /// What an acknowledgement in SYN-RECEIVED says.
+    pub(crate) fn remains(
+        &self,
+        secret: &Secret,
+        tuple: FourTuple,
+        iss: SeqNumber,
+        irs: SeqNumber,
+    ) -> Remains {
+        let ts_recent = (self.features & state::TIMESTAMPS != 0).then_some(self.ts_recent);
+        let ts_offset = secret.timestamp_offset(&tuple);
+        Remains { snd_nxt: iss.plus(1), rcv_nxt: irs.plus(1), ts_recent, ts_offset }
+    }
+}
+
 /// A connection whose handshake is over.
 #[derive(Debug)]
 pub(crate) struct Born {
@@ -55,9 +72,9 @@ pub(crate) struct Born {
     pub(crate) rcv_nxt: SeqNumber,
     pub(crate) snd_wnd: u32,
     pub(crate) negotiated: Negotiated,
-    /// When a segment of the handshake was sent twice the first timeout is longer.
     pub(crate) rtt: Option<Duration>,
-    pub(crate) is_repeated: bool,
+    /// How often our segment of the handshake was sent again: then the first timeout is longer.
+    pub(crate) repeats: u8,
     pub(crate) mac: MacAddr,
     pub(crate) options: FlowOptions,
 }
@@ -231,6 +248,7 @@ impl SlowPath {
         }
         let algorithm = born.options.algorithm.unwrap_or(self.config.algorithm);
         let mss = self.path_mss(now, tuple.dst.addr, negotiated.mss, negotiated.features);
+        let window = Window::new(algorithm, mss, now);
         let install = Install {
             tuple,
             peer_mac: born.mac,
@@ -247,11 +265,11 @@ impl SlowPath {
             ts_recent: negotiated.ts_recent,
             ts_offset: self.secret.timestamp_offset(&tuple),
             rtt: born.rtt,
-            window: Window::new(algorithm, mss, now),
+            window: if born.repeats > 1 { window.after_lost_handshake() } else { window },
             pace_rate: 0,
         };
         let flow = self.keeper.install(now, &install, &region)?;
-        if born.is_repeated {
+        if born.repeats > 0 {
             self.with_flow(flow, |parts| parts.cold.rto = RTO_AFTER_LOST_SYN);
         }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);

@@ -8,7 +8,7 @@ use crate::timeouts::Timer;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
 use flow::{FlowId, state};
-use wire::{Endpoint, TcpFlags, TcpOptions, TcpPacket};
+use wire::{Endpoint, TcpFlags, TcpPacket};
 
 impl SlowPath {
     /// Listens on `at`; the unspecified address stands for all of ours of its family. The accept queue takes `backlog` + 1 connections at
@@ -56,7 +56,7 @@ impl SlowPath {
             snd_wnd: half_open.snd_wnd,
             negotiated: half_open.negotiated,
             rtt: is_timed.then(|| half_open.established_at.since(half_open.sent_at)),
-            is_repeated: half_open.tries > 0 && !half_open.is_deferred,
+            repeats: if half_open.is_deferred { 0 } else { half_open.tries },
             mac: known.unwrap_or(half_open.mac),
             options,
         };
@@ -230,7 +230,8 @@ impl SlowPath {
             if header.seq.is_within(expected, window) {
                 // RFC 5961 section 3.2: in the window but not exact: "the receiver MUST send an ACK (challenge ACK)".
                 let (tuple, mac) = (half_open.tuple, half_open.mac);
-                self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
+                let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
+                self.challenge(now, core, tuple, &remains, mac, shift);
             }
             return;
         }
@@ -244,7 +245,8 @@ impl SlowPath {
             }
             self.counters.add(Count::UnacceptableSegment);
             let (tuple, mac) = (half_open.tuple, half_open.mac);
-            return self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
+            let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
+            return self.challenge(now, core, tuple, &remains, mac, shift);
         }
         if !flags.contains(TcpFlags::ACK) {
             self.counters.add(Count::UnacceptableSegment);
@@ -262,7 +264,8 @@ impl SlowPath {
         if !header.seq.is_within(expected, window) || has_old_timestamp {
             self.counters.add(Count::UnacceptableSegment);
             let (tuple, mac) = (half_open.tuple, half_open.mac);
-            return self.challenge(now, core, tuple, (iss.plus(1), expected), mac, shift);
+            let remains = half_open.negotiated.remains(&self.secret, tuple, iss, half_open.irs);
+            return self.challenge(now, core, tuple, &remains, mac, shift);
         }
         self.on_final_ack(now, core, id, packet, frame);
     }
@@ -335,7 +338,8 @@ impl SlowPath {
 
     fn reset_half_open(&mut self, now: Instant, half_open: &HalfOpen) {
         half_open.timer.and_then(|timer| self.wheel.cancel(timer));
-        let HalfOpen { tuple, core, iss, irs, .. } = *half_open;
-        self.send_reset(now, core, tuple, (iss.plus(1), irs.plus(1)), TcpOptions::NONE);
+        let HalfOpen { tuple, core, iss, irs, negotiated, .. } = *half_open;
+        let remains = negotiated.remains(&self.secret, tuple, iss, irs);
+        self.send_reset(now, core, tuple, &remains);
     }
 }

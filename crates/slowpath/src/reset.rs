@@ -2,6 +2,7 @@
 
 use crate::event::How;
 use crate::handshake::{Segment, Via};
+use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Command, FlowId};
@@ -32,16 +33,11 @@ impl SlowPath {
         self.put_reset(now, core, &reset(tuple, seq, ack), Via::Reply(source_mac(frame)));
     }
 
-    /// Resets a connection of ours. Not limited: each connection is reset once.
-    pub(crate) fn send_reset(
-        &mut self,
-        now: Instant,
-        core: u8,
-        tuple: FourTuple,
-        (seq, ack): (SeqNumber, SeqNumber),
-        options: TcpOptions,
-    ) {
-        let segment = Segment { options, ..reset(tuple, seq, Some(ack)) };
+    /// Resets a connection of ours. Not limited: each connection is reset once. "If an <RST> is being generated because of a user
+    /// abort, and Snd.TS.OK is set, then a Timestamps option SHOULD be included" (RFC 7323 section 5.2).
+    pub(crate) fn send_reset(&mut self, now: Instant, core: u8, tuple: FourTuple, state: &Remains) {
+        let options = state.options(now);
+        let segment = Segment { options, ..reset(tuple, state.snd_nxt, Some(state.rcv_nxt)) };
         self.put_reset(now, core, &segment, Via::Route);
     }
 
@@ -74,7 +70,7 @@ impl SlowPath {
         now: Instant,
         core: u8,
         tuple: FourTuple,
-        (seq, ack): (SeqNumber, SeqNumber),
+        state: &Remains,
         mac: MacAddr,
         shift: u8,
     ) {
@@ -83,7 +79,7 @@ impl SlowPath {
         }
         // Scaled, unlike the SYN's (RFC 7323 section 2.2): the right edge stays where the SYN-ACK put it.
         let window = FlowOptions::default().syn_window(self.flow_config()) >> shift;
-        let (flags, options) = (TcpFlags::ACK, TcpOptions::NONE);
+        let (seq, ack, flags, options) = (state.snd_nxt, state.rcv_nxt, TcpFlags::ACK, state.options(now));
         let segment = Segment { tuple, seq, ack, flags, window, options };
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }

@@ -13,11 +13,11 @@ use crate::time_wait::Remains;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Instant, SeqNumber};
-use flow::{Command, FlowId, state};
+use flow::{Command, FlowId, FlowMut, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use wire::{FourTuple, TcpOptions};
+use wire::FourTuple;
 
 /// RFC 9293 section 3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -219,14 +219,8 @@ impl SlowPath {
     pub(crate) fn reset_peer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
-        // "TSopt ... SHOULD be sent in an <RST> segment" (RFC 7323 section 3.2).
-        let (at, options) = self.with_flow(flow, |parts| {
-            let echo = parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent);
-            let value = parts.cold.timestamp(now);
-            let options = echo.map_or(TcpOptions::NONE, |echo| TcpOptions::with_timestamps(value, echo));
-            ((parts.tx.snd_max, parts.rx.rcv_nxt), options)
-        });
-        self.send_reset(now, core, tuple, at, options);
+        let remains = self.with_flow(flow, remains_of);
+        self.send_reset(now, core, tuple, &remains);
     }
 
     /// The connection is over. Its tuple is free at once, but for TIME-WAIT.
@@ -262,12 +256,7 @@ impl SlowPath {
     }
 
     fn enter_time_wait(&mut self, now: Instant, flow: FlowId, tuple: FourTuple) {
-        let remains = self.with_flow(flow, |parts| Remains {
-            snd_nxt: parts.tx.snd_max,
-            rcv_nxt: parts.rx.rcv_nxt,
-            ts_recent: parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent),
-            ts_offset: parts.cold.ts_offset,
-        });
+        let remains = self.with_flow(flow, remains_of);
         self.counters.add(Count::TimeWaits);
         if self.time_wait.insert(now, tuple, remains) {
             self.counters.add(Count::TimeWaitCrowded);
@@ -313,13 +302,20 @@ impl SlowPath {
         mac: wire::MacAddr,
     ) {
         let (seq, ack): (SeqNumber, SeqNumber) = (remains.snd_nxt, remains.rcv_nxt);
-        let options = remains.ts_recent.map_or(TcpOptions::NONE, |echo| {
-            let value = (now.as_ms() as u32).wrapping_add(remains.ts_offset);
-            TcpOptions::with_timestamps(value, echo)
-        });
+        let options = remains.options(now);
         let (flags, window) = (wire::TcpFlags::ACK, 0);
         let segment = crate::handshake::Segment { tuple, seq, ack, flags, window, options };
         self.send_segment(now, core, &segment, crate::handshake::Via::Reply(mac));
+    }
+}
+
+/// What a control segment of a flow says.
+fn remains_of(parts: &mut FlowMut<'_>) -> Remains {
+    Remains {
+        snd_nxt: parts.tx.snd_max,
+        rcv_nxt: parts.rx.rcv_nxt,
+        ts_recent: parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent),
+        ts_offset: parts.cold.ts_offset,
     }
 }
 

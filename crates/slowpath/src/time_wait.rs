@@ -17,6 +17,17 @@ pub struct Remains {
     pub ts_offset: u32,
 }
 
+impl Remains {
+    /// Options of an acknowledgement: "Once TSopt has been successfully negotiated ... the TSopt MUST be sent in every non-<RST>
+    /// segment" (RFC 7323 section 3.2).
+    pub(crate) fn options(&self, now: Instant) -> TcpOptions {
+        self.ts_recent.map_or(TcpOptions::NONE, |echo| {
+            let value = (now.as_ms() as u32).wrapping_add(self.ts_offset);
+            TcpOptions::with_timestamps(value, echo)
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     remains: Remains,

@@ -9,8 +9,9 @@ use std::net::IpAddr;
 
 /// Doublings of the timeout at most; `rto_max` bounds it before.
 const BACKOFF_MAX: u8 = 32;
-/// Doubts about the next hop from this many timeouts in a row on.
-const DOUBT_AFTER: u8 = 2;
+/// Doubts about the next hop from this many timeouts in a row on: "the value of R1 SHOULD correspond to at least 3
+/// retransmissions" (RFC 9293 SHLD-10), Linux's `tcp_retries1`.
+const DOUBT_AFTER: u8 = 3;
 
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +35,8 @@ enum Verdict {
     Wait(Instant),
     /// The window is closed: probe.
     Probe { backoff: u8, next: Instant, is_silent: bool },
-    /// The data was lost.
-    Lost { backoff: u8, next: Instant },
+    /// The data was lost. With its window closed behind it, a peer that is not silent has yet to find room for it.
+    Lost { backoff: u8, next: Instant, is_closed: bool, is_silent: bool },
 }
 
 impl SlowPath {
@@ -106,21 +107,23 @@ impl SlowPath {
             Verdict::Idle => {}
             Verdict::Wait(until) => self.set_retransmit(flow, until),
             Verdict::Probe { backoff, next, is_silent } => {
-                let Some(connection) = self.connections.get_mut(&flow) else { return };
-                connection.fired_at = now;
-                // RFC 9293 MUST-35: a peer that answers may keep its window closed for ever.
-                connection.unanswered = if is_silent { connection.unanswered.saturating_add(1) } else { 0 };
-                let (is_orphan, core) = (connection.is_orphan, connection.owner.core);
-                let tries = if is_orphan { backoff } else { connection.unanswered };
-                if self.is_over(now, flow, tries) {
+                if self.is_probed_out(now, flow, backoff, is_silent) {
                     return;
                 }
+                let Some(connection) = self.connections.get_mut(&flow) else { return };
+                connection.fired_at = now;
+                let core = connection.owner.core;
                 self.counters.add(Count::WindowProbes);
                 self.output.command(core, Command::Probe { flow });
                 self.set_retransmit(flow, next);
             }
-            Verdict::Lost { backoff, next } => {
-                if self.is_over(now, flow, backoff) {
+            Verdict::Lost { backoff, next, is_closed, is_silent } => {
+                let is_over = if is_closed {
+                    self.is_probed_out(now, flow, backoff, is_silent)
+                } else {
+                    self.is_over(now, flow, backoff)
+                };
+                if is_over {
                     return;
                 }
                 let Some(connection) = self.connections.get_mut(&flow) else { return };
@@ -135,6 +138,15 @@ impl SlowPath {
                 }
             }
         }
+    }
+
+    /// A peer that answers may keep its window closed for ever (RFC 9293 MUST-37), also when it has closed it behind data that is
+    /// under way: "SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged" (SHLD-17).
+    fn is_probed_out(&mut self, now: Instant, flow: FlowId, backoff: u8, is_silent: bool) -> bool {
+        let Some(connection) = self.connections.get_mut(&flow) else { return true };
+        connection.unanswered = if is_silent { connection.unanswered.saturating_add(1) } else { 0 };
+        let tries = if connection.is_orphan { backoff } else { connection.unanswered };
+        self.is_over(now, flow, tries)
     }
 
     /// Gives the flow up after too many timeouts in a row.
@@ -180,8 +192,9 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     let backoff = cold.backoff.saturating_add(1);
     let next = now.plus(timeout(backoff));
     cold.backoff = backoff;
+    let (is_closed, is_silent) = (tx.snd_wnd == 0, cold.heard_at <= fired_at);
     if is_blocked {
-        return Verdict::Probe { backoff, next, is_silent: cold.heard_at <= fired_at };
+        return Verdict::Probe { backoff, next, is_silent };
     }
     // What it means for the window is the core's to see, once it has heard what may have come in meanwhile.
     cold.counters.timeouts = cold.counters.timeouts.saturating_add(1);
@@ -189,5 +202,5 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     tx.rewind();
     // Karn's rule: what is sent twice is not timed.
     rx.clear(state::TIMING);
-    Verdict::Lost { backoff, next }
+    Verdict::Lost { backoff, next, is_closed, is_silent }
 }
