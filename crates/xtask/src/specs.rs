@@ -19,7 +19,7 @@ const RFCS: [u32; 6] = [9293, 6298, 5681, 7323, 2018, 8985];
 const LABELS: [(u32, &str, u32); 4] =
     [(9293, "MUST", 69), (9293, "SHLD", 31), (9293, "MAY", 18), (9293, "REC", 1)];
 /// Requirements that the texts of the other RFCs state, sentence by sentence.
-const COUNTS: [(u32, usize); 5] = [(6298, 17), (5681, 48), (7323, 44), (2018, 17), (8985, 26)];
+const COUNTS: [(u32, usize); 5] = [(6298, 17), (5681, 48), (7323, 45), (2018, 17), (8985, 26)];
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
 /// The shortest reason that says something.
 const REASON_LEN: usize = 20;

@@ -33,6 +33,7 @@ pub struct Got {
     pub payload: Vec<u8>,
     pub sack: Vec<(u32, u32)>,
     pub ecn: Ecn,
+    pub options: TcpOptions,
 }
 
 impl Peer {
@@ -131,6 +132,7 @@ impl Peer {
             payload: tcp.payload.of(frame).to_vec(),
             sack: tcp.options.sack.as_slice().iter().map(|b| (rel(b.left), rel(b.right))).collect(),
             ecn: tcp.ip.ecn,
+            options: tcp.options,
         }
     }
 }
