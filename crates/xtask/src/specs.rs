@@ -14,6 +14,8 @@ use crate::source::{Source, line_of, occurrences};
 use crate::workspace::Workspace;
 
 const FOLDER: &str = "specs";
+/// Says how to read the tables, and what they come to.
+const MANUAL: &str = "docs/specs.md";
 const RFCS: [u32; 6] = [9293, 6298, 5681, 7323, 2018, 8985];
 /// RFC 9293 labels its requirements; each label must be there once.
 const LABELS: [(u32, &str, u32); 4] =
@@ -266,11 +268,19 @@ pub fn summary(tables: &[Table]) -> String {
 pub fn run(workspace: &Workspace, sources: &[Source], logs: &[&str]) -> anyhow::Result<Vec<String>> {
     let tables = load(&workspace.root)?;
     let mut findings = check(&tables, sources, &|path| workspace.root.join(path).exists());
+    let manual = std::fs::read_to_string(workspace.root.join(MANUAL)).context(MANUAL)?;
+    findings.extend(not_said(&summary(&tables), &manual));
     if !logs.is_empty() {
         findings.extend(did_not_run(&tables, logs)?);
     }
     print!("{}", summary(&tables));
     Ok(findings)
+}
+
+/// The lines of the summary that the manual lacks.
+fn not_said(summary: &str, manual: &str) -> Vec<String> {
+    let missing = summary.lines().filter(|line| !manual.lines().any(|said| said.trim() == *line));
+    missing.map(|line| format!("{MANUAL} does not say: {line}")).collect()
 }
 
 #[cfg(test)]
@@ -319,6 +329,14 @@ mod tests {
     fn a_missing_requirement_is_found() {
         let counted = check(&[table("not_done = \"it concerns routers and never hosts\"")], &[], &|_| true);
         assert_eq!(counted, ["specs/rfc6298.toml: 1 requirements instead of 17"]);
+    }
+
+    #[test]
+    fn a_summary_that_is_no_longer_true_is_found() {
+        let summary = summary(&[table("not_done = \"it concerns routers and never hosts\"")]);
+        assert_eq!(summary, "RFC 6298 (t): MUST 0/1\n");
+        assert!(not_said(&summary, "As of now:\n\n    RFC 6298 (t): MUST 0/1\n").is_empty());
+        assert_eq!(not_said(&summary, "    RFC 6298 (t): MUST 1/1\n").len(), 1);
     }
 
     #[test]

@@ -13,6 +13,15 @@ fn the_workspace_is_tidy() {
     assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
 }
 
+/// Whether the tests that the tables name have run is seen at the end of `scripts/test`.
+#[test]
+fn the_requirement_tables_are_true() {
+    let workspace = Workspace::load(&root()).expect("cargo metadata answers inside a cargo test");
+    let sources = crate::rules::read_sources(&workspace).expect("sources can be read");
+    let findings = crate::specs::run(&workspace, &sources, &[]).expect("the tables can be read");
+    assert!(findings.is_empty(), "{findings:#?}");
+}
+
 fn workspace_of(noun: &str) -> Workspace {
     let folder = format!("crates/{noun}");
     let target_roots = vec![format!("{folder}/src/lib.rs")];
