@@ -101,11 +101,13 @@ fn what_was_sent_twice_is_not_timed() {
 /// "... if the K*RTTVAR term in the RTO calculation equals zero, the variance term MUST be rounded to G seconds" (RFC 6298 section 4).
 #[test]
 fn the_timeout_is_never_the_round_trip_alone() {
-    let config = flow::Config { rto_min: Duration::ZERO, ..config() };
-    let mut cold = Cold::new(Window::new(Algorithm::Reno, 1448, Instant::ZERO), Instant::ZERO);
-    cold.sample_rtt(1, &config);
-    assert_eq!(cold.rttvar_us, 0);
-    assert!(cold.rto > us(u64::from(cold.srtt_us)));
+    let config = config();
+    for rtt_us in [1, 5_000_000] {
+        let mut cold = Cold::new(Window::new(Algorithm::Reno, 1448, Instant::ZERO), Instant::ZERO);
+        (0..200).for_each(|_| cold.sample_rtt(rtt_us, &config));
+        assert!(cold.rttvar_us <= 3, "without variation");
+        assert!(cold.rto >= us(u64::from(cold.srtt_us)).plus(config.rto_min), "{rtt_us}");
+    }
 }
 
 /// "On the first and second duplicate ACKs received at a sender, a TCP SHOULD send a segment of previously unsent data ... the TCP sender
