@@ -25,6 +25,17 @@ pub enum Port<'a> {
         /// Checksum and segmentation offload.
         offloads: bool,
     },
+    /// An interface that exists.
+    Packet {
+        /// As `towpath up --port` takes it.
+        interface: &'a str,
+        /// Where it is.
+        namespace: &'a str,
+        /// The service's, with prefix length.
+        address: &'a str,
+        /// Further flags.
+        flags: &'a [&'a str],
+    },
 }
 
 /// The service's own address over TAP.
@@ -32,13 +43,21 @@ pub const TAP_ADDRESS: &str = "10.77.0.2";
 
 impl<'a> Port<'a> {
     fn flags(self) -> Vec<&'a str> {
-        let Self::Tap { namespace, offloads } = self else { return vec!["--port", "none"] };
-        let mut flags = vec!["--port", "tap", "--port-name", "tp0", "--netns", namespace];
-        flags.extend(["--address", "10.77.0.2/24", "--host-address", "10.77.0.1/24"]);
-        if !offloads {
-            flags.extend(["--no-checksum-offload", "--no-gso"]);
+        match self {
+            Self::None => vec!["--port", "none"],
+            Self::Tap { namespace, offloads } => {
+                let mut flags = vec!["--port", "tap", "--port-name", "tp0", "--netns", namespace];
+                flags.extend(["--address", "10.77.0.2/24", "--host-address", "10.77.0.1/24"]);
+                if !offloads {
+                    flags.extend(["--no-checksum-offload", "--no-gso"]);
+                }
+                flags
+            }
+            Self::Packet { interface, namespace, address, flags } => {
+                let own = ["--port", interface, "--netns", namespace, "--address", address];
+                [own.as_slice(), flags].concat()
+            }
         }
-        flags
     }
 }
 
@@ -139,9 +158,22 @@ impl Service {
     /// # Errors
     /// When the program is not installed.
     pub fn command(&self, program: &str) -> anyhow::Result<Command> {
+        Ok(self.command_of(&program::find(program)?))
+    }
+
+    /// The same of the program at that place.
+    pub fn command_of(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.towpath);
-        command.arg("run").arg("--control").arg(&self.control).arg("--").arg(program::find(program)?);
-        Ok(command)
+        command.arg("run").arg("--control").arg(&self.control).arg("--").arg(program);
+        command
+    }
+
+    /// What `towpath stat --json` says.
+    ///
+    /// # Errors
+    /// When the service does not say.
+    pub fn statistics(&self) -> anyhow::Result<Value> {
+        statistics(&self.towpath, &self.control)
     }
 
     /// Accelerated connections accepted so far, by the process `pid` or (`None`) by all.
@@ -149,7 +181,7 @@ impl Service {
     /// # Errors
     /// When the service does not say.
     pub fn accepted(&self, pid: Option<u32>) -> anyhow::Result<u64> {
-        let all = statistics(&self.towpath, &self.control)?;
+        let all = self.statistics()?;
         let processes =
             all["per_process"].as_array().context("no per_process in the service's statistics")?;
         let is_meant =

@@ -10,7 +10,9 @@ mod cpu;
 mod demo;
 mod flood;
 mod idle;
+mod interrupt;
 mod launch;
+mod loss;
 mod markdown;
 mod options;
 mod peer;
@@ -50,6 +52,11 @@ const BENCHES: &[Bench] = &[
     },
     Bench { name: "idle", about: "what the service uses with 1,000 idle connections", run: idle::run },
     Bench {
+        name: loss::NAME,
+        about: "bulk transfer under loss and reordering over an emulated link, beside the kernel; takes an hour",
+        run: loss::run,
+    },
+    Bench {
         name: "syn-flood",
         about: "64 RPC flows and new connections beside 200,000 SYN/s, over the memory port",
         run: flood::run,
@@ -76,13 +83,14 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
-/// Not run by `all`, which would measure it twice.
 const PART_OF_ANOTHER: &str = "tap-baseline";
+/// Not run by `all`: it would measure the one twice, and the other takes longer than all together.
+const BY_THEMSELVES: [&str; 2] = [PART_OF_ANOTHER, loss::NAME];
 
 /// The names that [`run`] takes, with a line about each.
 #[must_use]
 pub fn names() -> Vec<(&'static str, &'static str)> {
-    let all = ("all", "every measurement, one after the other");
+    let all = ("all", "every measurement but loss, one after the other");
     BENCHES.iter().map(|bench| (bench.name, bench.about)).chain([all]).collect()
 }
 
@@ -97,14 +105,20 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         peer::main(args)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if name == loss::NAME {
+        return Ok(match options::parse_for::<loss::Arguments>(name, args)? {
+            Ok(arguments) => finish(&loss::measure(&arguments)?, &arguments.common)?,
+            Err(code) => code,
+        });
+    }
     let chosen: Vec<&Bench> = BENCHES
         .iter()
-        .filter(|bench| name == bench.name || (name == "all" && bench.name != PART_OF_ANOTHER))
+        .filter(|bench| name == bench.name || (name == "all" && !BY_THEMSELVES.contains(&bench.name)))
         .collect();
     if chosen.is_empty() {
         bail!("{}", unknown(name));
     }
-    let options = match Options::parse_for(name, args)? {
+    let options = match options::parse_for::<Options>(name, args)? {
         Ok(options) => options,
         Err(code) => return Ok(code),
     };
@@ -120,12 +134,17 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error),
         };
-        report.print(&options)?;
-        if !report.failures.is_empty() {
+        if finish(&report, &options)? == ExitCode::FAILURE {
             code = ExitCode::FAILURE;
         }
     }
     Ok(code)
+}
+
+/// Prints; the exit code says whether everything was measured and proved.
+fn finish(report: &Report, options: &Options) -> anyhow::Result<ExitCode> {
+    report.print(options)?;
+    Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs redis through Towpath and on the kernel, interleaved, and prints what it bought. Works without root.

@@ -96,7 +96,7 @@ fn ratios(report: &Report, out: &mut String) {
         out.push_str("\n| case | over | medians of the ratios of pairs of runs |\n|---|---|---|\n");
     }
     for group in groups {
-        let texts: Vec<String> = group.iter().map(|r| format!("{} {:.2}", r.metric, r.median)).collect();
+        let texts: Vec<String> = group.iter().map(|r| r.text("")).collect();
         let _ = writeln!(out, "| {} | {} | {} |", group[0].case, group[0].over, texts.join(", "));
     }
 }

@@ -4,11 +4,13 @@
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::forwarder;
+use crate::{interrupt, loss};
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Serialize, de::DeserializeOwned};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// `bench HIDDEN_NAME ROLE` is a peer process.
@@ -17,8 +19,13 @@ pub const HIDDEN_NAME: &str = "__peer";
 /// What a peer process is for.
 type Role = fn(&Line) -> anyhow::Result<()>;
 
-const ROLES: &[(&str, Role)] =
-    &[(handover::ROLE, handover::far::main), (holes::ROLE, holes::main), (forwarder::ROLE, forwarder::main)];
+const ROLES: &[(&str, Role)] = &[
+    (handover::ROLE, handover::far::main),
+    (holes::ROLE, holes::main),
+    (forwarder::ROLE, forwarder::main),
+    (loss::source::ROLE, loss::source::main),
+    (loss::sink::ROLE, loss::sink::main),
+];
 
 /// The main function of a peer process.
 ///
@@ -31,6 +38,14 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
     };
     let input = rustix::io::dup(std::io::stdin()).context("a peer process needs its control line")?;
     role(&Line::new(input))
+}
+
+/// This program's own file.
+///
+/// # Errors
+/// When it is gone.
+pub fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file")
 }
 
 /// A peer process; killed and reaped when dropped.
@@ -46,10 +61,17 @@ impl Peer {
     /// # Errors
     /// When this program cannot be started again.
     pub fn start(role: &str) -> anyhow::Result<Self> {
+        Self::start_by(Command::new(own_program()?), role)
+    }
+
+    /// Starts one by a command that ends with [`own_program`] and runs it under the same process id.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_by(mut command: Command, role: &str) -> anyhow::Result<Self> {
         let (ours, theirs): (OwnedFd, OwnedFd) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let child = Command::new(program)
+        let child = command
             .args(["bench", HIDDEN_NAME, role])
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -77,6 +99,25 @@ impl Peer {
     /// When it is gone.
     pub fn receive<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         Ok(self.line.receive(true).context("a peer process is gone")?.message)
+    }
+
+    /// Waits at most `seconds` for what it says.
+    ///
+    /// # Errors
+    /// When it is gone or silent, or on a signal that is watched for.
+    pub fn receive_within<T: DeserializeOwned>(&self, seconds: f64) -> anyhow::Result<T> {
+        if !interrupt::readable(Some(self.line.as_fd()), seconds)? {
+            bail!("a peer process said nothing for {seconds:.0} s");
+        }
+        self.receive()
+    }
+
+    /// Waits until it leaves, which its end of the line tells, but at most `seconds`.
+    ///
+    /// # Errors
+    /// On a signal that is watched for.
+    pub fn wait(self, seconds: f64) -> anyhow::Result<()> {
+        interrupt::readable(Some(self.line.as_fd()), seconds).map(|_| ())
     }
 
     /// The signal or status it ended with, once it has.

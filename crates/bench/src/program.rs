@@ -1,12 +1,12 @@
 //! Other programs, run unmodified: found, started, waited for with a limit, and never left behind.
 
-use crate::{clock, cpu};
+use crate::{clock, cpu, interrupt};
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 
 /// Where `name` is, or a line that says how to get it.
@@ -47,6 +47,11 @@ impl Running {
     /// What it prints, when its command asked for a pipe.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
+    }
+
+    /// What it says, when its command asked for a pipe.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     /// Its exit status, if it has ended already.
@@ -153,7 +158,7 @@ fn wait_until_ended(pid: Pid, limit: f64) -> anyhow::Result<bool> {
 /// Repeats `attempt` every few milliseconds until it gives something.
 ///
 /// # Errors
-/// When it gives nothing for `limit` seconds; `what` says what was waited for.
+/// When it gives nothing for `limit` seconds, `what` saying what was waited for; or on a signal that is watched for.
 pub fn until<T>(limit: f64, what: &str, mut attempt: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
     let end = clock::now_ns() + (limit * 1e9) as u64;
     loop {
@@ -163,7 +168,7 @@ pub fn until<T>(limit: f64, what: &str, mut attempt: impl FnMut() -> Option<T>) 
         if clock::now_ns() > end {
             bail!("{what} did not happen within {limit:.0} s");
         }
-        thread::sleep(std::time::Duration::from_millis(5));
+        interrupt::pause(0.005)?;
     }
 }
 

@@ -40,6 +40,20 @@ pub struct Ratio {
     pub over: String,
     /// Over the pairs of runs.
     pub median: f64,
+    /// Its 95 % confidence interval, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+}
+
+impl Ratio {
+    /// For people; `unit` goes behind the number.
+    pub(crate) fn text(&self, unit: &str) -> String {
+        let mut text = format!("{} {:.2}{unit}", self.metric, self.median);
+        if let Some([low, high]) = self.interval {
+            text.push_str(&format!(" ({low:.2} to {high:.2})"));
+        }
+        text
+    }
 }
 
 /// Where it was measured.

@@ -96,6 +96,7 @@ impl Samples {
                         metric: metric.to_owned(),
                         over: (*peer).to_owned(),
                         median,
+                        interval: None,
                     });
                 }
             }

@@ -74,7 +74,7 @@ pub fn text(report: &Report) -> String {
         before = Some(row);
     }
     for group in report.ratios_by_case() {
-        let texts: Vec<String> = group.iter().map(|r| format!("{} {:.2}x", r.metric, r.median)).collect();
+        let texts: Vec<String> = group.iter().map(|r| r.text("x")).collect();
         let _ = writeln!(out, "{:<case$}  over {}: {}", group[0].case, group[0].over, texts.join(", "));
     }
     for note in &report.notes {

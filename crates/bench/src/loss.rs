@@ -1,0 +1,196 @@
+//! Goodput of bulk transfer under loss, bursty loss and reordering: Figure 7 of the TAS paper, sender under test Towpath or
+//! the kernel, receiver the kernel, both through `towpath link` with the same seed, in turns.
+
+mod arguments;
+mod counted;
+mod emulated;
+mod point;
+mod record;
+pub mod sink;
+pub mod source;
+mod stage;
+mod verdict;
+
+pub use arguments::Arguments;
+
+use crate::redis::local::limit_cores;
+use crate::tap::namespace;
+use crate::{Options, Report, clock, interrupt, launch};
+use anyhow::Context;
+use point::Point;
+use record::{Outcome, Pair, Record, Settings};
+use stage::{Stage, System};
+use std::os::unix::fs::MetadataExt;
+
+/// As this measurement is called.
+pub const NAME: &str = "loss";
+/// What opening, ending and starting processes adds to a run, seconds, about: for the estimate.
+const OVERHEAD: f64 = 0.3;
+/// Of everything that takes part: the highest, as of the emulated link.
+const PRIORITY: i32 = -20;
+/// A pair in which the emulator itself dropped frames is measured again at most so often.
+const ATTEMPTS: usize = 3;
+/// After so many failures one after the other nothing better is to come.
+const FAILURES_MAX: usize = 5;
+
+/// The measurement with its default matrix.
+///
+/// # Errors
+/// As [`measure`].
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    measure(&Arguments::all(options))
+}
+
+/// The measurement.
+///
+/// # Errors
+/// Without root, on a signal, when the service does not start, or when everything fails.
+pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    namespace::need_root()?;
+    let mut report = Report::new(NAME);
+    let mut record = arguments.resume.as_deref().map(Record::open).transpose()?.unwrap_or_default();
+    let build = build(&arguments.common)?;
+    let points = arguments.points();
+    let mut missing = Vec::new();
+    for seed in arguments.seeds() {
+        for point in &points {
+            let settings = settings(arguments, point, &build);
+            if !record.has(&point.case(), seed, &settings)? {
+                missing.push((seed, point, settings));
+            }
+        }
+    }
+    if !missing.is_empty() {
+        interrupt::watch()?;
+        limit_cores(&mut report)?;
+        // The link runs so, and with it the kernel's handling of what it brings; what others do here shall not make the
+        // difference. Children inherit it. Where it is forbidden everything is as the machine is.
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        announce(arguments, &missing);
+        let stage = Stage::new(arguments)?;
+        let done = all(&stage, arguments, &missing, &mut record, &mut report);
+        stage.stop();
+        done?;
+    }
+    conclude(arguments, &points, &record, &mut report);
+    Ok(report)
+}
+
+fn settings(arguments: &Arguments, point: &Point, build: &str) -> Settings {
+    Settings {
+        algorithm: arguments.algorithm.name().to_owned(),
+        rate: arguments.rate.clone(),
+        both_ways: arguments.both_ways,
+        seconds: arguments.seconds(point.rtt),
+        warm_up: arguments.warm_up(point.rtt),
+        build: build.to_owned(),
+    }
+}
+
+/// Which program is measured: its size and when it was built.
+fn build(options: &Options) -> anyhow::Result<String> {
+    let towpath = launch::towpath(options)?;
+    let data = std::fs::metadata(&towpath).with_context(|| format!("no program {}", towpath.display()))?;
+    Ok(format!("{}-{}", data.len(), data.mtime()))
+}
+
+fn announce(arguments: &Arguments, missing: &[(u64, &Point, Settings)]) {
+    let one = |settings: &Settings| 2.0 * (settings.seconds + settings.warm_up + OVERHEAD);
+    let seconds: f64 = missing.iter().map(|(_, _, settings)| one(settings)).sum();
+    let cut = arguments.at_most.map_or(String::new(), |limit| format!(", of which at most {limit} s now"));
+    eprintln!("towpath bench loss: {} pairs of runs, about {:.0} min{cut}", missing.len(), seconds / 60.0);
+}
+
+/// Seed by seed, so that a cut leaves some of every point.
+fn all(
+    stage: &Stage,
+    arguments: &Arguments,
+    missing: &[(u64, &Point, Settings)],
+    record: &mut Record,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let start = clock::now_ns();
+    let mut failed = 0;
+    for (done, (seed, point, settings)) in missing.iter().enumerate() {
+        let elapsed = (clock::now_ns() - start) as f64 / 1e9;
+        if arguments.at_most.is_some_and(|limit| limit as f64 <= elapsed) {
+            report
+                .failures
+                .push(format!("{} pairs of runs are left: --resume goes on", missing.len() - done));
+            return Ok(());
+        }
+        let case = point.case();
+        match pair(stage, arguments, point, *seed) {
+            Ok([towpath, kernel]) => {
+                failed = 0;
+                let pair = Pair { case, seed: *seed, settings: settings.clone(), towpath, kernel };
+                show(done + 1, missing.len(), &pair);
+                record.add(pair)?;
+            }
+            Err(error) => {
+                interrupt::check()?;
+                failed += 1;
+                let error = error.context(format!("{case}, seed {seed}"));
+                if failed == FAILURES_MAX {
+                    return Err(error);
+                }
+                report.failures.push(format!("{error:#}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Towpath's run and the kernel's; who is first changes with the seed.
+fn pair(stage: &Stage, arguments: &Arguments, point: &Point, seed: u64) -> anyhow::Result<[Outcome; 2]> {
+    let one = |system| stage.run(system, point, seed, arguments).with_context(|| format!("{system:?}"));
+    let mut failed = 0;
+    for _ in 0..ATTEMPTS {
+        let outcomes = if seed.is_multiple_of(2) {
+            let kernel = one(System::Kernel)?;
+            [one(System::Towpath)?, kernel]
+        } else {
+            [one(System::Towpath)?, one(System::Kernel)?]
+        };
+        failed = outcomes.iter().map(|outcome| outcome.failed).sum();
+        if failed == 0 {
+            return Ok(outcomes);
+        }
+    }
+    anyhow::bail!(
+        "the emulated link could not carry {failed} frames: the machine is too busy, or --rate too high"
+    )
+}
+
+fn show(done: usize, of: usize, pair: &Pair) {
+    let [towpath, kernel] =
+        [&pair.towpath, &pair.kernel].map(|outcome| outcome.goodput_bits_per_second / 1e6);
+    eprintln!(
+        "[{done}/{of}] {} seed {}: towpath {towpath:.1} Mbit/s, kernel {kernel:.1} ({:.2})",
+        pair.case,
+        pair.seed,
+        pair.ratio()
+    );
+}
+
+fn conclude(arguments: &Arguments, points: &[Point], record: &Record, report: &mut Report) {
+    verdict::judge(points, &record.pairs, report);
+    let (flag, rate) = (arguments.algorithm.name(), &arguments.rate);
+    report.note(format!(
+        "{flag} on both sides, {rate} with the link's usual queue of 1000 packets, bulk flows opened before the mishaps \
+         begin; {}; reorder: 5 % late by half a round trip; burst: 1 % in bursts of 3.3",
+        if arguments.both_ways { "mishaps in both directions" } else { "mishaps strike data, not acknowledgements" }
+    ));
+    report.note(
+        "cores: sender, service, link, receiver and ksoftirqd; CPU-ns/op of goodput: per byte, of the sending program and its \
+         service (what the kernel does on arrival of acknowledgements is in `all processor time`)",
+    );
+    let fewest = points.iter().map(|point| {
+        let case = point.case();
+        record.pairs.iter().filter(|pair| pair.case == case).count()
+    });
+    let fewest = fewest.min().unwrap_or(0);
+    if fewest < verdict::PAIRS {
+        report.note(format!("only {fewest} seeds at the least measured point: a look, not a result"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Pairs of runs, and the file that keeps them: a JSON object a line, so that a long measurement can be cut anywhere.
+
+use super::counted::Counters;
+use super::emulated::Done;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+/// What one run of one system gave.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Bytes that reached the receiving program per second, as bits.
+    pub goodput_bits_per_second: f64,
+    /// Processor time of the sending program and, where there is one, its service.
+    pub sender_cpu_ns_per_byte: f64,
+    /// Processor time of everything that took part.
+    pub all_cpu_ns_per_byte: f64,
+    /// The same over wall time.
+    pub cores: f64,
+    /// Of the link.
+    pub offered: u64,
+    /// Of the link.
+    pub lost: u64,
+    /// Of the link.
+    pub reordered: u64,
+    /// Of the link.
+    pub queue_full: u64,
+    /// Of the link: not 0 when the emulator was too slow.
+    pub failed: u64,
+    /// What the sender counted, warm-up included.
+    pub counters: Counters,
+}
+
+impl Outcome {
+    /// Takes over what the link counted.
+    pub fn with_link(self, done: Done) -> Self {
+        let Done { offered, lost, reordered, queue_full, failed } = done;
+        Self { offered, lost, reordered, queue_full, failed, ..self }
+    }
+
+    /// Share of the segments that were lost or held back on purpose.
+    pub fn struck(&self) -> f64 {
+        (self.lost + self.reordered) as f64 / self.offered.max(1) as f64
+    }
+}
+
+/// What must be the same for two pairs to be of one measurement.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    pub algorithm: String,
+    pub rate: String,
+    pub both_ways: bool,
+    pub seconds: f64,
+    pub warm_up: f64,
+    /// Which build of Towpath.
+    pub build: String,
+}
+
+/// Both systems over the same link with the same seed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    pub case: String,
+    pub seed: u64,
+    pub settings: Settings,
+    pub towpath: Outcome,
+    pub kernel: Outcome,
+}
+
+impl Pair {
+    /// Towpath's goodput over the kernel's. A run in which not a byte arrived counts as one bit a second.
+    pub fn ratio(&self) -> f64 {
+        self.towpath.goodput_bits_per_second.max(1.0) / self.kernel.goodput_bits_per_second.max(1.0)
+    }
+}
+
+/// All pairs so far, and their file if there is one.
+#[derive(Debug, Default)]
+pub struct Record {
+    pub pairs: Vec<Pair>,
+    file: Option<File>,
+}
+
+impl Record {
+    /// Reads what an earlier slice left and goes on behind it. A line cut in its middle is dropped.
+    ///
+    /// # Errors
+    /// A file that cannot be used, or is something else.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
+        };
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let pairs: Result<Vec<Pair>, _> = text[..whole].lines().map(serde_json::from_str).collect();
+        let pairs = pairs.with_context(|| format!("{name} is no record of `towpath bench loss`"))?;
+        let open = || -> std::io::Result<File> {
+            let file = File::options().create(true).append(true).open(path)?;
+            file.set_len(whole as u64)?;
+            Ok(file)
+        };
+        let file = open().with_context(|| format!("cannot write {name}"))?;
+        Ok(Self { pairs, file: Some(file) })
+    }
+
+    /// True when this pair is there.
+    ///
+    /// # Errors
+    /// When it was measured with other settings.
+    pub fn has(&self, case: &str, seed: u64, settings: &Settings) -> anyhow::Result<bool> {
+        let Some(pair) = self.pairs.iter().find(|pair| pair.case == case && pair.seed == seed) else {
+            return Ok(false);
+        };
+        if pair.settings != *settings {
+            bail!(
+                "the file to resume has {case} measured as {:?}, not {settings:?}: use another file",
+                pair.settings
+            );
+        }
+        Ok(true)
+    }
+
+    /// Keeps a pair.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add(&mut self, pair: Pair) -> anyhow::Result<()> {
+        if let Some(file) = &mut self.file {
+            let line = serde_json::to_string(&pair)? + "\n";
+            file.write_all(line.as_bytes()).context("cannot write the file to resume")?;
+        }
+        self.pairs.push(pair);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(seed: u64) -> Pair {
+        let settings = Settings {
+            algorithm: "cubic".into(),
+            rate: "1gbit".into(),
+            both_ways: false,
+            seconds: 1.0,
+            warm_up: 0.3,
+            build: "1".into(),
+        };
+        let outcome = Outcome { goodput_bits_per_second: 1e9 / seed as f64, ..Outcome::default() };
+        Pair {
+            case: "loss/1%/flows1/rtt1ms".into(),
+            seed,
+            settings,
+            towpath: outcome.clone(),
+            kernel: outcome,
+        }
+    }
+
+    #[test]
+    fn a_cut_record_goes_on_behind_its_last_whole_line() {
+        let folder = crate::launch::Folder::new().unwrap();
+        let path = folder.path().join("record");
+        let mut record = Record::open(&path).unwrap();
+        record.add(pair(1)).unwrap();
+        record.add(pair(2)).unwrap();
+        let len = fs::metadata(&path).unwrap().len();
+        File::options().write(true).open(&path).unwrap().set_len(len - 9).unwrap();
+        let mut record = Record::open(&path).unwrap();
+        assert_eq!(record.pairs, [pair(1)]);
+        record.add(pair(3)).unwrap();
+        assert_eq!(Record::open(&path).unwrap().pairs, [pair(1), pair(3)]);
+    }
+
+    #[test]
+    fn pairs_of_other_settings_are_not_mixed_in() {
+        let mut record = Record::default();
+        record.add(pair(1)).unwrap();
+        let (case, settings) = (pair(1).case, pair(1).settings);
+        assert!(record.has(&case, 1, &settings).unwrap());
+        assert!(!record.has(&case, 2, &settings).unwrap());
+        let other = Settings { rate: "unlimited".into(), ..settings };
+        assert!(record.has(&case, 1, &other).unwrap_err().to_string().contains("use another file"));
+    }
+}

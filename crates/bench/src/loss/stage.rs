@@ -1,0 +1,272 @@
+//! The namespaces, the service and the sink; and one run on them.
+//!
+//! ```text
+//!   kernel sender ns     link's ns                        sink's ns
+//!   10.79.0.1 eth0 ----- to-kernel  ---+
+//!                                      +- towpath link - to-sink ----- eth0 10.79.0.2
+//!   towpath's ns                       |
+//!             eth0 ----- to-towpath ---+   one process per run, its ends: sender of the run, sink
+//!   (no address; the service has 10.79.0.3 through a packet socket)
+//! ```
+
+use super::arguments::{Algorithm, Arguments};
+use super::counted::{self, Counters};
+use super::emulated::{self, Emulated};
+use super::point::Point;
+use super::record::Outcome;
+use super::sink::{self, Ask, Count};
+use super::source::{self, Open};
+use crate::cpu::{self, Meter};
+use crate::interrupt::{self, pause};
+use crate::launch::{self, Port, Service};
+use crate::peer::{self, Peer};
+use crate::tap::namespace::{Namespace, ip};
+use crate::{clock, program};
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+const KERNEL_ADDRESS: &str = "10.79.0.1/24";
+const SINK_ADDRESS: &str = "10.79.0.2/24";
+const SERVICE_ADDRESS: &str = "10.79.0.3/24";
+const SINK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), 5001);
+/// Largest buffer of a connection, of both systems: above the bandwidth-delay product of 1 Gbit/s and 20 ms.
+const BUFFER: &str = "16777216";
+/// Seconds that opening, or ending, may take.
+const PATIENCE: f64 = 10.0;
+
+/// Who sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum System {
+    Towpath,
+    Kernel,
+}
+
+/// Everything that stays over the runs. What is used goes first.
+#[derive(Debug)]
+pub struct Stage {
+    service: Service,
+    sink: Peer,
+    towpath: PathBuf,
+    kernel: Namespace,
+    _service: Namespace,
+    link: Namespace,
+    _sink: Namespace,
+}
+
+/// A sender that has its flows open.
+struct Sender {
+    peer: Peer,
+    pids: Vec<u32>,
+    before: Counters,
+}
+
+impl Stage {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Without root, or when the service does not start.
+    pub fn new(arguments: &Arguments) -> anyhow::Result<Self> {
+        Namespace::remove_orphans();
+        let [kernel, own, link, receiver] =
+            [Namespace::new()?, Namespace::new()?, Namespace::new()?, Namespace::new()?];
+        for (namespace, name) in [(&kernel, "to-kernel"), (&own, "to-towpath"), (&receiver, "to-sink")] {
+            let ns = namespace.name();
+            ip(&[
+                "-n",
+                link.name(),
+                "link",
+                "add",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                ns,
+            ])?;
+        }
+        for namespace in [&kernel, &own, &link, &receiver] {
+            settle(namespace)?;
+        }
+        for (namespace, address) in [(&kernel, KERNEL_ADDRESS), (&receiver, SINK_ADDRESS)] {
+            ip(&["-n", namespace.name(), "address", "add", address, "dev", "eth0"])?;
+        }
+        for namespace in [&kernel, &own, &receiver] {
+            ip(&["-n", namespace.name(), "link", "set", "eth0", "up"])?;
+        }
+        for name in ["to-kernel", "to-towpath", "to-sink"] {
+            ip(&["-n", link.name(), "link", "set", name, "up"])?;
+        }
+        let sink = Peer::start_by(receiver.command_of(&peer::own_program()?)?, sink::ROLE)?;
+        sink.send(&sink::Orders { at: SINK }, &[])?;
+        sink.receive_within::<Count>(PATIENCE)?;
+        let flags =
+            ["--congestion", arguments.algorithm.name(), "--ring-max", BUFFER, "--region-mib", "4096"];
+        let port = Port::Packet {
+            interface: "packet:eth0",
+            namespace: own.name(),
+            address: SERVICE_ADDRESS,
+            flags: &flags,
+        };
+        let service = Service::start(&arguments.common, port)?;
+        let towpath = launch::towpath(&arguments.common)?;
+        Ok(Self { service, sink, towpath, kernel, _service: own, link, _sink: receiver })
+    }
+
+    /// One run: the flows open over the link as it is without mishaps; then it is exchanged for the one with them.
+    ///
+    /// # Errors
+    /// When anything does not start, is not accelerated, or a signal came.
+    pub fn run(
+        &self,
+        system: System,
+        point: &Point,
+        seed: u64,
+        arguments: &Arguments,
+    ) -> anyhow::Result<Outcome> {
+        let (clean, struck) = point.links(&arguments.rate);
+        let (warm_up, seconds) = (arguments.warm_up(point.rtt), arguments.seconds(point.rtt));
+        let limit = 3.0 * PATIENCE + warm_up + seconds;
+        let far = if system == System::Towpath { "to-towpath" } else { "to-kernel" };
+        let place = |interface: &str| format!("packet:{interface}@{}", self.link.name());
+        let ends = [place(far), place("to-sink")];
+        let orders = emulated::Orders { ends, forward: &clean, backward: &clean, seed, seconds: limit };
+        // What a failed run may have left.
+        self.ask(Ask::Reset)?;
+        let opening = Emulated::start(&self.towpath, &orders)?;
+        let sender = self.open(system, point.flows, arguments.algorithm)?;
+        let opened = self.wait_for(u64::from(point.flows));
+        opening.stop()?;
+        opened?;
+        let backward = if arguments.both_ways { &struck } else { &clean };
+        let link =
+            Emulated::start(&self.towpath, &emulated::Orders { forward: &struck, backward, ..orders })?;
+        let measured = self.measure(&sender, &link, warm_up, seconds);
+        let received = self.ask(Ask::Count)?.bytes;
+        let after = self.counters(&sender)?;
+        let counters = counted::since(&sender.before, after);
+        self.ask(Ask::Reset)?;
+        // The resets have reached it when it leaves.
+        sender.peer.wait(1.0 + 4.0 * point.rtt.as_ns() as f64 / 1e9)?;
+        let outcome = measured?.with_link(link.stop()?);
+        if system == System::Towpath {
+            prove(&counters, received)?;
+        }
+        Ok(Outcome { counters, ..outcome })
+    }
+
+    fn open(&self, system: System, flows: u16, algorithm: Algorithm) -> anyhow::Result<Sender> {
+        let program = peer::own_program()?;
+        let (command, congestion) = match system {
+            System::Towpath => (self.service.command_of(&program), None),
+            System::Kernel => (self.kernel.command_of(&program)?, Some(algorithm.name().to_owned())),
+        };
+        let peer = Peer::start_by(command, source::ROLE)?;
+        peer.send(&source::Orders { to: SINK, flows, congestion }, &[])?;
+        peer.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
+        let mut pids = vec![peer.pid()];
+        if system == System::Towpath {
+            let accelerated = connected(&self.service.statistics()?, peer.pid());
+            if accelerated != u64::from(flows) {
+                bail!("only {accelerated} of {flows} connections were accelerated");
+            }
+            pids.push(self.service.pid());
+        }
+        let mut sender = Sender { peer, pids, before: Counters::new() };
+        sender.before = self.counters(&sender)?;
+        Ok(sender)
+    }
+
+    fn counters(&self, sender: &Sender) -> anyhow::Result<Counters> {
+        let is_ours = sender.pids.contains(&self.service.pid());
+        Ok(if is_ours {
+            counted::towpath(&self.service.statistics()?)
+        } else {
+            counted::kernel(sender.peer.pid())
+        })
+    }
+
+    /// Until the sink has accepted so many.
+    fn wait_for(&self, connections: u64) -> anyhow::Result<()> {
+        program::until(PATIENCE, "the acceptance of all flows", || {
+            let count = self.ask(Ask::Count).ok()?;
+            (count.connections >= connections).then_some(())
+        })
+    }
+
+    fn measure(
+        &self,
+        sender: &Sender,
+        link: &Emulated,
+        warm_up: f64,
+        seconds: f64,
+    ) -> anyhow::Result<Outcome> {
+        sender.peer.send(&Open(0), &[])?;
+        pause(warm_up)?;
+        let all = [sender.pids.as_slice(), &[link.pid(), self.sink.pid()]].concat();
+        let used = || sender.pids.iter().filter_map(|&pid| cpu::process_ns(pid)).sum::<u64>();
+        let (meter, used_before, start_ns) = (Meter::start(&all), used(), clock::now_ns());
+        let first = self.ask(Ask::Count)?;
+        pause(seconds)?;
+        let last = self.ask(Ask::Count)?;
+        let (all_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - start_ns) as f64);
+        let sender_ns = (used() - used_before) as f64;
+        let bytes = (last.bytes - first.bytes) as f64;
+        Ok(Outcome {
+            goodput_bits_per_second: bytes * 8e9 / (last.at_ns - first.at_ns) as f64,
+            sender_cpu_ns_per_byte: sender_ns / bytes.max(1.0),
+            all_cpu_ns_per_byte: all_ns / bytes.max(1.0),
+            cores: all_ns / wall_ns,
+            ..Outcome::default()
+        })
+    }
+
+    fn ask(&self, what: Ask) -> anyhow::Result<Count> {
+        self.sink.send(&what, &[])?;
+        self.sink.receive_within(PATIENCE)
+    }
+
+    /// Stops what can say goodbye.
+    pub fn stop(self) {
+        self.service.stop();
+    }
+}
+
+/// The bytes that arrived went out through the service's port.
+fn prove(counters: &Counters, received: u64) -> anyhow::Result<()> {
+    let sent = counters.get("sent_bytes").copied().unwrap_or(0);
+    if sent < received {
+        bail!("only {sent} of {received} bytes went through the service");
+    }
+    Ok(())
+}
+
+/// Accelerated connections that the process made.
+fn connected(statistics: &Value, pid: u32) -> u64 {
+    let processes = statistics["per_process"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let own = processes.iter().find(|process| process["pid"].as_u64() == Some(u64::from(pid)));
+    own.and_then(|process| process["connected"].as_u64()).unwrap_or(0)
+}
+
+/// The same for every kernel here: room for one flow's window, nothing remembered from run to run, and no
+/// packets but TCP's and ARP's.
+fn settle(namespace: &Namespace) -> anyhow::Result<()> {
+    let settings = [
+        ("ipv4/tcp_no_metrics_save", "1"),
+        ("ipv4/tcp_rmem", &format!("4096 131072 {BUFFER}")),
+        ("ipv4/tcp_wmem", &format!("4096 16384 {BUFFER}")),
+    ];
+    let mut script = String::from("set -e\n");
+    for (name, value) in settings {
+        script.push_str(&format!("echo '{value}' >/proc/sys/net/{name}\n"));
+    }
+    // A kernel without IPv6 has nothing to switch off.
+    script.push_str("f=/proc/sys/net/ipv6/conf/all/disable_ipv6; if [ -e $f ]; then echo 1 >$f; fi\n");
+    interrupt::check()?;
+    let mut command = namespace.command("sh")?;
+    program::run(command.args(["-c", &script]), PATIENCE).context("cannot set up a network namespace")?;
+    Ok(())
+}
