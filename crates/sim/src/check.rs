@@ -5,6 +5,9 @@ use base::{Duration, Instant};
 use flow::{FlowMut, state};
 use slowpath::Census;
 
+/// Sockets that the message of a failure shows of a host.
+const DESCRIBED: usize = 12;
+
 /// What a host still holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Leftovers {
@@ -55,11 +58,16 @@ impl Host {
         Leftovers { receive_bytes: self.region.lent(), ..before }
     }
 
-    /// Every socket that TCP knows, with what its record holds, a line each.
+    /// The first sockets that TCP knows, with what their records hold, and the slow path's counters.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();
+        let mut left = DESCRIBED;
         self.slow.for_each_socket(|socket| {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
             text.push_str(&format!("\n    {:?} {} {:?}", socket.state, socket.local, socket.remote));
             if let Some(mut guard) = socket.flow.and_then(|flow| self.slow.flows().lock_briefly(flow)) {
                 let FlowMut { rx, tx, cold, .. } = guard.parts();

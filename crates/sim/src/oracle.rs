@@ -3,6 +3,7 @@
 //! ```text
 //!   sent to it:    highest byte, right edge of the window   -->  what it may send, and acknowledge
 //!   sent by it:    right edge of the window                 -->  never moves left
+//!   before the peer has acknowledged our SYN                -->  no more packets out than in, SYNs repeated apart
 //! ```
 
 use std::collections::HashMap;
@@ -33,11 +34,26 @@ struct Offer {
 /// Offers remembered for one pair of ends.
 const OFFERS: usize = 4;
 
+/// SYNs and SYN-ACKs sent again without being asked, at most: `syn_retries` and `syn_ack_retries` are less.
+const REPETITIONS: u32 = 7;
+
+/// What goes to and fro before the peer has shown that it hears us. It may be somebody else's address: whoever knocks there must
+/// not make us send more than he does.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strange {
+    /// The peer has acknowledged a number that only our SYN told.
+    is_heard: bool,
+    came: u32,
+    went: u32,
+    repeated: u32,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Watched {
     host: Said,
     peer: Said,
     offers: Vec<Offer>,
+    strange: Strange,
 }
 
 /// The oracle of one host's wire.
@@ -70,11 +86,15 @@ impl Said {
         let fin = header.flags.contains(TcpFlags::FIN);
         let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(fin));
         let fits = other.edge.is_none_or(|edge| !is_after(end, edge.wrapping_add(1)));
-        if !header.flags.contains(TcpFlags::SYN) && fits {
-            self.top = later(self.top, end);
-            self.has_fin |= fin;
+        // What begins within the window and ends beyond it may be taken as far as the window reaches (RFC 9293 section 3.10.7.4).
+        let begins = other.edge.is_none_or(|edge| is_after(edge, header.seq.0));
+        if !header.flags.contains(TcpFlags::SYN) && (fits || begins) {
+            let taken = if fits { end } else { other.edge.unwrap_or(end) };
+            self.top = later(self.top, taken);
+            self.has_fin |= fin && fits;
         }
-        let is_sane = other.isn.is_none() || !is_after(header.ack.0, other.top);
+        // Neither what was never sent nor what is older than any window is acknowledged in earnest.
+        let is_sane = other.isn.is_none() || other.top.wrapping_sub(header.ack.0) <= 1 << 30;
         if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) && is_sane {
             let edge = self.edge_of(packet, other.shift);
             self.edge = Some(self.edge.map_or(edge, |old| later(old, edge)));
@@ -97,6 +117,12 @@ impl Watched {
     /// A segment arrives at the host.
     fn came(&mut self, packet: &TcpPacket) {
         let header = &packet.header;
+        self.strange.came += 1;
+        let is_told = self.host.isn.is_some_and(|isn| {
+            let (acked, told) = (header.ack.0.wrapping_sub(isn), self.host.top.wrapping_sub(isn));
+            (1..=told).contains(&acked)
+        });
+        self.strange.is_heard |= header.flags.contains(TcpFlags::ACK) && is_told;
         if header.flags.contains(TcpFlags::SYN) {
             if self.offers.len() == OFFERS {
                 self.offers.remove(0);
@@ -112,13 +138,37 @@ impl Watched {
         self.peer.hear(packet, &self.host);
     }
 
+    /// The host says something to a peer that may not hear it. False when that is more than it was asked for.
+    fn went(&mut self, flags: TcpFlags, is_repeated: bool) -> bool {
+        let strange = &mut self.strange;
+        let is_syn = flags.contains(TcpFlags::SYN);
+        if strange.is_heard || is_syn && !flags.contains(TcpFlags::ACK) && !is_repeated {
+            return true;
+        }
+        if is_syn && is_repeated {
+            strange.repeated += 1;
+        } else {
+            strange.went += 1;
+        }
+        // A half-open connection that ends unasked (its listener is closed) says so once.
+        let farewell = u32::from(flags.contains(TcpFlags::RST));
+        strange.went <= strange.came + farewell && strange.repeated <= strange.came + REPETITIONS
+    }
+
     /// The host says SYN: with a new number it begins a new incarnation; with ACK it takes an offer up.
     fn begin(&mut self, packet: &TcpPacket) {
         let header = &packet.header;
         let isn = header.seq.0;
-        if self.host.isn != Some(isn) {
+        // Two connections that begin within one tick of the clock have the same number (RFC 9293 section 3.4.1).
+        let is_other = header.flags.contains(TcpFlags::ACK)
+            && self.peer.isn.is_some_and(|peer| peer.wrapping_add(1) != header.ack.0);
+        if self.host.isn != Some(isn) || is_other {
             self.host = Said::begin(isn, packet.options.window_scale);
             self.peer = Said::default();
+            // What came together with the SYN may be answered after it; what belonged to an earlier connection is no credit.
+            let Strange { is_heard, came, went, .. } = self.strange;
+            let went = if is_heard { came.saturating_sub(OFFERS as u32) } else { went.min(came) };
+            self.strange = Strange { came, went, ..Strange::default() };
         }
         let offer = self.offers.iter().rev().find(|offer| offer.isn.wrapping_add(1) == header.ack.0).copied();
         if let Some(offer) = offer.filter(|_| header.flags.contains(TcpFlags::ACK) && self.peer.isn.is_none())
@@ -135,6 +185,10 @@ impl WireOracle {
     /// A frame arrives at the host.
     pub fn received(&mut self, frame: &[u8]) {
         self.frames[1] += 1;
+        // TCP knows no groups: what damage sends to one is dropped (RFC 9293 section 3.9.2.3, MUST-57).
+        if frame.first().is_some_and(|first| first & 1 == 1) {
+            return;
+        }
         let Ok(Packet { body: Body::Tcp(packet), .. }) = Packet::parse(frame, RxChecksum::Verify) else {
             return;
         };
@@ -156,10 +210,16 @@ impl WireOracle {
             Err(reason) => return Err(format!("a frame that no host takes: {reason:?}: {frame:02x?}")),
         };
         let watched = self.flows.entry(packet.tuple()).or_default();
+        let is_repeated = watched.host.isn == Some(packet.header.seq.0);
         if packet.header.flags.contains(TcpFlags::SYN) {
             watched.begin(&packet);
         }
-        let judged = judge(&packet, watched, &mut self.probes);
+        let is_asked = watched.went(packet.header.flags, is_repeated);
+        let judged = if is_asked {
+            judge(&packet, watched, &mut self.probes)
+        } else {
+            Err("more packets to a peer that has shown nothing than came from it")
+        };
         let peer = watched.peer;
         watched.host.hear(&packet, &peer);
         judged.map_err(|what| format!("{what}: {} {:?} {watched:?}", packet.tuple().src, packet.header))

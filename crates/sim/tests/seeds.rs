@@ -1,26 +1,65 @@
-//! Every scenario, and two thousand random seeds, with debug assertions and overflow checks. SEED and SEEDS choose others.
+//! Every scenario, and thousands of random seeds, with debug assertions and overflow checks. SEED and SEEDS choose others.
 
 use sim::scenario::{NAMED, Options, Run, setting};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
-fn pass(name: &str, seed: u64, options: &Options) {
+/// Failures shown of one scenario.
+const SHOWN: usize = 5;
+
+/// What must not have happened, with the command that replays it.
+fn failure(name: &str, seed: u64, options: &Options) -> Option<String> {
     let setting = setting(name, seed, options).expect("a scenario of that name");
     let mut run = Run::new(setting);
-    let report = run.finish();
-    let failure = report.failure.unwrap_or_default();
-    assert!(failure.is_empty(), "{failure}\n{}replay: towpath sim {name} --seed {seed}", run.describe());
+    // A panic has already been printed.
+    let failure = catch_unwind(AssertUnwindSafe(|| run.finish().failure)).unwrap_or(Some("panic".to_owned()));
+    failure.map(|what| format!("{what}\n{}replay: towpath sim {name} --seed {seed}", run.describe()))
+}
+
+fn pass(name: &str, seed: u64, options: &Options) {
+    let failure = failure(name, seed, options).unwrap_or_default();
+    assert!(failure.is_empty(), "{failure}");
+}
+
+/// A number from the environment.
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+fn many(name: &str, count: u64) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let (first, count) = (number("SEED", 1), number("SEEDS", count));
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let mut seeds = (first + thread..first + count).step_by(threads as usize);
+            let failures = &failures;
+            scope.spawn(move || {
+                let enough = || failures.lock().is_ok_and(|failures| failures.len() >= SHOWN);
+                while let Some(seed) = seeds.next().filter(|_| !enough()) {
+                    let failure = failure(name, seed, &Options::default());
+                    failures.lock().expect("nobody panics with it").extend(failure);
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("nobody panics with it");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 #[test]
 fn random_seeds_pass() {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    let first: u64 = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let count: u64 = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let seeds = (first + thread..first + count).step_by(threads as usize);
-            scope.spawn(move || seeds.for_each(|seed| pass("random", seed, &Options::default())));
-        }
-    });
+    many("random", 2000);
+}
+
+#[test]
+fn random_seeds_with_a_hostile_peer_pass() {
+    many("random-hostile", 500);
+}
+
+#[test]
+fn random_seeds_with_smoltcp_pass() {
+    many("random-smoltcp", 300);
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub struct Opens {
 pub struct Application {
     profile: Profile,
     seed: u64,
-    listens: Vec<u16>,
+    /// Ports and their backlogs.
+    listens: Vec<(u16, usize)>,
     listeners: BTreeSet<Fd>,
     opens: Option<Opens>,
     open_at: Instant,
@@ -66,10 +67,10 @@ impl Application {
         }
     }
 
-    /// It serves `port`.
+    /// It serves `port`, where so many connections may wait.
     #[must_use]
-    pub fn serving(mut self, port: u16) -> Self {
-        self.listens.push(port);
+    pub fn serving(mut self, port: u16, backlog: usize) -> Self {
+        self.listens.push((port, backlog));
         self
     }
 
@@ -126,8 +127,8 @@ impl Application {
     }
 
     fn listen(&mut self, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
-        for port in self.listens.drain(..) {
-            match stack.listen_on(port, 128) {
+        for (port, backlog) in self.listens.drain(..) {
+            match stack.listen_on(port, backlog) {
                 Ok(fd) => {
                     self.listeners.insert(fd);
                 }

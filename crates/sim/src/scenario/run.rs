@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 
 /// How often every record is looked at, in virtual time.
 const CHECK_EVERY: Duration = Duration::from_ms(250);
-/// The longest a connection without application may last: an orphan's timeouts, then FIN-WAIT-2 and TIME-WAIT of 60 s each.
-const ENDS_WITHIN: Duration = Duration::from_secs(700);
+/// The longest a connection without application may last: eight timeouts of an orphan and the wait after the last, each at most 120 s
+/// (a peer may lie about round trips), then FIN-WAIT-2 and TIME-WAIT of 60 s each.
+const ENDS_WITHIN: Duration = Duration::from_secs(9 * 120 + 2 * 60 + 5);
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]

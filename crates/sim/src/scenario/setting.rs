@@ -45,6 +45,8 @@ pub struct MachineSetting {
     pub moderation: Duration,
     /// The way to the network, and back.
     pub links: [LinkConfig; 2],
+    /// Connections that may wait to be accepted.
+    pub backlog: usize,
     /// Connections it opens to the server: how many, at once, and the time between.
     pub opens: Option<(u64, usize, Duration)>,
 }
@@ -62,6 +64,7 @@ impl MachineSetting {
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
             links: [link.clone(), link.clone()],
+            backlog: 128,
             opens: None,
         }
     }
@@ -191,7 +194,7 @@ impl Setting {
     }
 
     fn application(&self, i: usize) -> Application {
-        let app = Application::new(self.profile, self.seed).serving(PORT);
+        let app = Application::new(self.profile, self.seed).serving(PORT, self.machines[i].backlog);
         let Some((count, at_once, gap)) = self.machines[i].opens else { return app };
         let first = (i as u64) << 32;
         let to = if i == 0 { 1 } else { 0 };
