@@ -97,7 +97,10 @@ fn moment(now: Instant) -> Moment {
 
 fn socket() -> Socket<'static> {
     let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-    Socket::new(buffer(), buffer())
+    let mut socket = Socket::new(buffer(), buffer());
+    // As ours: a peer that dies may take its last word with it.
+    socket.set_keep_alive(Some(smoltcp::time::Duration::from_secs(60)));
+    socket
 }
 
 impl Smoltcp {

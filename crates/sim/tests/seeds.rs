@@ -64,8 +64,8 @@ fn random_seeds_with_smoltcp_pass() {
 
 #[test]
 fn named_scenarios_pass() {
-    // Long ones are for release builds; the other two still find what is not yet repaired (docs/limitations.md).
-    let is_short = |name: &str| !["long-fat", "churn", "hostile", "smoltcp"].contains(&name);
+    // Long ones are for release builds (scripts/test).
+    let is_short = |name: &str| !["long-fat", "churn"].contains(&name);
     for named in NAMED.iter().filter(|named| is_short(named.name)) {
         pass(named.name, 1, &Options::default());
     }

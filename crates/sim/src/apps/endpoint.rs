@@ -1,8 +1,9 @@
 //! One end of one connection: it reads, checks, sends, shuts and closes as its plan says.
 
+use super::Plans;
 use super::ledger::{Ledger, Outcome};
 use super::payload::{HEADER, Stream, parse_header};
-use super::plan::{Manner, Plan, Profile, Side};
+use super::plan::{Manner, Plan, Side};
 use crate::machine::Stack;
 use crate::sockets::Fd;
 use base::{Duration, Instant};
@@ -45,8 +46,7 @@ pub(crate) struct World<'a> {
     pub(crate) stack: &'a mut dyn Stack,
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) buffer: &'a mut Vec<u8>,
-    pub(crate) profile: Profile,
-    pub(crate) seed: u64,
+    pub(crate) plans: Plans,
 }
 
 impl Endpoint {
@@ -167,7 +167,7 @@ impl Endpoint {
             w.ledger.wrong(|| format!("a stream begins with wrong bytes: {header:02x?}"));
             return Err(Errno::PROTO);
         };
-        let plan = w.profile.plan(w.seed, id);
+        let plan = w.plans.of(id);
         self.known = Some((id, plan));
         self.received = HEADER;
         self.read_at = w.now.plus(plan.ends[1].read_after);

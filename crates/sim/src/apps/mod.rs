@@ -17,6 +17,33 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+/// What every connection of a run does: both ends know it by its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Plans {
+    /// What they are like.
+    pub profile: Profile,
+    /// The run's seed.
+    pub seed: u64,
+    /// The first machine finishes last in every connection, whoever opened it.
+    pub first_is_last: bool,
+}
+
+impl Plans {
+    /// The number of the first connection that machine `i` opens.
+    #[must_use]
+    pub const fn first_id(i: usize) -> u64 {
+        (i as u64) << 32
+    }
+
+    /// The plan of connection `id`.
+    #[must_use]
+    pub fn of(&self, id: u64) -> Plan {
+        let plan = self.profile.plan(self.seed, id);
+        let side = if id < Self::first_id(1) { Side::Client } else { Side::Server };
+        if self.first_is_last { plan.with_last(side) } else { plan }
+    }
+}
+
 /// Connections that an application opens.
 #[derive(Clone, Debug)]
 pub struct Opens {
@@ -33,8 +60,7 @@ pub struct Opens {
 /// The application of one machine.
 #[derive(Debug)]
 pub struct Application {
-    profile: Profile,
-    seed: u64,
+    plans: Plans,
     /// Ports and their backlogs.
     listens: Vec<(u16, usize)>,
     listeners: BTreeSet<Fd>,
@@ -49,12 +75,11 @@ pub struct Application {
 }
 
 impl Application {
-    /// An application whose connections are like `profile`.
+    /// An application whose connections are like this.
     #[must_use]
-    pub fn new(profile: Profile, seed: u64) -> Self {
+    pub fn new(plans: Plans) -> Self {
         Self {
-            profile,
-            seed,
+            plans,
             listens: Vec::new(),
             listeners: BTreeSet::new(),
             opens: None,
@@ -151,7 +176,7 @@ impl Application {
                 self.open_at = now.plus(opens.gap);
                 self.clients += 1;
                 ledger.account(id, Side::Client).moved_at = now;
-                self.ends.insert(fd, Endpoint::client(fd, id, self.profile.plan(self.seed, id)));
+                self.ends.insert(fd, Endpoint::client(fd, id, self.plans.of(id)));
                 self.serve(now, fd, stack, ledger);
             }
             // All ports are in TIME-WAIT, or too many opens are under way: later.
@@ -176,9 +201,9 @@ impl Application {
 
     fn serve(&mut self, now: Instant, fd: Fd, stack: &mut dyn Stack, ledger: &mut Ledger) {
         let Some(end) = self.ends.get_mut(&fd) else { return };
-        let (profile, seed) = (self.profile, self.seed);
+        let plans = self.plans;
         let buffer = &mut self.buffer;
-        match end.turn(&mut World { now, stack, ledger, buffer, profile, seed }) {
+        match end.turn(&mut World { now, stack, ledger, buffer, plans }) {
             Next::News => {}
             Next::At(at) => {
                 self.wakes.insert((at, fd));

@@ -96,6 +96,15 @@ impl Plan {
         allowed.min(total)
     }
 
+    /// The same in which `side` says that it has finished only after the other.
+    #[must_use]
+    pub fn with_last(mut self, side: Side) -> Self {
+        for (i, end) in self.ends.iter_mut().enumerate() {
+            end.is_last = i == side.index();
+        }
+        self
+    }
+
     /// True when somebody dies in it.
     #[must_use]
     pub fn is_fatal(&self) -> bool {

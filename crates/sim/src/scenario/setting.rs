@@ -1,6 +1,6 @@
 //! A run before it begins: machines, links, applications and what befalls them, as plain values that can be shown.
 
-use crate::apps::{Application, Opens, Profile};
+use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
 use crate::network::{MachineDebug, Network, NodeId};
 use base::{Duration, Instant, Seed};
@@ -194,9 +194,13 @@ impl Setting {
     }
 
     fn application(&self, i: usize) -> Application {
-        let app = Application::new(self.profile, self.seed).serving(PORT, self.machines[i].backlog);
+        // smoltcp forgets its timer at every acknowledgement that comes after our FIN (CLOSE-WAIT, CLOSING and LAST-ACK in its
+        // `process`), and with it what was lost: ours comes last.
+        let first_is_last = self.machines.iter().any(|machine| machine.kind == Kind::Smoltcp);
+        let plans = Plans { profile: self.profile, seed: self.seed, first_is_last };
+        let app = Application::new(plans).serving(PORT, self.machines[i].backlog);
         let Some((count, at_once, gap)) = self.machines[i].opens else { return app };
-        let first = (i as u64) << 32;
+        let first = Plans::first_id(i);
         let to = if i == 0 { 1 } else { 0 };
         let remotes = vec![self.server(to)];
         app.opening(Opens { remotes, ids: first..first + count, at_once, gap })
