@@ -302,7 +302,12 @@ pub enum Reply {
     /// Text follows in a memfd.
     Text,
     /// What TCP knows of the connection.
-    Info(Box<TcpInfo>),
+    Info {
+        /// `TCP_INFO`.
+        info: Box<TcpInfo>,
+        /// The congestion control's name: `TCP_CONGESTION`.
+        congestion: String,
+    },
 }
 
 /// What the service says unasked. The receiver's `CONTROL_SLOT` bit is rung.

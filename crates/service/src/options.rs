@@ -46,10 +46,14 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
 impl Registry {
     /// A socket was told something. A slot that is no longer the socket's was let go of meanwhile: no offence.
     pub fn set_options(&mut self, id: u32, region: u32, slot: u32, told: &SocketOptions) -> Answer {
-        let owned = self.regions.get(&region).filter(|r| r.owner == id);
-        let Some(index) = owned.map(|r| r.memory.index) else {
-            return Answer::Offence(format!("options for region {region}, which is not its own"));
+        let (Some(a), Some(r)) = (self.applications.get(&id), self.regions.get(&region)) else {
+            return Answer::Silent;
         };
+        // A forked child goes on with its parent's connections.
+        if !a.descends_from(r.owner) {
+            return Answer::Offence(format!("options for region {region}, which is a stranger's"));
+        }
+        let index = r.memory.index;
         let options = of_flow(told);
         if let Some(queue) = self.listeners.queues.get(&(region, slot)) {
             let listener = queue.listener;

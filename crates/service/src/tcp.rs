@@ -387,8 +387,12 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence("it asked about a stranger's socket".to_owned());
         }
-        match self.tcp.slow.slot_info(self.tcp.clock.now(), r.memory.index, slot) {
-            Some(info) => Answer::plain(Reply::Info(Box::new(info))),
+        let slow = &self.tcp.slow;
+        let info = slow.slot_info(self.tcp.clock.now(), r.memory.index, slot);
+        match info.zip(slow.slot_algorithm(r.memory.index, slot)) {
+            Some((info, algorithm)) => {
+                Answer::plain(Reply::Info { info: Box::new(info), congestion: algorithm.to_string() })
+            }
             None => Answer::refused(Errno::NOTCONN, "no connection lives there"),
         }
     }

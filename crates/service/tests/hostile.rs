@@ -144,7 +144,12 @@ fn rampage(daemon: &Daemon, seed: u64) {
             continue;
         }
         let local = "127.0.0.1:40001".parse().unwrap();
-        let request = match rng.below(7) {
+        let request = match rng.below(8) {
+            7 => Request::SetOptions {
+                region: rng.below(8) as u32,
+                slot: rng.below(1 << 32) as u32,
+                options: Default::default(),
+            },
             6 => Request::Info { region: rng.below(8) as u32, slot: rng.below(1 << 32) as u32 },
             0 => Request::Closed { region: rng.below(8) as u32, slot: rng.below(8) as u32 },
             1 => Request::Connect { sock: 3, local, remote: own_address, options: Default::default() },
@@ -212,7 +217,7 @@ fn every_kind_of_offender_is_detached_at_once() {
     let mut tail = 0;
     let bystander = App::new(&daemon);
     type Offence = fn(&mut App, &App);
-    let offences: [(&str, Offence); 8] = [
+    let offences: [(&str, Offence); 9] = [
         ("descriptors nobody asked for", |app, _| {
             let message = ToService { number: 9, request: Request::Unlisten { slot: 0 } };
             app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
@@ -238,6 +243,10 @@ fn every_kind_of_offender_is_detached_at_once() {
         ("asking about a stranger's socket", |app, other| {
             let request = Request::Info { region: other.info.id, slot: 1 };
             app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
+        }),
+        ("setting options of a stranger's socket", |app, other| {
+            let request = Request::SetOptions { region: other.info.id, slot: 1, options: Default::default() };
+            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
         }),
         ("an accept queue read beyond its end", |app, _| {
             let (socket, address) = listener();
@@ -270,7 +279,7 @@ fn every_kind_of_offender_is_detached_at_once() {
     // A machine busy with other tests may delay one of them, not most.
     lasted.sort();
     assert!(lasted[3] < Duration::from_millis(10), "detached after {lasted:?}");
-    assert_eq!(daemon.report(Report::Statistics)["detached"], 8);
+    assert_eq!(daemon.report(Report::Statistics)["detached"], 9);
     daemon.until("only the listener is left", |sockets| sockets.len() == 1);
 }
 

@@ -3,6 +3,7 @@
 use crate::SlowPath;
 use crate::teardown::State;
 use base::{Duration, Instant};
+use congestion::Algorithm;
 use control::{TcpInfo, tcp_state};
 use flow::{Episode, FlowId, FlowMut, state};
 use std::sync::atomic::Ordering;
@@ -69,6 +70,17 @@ impl SlowPath {
         let flow = self.region(region)?.flow_of(slot)?;
         let owner = self.connections.get(&flow)?.owner;
         if (owner.region, owner.slot) == (region, slot) { self.info(now, flow) } else { None }
+    }
+
+    /// The congestion control of what lives in a slot.
+    #[must_use]
+    pub fn slot_algorithm(&self, region: u16, slot: u32) -> Option<Algorithm> {
+        let opening = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id));
+        if let Some(opening) = opening {
+            return Some(opening.options.algorithm.unwrap_or(self.config.algorithm));
+        }
+        let flow = self.region(region)?.flow_of(slot)?;
+        Some(self.with_flow(flow, |parts| parts.cold.window.algorithm()))
     }
 
     /// What the application has published beyond `position`, if its half is to be believed.

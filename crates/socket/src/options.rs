@@ -256,6 +256,14 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     let value = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            // Linux: a name of 16 bytes, zeros included.
+            let mut name = asked(link)?.1.into_bytes();
+            name.resize(16, 0);
+            let n = out.len().min(name.len());
+            out[..n].copy_from_slice(&name[..n]);
+            return Some(Ok(n));
+        }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             let info = info(link).encode();
             let n = out.len().min(info.len());
@@ -277,18 +285,21 @@ fn segment(link: &Link) -> u32 {
     info(link).snd_mss
 }
 
-/// What TCP knows, if this connection has any; else what there is to say: state, segment size, what is outstanding, bytes
-/// each way.
+/// What TCP knows and the name of its congestion control, if this connection has any.
+fn asked(link: &Link) -> Option<(TcpInfo, String)> {
+    if link.mapped.pair || link.is_over() {
+        return None;
+    }
+    let request = Request::Info { region: link.mapped.id, slot: link.slot };
+    match client::present()?.ask(request).ok()? {
+        (Reply::Info { info, congestion }, _) => Some((*info, congestion)),
+        _ => None,
+    }
+}
+
+/// What TCP knows; else what there is to say: state, segment size, what is outstanding, bytes each way.
 fn info(link: &Link) -> TcpInfo {
-    let asked = || {
-        let request = Request::Info { region: link.mapped.id, slot: link.slot };
-        match client::present()?.ask(request).ok()? {
-            (Reply::Info(info), _) => Some(*info),
-            _ => None,
-        }
-    };
-    let asked = if link.mapped.pair || link.is_over() { None } else { asked() };
-    asked.unwrap_or_else(|| known(link))
+    asked(link).map_or_else(|| known(link), |(info, _)| info)
 }
 
 /// What the two lines of a slot say.
