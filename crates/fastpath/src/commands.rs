@@ -105,7 +105,12 @@ impl Core {
 impl State {
     /// A segment below the window, which the peer must answer (RFC 9293 section 3.8.4 on keepalives; it serves a closed window
     /// as well, for the answer tells the present one).
+    ///
+    /// Of a window that is open but too small to be worth while what there is of it is used.
     fn probe<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        if w.f.rx.has(state::BLOCKED) && w.f.tx.snd_wnd > 0 && self.use_sliver(w, port) {
+            return;
+        }
         let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
         self.emit(w, port, &out);
     }

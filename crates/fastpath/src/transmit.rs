@@ -75,13 +75,16 @@ impl State {
         let burst = if is_cut { mss } else { burst.max(mss) };
         let mut len = supply.contiguous.min(usable).min(burst);
         if len < supply.total {
-            if supply.total > 0 && usable == 0 && in_flight == 0 {
-                self.block(w);
-                return None;
-            }
-            if len < mss && len < supply.contiguous && in_flight > 0 {
-                // A sliver of a window: wait for more (RFC 9293 section 3.8.6.2.1).
-                return None;
+            if len < mss && len < supply.contiguous {
+                // A sliver of a window: wait for more (RFC 9293 section 3.8.6.2.1). With nothing under way half of the largest
+                // window ever seen is enough; for less the slow path's timer is the "override timeout".
+                let is_silly = usable < 1 << tx.window_log2_max >> 1 && !self.is_pushing;
+                if in_flight == 0 && (usable == 0 || is_silly) {
+                    self.block(w);
+                }
+                if in_flight > 0 || usable == 0 || is_silly {
+                    return None;
+                }
             }
             if len > mss && len < supply.contiguous {
                 len -= len % mss;
@@ -173,7 +176,20 @@ impl State {
         }
     }
 
-    /// Nothing is in flight and the peer's window is closed: the slow path probes.
+    /// Uses what there is of a window that is open but silly. False when there is none.
+    pub(crate) fn use_sliver<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
+        let before = w.f.tx.snd_max;
+        self.is_pushing = true;
+        self.transmit(w, port);
+        self.is_pushing = false;
+        let is_sent = w.f.tx.snd_max != before;
+        if is_sent {
+            w.f.rx.clear(state::BLOCKED);
+        }
+        is_sent
+    }
+
+    /// Nothing is in flight and the peer's window is closed, or as good as closed: the slow path probes.
     fn block(&mut self, w: &mut Work<'_>) {
         w.f.rx.set(state::BLOCKED);
         self.arm(w);

@@ -235,6 +235,38 @@ fn a_sliver_of_a_window_is_not_used_while_anything_is_under_way() {
     assert_eq!(lens(&s.poll()), [MSS as usize]);
 }
 
+/// The same with nothing under way: data goes if it fills a segment, or "at least a fraction Fs of the maximum window" (a half), or when
+/// "the override timeout occurs".
+#[test]
+fn a_sliver_of_a_window_is_used_when_its_time_has_come() {
+    let silly = || {
+        let mut s = scene();
+        assert_eq!(s.send(b"x").len(), 1);
+        s.peer.window = 2; // 256 bytes of 64 KiB
+        s.peer.ack(0, 1);
+        s.poll();
+        assert_eq!(s.send(&[1; 2000]), []);
+        s
+    };
+    let mut s = silly();
+    s.after(Duration::from_ms(250));
+    assert_eq!(lens(&s.poll()), [256]);
+    s.peer.ack(0, 257);
+    assert_eq!(s.poll(), [], "the next sliver waits as well");
+    s.after(Duration::from_ms(250));
+    assert_eq!(lens(&s.poll()), [256]);
+    let mut s = silly();
+    s.peer.window = 12;
+    s.peer.ack(0, 1);
+    assert_eq!(lens(&s.poll()), [MSS as usize], "a whole segment does not wait");
+    // A peer that never had more gets what it has.
+    let mut s = scene_with(|i| i.snd_wnd = 500, Capabilities::plain(1500, MAC_A), config());
+    s.peer.window = 2;
+    s.peer.data(0, 0, b"!");
+    s.poll();
+    assert_eq!(lens(&s.send(&[1; 2000])), [256]);
+}
+
 /// A peer takes back what it has offered: the sender "MUST be robust against window shrinking, which may cause the 'usable window' to
 /// become negative" (MUST-34), "SHOULD NOT send new data (SHLD-15), but SHOULD retransmit normally the old unacknowledged data between
 /// SND.UNA and SND.UNA+SND.WND (SHLD-16)", and "MAY also retransmit old data beyond" (MAY-7) (RFC 9293 section 3.8.6).
