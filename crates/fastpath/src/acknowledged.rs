@@ -66,6 +66,9 @@ impl State {
         if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
             f.rx.set(state::TELL);
         }
+        if w.f.cold.backoff > 0 {
+            self.rearm(w);
+        }
     }
 
     /// What congestion control makes of it. In fast recovery it is not asked.
@@ -150,8 +153,10 @@ impl State {
         if advanced || is_newer || is_larger {
             (tx.snd_wnd, tx.snd_wl1) = (window, seq);
             tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
-            if window > 0 {
-                f.rx.clear(state::BLOCKED);
+            if window > 0 && f.rx.has(state::BLOCKED) {
+                // What is sent now has a timer of its own, not the one that the probes have backed off.
+                f.rx.clear(state::BLOCKED | state::TIMER_ARMED);
+                f.cold.backoff = 0;
             }
         }
     }

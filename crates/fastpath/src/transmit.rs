@@ -205,6 +205,18 @@ impl State {
         }
     }
 
+    /// The peer has answered after timeouts: the slow path's timer, which waits as long as the last of them said, is to run for
+    /// the plain timeout from now on. "When an ACK is received that acknowledges new data, restart the retransmission timer so
+    /// that it will expire after RTO seconds" (RFC 6298 section 5.3).
+    #[cold]
+    pub(crate) fn rearm(&mut self, w: &mut Work<'_>) {
+        w.f.cold.backoff = 0;
+        w.f.rx.clear(state::TIMER_ARMED);
+        if w.f.tx.in_flight() > 0 {
+            self.arm(w);
+        }
+    }
+
     /// Sends a new segment and keeps the books. False when the port is full.
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
         let is_first = w.f.tx.in_flight() == 0;

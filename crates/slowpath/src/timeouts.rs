@@ -78,11 +78,15 @@ impl SlowPath {
         if self.output.is_backed_up() { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
     }
 
-    /// The core sent something and no timer ran.
+    /// The core sent something and no timer ran, or one that had been backed off and is to be no longer.
     pub(crate) fn on_active(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
-        if connection.retransmit.is_none() {
-            connection.fired_at = Instant::ZERO;
+        let running = connection.retransmit;
+        if running.is_none() || self.with_flow(flow, |parts| parts.cold.backoff == 0) {
+            running.and_then(|timer| self.wheel.cancel(timer));
+            if let Some(connection) = self.connections.get_mut(&flow) {
+                connection.fired_at = Instant::ZERO;
+            }
             self.set_retransmit(flow, now.plus(self.keeper.flows().config().rto_min));
         }
         self.resume_search(now, flow);

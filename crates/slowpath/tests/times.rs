@@ -37,6 +37,24 @@ fn orders(w: &mut World, end: Duration, wanted: &Order) -> Vec<u64> {
     times
 }
 
+/// "restart the retransmission timer so that it will expire after RTO seconds" (RFC 6298 section 5.3): also one that waits for
+/// the end of a backed-off timeout.
+#[test]
+fn an_answer_after_timeouts_takes_back_the_timer_that_was_backed_off() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    w.edit(flow, |parts| parts.cold.rto = ms(300));
+    sends(&mut w, flow, 1000);
+    assert_eq!(orders(&mut w, ms(2200), &Order::Transmit(flow)), [300, 900, 2100]);
+    w.edit(flow, |parts| {
+        parts.tx.snd_nxt = parts.tx.snd_max;
+        parts.tx.snd_una = parts.tx.snd_max;
+        parts.cold.backoff = 0;
+    });
+    sends(&mut w, flow, 1000);
+    assert_eq!(orders(&mut w, ms(1000), &Order::Transmit(flow)), [300, 900]);
+}
+
 #[test]
 fn what_is_acknowledged_in_time_is_left_alone() {
     let mut w = World::new();
