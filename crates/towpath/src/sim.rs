@@ -50,6 +50,8 @@ struct Work<'a> {
     sim: &'a Sim,
     next: AtomicU64,
     failed: AtomicBool,
+    /// What had nothing to do with a seed: a file that cannot be written.
+    mistake: Mutex<Option<anyhow::Error>>,
     begun: Instant,
     output: Mutex<()>,
 }
@@ -71,6 +73,7 @@ impl Sim {
             sim: self,
             next: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            mistake: Mutex::new(None),
             begun: Instant::now(),
             output: Mutex::new(()),
         };
@@ -82,6 +85,9 @@ impl Sim {
             });
         });
         let count = work.next.load(Ordering::Relaxed).min(self.seeds_max());
+        if let Some(mistake) = work.mistake.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(mistake);
+        }
         if work.failed.load(Ordering::Relaxed) {
             bail!("a seed failed; its replay command is above");
         }
@@ -149,7 +155,7 @@ impl Work<'_> {
             };
             if let Err(error) = said {
                 self.failed.store(true, Ordering::Relaxed);
-                eprintln!("towpath: {error:#}");
+                *self.mistake.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
         }
     }
