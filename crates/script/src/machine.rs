@@ -44,6 +44,20 @@ pub(crate) fn host(settings: &Settings, opens: bool, now: Instant) -> Host {
     Host::new(&config, now)
 }
 
+/// `tcp_ecn` at 2: agreed to when the peer asks, never asked for. The host asks only where it opens.
+fn wants_ecn(value: &str, opens: bool) -> bool {
+    value == "1" || (value == "2" && !opens)
+}
+
+/// A sysctl that is set while the host runs. False when that cannot be done.
+pub(crate) fn change(host: &mut Host, name: &str, value: &str, opens: bool) -> bool {
+    let is_ecn = name == "net.ipv4.tcp_ecn";
+    if is_ecn {
+        host.set_ecn(wants_ecn(value, opens));
+    }
+    is_ecn
+}
+
 /// Sysctls that `crate::sysctl` has found good.
 fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
     let number = value.parse::<u64>().unwrap_or(0);
@@ -53,8 +67,7 @@ fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
         "tcp_sack" => shared.sack = number != 0,
         "tcp_timestamps" => shared.timestamps = number != 0,
         "tcp_window_scaling" => shared.window_scaling = number != 0,
-        // 2: agreed to when the peer asks, never asked for. The host asks only where it opens.
-        "tcp_ecn" => shared.ecn = number == 1 || (number == 2 && !opens),
+        "tcp_ecn" => shared.ecn = wants_ecn(value, opens),
         "tcp_mtu_probing" => slow.black_hole_detection = number != 0,
         "tcp_syn_retries" => slow.syn_retries = count,
         "tcp_synack_retries" => slow.syn_ack_retries = count,

@@ -115,6 +115,8 @@ pub(crate) struct Runner {
     /// The line of the event that is being run.
     line: u32,
     next_port: u16,
+    /// The script opens connections from the host.
+    opens: bool,
     trace: Vec<String>,
 }
 
@@ -134,6 +136,7 @@ impl Runner {
             last: None,
             line: 0,
             next_port: 40_000,
+            opens,
             trace: Vec::new(),
         }
     }
@@ -207,15 +210,16 @@ impl Runner {
         }
     }
 
-    /// A command in the middle: what it sets must be what is set.
+    /// A command in the middle: what it sets must be what is set already, or what a running host can change.
     fn command(&mut self, text: &str) -> Result<(), Trouble> {
         let mut after = self.settings.shell.clone();
         after.run(text, self.line)?;
-        let mut changed = after.sysctls.iter().filter(|(name, value)| {
-            crate::sysctl::matters(name) && self.settings.shell.sysctls.get(*name) != Some(value)
-        });
-        if let Some((name, value)) = changed.next() {
-            return Err(self.unsupported(format!("the sysctl {name}={value} in the middle of a script")));
+        for (name, value) in &after.sysctls {
+            let is_changed = self.settings.shell.sysctls.get(name) != Some(value);
+            let is_seen = is_changed && crate::sysctl::matters(name);
+            if is_seen && !machine::change(&mut self.network.host, name, value, self.opens) {
+                return Err(self.unsupported(format!("the sysctl {name}={value} in the middle of a script")));
+            }
         }
         self.settings.shell = after;
         Ok(())

@@ -204,6 +204,11 @@ impl Host {
         &self.slow
     }
 
+    /// Offers and accepts congestion notification from now on, or no longer.
+    pub const fn set_ecn(&mut self, on: bool) {
+        self.slow.set_ecn(on);
+    }
+
     /// The core's counters.
     #[must_use]
     pub fn counters(&self) -> &fastpath::Counters {

@@ -107,7 +107,7 @@ impl SlowPath {
         listener.cookie_at = Some(now);
         let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
         let mut agreed = self.negotiate(packet, &asked);
-        if !self.flow_config().ecn {
+        if !self.is_ecn_on {
             // Agreed to for this listener's algorithm only, which the cookie does not carry.
             agreed.features &= !state::ECN;
         }

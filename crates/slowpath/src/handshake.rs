@@ -143,10 +143,14 @@ impl SlowPath {
         Timestamps { value, echo }
     }
 
+    /// Offers and accepts congestion notification from the next handshake on, or no longer.
+    pub const fn set_ecn(&mut self, on: bool) {
+        self.is_ecn_on = on;
+    }
+
     /// Is congestion notification asked for and agreed to? Always by DCTCP, which is nothing without it.
     pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
-        self.flow_config().ecn
-            || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
+        self.is_ecn_on || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
     }
 
     /// What we agree on with a peer whose SYN or SYN-ACK this is.

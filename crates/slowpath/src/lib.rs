@@ -108,6 +108,8 @@ pub struct SlowPath {
     path_limit: Limit,
     pause: Pause,
     paths: PathCache,
+    /// Congestion notification is offered and agreed to: `flow::Config::ecn`, until it was changed.
+    is_ecn_on: bool,
     /// The latest time any input gave.
     now: Instant,
 }
@@ -119,6 +121,7 @@ impl SlowPath {
         let routes = Routes::new(config.addresses.clone(), config.gateway_v4, config.gateway_v6);
         let regions = usize::from(flows.config().regions);
         Self {
+            is_ecn_on: flows.config().ecn,
             regions: Regions::new(regions),
             routes,
             neighbours: Neighbours::new(config.neighbours_max),
