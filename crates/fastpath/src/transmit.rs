@@ -110,8 +110,10 @@ impl State {
             return None;
         }
         let mut flags = TcpFlags::ACK;
-        // PSH on a super-frame, too, as Linux: the receiver's GRO hands the burst on at its end and waits for no more.
-        if len > 0 && (ends || len > u32::from(tx.mss)) {
+        // PSH on a super-frame, too, as Linux: the receiver's GRO hands the burst on at its end and waits for no more. Not where
+        // the application said `MSG_MORE`, which is this interface's SEND without PUSH (RFC 9293 section 3.9.1.2).
+        let is_pushed = supply.advice & application_flags::MORE == 0 || self.is_pushing;
+        if len > 0 && (ends || len > u32::from(tx.mss)) && is_pushed {
             flags = flags.with(TcpFlags::PSH);
         }
         if is_fin {

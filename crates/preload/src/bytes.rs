@@ -33,6 +33,23 @@ unsafe fn data<'a>(at: *const c_void, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len.min(isize::MAX as usize)) }
 }
 
+/// `linux/tcp.h`: what `TCP_INQ` has recvmsg tell.
+const TCP_CM_INQ: c_int = 36;
+
+/// A read of `len` bytes to NULL: as Linux, EFAULT once there is something to write there. `None`: not so, or not ours.
+fn unreadable(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option<Result<usize, Errno>> {
+    if !at.is_null() || len == 0 {
+        return None;
+    }
+    let looked = fds::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)?;
+    Some(looked.and_then(|n| if n > 0 { Err(Errno::FAULT) } else { Ok(0) }))
+}
+
+/// A write of `len` bytes from NULL.
+fn unwritable(fd: c_int, at: *const c_void, len: usize) -> Option<Result<usize, Errno>> {
+    (at.is_null() && len > 0 && fds::is_stream(fd)).then_some(Err(Errno::FAULT))
+}
+
 /// # Safety
 /// `vector` holds `count` entries, each as for `room`.
 unsafe fn scatter(
@@ -93,7 +110,7 @@ unsafe fn gather(
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::receive(fd, &mut [room(buffer, len)], 0) {
+        match unreadable(fd, buffer, len, 0).or_else(|| fds::receive(fd, &mut [room(buffer, len)], 0)) {
             Some(result) => status(result),
             None => next::read(fd, buffer, len),
         }
@@ -108,7 +125,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::send(fd, &[data(buffer, len)], 0) {
+        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], 0)) {
             Some(result) => status(result),
             None => next::write(fd, buffer, len),
         }
@@ -153,7 +170,8 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::receive(fd, &mut [room(buffer, len)], flags) {
+        match unreadable(fd, buffer, len, flags).or_else(|| fds::receive(fd, &mut [room(buffer, len)], flags))
+        {
             Some(result) => status(result),
             None => next::recv(fd, buffer, len, flags),
         }
@@ -168,7 +186,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags
 pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::send(fd, &[data(buffer, len)], flags) {
+        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], flags)) {
             Some(result) => status(result),
             None => next::send(fd, buffer, len, flags),
         }
@@ -190,7 +208,8 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::receive(fd, &mut [room(buffer, len)], flags) {
+        match unreadable(fd, buffer, len, flags).or_else(|| fds::receive(fd, &mut [room(buffer, len)], flags))
+        {
             Some(result) => {
                 if let (Ok(_), Some(name_len)) = (&result, name_len.as_mut()) {
                     *name_len = 0;
@@ -217,7 +236,7 @@ pub unsafe extern "C" fn sendto(
 ) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match fds::send(fd, &[data(buffer, len)], flags) {
+        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], flags)) {
             Some(result) => status(result),
             None => next::sendto(fd, buffer, len, flags, name, name_len),
         }
@@ -230,9 +249,43 @@ unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Resu
     // SAFETY: the caller's promise.
     let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags) }?;
     if result.is_ok() {
-        (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+        (message.msg_namelen, message.msg_flags) = (0, 0);
+        match fds::left(fd) {
+            // SAFETY: the caller's promise.
+            Some(left) => unsafe { tell_left(message, left) },
+            None => message.msg_controllen = 0,
+        }
     }
     Some(result)
+}
+
+/// The control message of `TCP_INQ`, if there is room for it.
+///
+/// # Safety
+/// `message` is a valid message header.
+unsafe fn tell_left(message: &mut msghdr, left: usize) {
+    let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
+    // SAFETY: these only compute; CMSG_FIRSTHDR is NULL, or at the beginning of `msg_controllen` writable bytes.
+    let (whole, first) =
+        unsafe { (libc::CMSG_SPACE(number.len() as c_uint) as usize, libc::CMSG_FIRSTHDR(message)) };
+    if first.is_null() || message.msg_controllen < whole {
+        message.msg_controllen = 0;
+        if !message.msg_control.is_null() {
+            message.msg_flags |= libc::MSG_CTRUNC;
+        }
+        return;
+    }
+    // SAFETY: `whole` bytes are there, a header and behind it the number; neither need be aligned for this.
+    unsafe {
+        let header = libc::cmsghdr {
+            cmsg_len: libc::CMSG_LEN(number.len() as c_uint) as _,
+            cmsg_level: libc::IPPROTO_TCP,
+            cmsg_type: TCP_CM_INQ,
+        };
+        first.write_unaligned(header);
+        libc::CMSG_DATA(first).copy_from_nonoverlapping(number.as_ptr(), number.len());
+    }
+    message.msg_controllen = whole;
 }
 
 /// See recvmsg(2).

@@ -488,11 +488,8 @@ impl Host {
     /// What `TCP_INQ` has a read tell: the bytes that are left, and 1 for the end of the stream. `None` where it is off.
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
-        if !self.sockets.get(fd).ok()?.options.tells_unread {
-            return None;
-        }
-        let is_end = self.readiness(fd) & ready::RDHUP != 0;
-        Some(self.unread(fd).max(usize::from(is_end)))
+        let sock = self.sockets.get(fd).ok()?;
+        sock.stream().filter(|_| sock.options.tells_unread).map(Link::left)
     }
 
     /// `SIOCOUTQ`.

@@ -430,6 +430,15 @@ pub fn unread(fd: RawFd) -> Option<usize> {
     SOCKS.pin(fd)?.stream().map(Link::unread)
 }
 
+/// What `TCP_INQ` has a `recvmsg` tell; `None` where it is off.
+pub fn left(fd: RawFd) -> Option<usize> {
+    let sock = SOCKS.pin(fd)?;
+    if !sock.tells_unread.load(Ordering::Relaxed) {
+        return None;
+    }
+    sock.stream().map(Link::left)
+}
+
 /// `ioctl(SIOCOUTQ)`.
 pub fn unsent(fd: RawFd) -> Option<usize> {
     SOCKS.pin(fd)?.stream().map(Link::unsent)

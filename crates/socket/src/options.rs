@@ -10,8 +10,11 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
+/// `linux/tcp.h`; `libc` does not name it.
+const TCP_INQ: i32 = 36;
+
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32); 21] = [
+const INHERITED: [(i32, i32); 22] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
@@ -24,6 +27,7 @@ const INHERITED: [(i32, i32); 21] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, TCP_INQ),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
@@ -179,6 +183,9 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
                 link.set_cork(on != 0);
             }
+        }
+        (libc::IPPROTO_TCP, TCP_INQ) => {
+            sock.tells_unread.store(int(value).is_some_and(|on| on != 0), Ordering::Relaxed);
         }
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
             if let (Some(link), Some(on)) = (sock.stream(), int(value)) {

@@ -56,6 +56,8 @@ pub struct Sock {
     pub linger: AtomicI64,
     /// Something was set that only the kernel can honour: why this socket is never accelerated.
     pub kernel_only: OnceLock<&'static str>,
+    /// `TCP_INQ`: `recvmsg` tells how much is left.
+    pub tells_unread: AtomicBool,
     /// Options set that an accepted socket inherits.
     pub kept: Mutex<Vec<Kept>>,
     role: OnceLock<Role>,
@@ -78,6 +80,7 @@ impl Sock {
             send_timeout: AtomicU64::new(0),
             linger: AtomicI64::new(-1),
             kernel_only: OnceLock::new(),
+            tells_unread: AtomicBool::new(false),
             kept: Mutex::new(Vec::new()),
             role: OnceLock::new(),
             watchers: Mutex::new(Watchers::default()),

@@ -308,6 +308,13 @@ impl Link {
         }
     }
 
+    /// Unread bytes, and 1 for the end of the stream when there are none (`TCP_INQ`).
+    #[must_use]
+    pub fn left(&self) -> usize {
+        let is_end = self.stream_readiness() & ready::RDHUP != 0;
+        self.unread().max(usize::from(is_end))
+    }
+
     /// Bytes the other side has not consumed (`SIOCOUTQ`).
     #[must_use]
     pub fn unsent(&self) -> usize {

@@ -1,5 +1,6 @@
 """Bytes: order, backpressure, flags, vectors, files, threads."""
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -68,6 +69,68 @@ class receive_flags:
             time.sleep(0.02)
         assert sock.recv(1) == b"2"
         sock.sendall(b"tail")
+
+
+class what_is_left:
+    """TCP_INQ: each recvmsg tells what is unread after it, and 1 for the end of the stream; MSG_CTRUNC without room."""
+
+    TCP_INQ = TCP_CM_INQ = 36
+
+    def server(listener):
+        sock = accept(listener)
+        sock.setsockopt(socket.IPPROTO_TCP, what_is_left.TCP_INQ, 1)
+        expect_errno([errno.EINVAL], sock.setsockopt, socket.IPPROTO_TCP, what_is_left.TCP_INQ, 2)
+        wait_for(lambda: len(sock.recv(1000, socket.MSG_PEEK)) == 1000, "all bytes")
+
+        def told(n, left):
+            data, ancillary, flags, _ = sock.recvmsg(n, socket.CMSG_SPACE(4))
+            number = left.to_bytes(4, "little")
+            assert (len(data), ancillary) == (n, [(socket.IPPROTO_TCP, what_is_left.TCP_CM_INQ, number)]), (n, ancillary)
+            assert not flags & socket.MSG_CTRUNC
+
+        told(100, 900)
+        data, ancillary, flags, _ = sock.recvmsg(100, 4)
+        assert (len(data), ancillary) == (100, []) and flags & socket.MSG_CTRUNC
+        sock.sendall(b"end")
+        wait_for(lambda: poll_events(sock, select.POLLRDHUP, 0) & select.POLLRDHUP, "the end")
+        told(800, 1)
+        assert sock.recv(1) == b""
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(SMALL[:1000])
+        assert read_exactly(sock, 3) == b"end"
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+
+
+class nowhere:
+    """Buffers at NULL: EFAULT where bytes would move, and they stay."""
+
+    def server(listener):
+        libc = ctypes.CDLL(None, use_errno=True)
+        sock = accept(listener)
+        fd = sock.fileno()
+
+        def fails(name, *arguments):
+            call = getattr(libc, name)
+            call.restype = ctypes.c_ssize_t
+            result = call(fd, None, ctypes.c_size_t(10), *arguments)
+            assert (result, ctypes.get_errno()) == (-1, errno.EFAULT), (name, result, ctypes.get_errno())
+
+        sock.sendall(b"go")
+        wait_for(lambda: sock.recv(10, socket.MSG_PEEK) == b"0123456789", "bytes")
+        for name, arguments in (("write", ()), ("send", (0,)), ("sendto", (0, None, 0)), ("read", ()), ("recv", (0,)), ("recvfrom", (0, None, None))):
+            fails(name, *arguments)
+        assert sock.recv(100) == b"0123456789"
+        call = libc.read
+        assert call(fd, None, ctypes.c_size_t(0)) == 0
+
+    def client(address):
+        sock = connect(address)
+        assert read_exactly(sock, 2) == b"go"
+        sock.sendall(b"0123456789")
+        assert sock.recv(1) == b"", "nothing was sent from NULL"
 
 
 class vectors:
