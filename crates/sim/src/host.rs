@@ -142,6 +142,11 @@ impl Host {
         self.must_run = true;
     }
 
+    /// The host gets one more address.
+    pub fn add_address(&mut self, addr: IpAddr, prefix_len: u8) {
+        self.slow.add_address(OwnAddress { addr, prefix_len });
+    }
+
     /// A frame comes from the network; it is looked at by the next [`run`](Self::run).
     pub fn inject(&mut self, frame: &[u8]) {
         self.interface.inject(frame);

@@ -180,6 +180,11 @@ impl SlowPath {
         self.keeper.flows()
     }
 
+    /// One more address is ours from now on; connections are as before.
+    pub fn add_address(&mut self, address: OwnAddress) {
+        self.routes.add(address);
+    }
+
     /// Our addresses and gateways.
     #[must_use]
     pub fn routes(&self) -> &Routes {

@@ -58,6 +58,14 @@ impl Routes {
         Self { own, gateway_v4, gateway_v6 }
     }
 
+    /// One more address is ours; one that already is keeps its place and gets the new prefix.
+    pub fn add(&mut self, address: OwnAddress) {
+        match self.own.iter_mut().find(|own| own.addr == address.addr) {
+            Some(own) => *own = address,
+            None => self.own.push(address),
+        }
+    }
+
     /// Our addresses.
     #[must_use]
     pub fn own(&self) -> &[OwnAddress] {
@@ -128,6 +136,16 @@ mod tests {
         assert_eq!(way("192.0.2.1"), Some((ip("10.0.0.2"), ip("10.0.0.1"))));
         assert_eq!(way("fd00::77"), Some((ip("fd00::2"), ip("fd00::77"))));
         assert_eq!(way("2001:db8::1"), None);
+    }
+
+    #[test]
+    fn address_that_is_added_is_owned_and_reaches_its_link() {
+        let mut routes = Routes::default();
+        assert_eq!(routes.lookup(ip("10.0.0.9")), None);
+        routes.add(OwnAddress { addr: ip("10.0.0.2"), prefix_len: 32 });
+        routes.add(OwnAddress { addr: ip("10.0.0.2"), prefix_len: 24 });
+        assert_eq!(routes.own().len(), 1);
+        assert_eq!(routes.lookup(ip("10.0.0.9")).map(|r| r.source), Some(ip("10.0.0.2")));
     }
 
     #[test]
