@@ -12,6 +12,7 @@
 
 mod compare;
 mod connection;
+mod epoll;
 mod icmp;
 mod info;
 mod lexer;
@@ -29,9 +30,12 @@ mod symbols;
 mod syntax;
 mod sysctl;
 
-pub use network::Passed;
+pub use epoll::Epoll;
+pub use machine::{HOST, OTHERS, set_sysctl};
+pub use network::{Passed, neighbour};
 pub use parser::parse;
 pub use report::{Outcome, Report};
 pub use runner::{Keep, run, run_text};
 pub use settings::{IpVersion, Settings};
 pub use syntax::*;
+pub use sysctl::{is_understood as is_sysctl_understood, names as sysctl_names};

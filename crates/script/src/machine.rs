@@ -9,15 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
 /// The host's Ethernet address.
-pub(crate) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// The Ethernet address behind which everybody else is.
-pub(crate) const OTHERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+pub const OTHERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// Scripts of one text run alike: secrets come from here.
 const SEED: u64 = 0x0705_1980;
 
-/// The host of `settings`, at `now`. `opens` says whether the script opens connections from the host.
-pub(crate) fn host(settings: &Settings, opens: bool, now: Instant) -> Host {
+/// The host of `settings`, at `now`.
+pub(crate) fn host(settings: &Settings, now: Instant) -> Host {
     let ends = settings.ends();
     let prefix = if ends.local.is_ipv4() { 16 } else { 48 };
     let mut config = HostConfig::new(HOST.0, &[(ends.local, prefix)], SEED);
@@ -39,27 +39,22 @@ pub(crate) fn host(settings: &Settings, opens: bool, now: Instant) -> Host {
     // Linux's `tcp_mtu_probing` is 0 unless it is set.
     config.slow.black_hole_detection = false;
     for (name, value) in &settings.shell.sysctls {
-        set(&mut config, name.strip_prefix("net.ipv4.").unwrap_or(name), value, opens);
+        set_sysctl(&mut config, name.strip_prefix("net.ipv4.").unwrap_or(name), value);
     }
     Host::new(&config, now)
 }
 
-/// `tcp_ecn` at 2: agreed to when the peer asks, never asked for. The host asks only where it opens.
-fn wants_ecn(value: &str, opens: bool) -> bool {
-    value == "1" || (value == "2" && !opens)
-}
-
 /// A sysctl that is set while the host runs. False when that cannot be done.
-pub(crate) fn change(host: &mut Host, name: &str, value: &str, opens: bool) -> bool {
+pub(crate) fn change(host: &mut Host, name: &str, value: &str) -> bool {
     let is_ecn = name == "net.ipv4.tcp_ecn";
     if is_ecn {
-        host.set_ecn(wants_ecn(value, opens));
+        host.set_ecn(value != "0", value == "1");
     }
     is_ecn
 }
 
-/// Sysctls that `crate::sysctl` has found good.
-fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
+/// Sets a host up as a sysctl below `net.ipv4.` asks whose value is understood.
+pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
     let number = value.parse::<u64>().unwrap_or(0);
     let count = u8::try_from(number).unwrap_or(u8::MAX);
     let (shared, slow) = (&mut config.shared, &mut config.slow);
@@ -67,7 +62,11 @@ fn set(config: &mut HostConfig, name: &str, value: &str, opens: bool) {
         "tcp_sack" => shared.sack = number != 0,
         "tcp_timestamps" => shared.timestamps = number != 0,
         "tcp_window_scaling" => shared.window_scaling = number != 0,
-        "tcp_ecn" => shared.ecn = wants_ecn(value, opens),
+        // 2: agreed to when the peer asks, never asked for.
+        "tcp_ecn" => {
+            shared.ecn = number != 0;
+            slow.asks_ecn = number == 1;
+        }
         "tcp_mtu_probing" => slow.black_hole_detection = number != 0,
         "tcp_syn_retries" => slow.syn_retries = count,
         "tcp_synack_retries" => slow.syn_ack_retries = count,

@@ -110,8 +110,9 @@ impl Network {
     }
 }
 
-/// The answer to a question for an Ethernet address: everybody is behind the same one.
-fn neighbour(frame: &[u8]) -> Option<Vec<u8>> {
+/// The answer to a question for an Ethernet address: everybody is behind the same one. `None` for any other frame.
+#[must_use]
+pub fn neighbour(frame: &[u8]) -> Option<Vec<u8>> {
     let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
     let asker = packet.ethernet.src;
     match packet.body {

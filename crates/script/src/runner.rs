@@ -9,6 +9,7 @@ mod packets;
 mod waiting;
 
 use crate::connection::Connection;
+use crate::epoll::Epoll;
 use crate::machine;
 use crate::network::Network;
 use crate::python::Environment;
@@ -16,7 +17,6 @@ use crate::report::{Outcome, Report};
 use crate::settings::Settings;
 use crate::symbols;
 use crate::syntax::{Action, Direction, Event, Micros, Script, Trouble, When};
-use epoll::Epoll;
 use std::collections::BTreeMap;
 use waiting::Pending;
 
@@ -56,7 +56,7 @@ pub fn run(script: &Script, settings: &Settings, keep: Keep) -> Report {
     if let Err(trouble) = crate::support::check(script) {
         return Report::ended(trouble.into());
     }
-    let mut runner = Runner::new(script, settings, keep);
+    let mut runner = Runner::new(settings, keep);
     let outcome = match runner.run(script) {
         Ok(()) => Outcome::Passed,
         Err(trouble) => trouble.into(),
@@ -115,18 +115,15 @@ pub(crate) struct Runner {
     /// The line of the event that is being run.
     line: u32,
     next_port: u16,
-    /// The script opens connections from the host.
-    opens: bool,
     trace: Vec<String>,
 }
 
 impl Runner {
-    fn new(script: &Script, settings: Settings, keep: Keep) -> Self {
-        let opens = script.events.iter().any(|e| matches!(&e.action, Action::Call(c) if c.name == "connect"));
+    fn new(settings: Settings, keep: Keep) -> Self {
         let mut environment = Environment::default();
         symbols::CODE.iter().for_each(|(name, value)| environment.set(name, *value));
         Self {
-            network: Network::new(|now| machine::host(&settings, opens, now), keep.frames),
+            network: Network::new(|now| machine::host(&settings, now), keep.frames),
             settings,
             connection: None,
             files: BTreeMap::new(),
@@ -136,7 +133,6 @@ impl Runner {
             last: None,
             line: 0,
             next_port: 40_000,
-            opens,
             trace: Vec::new(),
         }
     }
@@ -217,7 +213,7 @@ impl Runner {
         for (name, value) in &after.sysctls {
             let is_changed = self.settings.shell.sysctls.get(name) != Some(value);
             let is_seen = is_changed && crate::sysctl::matters(name);
-            if is_seen && !machine::change(&mut self.network.host, name, value, self.opens) {
+            if is_seen && !machine::change(&mut self.network.host, name, value) {
                 return Err(self.unsupported(format!("the sysctl {name}={value} in the middle of a script")));
             }
         }

@@ -69,8 +69,14 @@ const IPV4: &[(&str, Means)] = &[
     ("ip_forward", Means::Nothing),
 ];
 
+/// The sysctls that are understood with some value or any.
+pub fn names() -> impl Iterator<Item = String> {
+    IPV4.iter().map(|(name, _)| format!("net.ipv4.{name}"))
+}
+
 /// True when the host can be, or is, as Linux with `name` at `value`.
-pub(crate) fn is_understood(name: &str, value: &str) -> bool {
+#[must_use]
+pub fn is_understood(name: &str, value: &str) -> bool {
     let Some(name) = name.strip_prefix("net.ipv4.") else {
         // Bounds of buffers that scripts raise so that they do not matter.
         return matches!(name, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn");

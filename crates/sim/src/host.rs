@@ -209,9 +209,9 @@ impl Host {
         &self.slow
     }
 
-    /// Offers and accepts congestion notification from now on, or no longer.
-    pub const fn set_ecn(&mut self, on: bool) {
-        self.slow.set_ecn(on);
+    /// From now on: whether congestion notification is agreed to at all, and whether the host's own SYNs ask for it.
+    pub const fn set_ecn(&mut self, agrees: bool, asks: bool) {
+        self.slow.set_ecn(agrees, asks);
     }
 
     /// The core's counters.

@@ -142,7 +142,7 @@ impl SlowPath {
         let timeout = opening.timeout(&self.config);
         // "A host that receives no reply to an ECN-setup SYN within the normal SYN retransmission timeout interval MAY resend the
         // SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1).
-        let asks_ecn = opening.tries == 0 && self.speaks_ecn(&asked);
+        let asks_ecn = opening.tries == 0 && self.asks_ecn(&asked);
         let ecn = if asks_ecn { TcpFlags::ECE.with(TcpFlags::CWR) } else { TcpFlags::NONE };
         let (ack, flags, options) = match opening.crossed {
             None => (SeqNumber(0), TcpFlags::SYN.with(ecn), self.syn_options(now, &tuple, &asked)),

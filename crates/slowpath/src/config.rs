@@ -57,6 +57,9 @@ pub struct Config {
     /// Full segments that time out again and again may be too large for the path, and are made smaller (RFC 4821): Linux's
     /// `tcp_mtu_probing` at 1. Off, only what routers say counts.
     pub black_hole_detection: bool,
+    /// Connections that we open ask for congestion notification where it is offered at all; else it is only agreed to when a
+    /// peer asks, as by Linux with `tcp_ecn` at 2.
+    pub asks_ecn: bool,
     /// Destinations remembered whose path takes smaller packets than the link.
     pub paths_max: usize,
     /// ICMP "too big" obeyed, per second.
@@ -94,6 +97,7 @@ impl Default for Config {
             connecting_max: 65_536,
             neighbours_max: 1024,
             black_hole_detection: true,
+            asks_ecn: true,
             paths_max: 4096,
             path_changes_per_second: 1000,
             resets_per_second: 1000,

@@ -143,14 +143,21 @@ impl SlowPath {
         Timestamps { value, echo }
     }
 
-    /// Offers and accepts congestion notification from the next handshake on, or no longer.
-    pub const fn set_ecn(&mut self, on: bool) {
-        self.is_ecn_on = on;
+    /// From the next handshake on: whether congestion notification is agreed to at all, and whether our own SYN asks for it.
+    pub const fn set_ecn(&mut self, agrees: bool, asks: bool) {
+        self.is_ecn_on = agrees;
+        self.config.asks_ecn = asks;
     }
 
     /// Is congestion notification asked for and agreed to? Always by DCTCP, which is nothing without it.
     pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
         self.is_ecn_on || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
+    }
+
+    /// Does our SYN ask for congestion notification?
+    pub(crate) fn asks_ecn(&self, asked: &FlowOptions) -> bool {
+        let is_dctcp = asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp;
+        self.speaks_ecn(asked) && (self.config.asks_ecn || is_dctcp)
     }
 
     /// What we agree on with a peer whose SYN or SYN-ACK this is.

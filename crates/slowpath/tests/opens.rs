@@ -83,6 +83,19 @@ fn congestion_notification_is_agreed_on() {
 /// "... resend the SYN and any subsequent SYN retransmissions with CWR and ECE cleared" (RFC 3168 section 6.1.1.1), and then "MUST NOT
 /// set ECT on data packets" (section 6.1.1), whatever the answer says.
 #[test]
+fn host_that_never_asks_for_ecn_agrees_to_it_all_the_same() {
+    let mut w = World::with(|config, shared| {
+        shared.ecn = true;
+        config.asks_ecn = false;
+    });
+    w.connect(80);
+    assert_eq!(w.next().header.flags, SYN);
+    w.slow.listen(us(80), 1, 5).unwrap();
+    w.peer_sends(9, 80, SYN.with(TcpFlags::ECE).with(TcpFlags::CWR), 1, 0);
+    assert_eq!(w.next().header.flags, SYN_ACK.with(TcpFlags::ECE));
+}
+
+#[test]
 fn a_syn_that_asks_for_ecn_in_vain_is_repeated_without_and_then_there_is_none() {
     let mut w = World::with(|_, shared| shared.ecn = true);
     let (local, _) = w.connect(80);

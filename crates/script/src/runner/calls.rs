@@ -1,9 +1,9 @@
 //! The calls of applications.
 
-use super::epoll::Epoll;
 use super::waiting::Operation;
 use super::{Due, File, Runner, Socket};
 use crate::connection::{Connection, Stage};
+use crate::epoll::Epoll;
 use crate::settings::IpVersion;
 use crate::symbols::{errno, errno_name, event_names};
 use crate::syntax::{Call, Expr, Trouble};

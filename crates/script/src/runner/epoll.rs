@@ -1,33 +1,8 @@
-//! epoll over the readiness and the edges that a host tells.
+//! The calls of epoll.
 
 use super::{File, Runner};
 use crate::syntax::{Call, Expr, Trouble};
 use sim::Errno;
-
-const ET: u32 = 1 << 31;
-const ONESHOT: u32 = 1 << 30;
-const EXCLUSIVE: u32 = 1 << 28;
-
-/// One epoll descriptor.
-#[derive(Default)]
-pub(crate) struct Epoll {
-    interests: Vec<Interest>,
-}
-
-struct Interest {
-    fd: i32,
-    events: u32,
-    data: i64,
-    /// Edges that were there at the last report; `None` right after `epoll_ctl`.
-    reported: Option<u64>,
-    is_off: bool,
-}
-
-impl Epoll {
-    pub(super) fn forget(&mut self, fd: i32) {
-        self.interests.retain(|interest| interest.fd != fd);
-    }
-}
 
 impl Runner {
     pub(super) fn epoll_ctl(&mut self, call: &Call) -> Result<Result<i64, Errno>, Trouble> {
@@ -45,25 +20,7 @@ impl Runner {
         let Some(File::Epoll(epoll)) = self.files.get_mut(&epfd) else {
             return Err(self.fail(format!("{epfd} is no epoll descriptor")));
         };
-        let known = epoll.interests.iter().position(|interest| interest.fd == fd);
-        let fresh = Interest { fd, events, data, reported: None, is_off: false };
-        Ok(match (operation, known) {
-            (libc::EPOLL_CTL_ADD, None) => {
-                epoll.interests.push(fresh);
-                Ok(0)
-            }
-            (libc::EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
-            (libc::EPOLL_CTL_MOD, Some(at)) => {
-                epoll.interests[at] = fresh;
-                Ok(0)
-            }
-            (libc::EPOLL_CTL_DEL, Some(at)) => {
-                epoll.interests.remove(at);
-                Ok(0)
-            }
-            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => Err(Errno::NOENT),
-            _ => Err(Errno::INVAL),
-        })
+        Ok(epoll.control(operation, fd, events, data).map(|()| 0))
     }
 
     /// The data of an event, however it is called.
@@ -74,32 +31,16 @@ impl Runner {
 
     /// What is reported now, at most `most`.
     pub(super) fn epoll_collect(&mut self, epfd: i32, most: usize) -> Vec<(u32, i64)> {
-        let Self { files, network, edges, .. } = self;
-        let state = |fd: i32| match files.get(&fd) {
+        let Some(File::Epoll(epoll)) = self.files.get_mut(&epfd) else { return Vec::new() };
+        let mut epoll = std::mem::take(epoll);
+        let Self { files, network, edges, .. } = &*self;
+        let found = epoll.collect(most, |fd| match files.get(&fd) {
             Some(File::Socket(socket)) => {
                 (network.host.readiness(socket.fd), edges.get(&socket.fd).copied().unwrap_or(0))
             }
             _ => (0, 0),
-        };
-        let Some(File::Epoll(epoll)) = files.get(&epfd) else { return Vec::new() };
-        let states: Vec<_> = epoll.interests.iter().map(|interest| state(interest.fd)).collect();
-        let Some(File::Epoll(epoll)) = files.get_mut(&epfd) else { return Vec::new() };
-        let mut found = Vec::new();
-        for (interest, (ready, edges)) in epoll.interests.iter_mut().zip(states) {
-            let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-            let wanted = interest.events & !(ET | ONESHOT | EXCLUSIVE) | always;
-            let is_edge = interest.reported.is_none_or(|reported| reported < edges);
-            if found.len() >= most
-                || interest.is_off
-                || ready & wanted == 0
-                || (interest.events & ET != 0 && !is_edge)
-            {
-                continue;
-            }
-            interest.reported = Some(edges);
-            interest.is_off = interest.events & ONESHOT != 0;
-            found.push((ready & wanted, interest.data));
-        }
+        });
+        self.files.insert(epfd, File::Epoll(epoll));
         found
     }
 }
