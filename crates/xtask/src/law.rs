@@ -37,6 +37,7 @@ const LAW: &[(&str, May)] = &[
     ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
+    ("packetdrill", May::Need(&["base", "port", "script", "sim", "wire"])),
     ("script", May::Need(&["base", "congestion", "port", "sim", "wire"])),
     ("xtask", May::Need(&[])),
 ];

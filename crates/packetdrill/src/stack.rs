@@ -1,0 +1,198 @@
+//! The machine under test and its network, in virtual time: IP packets in and out, whoever it asks for an Ethernet address
+//! answers.
+
+use crate::settings::{Settings, Sysctls, default_local, prefix_len, sysctls};
+use base::{Duration, Instant};
+use sim::{Fd, Host};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::{EtherType, EthernetHeader};
+
+/// Where the tool's time begins: a machine of some age, so that nothing begins at zero.
+const EPOCH: Instant = Instant::from_ns(1_000_000_000_000);
+/// Exchanges at one instant after which host and network count as running in circles.
+const ROUNDS_MAX: u32 = 10_000;
+
+/// An IP packet that the machine has sent.
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    pub(crate) packet: Vec<u8>,
+}
+
+/// See the module.
+pub(crate) struct Stack {
+    settings: Settings,
+    /// As they were before the script.
+    before: Sysctls,
+    /// Made at the first `socket` call: only then are the sysctls what the script has made them.
+    host: Option<Host>,
+    now: Instant,
+    sent: VecDeque<Sent>,
+    edges: BTreeMap<Fd, u64>,
+}
+
+impl Stack {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            before: sysctls(),
+            host: None,
+            now: EPOCH,
+            sent: VecDeque::new(),
+            edges: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The machine, which is made now if there is none.
+    pub(crate) fn host(&mut self) -> &mut Host {
+        let Self { settings, before, host, now, .. } = self;
+        host.get_or_insert_with(|| {
+            let (config, ignored) = settings.host(before, &sysctls());
+            for sysctl in ignored {
+                eprintln!("towpath: the stack cannot be made to obey the sysctl {sysctl}");
+            }
+            Host::new(&config, *now)
+        })
+    }
+
+    /// The machine has this address, if it has not already.
+    pub(crate) fn own(&mut self, address: IpAddr) {
+        let address = address.to_canonical();
+        let host = self.host();
+        if !address.is_unspecified() && !address.is_multicast() && !host.slow().routes().owns(address) {
+            host.add_address(address, prefix_len(address));
+        }
+    }
+
+    /// The machine has some address of this family.
+    pub(crate) fn own_any(&mut self, is_v6: bool) {
+        if !self.host().slow().routes().own().iter().any(|own| own.addr.is_ipv6() == is_v6) {
+            self.own(default_local(is_v6));
+        }
+    }
+
+    /// An IP packet reaches the machine, whose address it names. False when it is none.
+    pub(crate) fn inject(&mut self, packet: &[u8]) -> bool {
+        let Some((ethertype, dst)) = destination(packet) else { return false };
+        self.own(dst);
+        let mut frame = vec![0; EthernetHeader::LEN];
+        let header = EthernetHeader { dst: script::HOST, src: script::OTHERS, ethertype, vlan: None };
+        if header.emit(&mut frame).is_err() {
+            return false;
+        }
+        frame.extend_from_slice(packet);
+        self.host().inject(&frame);
+        self.settle();
+        true
+    }
+
+    /// The next packet that has left, in order.
+    pub(crate) fn next_sent(&mut self) -> Option<Sent> {
+        self.sent.pop_front()
+    }
+
+    pub(crate) fn has_sent(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// True when a socket's readiness may have changed since this was last asked; its edges are counted.
+    pub(crate) fn take_news(&mut self) -> bool {
+        let Some(host) = &mut self.host else { return false };
+        let mut has_news = false;
+        while let Some(fd) = host.next_news() {
+            *self.edges.entry(fd).or_default() += 1;
+            has_news = true;
+        }
+        has_news
+    }
+
+    /// Readiness and edges.
+    pub(crate) fn readiness(&self, fd: Fd) -> (u32, u64) {
+        let ready = self.host.as_ref().map_or(0, |host| host.readiness(fd));
+        (ready, self.edges.get(&fd).copied().unwrap_or(0))
+    }
+
+    /// Runs the machine until nothing more happens at this instant.
+    pub(crate) fn settle(&mut self) {
+        let first = self.sent.len();
+        self.run();
+        crate::burst::mark(self.sent.make_contiguous().get_mut(first..).unwrap_or_default());
+    }
+
+    fn run(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let Some(host) = &mut self.host else { return };
+            host.run(self.now);
+            let frames: Vec<_> = std::iter::from_fn(|| host.next_frame()).collect();
+            if frames.is_empty() && host.next_deadline() > self.now {
+                return;
+            }
+            for frame in frames {
+                self.take(&frame);
+            }
+        }
+        // A machine that is never done at one instant gets the next one.
+        self.now = self.now.plus(Duration::from_us(1));
+    }
+
+    /// Goes on to whatever happens next, at `until` at the latest. False when `until` is reached.
+    pub(crate) fn step(&mut self, until: Instant) -> bool {
+        if self.now >= until {
+            return false;
+        }
+        let next = self.host.as_ref().map_or(until, |host| host.next_deadline().min(until));
+        self.now = next.max(self.now.plus(Duration::from_ns(1)));
+        self.settle();
+        true
+    }
+
+    fn take(&mut self, frame: &[u8]) {
+        if let Some(answer) = script::neighbour(frame) {
+            self.host().inject(&answer);
+        } else if let Some(packet) = frame.get(EthernetHeader::LEN..)
+            && destination(packet).is_some_and(|(_, dst)| !dst.is_multicast())
+            && is_ip(frame)
+        {
+            self.sent.push_back(Sent { at: self.now, packet: packet.to_vec() });
+        }
+    }
+}
+
+fn is_ip(frame: &[u8]) -> bool {
+    matches!(frame.get(12..14), Some([0x08, 0x00] | [0x86, 0xDD]))
+}
+
+/// The kind and the destination of an IP packet.
+fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let dst: [u8; 4] = *packet.get(16..20)?.first_chunk()?;
+            Some((EtherType::IPV4, Ipv4Addr::from(dst).into()))
+        }
+        6 => {
+            let dst: [u8; 16] = *packet.get(24..40)?.first_chunk()?;
+            Some((EtherType::IPV6, Ipv6Addr::from(dst).into()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::destination;
+
+    #[test]
+    fn only_whole_ip_headers_have_a_destination() {
+        let mut v4 = [0; 20];
+        v4[0] = 0x45;
+        v4[16..].copy_from_slice(&[192, 168, 0, 1]);
+        assert_eq!(destination(&v4).map(|(_, ip)| ip.to_string()), Some("192.168.0.1".into()));
+        assert_eq!(destination(&v4[..19]), None);
+        assert_eq!(destination(&[0x60; 39]), None);
+        assert_eq!(destination(&[]), None);
+    }
+}
