@@ -73,7 +73,7 @@ impl State {
         let options = self.options(f, out);
         let tuple = f.addresses.tuple(f.rx, f.tx);
         let mut ip = IpParameters::new(self.mac, MacAddr(f.tx.peer_mac));
-        ip.identification = self.identification;
+        (ip.identification, ip.hop_limit) = (self.identification, self.config.hop_limit);
         if f.rx.has(state::ECN) && out.len > 0 && !out.is_again {
             // "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168 section 6.1.5).
             ip.ecn = Ecn::Ect0;

@@ -191,6 +191,17 @@ fn the_last_segment_of_what_was_written_says_push() {
     assert_eq!(pushes(&s.send(b"more")), [true]);
 }
 
+/// "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section 3.9.2, MUST-49).
+#[test]
+fn segments_take_as_many_hops_as_configured() {
+    for hop_limit in [64, 1, 255] {
+        let config = flow::Config { hop_limit, ..config() };
+        let mut s = scene_with(|_| {}, Capabilities::plain(1500, MAC_A), config);
+        assert_eq!(s.send(b"far")[0].hops, hop_limit);
+    }
+    assert_eq!(scene().send(b"far")[0].hops, 64);
+}
+
 /// "... there MUST be a way for an application to disable the Nagle algorithm on an individual connection" (RFC 9293 section 3.7.4,
 /// MUST-17).
 #[test]

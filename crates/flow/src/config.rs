@@ -19,6 +19,9 @@ pub struct Config {
     pub window_scaling: bool,
     /// Offer and accept congestion notification (RFC 3168).
     pub ecn: bool,
+    /// Hops that a segment may take, IPv4's TTL: "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section
+    /// 3.9.2); 64 as Linux.
+    pub hop_limit: u8,
     /// How long an acknowledgement may wait for data to carry it: 40 ms as Linux; RFC 9293 allows 500 ms.
     pub delayed_ack: Duration,
     /// The first receive window and the size of the first large ring, a power of two.
@@ -43,6 +46,7 @@ impl Default for Config {
             timestamps: true,
             window_scaling: true,
             ecn: false,
+            hop_limit: 64,
             delayed_ack: Duration::from_ms(40),
             receive_buffer_initial: 64 << 10,
             receive_buffer_max: base::limits::RING_MAX_DEFAULT,

@@ -108,6 +108,9 @@ options! {
     /// First receive buffer of a connection over the port, bytes, a power of two [default: 131072]
     #[arg(env = "TOWPATH_BUFFER_INITIAL", value_name = "BYTES")]
     buffer_initial: u32,
+    /// Hops that a segment over the port may take, from 1 to 255: TTL, hop limit [default: 64]
+    #[arg(env = "TOWPATH_HOP_LIMIT", value_name = "N")]
+    hop_limit: u8,
     /// Connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
@@ -194,6 +197,8 @@ pub struct Link {
     pub switches: [bool; 4],
     /// First receive buffer.
     pub buffer_initial: u32,
+    /// Hops of a segment.
+    pub hop_limit: u8,
     /// Flow records.
     pub flows: u32,
     /// Injected loss.
@@ -340,6 +345,7 @@ impl Options {
             buffer_initial: self
                 .buffer_initial
                 .unwrap_or(self.ring_max.map_or(128 << 10, |max| max.min(128 << 10))),
+            hop_limit: self.hop_limit.unwrap_or(64),
             flows: self.max_flows.unwrap_or(65_536),
             loss: self.fault_loss.unwrap_or_default(),
             reorder: self.fault_reorder.unwrap_or_default(),
@@ -422,6 +428,9 @@ impl Config {
         if !(link.buffer_initial.is_power_of_two() && (4096..=self.ring_max).contains(&link.buffer_initial)) {
             return wrong("buffer_initial", "be a power of two from 4096 to ring_max");
         }
+        if link.hop_limit == 0 {
+            return wrong("hop_limit", "be from 1 to 255");
+        }
         if !(1..=1 << 22).contains(&link.flows) {
             return wrong("max_flows", "be from 1 to 4194304");
         }
@@ -472,6 +481,10 @@ mod tests {
         assert!(
             packet(Options { port_name: Some("tp0".to_owned()), ..Options::default() }).contains("port_name")
         );
+        let address = Some(vec!["10.9.0.2/24".to_owned().try_into().unwrap()]);
+        let port = Some("tap".parse::<PortChoice>().unwrap());
+        let nowhere = Options { port, address, hop_limit: Some(0), ..Options::default() };
+        assert!(nowhere.resolve().unwrap_err().to_string().contains("from 1 to 255"));
         let error = Options { mtu: Some(9000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("--port tap"), "no key is accepted and ignored");
     }

@@ -82,6 +82,7 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
         timestamps,
         window_scaling,
         ecn,
+        hop_limit: config.link.hop_limit,
         receive_buffer_initial: config.link.buffer_initial,
         receive_buffer_max: config.ring_max,
         ..flow::Config::default()

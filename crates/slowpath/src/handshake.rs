@@ -199,7 +199,8 @@ impl SlowPath {
         let (src_port, dst_port) = (s.tuple.src.port, s.tuple.dst.port);
         let Segment { seq, ack, flags, window, .. } = *s;
         let header = TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent: 0 };
-        let parameters = IpParameters::new(self.config.mac, MacAddr::ZERO);
+        let mut parameters = IpParameters::new(self.config.mac, MacAddr::ZERO);
+        parameters.hop_limit = self.flow_config().hop_limit;
         let written = emit_tcp(&parameters, &s.tuple, &header, &s.options, 0, TxChecksum::Full, &mut buffer);
         let Ok(len) = written else { return false };
         self.send_ip(now, core, s.tuple.dst.addr, &mut buffer[..len], via)

@@ -141,6 +141,14 @@ fn nobody_connects_to_a_group() {
     w.quiet();
 }
 
+/// "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section 3.9.2, MUST-49).
+#[test]
+fn control_segments_take_as_many_hops_as_configured() {
+    let mut w = World::with(|_, shared| shared.hop_limit = 9);
+    w.connect(80);
+    assert_eq!(w.sent[0][14 + 8], 9);
+}
+
 /// "When received options are passed up to TCP from the IP layer, a TCP implementation MUST ignore options that it does not
 /// understand" (RFC 9293 section 3.9.2, MUST-50).
 #[test]

@@ -34,6 +34,8 @@ pub struct Got {
     pub sack: Vec<(u32, u32)>,
     pub ecn: Ecn,
     pub options: TcpOptions,
+    /// IPv4's TTL.
+    pub hops: u8,
 }
 
 impl Peer {
@@ -133,6 +135,7 @@ impl Peer {
             sack: tcp.options.sack.as_slice().iter().map(|b| (rel(b.left), rel(b.right))).collect(),
             ecn: tcp.ip.ecn,
             options: tcp.options,
+            hops: frame[14 + 8],
         }
     }
 }
