@@ -2,6 +2,9 @@
 
 use congestion::Algorithm;
 
+/// What the `defaults.sh` of the public scripts lets a socket hold at first.
+const ROOMY: u32 = 256 << 10;
+
 /// How one sysctl is taken.
 enum Means {
     /// `crate::machine` sets the host by it; the value must be one of these numbers or, with none given, any number.
@@ -11,6 +14,9 @@ enum Means {
     /// It is about something the host does not have, so that no value makes a difference.
     Nothing,
     Buffers,
+    /// Bounds of what a socket may hold unsent. Ours begins with no bound but that of its rings, so only those are understood that a
+    /// script does not run into.
+    RoomyBuffers,
     CongestionControl,
 }
 
@@ -31,8 +37,7 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_rto_min_us", Means::Set(&[])),
     ("tcp_rto_max_ms", Means::Set(&[])),
     ("tcp_rmem", Means::Buffers),
-    // Bounds of what a socket may hold unsent; ours holds as much as `SO_SNDBUF` says.
-    ("tcp_wmem", Means::Buffers),
+    ("tcp_wmem", Means::RoomyBuffers),
     ("tcp_congestion_control", Means::CongestionControl),
     ("tcp_slow_start_after_idle", Means::Is(&["0", "1"])),
     ("tcp_dsack", Means::Is(&["1"])),
@@ -87,6 +92,7 @@ pub fn is_understood(name: &str, value: &str) -> bool {
         Means::Is(values) => values.contains(&value),
         Means::Nothing => true,
         Means::Buffers => buffers(value).is_some(),
+        Means::RoomyBuffers => buffers(value).is_some_and(|[_, first, _]| first >= ROOMY),
         Means::CongestionControl => value.parse::<Algorithm>().is_ok(),
     }
 }
