@@ -14,6 +14,8 @@ pub struct Signals {
     pub marked_bytes: u32,
     /// Bytes still unacknowledged.
     pub in_flight: u32,
+    /// The most bytes in flight in the last round trip, what is acknowledged now included.
+    pub flight_max: u32,
     /// A new round-trip time, microseconds.
     pub rtt_us: Option<u32>,
     /// The smoothed round-trip time, microseconds; 0 before the first.
@@ -37,6 +39,7 @@ impl Signals {
             acked_bytes: 0,
             marked_bytes: 0,
             in_flight: 0,
+            flight_max: 0,
             rtt_us: None,
             srtt_us: 0,
             min_rtt_us: u32::MAX,

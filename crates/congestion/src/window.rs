@@ -146,11 +146,13 @@ impl Window {
         Decision { cwnd: self.cwnd, pace_rate: self.pace_rate(s.srtt_us), is_echo_answered }
     }
 
-    /// A window that is not used says nothing about the path (RFC 7661, RFC 9438 section 5.8).
+    /// A window that is not used says nothing about the path: "cwnd MUST NOT be increased" then (RFC 9438 section 5.8 in short; RFC
+    /// 7661). In slow start, as Linux, it grows to twice what was in flight in a round trip; after, when that was all of it but
+    /// for less than a segment.
     fn is_used(&self, s: &Signals) -> bool {
-        let used = u64::from(s.in_flight) + u64::from(s.acked_bytes);
-        let used = if self.is_slow_start() { 2 * used } else { used * 4 / 3 };
-        !s.is_app_limited || used >= u64::from(self.cwnd)
+        let most = u64::from(s.flight_max);
+        let used = if self.is_slow_start() { 2 * most } else { most + u64::from(self.mss) };
+        !s.is_app_limited || u64::from(self.cwnd) < used
     }
 
     /// Bytes per second at which the window is spread over a round trip of `srtt_us`: twice as fast in slow start, so that the
@@ -202,14 +204,17 @@ impl Window {
 
     /// The retransmission timer expired. "cwnd MUST be set to no more than the loss window, LW, which equals 1 full-sized
     /// segment" (RFC 5681 section 3.1).
-    pub fn on_timeout(&mut self, now: Instant, in_flight: u32) {
+    ///
+    /// `is_reduced`: for what was lost with the same window the threshold has been lowered already, by a fast recovery that the
+    /// timeout interrupts.
+    pub fn on_timeout(&mut self, now: Instant, in_flight: u32, is_reduced: bool) {
         if self.law == Law::Constant {
             return;
         }
         let mss = u32::from(self.mss);
         // "When ... the given segment has already been retransmitted by way of the retransmission timer at least once,
         // the value of ssthresh is held constant": an acknowledgement in between would have grown the window.
-        if self.cwnd > mss {
+        if self.cwnd > mss && !is_reduced {
             self.reduce(now, in_flight, None);
         }
         (self.cwnd, self.carry, self.echo_left) = (mss, 0, 0);
@@ -324,11 +329,16 @@ impl Window {
         self.echo_left = outstanding;
     }
 
-    /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share; or `percent`.
+    /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share; or `percent`. Cubic
+    /// takes it of the window, as Linux: "implementations that use cwnd MUST use other measures to prevent cwnd from growing when
+    /// the volume of bytes in flight is smaller than cwnd" (RFC 9438 section 4.6 in short): `is_used`.
     fn reduce(&mut self, now: Instant, in_flight: u32, percent: Option<u64>) {
         let least = 2 * u32::from(self.mss);
         // More than the window in flight (sent before a reduction) is no reason to keep more.
-        let flight = in_flight.min(self.cwnd.max(least));
+        let flight = match &self.law {
+            Law::Cubic(_) | Law::CubicSlowStart(_) => self.cwnd.max(least),
+            _ => in_flight.min(self.cwnd.max(least)),
+        };
         self.carry = 0;
         let keep = |percent: u64| (u64::from(flight) * percent / 100).max(u64::from(least)) as u32;
         let last_max = match &self.law {

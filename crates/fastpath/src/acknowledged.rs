@@ -58,10 +58,21 @@ impl State {
             self.cancel_timeout(f, ack);
         }
         f.tx.tx_una += u64::from(bytes);
+        // The window grows by what has arrived now, not by what the peer has reported, or announced by duplicates, before.
+        let delivered = match news {
+            None => bytes.saturating_sub(u32::from(f.rx.dup_acks) * u32::from(f.tx.mss)),
+            Some(news) => news.bytes.min(bytes),
+        };
         f.rx.dup_acks = 0;
         f.cold.progress_at = self.now;
+        let flight = f.tx.in_flight().saturating_add(acked);
+        let is_round = f.rx.has(state::TIMING) && f.cold.rtt_seq.is_at_or_before(ack);
+        f.cold.flight_max = f.cold.flight_max.max(flight);
         let rtt = self.sample(f, p, news);
-        self.steer(f, bytes, rtt, echo);
+        self.steer(f, delivered, rtt, echo);
+        if is_round {
+            f.cold.flight_max = flight;
+        }
         let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
         if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
             f.rx.set(state::TELL);
@@ -85,6 +96,7 @@ impl State {
                 acked_bytes: bytes,
                 marked_bytes: if echo { bytes } else { 0 },
                 in_flight: f.tx.in_flight().max(used),
+                flight_max: f.cold.flight_max,
                 rtt_us: rtt,
                 srtt_us: f.cold.srtt_us,
                 min_rtt_us: f.cold.rtt_us_min,

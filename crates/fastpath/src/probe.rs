@@ -31,6 +31,8 @@ impl State {
         if !w.f.rx.has(state::WATCHED) {
             w.f.rx.set(state::WATCHED);
             let others = EACH.times(u64::from(self.looks.len()));
+            // It may wait for the distant probe of a lone segment.
+            self.looks.remove(w.id.0);
             self.looks.wait(w.id.0, self.now.plus(Self::patience(&w.f)).plus(others));
         }
     }
@@ -39,9 +41,11 @@ impl State {
     fn watch_until(&mut self, w: &mut Work<'_>, at: Option<Instant>) {
         self.looks.remove(w.id.0);
         w.f.rx.clear(state::WATCHED);
-        if let Some(at) = at {
+        let Some(at) = at else { return };
+        self.looks.wait(w.id.0, at);
+        // What is sent meanwhile may want to be looked at before that.
+        if at <= self.now.plus(Self::patience(&w.f)) {
             w.f.rx.set(state::WATCHED);
-            self.looks.wait(w.id.0, at);
         }
     }
 
@@ -93,7 +97,7 @@ impl State {
             if w.f.cold.recovery.episode == Episode::None {
                 self.enter(&mut w.f);
             }
-            self.reduce(&mut w.f, 0);
+            self.reduce(&mut w.f, 0, false);
             self.finish(w, port);
         } else if self.next_probe(&w.f).is_some_and(|at| at <= self.now) {
             self.probe_tail(w, port);
@@ -111,12 +115,18 @@ impl State {
         let sent_at = Instant::from_ns(self.now.as_ns().saturating_sub(sent_ago * 1_000));
         let since = f.cold.progress_at.max(r.restart_at).max(sent_at);
         let mut patience = Self::patience(f).times(1 << r.stalls);
-        if r.episode == Episode::None && f.tx.in_flight() <= u32::from(f.tx.mss) {
-            // "If FlightSize is one segment ... PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
+        let is_lone = f.tx.in_flight() <= u32::from(f.tx.mss);
+        if is_lone && r.episode == Episode::None {
+            // "If FlightSize is one segment: PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
             patience = patience.plus(self.config.rto_min);
         }
-        // "If the TLP timer would expire after the RTO, the RTO".
-        (patience < f.cold.rto).then(|| since.plus(patience))
+        if r.episode != Episode::None || !f.rx.has(state::SACK) {
+            return (patience < f.cold.rto).then(|| since.plus(patience));
+        }
+        // "If the time at which an RTO would fire ... is sooner than the computed time for the PTO, then the sender schedules a TLP
+        // to be sent at that RTO time": the slow path leaves it that much time (`flow::Cold::is_probe_due`).
+        let timeout = f.cold.progress_at.max(r.restart_at).plus(f.cold.rto);
+        Some(since.plus(patience).min(timeout))
     }
 
     /// Nothing was heard for too long. Without a sign of loss: new data, or the end of what is in flight once more, so that an
@@ -131,7 +141,7 @@ impl State {
             }
             w.f.cold.recovery.stalls += 1;
             self.lose_first(&mut w.f);
-            self.reduce(&mut w.f, 0);
+            self.reduce(&mut w.f, 0, false);
             return self.finish(w, port);
         }
         let cwnd = w.f.tx.cwnd;

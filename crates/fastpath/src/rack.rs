@@ -181,7 +181,7 @@ impl State {
         if is_lost && f.cold.recovery.episode == Episode::None {
             self.enter(f);
         }
-        self.reduce(f, news.bytes);
+        self.reduce(f, news.bytes, advanced && !is_lost);
         if f.rx.has(state::PROBED) {
             self.judge_probe(f, news, advanced);
         }

@@ -1,4 +1,4 @@
-//! Losses repaired: fast recovery with proportional rate reduction (RFC 6937), NewReno without SACK (RFC 6582), timeouts
+//! Losses repaired: fast recovery with proportional rate reduction (RFC 9937), NewReno without SACK (RFC 6582), timeouts
 //! (RFC 6298), and what is sent again.
 
 use crate::rack::News;
@@ -152,10 +152,14 @@ impl State {
         self.begin(f, Episode::Fast);
         f.rx.set(state::RECOVERY | state::RESEND);
         let flight = flight(f);
+        // The ratio of the reduction is that of the windows; a flow limited by its application has less in flight.
+        let before = f.cold.window.cwnd().max(flight);
+        // Delivered in this batch, and not yet followed by what it made room for.
+        let owed = flight.saturating_sub(f.tx.in_flight());
         f.cold.window.on_fast_retransmit(self.now, flight);
         say_reduced(f);
         let r = &mut f.cold.recovery;
-        (r.prr_delivered, r.prr_out, r.prr_flight) = (0, 0, flight.max(1));
+        (r.prr_delivered, r.prr_out, r.prr_flight) = (owed, 0, before.max(1));
         f.tx.cwnd = f.cold.window.cwnd();
         f.cold.counters.recoveries += 1;
         self.counters.recoveries += 1;
@@ -235,9 +239,10 @@ impl State {
         (f.cold.recovery.episode, f.cold.recovery.frto) = (Episode::None, 0);
     }
 
-    /// Proportional rate reduction with its slow start bound (RFC 6937 section 3.1): the window follows what is delivered, from
-    /// what was in flight down to the target, or up to it when more was lost.
-    pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32) {
+    /// Proportional rate reduction (RFC 9937 section 6.2, as Linux): the window follows what is delivered, from what was in flight
+    /// down to the target, or up to it when more was lost; then by a segment more for each acknowledgement `is_safe`: "SafeACK
+    /// = (snd.una has advanced and no further loss indicated)".
+    pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
         if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
             return;
         }
@@ -249,9 +254,10 @@ impl State {
             let allowed = (u64::from(r.prr_delivered) * u64::from(target)).div_ceil(u64::from(r.prr_flight));
             allowed.min(u64::from(u32::MAX)) as u32
         } else {
-            // "limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS", while anything is delivered.
+            // "sndcnt = MAX(prr_delivered - prr_out, DeliveredData); if (SafeACK) sndcnt += MSS; sndcnt = MIN(ssthresh - inflight,
+            // sndcnt)".
             let owed = r.prr_delivered.saturating_sub(r.prr_out).max(delivered);
-            let limit = owed.saturating_add(if delivered > 0 { mss } else { 0 });
+            let limit = owed.saturating_add(if is_safe { mss } else { 0 });
             r.prr_out.saturating_add((target - pipe).min(limit))
         };
         // With nothing left in the network one segment may always go, or nothing would ever be delivered again.
@@ -272,9 +278,11 @@ impl State {
             // A second one in a row, with nothing heard between: "the sender MUST turn off all of the SACKed bits", for the peer
             // may have thrown away what it has reported (RFC 2018 section 8; Linux waits for proof, as we do the first time).
             let is_first = f.cold.backoff <= 1;
+            let is_reduced = f.cold.recovery.episode == Episode::Fast;
             self.begin(f, Episode::Timeout);
             f.cold.recovery.frto = u8::from(is_first);
-            f.cold.window.on_timeout(self.now, flight(f));
+            let flight = flight(f);
+            f.cold.window.on_timeout(self.now, flight, is_reduced);
             say_reduced(f);
             self.forget_times(f, is_first);
         } else {

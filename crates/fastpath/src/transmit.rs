@@ -224,8 +224,10 @@ impl State {
         let is_first = w.f.tx.in_flight() == 0;
         if is_first {
             w.f.cold.progress_at = self.now;
-            w.f.cold.window.after_idle(self.now, w.f.cold.rto);
-            w.f.tx.cwnd = w.f.cold.window.cwnd();
+            if self.config.slow_start_after_idle {
+                w.f.cold.window.after_idle(self.now, w.f.cold.rto);
+                w.f.tx.cwnd = w.f.cold.window.cwnd();
+            }
         }
         if !self.emit(w, port, out) {
             return false;

@@ -190,6 +190,10 @@ fn a_timeout_sends_again_from_the_oldest_byte() {
     assert_eq!(s.send(b"lost").len(), 1);
     assert!(matches!(s.host.log[..], []));
     assert_eq!(s.after(Duration::from_ms(150)), []);
+    // A probe goes in the place of the first timeout (RFC 8985 section 7.2).
+    let probe = s.after(Duration::from_ms(60));
+    assert_eq!((probe.len(), probe[0].seq, s.host.timeouts), (1, 0, 0));
+    assert_eq!(s.after(Duration::from_ms(150)), []);
     s.after(Duration::from_ms(60));
     let again = s.poll();
     assert_eq!((again.len(), again[0].seq, &again[0].payload[..]), (1, 0, &b"lost"[..]));
@@ -374,6 +378,9 @@ fn a_bare_fin_is_sent_and_sent_again() {
     s.host.raise(&s.sock, FIN);
     let out = s.poll();
     assert_eq!((out.len(), out[0].flags.contains(TcpFlags::FIN), out[0].seq), (1, true, 0));
+    // "the highest-sequence segment sent so far" (RFC 8985 section 7.3), then the timeout.
+    let probe = s.after(Duration::from_ms(300));
+    assert!(probe.len() == 1 && probe[0].flags.contains(TcpFlags::FIN) && probe[0].payload.is_empty());
     s.after(Duration::from_ms(300));
     assert!(s.poll()[0].flags.contains(TcpFlags::FIN));
     s.peer.ack(0, 1);

@@ -61,10 +61,13 @@ fn a_lost_tail_is_repaired_without_a_timeout() {
     assert_eq!(segments(&s.after(Duration::from_us(600))), [5]);
     s.now = s.now.plus(Duration::from_us(100));
     s.reports(1, &[(5, 6)]);
-    assert_eq!(segments(&s.poll()), [1, 2], "two for one: RFC 6937's slow start");
+    assert_eq!(segments(&s.poll()), [1], "a loss is no time for more than one for one: RFC 9937 section 6.2");
     s.now = s.now.plus(Duration::from_us(100));
     s.reports(2, &[(5, 6)]);
-    assert_eq!(segments(&s.poll()), [3, 4]);
+    assert_eq!(segments(&s.poll()), [2, 3], "two for one, when nothing more is lost: SafeACK");
+    s.now = s.now.plus(Duration::from_us(100));
+    s.reports(4, &[(5, 6)]);
+    assert_eq!(segments(&s.poll()), [4]);
     s.reports(6, &[]);
     s.poll();
     assert_eq!((s.host.timeouts, s.host.core.counters().recoveries), (0, 1));
@@ -83,13 +86,22 @@ fn a_peer_that_is_gone_keeps_no_core_awake() {
     assert!(s.host.timeouts == 3 && soon <= 2 * 40, "{soon} of 300, {} timeouts", s.host.timeouts);
 }
 
-/// A single segment's acknowledgement may be delayed for longer than any probe should wait (RFC 8985 section 7.2).
+/// "When the FlightSize is one segment, the sender MAY inflate the PTO by TLP.max_ack_delay"; "if the time at which an RTO would fire
+/// ... is sooner than the computed time for the PTO, then the sender schedules a TLP to be sent at that RTO time" (RFC 8985
+/// section 7.2). "The sender MUST re-arm the RTO timer" after it (section 7.3).
 #[test]
-fn a_single_segment_is_not_probed() {
+fn a_single_segment_is_probed_in_the_place_of_the_timeout_which_then_begins_anew() {
     let mut s = Scene::in_flight(1);
-    for _ in 0..20 {
-        assert_eq!(s.after(Duration::from_ms(5)), []);
+    for _ in 0..39 {
+        assert_eq!(s.after(Duration::from_ms(5)), [], "its acknowledgement may be delayed");
     }
+    let window = s.cwnd();
+    let probes: Vec<u32> = (0..4).flat_map(|_| segments(&s.after(Duration::from_ms(5)))).collect();
+    assert_eq!((probes, s.host.timeouts), (vec![1], 0));
+    assert_eq!(s.cwnd(), window, "a probe says nothing about the path");
+    (0..36).for_each(|_| assert_eq!(s.after(Duration::from_ms(5)), []));
+    (0..5).for_each(|_| drop(s.after(Duration::from_ms(5))));
+    assert_eq!((s.host.timeouts, s.cwnd()), (1, 1));
 }
 
 /// RFC 8985 section 7.4: a loss that the probe repaired reduces the window, a duplicate's report (RFC 2883) clears it.

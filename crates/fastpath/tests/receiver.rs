@@ -79,7 +79,9 @@ fn only_new_data_is_sent_ecn_capable() {
     s.peer.data(MSS, 0, &[1; MSS as usize]);
     assert_eq!(s.poll()[0].ecn, Ecn::NotEct, "a pure acknowledgement");
     assert_eq!(s.send(b"new")[0].ecn, Ecn::Ect0);
-    s.after(Duration::from_ms(210));
+    let probe = s.after(Duration::from_ms(210));
+    assert_eq!((probe[0].seq, probe[0].ecn), (0, Ecn::NotEct), "a tail loss probe");
+    s.after(Duration::from_ms(220));
     let again = s.poll();
     assert_eq!((again[0].seq, &again[0].payload[..], again[0].ecn), (0, &b"new"[..], Ecn::NotEct));
 }

@@ -123,6 +123,8 @@ pub struct Cold {
     pub runs: u16,
     /// The loss record that the flow has borrowed from its core: 1 + its index, or 0.
     pub loss_record: u16,
+    /// The most bytes in flight since the last round-trip time of a segment timed.
+    pub flight_max: u32,
     /// Counters.
     pub counters: Counters,
     /// What came again since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
@@ -165,6 +167,7 @@ impl Cold {
             rttvar_us: 0,
             rtt_us_min: u32::MAX,
             rtt_una: 0,
+            flight_max: 0,
             delivery_rate: 0,
             // RFC 6298 (2.1): one second before the first measurement.
             rto: Duration::from_secs(1),
@@ -211,6 +214,14 @@ impl Cold {
         // the sum: on a long and steady path a sum that is only just longer than the round trip would be no patience at all.
         let patience = Duration::from_us(4 * u64::from(self.rttvar_us)).max(config.rto_min);
         self.rto = Duration::from_us(u64::from(self.srtt_us)).plus(patience).min(config.rto_max);
+    }
+
+    /// Is a tail loss probe yet to come before the timeout (RFC 8985 section 7.2)? `flags` are the receive line's.
+    #[must_use]
+    pub const fn is_probe_due(&self, flags: u32) -> bool {
+        let is_calm = matches!(self.recovery.episode, crate::Episode::None) && self.runs == 0;
+        let is_able = flags & (crate::state::PROBED | crate::state::SACK) == crate::state::SACK;
+        is_calm && is_able && self.backoff == 0 && self.srtt_us != 0
     }
 
     /// Caps the receive window at `bytes` from now on (`SO_RCVBUF`; 0: no cap but the configuration's). What was promised to the

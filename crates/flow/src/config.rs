@@ -32,6 +32,8 @@ pub struct Config {
     pub rto_min: Duration,
     /// Largest retransmission timeout: RFC 6298 section 2.5 wants at least 60 s; Linux has 120 s.
     pub rto_max: Duration,
+    /// The window shrinks while a flow pauses (RFC 5681 section 4.1, RFC 2861): Linux's `tcp_slow_start_after_idle`.
+    pub slow_start_after_idle: bool,
     /// How long an emptied ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
 }
@@ -52,6 +54,7 @@ impl Default for Config {
             receive_buffer_max: base::limits::RING_MAX_DEFAULT,
             rto_min: Duration::from_ms(200),
             rto_max: Duration::from_secs(120),
+            slow_start_after_idle: true,
             ring_linger: Duration::from_ms(10),
         }
     }

@@ -85,6 +85,7 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         "tcp_max_tw_buckets" => slow.time_wait_max = number as usize,
         "tcp_rto_min_us" => shared.rto_min = Duration::from_us(number),
         "tcp_rto_max_ms" => shared.rto_max = Duration::from_ms(number),
+        "tcp_slow_start_after_idle" => shared.slow_start_after_idle = number == 1,
         "tcp_congestion_control" => {
             if let Ok(algorithm) = value.parse() {
                 slow.algorithm = algorithm;

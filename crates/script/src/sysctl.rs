@@ -39,7 +39,7 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_rmem", Means::Buffers),
     ("tcp_wmem", Means::RoomyBuffers),
     ("tcp_congestion_control", Means::CongestionControl),
-    ("tcp_slow_start_after_idle", Means::Is(&["0", "1"])),
+    ("tcp_slow_start_after_idle", Means::Set(&[0, 1])),
     ("tcp_dsack", Means::Is(&["1"])),
     ("tcp_fack", Means::Is(&["0"])),
     ("tcp_frto", Means::Is(&["1", "2"])),

@@ -99,9 +99,9 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let outstanding = tx.snd_max.since(tx.snd_una);
     let losses = &cold.recovery;
-    // A timeout that the core has yet to carry out.
+    // A timeout that the core has yet to carry out. What was lost and sent again counts until it is acknowledged, as on Linux.
     let is_overdue = tx.snd_nxt.is_before(tx.snd_max);
-    let lost = if is_overdue { outstanding.saturating_sub(losses.held) } else { losses.lost };
+    let lost = if is_overdue { outstanding.saturating_sub(losses.held) } else { losses.lost + losses.again };
     info.ca_state = match () {
         () if is_overdue || losses.episode == Episode::Timeout => CA_LOSS,
         () if rx.has(state::RECOVERY) => CA_RECOVERY,

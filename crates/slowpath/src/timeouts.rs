@@ -13,6 +13,10 @@ const BACKOFF_MAX: u8 = 32;
 /// retransmissions" (RFC 9293 SHLD-10), Linux's `tcp_retries1`.
 const DOUBT_AFTER: u8 = 3;
 
+/// A core's tail loss probe may be due at the very time of the timeout, and goes first (RFC 8985 section 7.2): so long a core may be
+/// late with it.
+const PROBE_FIRST: Duration = Duration::from_ms(10);
+
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Timer {
@@ -189,6 +193,7 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     // (5.1), and as Linux: what was sent again, by a probe or in recovery, starts it anew.
     let restart_at = cold.progress_at.max(cold.recovery.restart_at);
     let due = restart_at.max(fired_at).plus(timeout(cold.backoff));
+    let due = if is_outstanding && cold.is_probe_due(rx.flags) { due.plus(PROBE_FIRST) } else { due };
     if now < due {
         return Verdict::Wait(due);
     }

@@ -18,6 +18,7 @@ fn ack(w: &mut Window, ms: u64, acked: u32, rtt_us: Option<u32>, echo: bool, in_
         acked_bytes: acked,
         marked_bytes,
         in_flight,
+        flight_max: in_flight.saturating_add(acked),
         rtt_us,
         is_app_limited,
         ..Signals::at(at(ms))
@@ -73,11 +74,11 @@ fn timeout_falls_to_one_segment_and_repeats_keep_the_threshold() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic, Algorithm::Dctcp] {
         let mut w = Window::new(algorithm, MSS, at(0));
         (0..3).for_each(|i| round(&mut w, i * 50, 50));
-        w.on_timeout(at(400), 80_000);
+        w.on_timeout(at(400), 80_000, false);
         let threshold = w.ssthresh();
         assert_eq!(w.cwnd(), 1000);
         assert_eq!(threshold, if algorithm == Algorithm::Cubic { 56_000 } else { 40_000 });
-        w.on_timeout(at(800), 1000);
+        w.on_timeout(at(800), 1000, false);
         assert_eq!((w.cwnd(), w.ssthresh()), (1000, threshold));
     }
 }
@@ -88,8 +89,9 @@ fn never_below_two_segments_of_threshold() {
         let mut w = Window::new(algorithm, MSS, at(0));
         for i in 0..20 {
             w.on_fast_retransmit(at(i), 0);
-            assert_eq!((w.cwnd(), w.ssthresh()), (2000, 2000));
+            assert!(w.cwnd() == w.ssthresh() && w.cwnd() >= 2000);
         }
+        assert_eq!(w.cwnd(), 2000);
     }
 }
 
@@ -121,6 +123,48 @@ fn cubic_is_never_slower_than_reno_on_short_paths() {
     let before = cubic.cwnd();
     (0..100).for_each(|i| round(&mut cubic, i * 2, 2));
     assert!(cubic.cwnd() >= before + 50_000, "{}", cubic.cwnd());
+}
+
+/// "Implementations that use cwnd MUST use other measures to prevent cwnd from growing when the volume of bytes in flight is
+/// smaller than cwnd" (RFC 9438 section 4.6 in short).
+#[test]
+fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
+        let mut w = Window::new(algorithm, MSS, at(0));
+        // Nine segments of ten, in slow start: grows to twice as many, though the last acknowledgements find few in flight.
+        let signals = |flight_max, acked_bytes| Signals {
+            flight_max,
+            acked_bytes,
+            is_app_limited: true,
+            ..Signals::at(at(1))
+        };
+        let seen = [2_000; 5].map(|acked| w.on_ack(&signals(9_000, acked)).cwnd);
+        assert_eq!(seen, [12_000, 14_000, 16_000, 18_000, 18_000]);
+        // Half of it is not all of it.
+        assert_eq!(w.on_ack(&signals(9_000, 1_000)).cwnd, 18_000);
+        w.on_fast_retransmit(at(2), 18_000);
+        let before = w.cwnd();
+        for _ in 0..1000 {
+            w.on_ack(&signals(before - 1_000, before));
+        }
+        assert_eq!(w.cwnd(), before, "{algorithm:?}");
+        for _ in 0..1000 {
+            w.on_ack(&signals(before, before));
+        }
+        assert!(w.cwnd() > before, "{algorithm:?}");
+    }
+}
+
+/// RFC 5681 section 3.1: the threshold is not lowered twice for what was lost with one window.
+#[test]
+fn a_timeout_within_a_recovery_keeps_the_threshold() {
+    for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
+        let mut w = Window::new(algorithm, MSS, at(0));
+        w.on_fast_retransmit(at(1), 10_000);
+        let threshold = w.ssthresh();
+        w.on_timeout(at(2), 10_000, true);
+        assert_eq!((w.cwnd(), w.ssthresh()), (1000, threshold));
+    }
 }
 
 #[test]
@@ -186,7 +230,7 @@ fn a_pause_restarts_from_the_initial_window() {
 fn constant_is_constant() {
     let mut w = Window::new(Algorithm::Constant(50_000), MSS, at(0));
     w.on_fast_retransmit(at(1), 50_000);
-    w.on_timeout(at(2), 50_000);
+    w.on_timeout(at(2), 50_000, false);
     ack(&mut w, 3, 50_000, Some(1), true, 0);
     w.after_idle(at(100_000), Duration::from_ms(200));
     assert_eq!((w.cwnd(), w.algorithm()), (50_000, Algorithm::Constant(50_000)));
@@ -209,7 +253,7 @@ proptest! {
                     w.on_ack(&Signals { acked_bytes: a, marked_bytes, in_flight: b, rtt_us: Some(b), srtt_us: b, ..Signals::at(now) });
                 }
                 3 => w.on_fast_retransmit(now, b),
-                4 => w.on_timeout(now, b),
+                4 => w.on_timeout(now, b, false),
                 5 => w.on_duplicate_ack(),
                 6 => w.on_partial_ack(a),
                 7 => w.on_recovered(b),
