@@ -36,6 +36,7 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
         v6: kind != Kind::Hostile && rng.below(3) == 0,
         events: vec![(storm, Event::Calm)],
         patience: Duration::from_secs(900),
+        send_ring_max: None,
         tolerated: tolerated(kind),
         seed,
         machines,

@@ -102,6 +102,9 @@ pub struct Setting {
     pub events: Vec<(Duration, Event)>,
     /// All connections must be over this long after the last event.
     pub patience: Duration,
+    /// Senders may lend themselves rings of so many bytes, not only of what is usual. It holds for every host of this process from
+    /// then on, as the service's own setting does in an application.
+    pub send_ring_max: Option<u32>,
     /// Errors that sockets may report.
     pub tolerated: Vec<Errno>,
     /// The seed of everything.
@@ -122,6 +125,7 @@ impl Setting {
             v6: false,
             events: Vec::new(),
             patience: Duration::from_secs(300),
+            send_ring_max: None,
             tolerated: Vec::new(),
             seed,
         }
@@ -138,6 +142,9 @@ impl Setting {
     /// Puts machines, switches and applications together. Returns the machines, in order.
     #[must_use]
     pub fn build(&self) -> (Network, Vec<NodeId>) {
+        if let Some(bytes) = self.send_ring_max {
+            socket::stream::limit_rings(bytes);
+        }
         let mut rng = Seed::new(self.seed);
         let mut network = Network::new(BEGIN);
         network.ledger.tolerated.clone_from(&self.tolerated);
