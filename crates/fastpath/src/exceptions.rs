@@ -38,25 +38,29 @@ impl State {
         }
     }
 
-    /// One exception for each event; false when some did not fit.
+    /// One exception for each event, in the order of their bits; false when some did not fit.
     fn push_events(&mut self, flow: FlowId, rx: &mut ReceiveLine) -> bool {
-        let events = [
-            (event::ACTIVE, Exception::Active { flow }),
-            (event::FIN_RECEIVED, Exception::FinReceived { flow }),
-            (event::FIN_ACKED, Exception::FinAcked { flow }),
-            (event::APP_CLOSED, Exception::AppClosed { flow }),
-            (event::APP_RESET, Exception::AppReset { flow }),
-            (event::DROPPED, Exception::Dropped { flow }),
-        ];
-        for (bit, exception) in events {
-            if rx.events & bit != 0 {
-                if self.exceptions.push(exception).is_err() {
-                    return false;
-                }
-                rx.events &= !bit;
+        while rx.events != 0 {
+            let bit = rx.events & rx.events.wrapping_neg();
+            if self.exceptions.push(exception_of(bit, flow)).is_err() {
+                return false;
             }
+            rx.events &= !bit;
         }
         true
+    }
+}
+
+/// What the slow path is told for a bit of `event`.
+#[inline]
+const fn exception_of(bit: u8, flow: FlowId) -> Exception {
+    match bit {
+        event::ACTIVE => Exception::Active { flow },
+        event::FIN_RECEIVED => Exception::FinReceived { flow },
+        event::FIN_ACKED => Exception::FinAcked { flow },
+        event::APP_CLOSED => Exception::AppClosed { flow },
+        event::APP_RESET => Exception::AppReset { flow },
+        _ => Exception::Dropped { flow },
     }
 }
 
