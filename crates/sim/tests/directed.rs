@@ -6,8 +6,8 @@ use base::Seed;
 use sim::directed::{Outcome, run};
 use std::path::Path;
 
-/// Random strings: some 20 s of an unoptimised build.
-const STRINGS: u64 = 1500;
+/// Random strings: some ten seconds.
+const STRINGS: u64 = 10_000;
 
 /// A random string; every other one begins with handshakes, so that it does not end among strangers.
 fn string(seed: u64) -> Vec<u8> {
