@@ -120,6 +120,10 @@ fields! {
     200 bytes_sent: u64,
     /// Bytes sent again.
     208 bytes_retrans: u64,
+    /// Duplicates that the peer has reported (RFC 2883).
+    216 dsack_dups: u32,
+    /// Acknowledgements that showed reordering.
+    220 reord_seen: u32,
     /// Segments received out of order.
     224 rcv_ooopack: u32,
     /// The peer's window in bytes.

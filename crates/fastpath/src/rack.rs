@@ -8,6 +8,9 @@ use base::{Duration, Instant, SeqNumber};
 use flow::{Episode, FlowMut, Interval, Kind, Run, state};
 use wire::{SackBlocks, TcpPacket};
 
+/// Segments that may overtake one as far as `tcpi_reordering` tells (Linux's `tcp_max_reordering`).
+const REORDERING_MAX: u32 = 300;
+
 /// "DupThresh" (RFC 6675 section 2).
 pub(crate) const THRESHOLD: u32 = 3;
 
@@ -30,7 +33,8 @@ pub(crate) struct News {
     pub(crate) duplicate: Option<Interval>,
     /// It has thrown away what it had reported.
     is_reneged: bool,
-    is_reordered: bool,
+    /// Bytes by which something sent earlier was overtaken, at most.
+    reordered: u32,
 }
 
 /// The later of two segments in order of sending: "RACK_sent_after" (RFC 8985 section 6.2).
@@ -139,7 +143,9 @@ impl State {
                     news.is_original |= kind == Some(Kind::Lost);
                     // "If any segment that was never retransmitted has been delivered below the highest delivered one,
                     // reordering has happened" (section 6.2 step 3 in short).
-                    news.is_reordered |= piece.right.is_at_or_before(highest);
+                    if piece.right.is_at_or_before(highest) {
+                        news.reordered = news.reordered.max(highest.since(piece.left));
+                    }
                     let at = self.records.sent_at(f, piece.right.minus(1));
                     news.rtt_us = Some(now.wrapping_sub(at));
                     at
@@ -162,7 +168,12 @@ impl State {
                 r.rack_rtt_us = self.now_us().wrapping_sub(at);
             }
         }
-        f.cold.recovery.is_reordered |= news.is_reordered;
+        if news.reordered > 0 {
+            let places = news.reordered.div_ceil(u32::from(f.tx.mss)).min(REORDERING_MAX) as u16;
+            let r = &mut f.cold.recovery;
+            (r.is_reordered, r.reordering) = (true, r.reordering.max(places));
+            r.reorderings = r.reorderings.saturating_add(1);
+        }
         if advanced || news.is_held_more {
             f.cold.recovery.stalls = 0;
         }

@@ -20,6 +20,7 @@ impl State {
         }
         self.counters.duplicates_reported += 1;
         let r = &mut f.cold.recovery;
+        r.duplicates = r.duplicates.saturating_add(1);
         // "Grow the reordering window per round that sees DSACK."
         if r.has_dsack_round && r.dsack_round.is_at_or_before(una) {
             r.has_dsack_round = false;

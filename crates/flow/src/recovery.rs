@@ -71,6 +71,12 @@ pub struct Recovery {
     pub has_dsack_round: bool,
     /// `RACK.reordering_seen`.
     pub is_reordered: bool,
+    /// By how many segments others have overtaken one, at most; 3 before anything is known (`tcpi_reordering`).
+    pub reordering: u16,
+    /// Acknowledgements that showed it.
+    pub reorderings: u32,
+    /// Duplicates that the peer has reported.
+    pub duplicates: u32,
     /// `RACK.reo_wnd_mult`.
     pub reo_mult: u8,
     /// `RACK.reo_wnd_persist`.
@@ -121,6 +127,9 @@ impl Recovery {
             dsack_round: SeqNumber(0),
             has_dsack_round: false,
             is_reordered: false,
+            reordering: 3,
+            reorderings: 0,
+            duplicates: 0,
             reo_mult: 1,
             reo_persist: 0,
             episode: Episode::None,

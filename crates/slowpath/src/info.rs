@@ -121,7 +121,8 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     info.snd_cwnd = (tx.cwnd / mss).max(1);
     let ssthresh = cold.window.ssthresh();
     info.snd_ssthresh = if ssthresh == u32::MAX { SSTHRESH_INFINITE } else { (ssthresh / mss).max(1) };
-    (info.reordering, info.snd_wnd) = (REORDERING, tx.snd_wnd);
+    (info.reordering, info.snd_wnd) = (u32::from(losses.reordering), tx.snd_wnd);
+    (info.reord_seen, info.dsack_dups) = (losses.reorderings, losses.duplicates);
     info.last_data_sent = millis(now.since(cold.rtt_at));
     info.delivery_rate = cold.delivery_rate;
     // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
