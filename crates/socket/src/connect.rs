@@ -99,6 +99,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         client.say(Request::FellBack { reason: "no port leads there".to_owned() });
         return Ok(Connected::Kernel);
     }
+    let _deciding = sock.begin_deciding();
     let Ok(local) = reserve(fd, sock.family, plain.ip()) else { return Ok(Connected::Kernel) };
     let Some(index) = client.take_block() else { return Ok(Connected::Kernel) };
     let options = crate::options::of_socket(sock);

@@ -125,7 +125,7 @@ pub fn child() {
     // The parent's end of its line: while we held it, the service would not hear of the parent's death.
     parent.hang_up();
     for (_, sock) in fds::SOCKS.all() {
-        sock.forget_watchers();
+        sock.forget_threads();
     }
     let Some(holder) = PROMISED.take() else {
         client::replace(None);

@@ -5,7 +5,7 @@ use crate::client::{self, lock};
 use crate::context::Context;
 use crate::epoll::Set;
 use crate::hold::Held;
-use crate::link::{Link, flags, state};
+use crate::link::{Link, flags, state, thread_number};
 use crate::stream::ready;
 use control::{RECORD_LEN, Request};
 use queue::stream::watch;
@@ -61,9 +61,23 @@ pub struct Sock {
     /// Options set that an accepted socket inherits.
     pub kept: Mutex<Vec<Kept>>,
     role: OnceLock<Role>,
+    /// The thread whose `connect` is about to decide; 0: none.
+    deciding: AtomicU32,
     watchers: Mutex<Watchers>,
     /// The forked child's own accept queue for an inherited listener, by fork generation.
     pub shared: Mutex<Option<(u32, Option<Arc<Link>>)>>,
+}
+
+/// See [`Sock::begin_deciding`].
+#[derive(Debug)]
+pub struct Deciding<'a>(Option<&'a AtomicU32>);
+
+impl Drop for Deciding<'_> {
+    fn drop(&mut self) {
+        if let Some(word) = self.0 {
+            word.store(0, Ordering::Release);
+        }
+    }
 }
 
 impl Sock {
@@ -83,6 +97,7 @@ impl Sock {
             tells_unread: AtomicBool::new(false),
             kept: Mutex::new(Vec::new()),
             role: OnceLock::new(),
+            deciding: AtomicU32::new(0),
             watchers: Mutex::new(Watchers::default()),
             shared: Mutex::new(None),
         }
@@ -102,16 +117,42 @@ impl Sock {
         self.role.set(role).is_ok()
     }
 
+    /// Says that the calling thread is about to decide; until the guard is gone, other threads that ask what it is wait.
+    /// The peer may have accepted already, and they may know.
+    #[must_use]
+    pub fn begin_deciding(&self) -> Deciding<'_> {
+        let me = thread_number();
+        let ours = self.deciding.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        Deciding(ours.then_some(&self.deciding))
+    }
+
     /// What it is, once decided.
     #[inline]
     pub fn role(&self) -> Option<&Role> {
-        self.role.get()
+        match self.role.get() {
+            None if self.deciding.load(Ordering::Acquire) != 0 => self.decided_by_another(),
+            role => role,
+        }
+    }
+
+    /// Waits for the thread that decides, unless it is this one (a signal handler interrupted its `connect`).
+    #[cold]
+    fn decided_by_another(&self) -> Option<&Role> {
+        let me = thread_number();
+        loop {
+            let thread = self.deciding.load(Ordering::Acquire);
+            let role = self.role.get();
+            if role.is_some() || thread == 0 || thread == me {
+                return role;
+            }
+            rustix::thread::sched_yield();
+        }
     }
 
     /// The connection, if it is one.
     #[inline]
     pub fn stream(&self) -> Option<&Link> {
-        match self.role.get() {
+        match self.role() {
             Some(Role::Stream(link)) => Some(link),
             _ => None,
         }
@@ -120,7 +161,7 @@ impl Sock {
     /// The accept queue, if it is one.
     #[inline]
     pub fn listener(&self) -> Option<&Link> {
-        match self.role.get() {
+        match self.role() {
             Some(Role::Listener(link)) => Some(link),
             _ => None,
         }
@@ -306,8 +347,9 @@ impl Sock {
         held.take(self, |s| &s.watchers);
     }
 
-    /// In a forked child: nobody sleeps here yet.
-    pub fn forget_watchers(&self) {
+    /// In a forked child: nobody sleeps here yet, and a `connect` that another thread was in goes on in the parent alone.
+    pub fn forget_threads(&self) {
+        self.deciding.store(0, Ordering::Relaxed);
         if let Ok(mut watchers) = self.watchers.try_lock() {
             watchers.threads.clear();
         }
@@ -333,5 +375,28 @@ fn limit(ns: &AtomicU64) -> Option<Duration> {
     match ns.load(Ordering::Relaxed) {
         0 => None,
         ns => Some(Duration::from_nanos(ns)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_while_another_thread_connects_hears_what_became_of_it() {
+        let sock = Sock::new(libc::AF_INET, -1, false);
+        let answered = AtomicBool::new(false);
+        let deciding = sock.begin_deciding();
+        assert!(sock.role().is_none(), "a signal handler of the connecting thread does not wait for itself");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(sock.stream().is_none());
+                answered.store(true, Ordering::Release);
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!answered.load(Ordering::Acquire));
+            drop(deciding);
+        });
+        assert!(answered.load(Ordering::Acquire) && sock.role().is_none());
     }
 }
