@@ -1,7 +1,6 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
 use crate::config::Sharing;
-use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::own_ports::Ends;
 use crate::region::{Connection, PairRegion, Stage, Use};
@@ -207,7 +206,7 @@ impl Registry {
             }
         };
         let pair = self.pairs.get(&region)?;
-        pair.region.slot(slot)?.half.iter().for_each(clear);
+        pair.region.slot(slot)?.half.iter().for_each(shm::Half::clear);
         Some(slot)
     }
 }

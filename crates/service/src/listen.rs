@@ -33,19 +33,6 @@ pub struct Wish {
     pub kernel: bool,
 }
 
-/// Zeroes a half before its slot is handed out.
-pub fn clear(half: &Half) {
-    half.flags.store(0, Ordering::Relaxed);
-    half.context.store(0, Ordering::Relaxed);
-    half.rx_tail.store(0, Ordering::Relaxed);
-    half.extra.store(0, Ordering::Relaxed);
-    for i in 0..2 {
-        half.ring[i].store(0, Ordering::Relaxed);
-        half.start[i].store(0, Ordering::Relaxed);
-    }
-    half.tx_head.store(0, Ordering::Release);
-}
-
 impl Registry {
     /// `Request::Listen`.
     pub fn listen(&mut self, id: u32, wish: Wish) -> Answer {
@@ -156,7 +143,7 @@ impl Registry {
         let slot = r.slots.take(Use::Queue).map_err(|_| "its region is full")?;
         a.sockets += 1;
         if let Some(lines) = r.memory.region().slot(slot) {
-            lines.half.iter().for_each(clear);
+            lines.half.iter().for_each(shm::Half::clear);
             watch(&lines.half[0], Some(SLOW_CONTEXT));
         }
         let queue = Queue {

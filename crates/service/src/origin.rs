@@ -3,7 +3,6 @@
 
 use crate::connect::as_asked;
 use crate::cores::Command;
-use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey};
 use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
@@ -80,7 +79,7 @@ impl Registry {
             };
             slots[end] = slot;
             let lines = self.regions.get(&regions[end])?.memory.region().slot(slot)?;
-            lines.half.iter().for_each(clear);
+            lines.half.iter().for_each(shm::Half::clear);
             watch(&lines.half[0], Some(RELAY_CORE));
         }
         Some(slots)

@@ -10,7 +10,6 @@
 use crate::ServiceError;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::listen::clear;
 use crate::listeners::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::region::Use;
@@ -309,7 +308,7 @@ impl Registry {
     fn take_flow_slot(&mut self, region: u32, flow: Flow) -> Option<(u32, Owner)> {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
-        r.memory.region().slot(slot)?.half.iter().for_each(clear);
+        r.memory.region().slot(slot)?.half.iter().for_each(shm::Half::clear);
         let core = (slot as usize % self.cores.len()) as u8;
         let owner = Owner { region: r.memory.index, slot, core };
         if let Some(a) = self.applications.get_mut(&flow.application) {

@@ -2,6 +2,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use base::limits::{PAGE, RING_MIN, SLOTS_MAX};
+use core::sync::atomic::Ordering;
 
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
@@ -148,6 +149,22 @@ pub struct Half {
     pub context: AtomicU32,
     /// See [`application_flags`].
     pub extra: AtomicU64,
+}
+
+impl Half {
+    /// As if never used, before a slot is handed out. `tx_head` comes last and releases: whoever sees it cleared sees the rest
+    /// cleared.
+    pub fn clear(&self) {
+        self.flags.store(0, Ordering::Relaxed);
+        self.context.store(0, Ordering::Relaxed);
+        self.rx_tail.store(0, Ordering::Relaxed);
+        self.extra.store(0, Ordering::Relaxed);
+        for (ring, start) in self.ring.iter().zip(&self.start) {
+            ring.store(0, Ordering::Relaxed);
+            start.store(0, Ordering::Relaxed);
+        }
+        self.tx_head.store(0, Ordering::Release);
+    }
 }
 
 /// Bits of [`Half::flags`]. Each is written by the half's owner (or by the service for a dead owner).
@@ -320,5 +337,29 @@ impl Layout {
             total: data + 2 * data_len,
             words_per_group: (n / 64).div_ceil(64),
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleared_half_says_nothing_of_the_connection_before() {
+        let atom = || AtomicU64::new(u64::MAX);
+        let half = Half {
+            tx_head: atom(),
+            rx_tail: atom(),
+            ring: [atom(), atom()],
+            start: [atom(), atom()],
+            flags: AtomicU32::new(u32::MAX),
+            context: AtomicU32::new(u32::MAX),
+            extra: atom(),
+        };
+        half.clear();
+        let Half { tx_head, rx_tail, ring, start, flags, context, extra } = half;
+        let longs = [tx_head, rx_tail, extra].into_iter().chain(ring).chain(start);
+        assert!(longs.map(AtomicU64::into_inner).all(|value| value == 0));
+        assert_eq!((flags.into_inner(), context.into_inner()), (0, 0));
     }
 }

@@ -7,12 +7,11 @@ use fastpath::Core;
 use flow::{AppRegion, ExceptionReceiver, Flows};
 use port::Capabilities;
 use rustix::fd::AsFd;
-use shm::{Half, Kind, Params, Region, Side};
+use shm::{Kind, Params, Region, Side};
 use slowpath::{Event, How, OwnAddress, Owner, Release, SlowPath};
 use socket::region::Mapped;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use wire::MacAddr;
 
 /// The context of the application on which all its sockets' news arrive.
@@ -240,8 +239,8 @@ impl Host {
     pub(crate) fn take_slot(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         let (own, app) = self.region.halves(slot)?;
-        clear(own);
-        clear(app);
+        own.clear();
+        app.clear();
         self.uses[slot as usize] = Use::Open;
         Some(slot)
     }
@@ -280,17 +279,4 @@ impl Host {
             Event::RegionDrained { .. } => self.is_drained = true,
         }
     }
-}
-
-/// Zeroes a half before its slot is handed out.
-fn clear(half: &Half) {
-    half.flags.store(0, Ordering::Relaxed);
-    half.context.store(0, Ordering::Relaxed);
-    half.rx_tail.store(0, Ordering::Relaxed);
-    half.extra.store(0, Ordering::Relaxed);
-    for i in 0..2 {
-        half.ring[i].store(0, Ordering::Relaxed);
-        half.start[i].store(0, Ordering::Relaxed);
-    }
-    half.tx_head.store(0, Ordering::Release);
 }

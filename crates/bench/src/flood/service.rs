@@ -167,14 +167,8 @@ impl Service {
     /// Both halves of a slot as new.
     fn clear(&self, slot: u32) {
         let Some((service, own)) = self.region.halves(slot) else { return };
-        for half in [service, own] {
-            for word in
-                [&half.tx_head, &half.rx_tail, &half.ring[0], &half.ring[1], &half.start[0], &half.start[1]]
-            {
-                word.store(0, Ordering::Relaxed);
-            }
-            half.flags.store(0, Ordering::Release);
-        }
+        service.clear();
+        own.clear();
         stream::watch(own, Some(CONTEXT));
     }
 
