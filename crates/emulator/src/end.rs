@@ -1,11 +1,9 @@
 //! The two ends of the link: interfaces, named on the command line.
 
-use port::{Batch, Capabilities, PacketBuf, Port, Stats, VnetQueue, Wait};
-use port_packet::{PacketOptions, PacketQueue};
+use port::VnetQueue;
+use port_packet::PacketOptions;
 use port_tap::TapOptions;
 use std::fmt;
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 
 /// Which interface: `tap:NAME[@NETNS]` is made for the link, `packet:NAME[@NETNS]` exists.
@@ -52,83 +50,17 @@ impl Place {
     ///
     /// # Errors
     /// A message that says what to do.
-    pub fn open(&self) -> Result<End, String> {
+    pub fn open(&self) -> Result<VnetQueue, String> {
         if self.is_tap {
             let options = TapOptions {
                 name: self.name.clone(),
                 namespace: self.namespace.clone(),
                 ..TapOptions::default()
             };
-            let mut tap = port_tap::open(&options).map_err(|e| e.to_string())?;
-            return Ok(End::Tap(tap.queues.remove(0)));
+            return Ok(port_tap::open(&options).map_err(|e| e.to_string())?.queues.remove(0));
         }
         let options = PacketOptions { namespace: self.namespace.clone(), ..PacketOptions::new(&self.name) };
-        let mut interface = port_packet::open(&options).map_err(|e| e.to_string())?;
-        Ok(End::Packet(interface.queues.remove(0)))
-    }
-}
-
-/// An open end.
-#[derive(Debug)]
-pub enum End {
-    /// A TAP made for the link.
-    Tap(VnetQueue),
-    /// An interface that exists.
-    Packet(PacketQueue),
-}
-
-impl End {
-    /// Why the end no longer works.
-    #[must_use]
-    pub fn failure(&self) -> Option<io::Error> {
-        match self {
-            Self::Tap(queue) => queue.failure(),
-            Self::Packet(queue) => queue.failure(),
-        }
-    }
-
-    fn port(&self) -> &dyn Port {
-        match self {
-            Self::Tap(queue) => queue,
-            Self::Packet(queue) => queue,
-        }
-    }
-
-    fn port_mut(&mut self) -> &mut dyn Port {
-        match self {
-            Self::Tap(queue) => queue,
-            Self::Packet(queue) => queue,
-        }
-    }
-}
-
-impl Port for End {
-    fn capabilities(&self) -> Capabilities {
-        self.port().capabilities()
-    }
-    fn receive(&mut self, batch: &mut Batch) -> usize {
-        self.port_mut().receive(batch)
-    }
-    fn reserve(&mut self) -> Option<&mut PacketBuf> {
-        self.port_mut().reserve()
-    }
-    fn commit(&mut self) {
-        self.port_mut().commit();
-    }
-    fn flush(&mut self) {
-        self.port_mut().flush();
-    }
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port().wait_fd()
-    }
-    fn arm(&mut self) -> Wait {
-        self.port_mut().arm()
-    }
-    fn disarm(&mut self) {
-        self.port_mut().disarm();
-    }
-    fn stats(&self) -> Stats {
-        self.port().stats()
+        Ok(port_packet::open(&options).map_err(|e| e.to_string())?.queues.remove(0))
     }
 }
 

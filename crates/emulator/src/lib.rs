@@ -15,7 +15,7 @@ mod report;
 mod run;
 mod store;
 
-pub use end::{End, Place};
+pub use end::Place;
 pub use lane::Lane;
 pub use report::{Direction, Report};
 pub use run::{Emulator, Failure};

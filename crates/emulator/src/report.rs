@@ -1,9 +1,8 @@
 //! What the emulated link has done, for people and for programs.
 
-use crate::end::End;
 use crate::lane::Lane;
 use link::{Cause, Counters};
-use port::Port;
+use port::{Port, VnetQueue};
 use serde::Serialize;
 use std::fmt;
 
@@ -61,7 +60,7 @@ pub struct Report {
 }
 
 impl Direction {
-    pub(crate) fn of(lane: &Lane, from: &End, to: &End) -> Self {
+    pub(crate) fn of(lane: &Lane, from: &VnetQueue, to: &VnetQueue) -> Self {
         use port::DropCause::{Device, Malformed, Overrun, Oversized, Unsendable};
         let model = lane.model();
         let counters: &Counters = model.counters();

@@ -1,11 +1,11 @@
 //! The loop: receive, decide, send what is due, sleep until shortly before the next packet is.
 
-use crate::end::{End, Place};
+use crate::end::Place;
 use crate::lane::Lane;
 use crate::report::{Direction, Report};
 use base::{Duration, Instant, Seed};
 use link::LinkConfig;
-use port::{Batch, Port, Wait};
+use port::{Batch, Port, VnetQueue, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -61,7 +61,7 @@ impl std::error::Error for Failure {}
 #[derive(Debug)]
 pub struct Emulator {
     places: [Place; 2],
-    ends: [End; 2],
+    ends: [VnetQueue; 2],
     /// Forward and backward.
     lanes: [Lane; 2],
     seed: u64,

@@ -5,7 +5,7 @@
 //!                                                     |
 //!                                                     +---- packet sockets, a group for several queues
 //!                                                             |
-//!                                                           PacketQueue: Port (a MAC of ours), one per core
+//!                                                           port::VnetQueue (a MAC of ours), one per core
 //! ```
 //!
 //! The interface stays the kernel's. We get a copy of every frame that comes in (not of those that go out), and see all Ethernet
@@ -20,13 +20,11 @@
 
 mod error;
 mod open;
-mod queue;
 #[allow(unsafe_code)]
 mod sys;
 
 pub use error::PacketError;
 pub use open::{Interface, PacketOptions, open};
-pub use queue::PacketQueue;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,6 @@
 //! Opens packet sockets on an interface.
 
 use crate::error::PacketError;
-use crate::queue::PacketQueue;
 use crate::sys::{self, Facts};
 use port::{Capabilities, VnetQueue};
 use std::io;
@@ -63,7 +62,7 @@ pub struct Interface {
     /// Bytes of the largest IP packet.
     pub mtu: u16,
     /// One port for each queue.
-    pub queues: Vec<PacketQueue>,
+    pub queues: Vec<VnetQueue>,
 }
 
 /// Opens sockets on the interface. It must exist and be up; it is made promiscuous while they are open.
@@ -125,7 +124,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
             let joined = sys::join_group(&socket, group).map_err(refused("share the frames among queues"))?;
             group = Some(joined);
         }
-        queues.push(PacketQueue::new(VnetQueue::new(socket, capabilities, number)));
+        queues.push(VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops));
     }
     let (index, host_mac) = (facts.index as u32, facts.mac);
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })

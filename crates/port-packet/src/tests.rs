@@ -1,6 +1,6 @@
 //! Over a TAP, whose other end the test holds, in a network namespace of the test's own. Needs root.
 
-use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
+use crate::{Interface, PacketError, PacketOptions, open, sys};
 use port::{Batch, Checksum, DropCause, Gso, GsoKind, PacketBuf, PacketMeta, Port, VnetQueue};
 use port_tap::{Tap, TapOptions};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -177,7 +177,7 @@ fn deleted_interface_is_a_failure_and_not_a_panic() {
     in_a_namespace(|| {
         let (far, mut near) = wire(&PacketOptions::new(NAME));
         drop(far);
-        let queue: &mut PacketQueue = &mut near.queues[0];
+        let queue: &mut VnetQueue = &mut near.queues[0];
         assert_eq!(receive(queue, 0), []);
         let buf = queue.reserve().expect("the socket is still there");
         assert!(buf.copy_from(&tcp(1, 10)));

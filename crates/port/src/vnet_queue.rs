@@ -3,6 +3,7 @@
 use crate::vnet::{VNET_HEADER_LEN, decode, encode};
 use crate::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
 use rustix::io::{Errno, readv, writev};
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,6 +25,9 @@ pub struct VnetQueue {
     state: Outgoing,
     failure: Option<Errno>,
     stats: Stats,
+    /// See [`VnetQueue::with_overruns`].
+    ask_overruns: Option<fn(BorrowedFd<'_>) -> u64>,
+    overruns: Cell<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +51,16 @@ impl VnetQueue {
             state: Outgoing::Free,
             failure: None,
             stats: Stats::default(),
+            ask_overruns: None,
+            overruns: Cell::new(0),
         }
+    }
+
+    /// The kernel drops what finds the descriptor's buffer full, and `ask` tells how many frames that were since it was last
+    /// called: [`Port::stats`] calls it.
+    #[must_use]
+    pub fn with_overruns(self, ask: fn(BorrowedFd<'_>) -> u64) -> Self {
+        Self { ask_overruns: Some(ask), ..self }
     }
 
     /// Which queue of the interface this is, from 0.
@@ -172,6 +185,10 @@ impl Port for VnetQueue {
     }
 
     fn stats(&self) -> Stats {
-        self.stats
+        let new = self.ask_overruns.map_or(0, |ask| ask(self.fd.as_fd()));
+        self.overruns.set(self.overruns.get() + new);
+        let mut stats = self.stats;
+        stats.drops.add(DropCause::Overrun, self.overruns.get());
+        stats
     }
 }
