@@ -151,7 +151,7 @@ impl Stack {
     }
 
     fn take(&mut self, frame: &[u8]) {
-        if let Some(answer) = script::neighbour(frame) {
+        if let Some(answer) = sim::neighbour(frame, script::OTHERS) {
             self.host().inject(&answer);
         } else if let Some(packet) = frame.get(EthernetHeader::LEN..)
             && destination(packet).is_some_and(|(_, dst)| !dst.is_multicast())

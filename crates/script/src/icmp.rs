@@ -1,6 +1,6 @@
 //! ICMP messages of scripts about packets of the host.
 
-use crate::network::icmp_frame;
+use crate::machine::{HOST, OTHERS};
 use crate::syntax::Icmp;
 use std::net::IpAddr;
 use wire::{IpProtocol, MacAddr, checksum};
@@ -79,7 +79,7 @@ pub(crate) fn frame(
     if !checksum::fill(pseudo, &mut body, 2) {
         return Err("an ICMP message without room for its checksum".into());
     }
-    icmp_frame(remote.0, local.0, crate::machine::HOST, 64, &body)
+    sim::icmp_frame([OTHERS, HOST], remote.0, local.0, 64, &body)
         .ok_or("an ICMP message that is too long".into())
 }
 

@@ -32,7 +32,7 @@ mod sysctl;
 
 pub use epoll::Epoll;
 pub use machine::{HOST, OTHERS, set_sysctl};
-pub use network::{Passed, neighbour};
+pub use network::Passed;
 pub use parser::parse;
 pub use report::{Outcome, Report};
 pub use runner::{Keep, run, run_text};

@@ -4,13 +4,8 @@ use crate::machine::OTHERS;
 use crate::segment::Segment;
 use crate::syntax::Micros;
 use base::{Duration, Instant};
-use sim::Host;
+use sim::{Host, neighbour};
 use std::collections::VecDeque;
-use std::net::IpAddr;
-use wire::{
-    ArpOperation, ArpPacket, Body, EtherType, EthernetHeader, Icmpv6Message, IpParameters, IpProtocol,
-    MacAddr, Packet, RxChecksum, emit_ip,
-};
 
 /// Where script time 0 lies: a host of some age, so that nothing begins at zero.
 const EPOCH: Instant = Instant::from_ns(1_000_000_000_000);
@@ -103,63 +98,9 @@ impl Network {
         self.note(true, frame);
         if let Some(segment) = Segment::parse(frame) {
             self.sent.push_back(Sent { at: self.now(), segment });
-        } else if let Some(answer) = neighbour(frame) {
+        } else if let Some(answer) = neighbour(frame, OTHERS) {
             self.note(false, &answer);
             self.host.inject(&answer);
         }
     }
-}
-
-/// The answer to a question for an Ethernet address: everybody is behind the same one. `None` for any other frame.
-#[must_use]
-pub fn neighbour(frame: &[u8]) -> Option<Vec<u8>> {
-    let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
-    let asker = packet.ethernet.src;
-    match packet.body {
-        // An announcement asks for the sender's own address, and nobody answers it.
-        Body::Arp(arp) if arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip => {
-            let mut answer = vec![0; EthernetHeader::LEN + ArpPacket::LEN];
-            let header = EthernetHeader { dst: asker, src: OTHERS, ethertype: EtherType::ARP, vlan: None };
-            let start = header.emit(&mut answer).ok()?;
-            arp.reply(OTHERS).emit(answer.get_mut(start..)?).ok()?;
-            Some(answer)
-        }
-        Body::Icmpv6(ip) => {
-            let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return None };
-            let message = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)).ok()?;
-            let Icmpv6Message::NeighborSolicitation { target, .. } = message else { return None };
-            // Unspecified: the host asks whether anybody has the address that it wants itself.
-            if src.is_unspecified() {
-                return None;
-            }
-            let advertisement = Icmpv6Message::NeighborAdvertisement {
-                router: false,
-                solicited: true,
-                overrides: true,
-                target,
-                target_link: Some(OTHERS),
-            };
-            let mut body = [0; 64];
-            let len = advertisement.emit(&target, &src, &mut body).ok()?;
-            icmp_frame(target.into(), src.into(), asker, 255, body.get(..len)?)
-        }
-        _ => None,
-    }
-}
-
-/// A frame from `OTHERS` with an ICMP message that is complete.
-pub(crate) fn icmp_frame(
-    src: IpAddr,
-    dst: IpAddr,
-    dst_mac: MacAddr,
-    hop_limit: u8,
-    message: &[u8],
-) -> Option<Vec<u8>> {
-    let protocol = if src.is_ipv4() { IpProtocol::ICMP } else { IpProtocol::ICMPV6 };
-    let parameters = IpParameters { hop_limit, ..IpParameters::new(OTHERS, dst_mac) };
-    let mut frame = vec![0; 64 + message.len()];
-    let start = emit_ip(&parameters, src, dst, protocol, message.len(), &mut frame).ok()?;
-    frame.get_mut(start..start + message.len())?.copy_from_slice(message);
-    frame.truncate(start + message.len());
-    Some(frame)
 }

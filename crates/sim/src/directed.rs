@@ -157,7 +157,7 @@ impl World {
             while let Some(frame) = self.host.next_frame() {
                 is_quiet = false;
                 self.outcome.sent += 1;
-                if let Some(answer) = peers::answer(&frame) {
+                if let Some(answer) = crate::neighbour(&frame, peers::PEER_MAC) {
                     self.host.inject(&answer);
                 } else if self
                     .peers

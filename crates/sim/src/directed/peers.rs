@@ -2,16 +2,17 @@
 
 use super::input::Input;
 use super::{HOST, MAC, PORT};
+use crate::neighbour::icmp_frame;
 use base::SeqNumber;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use wire::{
-    ArpOperation, ArpPacket, Body, Ecn, Endpoint, EtherType, EthernetHeader, FourTuple, IpParameters,
-    IpProtocol, MacAddr, Packet, RxChecksum, SackBlock, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps,
-    TxChecksum, checksum, emit_ip, emit_tcp, tcp_headers_len,
+    Body, Ecn, Endpoint, EthernetHeader, FourTuple, IpParameters, IpProtocol, MacAddr, Packet, RxChecksum,
+    SackBlock, Sum, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum, checksum, emit_tcp,
+    tcp_headers_len,
 };
 
 /// Where all peers are.
-const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+pub(crate) const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// Peers; the second half opens to the host's listener, the first is opened to from the host's ports 1000 and up.
 const PEERS: usize = 8;
 const OPENED: u16 = 1000;
@@ -224,7 +225,11 @@ impl Peers {
         message[30..32].copy_from_slice(&(2000 + which as u16).to_be_bytes());
         message[32..36].copy_from_slice(&seq.0.to_be_bytes());
         let _ = checksum::fill(Sum::ZERO, &mut message, 2);
-        (Peer(which), ip_frame(ip(which), &message))
+        (
+            Peer(which),
+            icmp_frame([PEER_MAC, MacAddr(MAC)], ip(which), HOST, 64, &message)
+                .expect("HOST and peers are of one family"),
+        )
     }
 }
 
@@ -297,28 +302,4 @@ fn frame(tuple: &FourTuple, header: &TcpHeader, options: TcpOptions, step: &Step
         bytes[last] ^= 0x40;
     }
     bytes
-}
-
-fn ip_frame(src: IpAddr, message: &[u8]) -> Vec<u8> {
-    let parameters = IpParameters::new(PEER_MAC, MacAddr(MAC));
-    let mut bytes = vec![0; 64 + message.len()];
-    let start = emit_ip(&parameters, src, HOST, IpProtocol::ICMP, message.len(), &mut bytes).unwrap_or(0);
-    bytes[start..start + message.len()].copy_from_slice(message);
-    bytes.truncate(start + message.len());
-    bytes
-}
-
-/// The answer to a question for a peer's Ethernet address.
-pub(crate) fn answer(frame: &[u8]) -> Option<Vec<u8>> {
-    let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
-    let Body::Arp(arp) = packet.body else { return None };
-    if arp.operation != ArpOperation::Request || arp.sender_ip == arp.target_ip {
-        return None;
-    }
-    let mut answer = vec![0; EthernetHeader::LEN + ArpPacket::LEN];
-    let header =
-        EthernetHeader { dst: packet.ethernet.src, src: PEER_MAC, ethertype: EtherType::ARP, vlan: None };
-    let start = header.emit(&mut answer).ok()?;
-    arp.reply(PEER_MAC).emit(&mut answer[start..]).ok()?;
-    Some(answer)
 }
