@@ -13,45 +13,39 @@ use std::sync::atomic::Ordering;
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
 
-/// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32); 22] = [
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::SOL_SOCKET, libc::SO_RCVBUF),
-    (libc::SOL_SOCKET, libc::SO_SNDBUF),
-    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
-    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
-    (libc::SOL_SOCKET, libc::SO_LINGER),
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY),
-    (libc::IPPROTO_IP, libc::IP_TOS),
-    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-    (libc::IPPROTO_TCP, libc::TCP_CORK),
-    (libc::IPPROTO_TCP, TCP_INQ),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
-    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
-];
+/// Who looks at an option that is set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The service's TCP, which is told at once.
+    Service,
+    /// This library, or the kernel about its placeholder.
+    Library,
+}
 
-/// Those that the service's TCP obeys: it is told at once.
-const OBEYED: [(i32, i32); 11] = [
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-    (libc::SOL_SOCKET, libc::SO_RCVBUF),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
-    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
-    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    (libc::IPPROTO_TCP, libc::TCP_CONGESTION),
-    (libc::IPPROTO_TCP, libc::TCP_MAXSEG),
-    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
-    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+/// Options that a socket accepted from a listener inherits.
+const INHERITED: [(i32, i32, By); 22] = [
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
+    (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO, By::Library),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO, By::Library),
+    (libc::SOL_SOCKET, libc::SO_LINGER, By::Library),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR, By::Library),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, By::Library),
+    (libc::IPPROTO_IP, libc::IP_TOS, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_CORK, By::Library),
+    (libc::IPPROTO_TCP, TCP_INQ, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_CONGESTION, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_MAXSEG, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, By::Service),
 ];
 
 /// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
@@ -68,6 +62,11 @@ const KERNEL_ONLY: [(i32, i32, &str); 10] = [
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG, "TCP_MD5SIG"),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, "TCP_FASTOPEN_CONNECT"),
 ];
+
+/// Who obeys an option that is inherited; `None` for any other.
+fn obeyed_by(level: i32, name: i32) -> Option<By> {
+    INHERITED.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, by)| *by)
+}
 
 fn int(value: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(value.get(..4)?.try_into().ok()?))
@@ -92,7 +91,7 @@ fn timeval(value: &[u8]) -> Option<u64> {
 /// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
 pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     note(sock, fd, level, name, value)?;
-    if OBEYED.contains(&(level, name)) {
+    if obeyed_by(level, name) == Some(By::Service) {
         tell(sock);
     }
     Ok(())
@@ -194,7 +193,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         }
         _ => {}
     }
-    if INHERITED.contains(&(level, name)) {
+    if obeyed_by(level, name).is_some() {
         let mut kept = lock(&sock.kept);
         kept.retain(|(l, n, _)| (*l, *n) != (level, name));
         kept.push((level, name, value.into()));
