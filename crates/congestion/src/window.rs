@@ -90,6 +90,14 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
+    /// Slow start is to end when the delay rises, so the round-trip time of every acknowledgement counts: "SHOULD use HyStart++
+    /// only for the initial slow start (when the ssthresh is at its initial value of arbitrarily high)" (RFC 9406 section 4.3).
+    #[must_use]
+    #[inline]
+    pub fn watches_delay(&self) -> bool {
+        self.ssthresh == SSTHRESH_NONE && matches!(self.law, Law::CubicSlowStart(_))
+    }
+
     /// Which algorithm decides.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
@@ -269,8 +277,11 @@ impl Window {
     fn slow_start(&mut self, s: &Signals) -> u32 {
         let growth = match &mut self.law {
             Law::Constant => return 0,
-            Law::CubicSlowStart(hystart) => hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight),
-            Law::Reno | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(s.acked_bytes),
+            Law::CubicSlowStart(hystart) if self.ssthresh == SSTHRESH_NONE => {
+                let window = (!s.is_app_limited).then_some(self.cwnd);
+                hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight, window)
+            }
+            Law::Reno | Law::CubicSlowStart(_) | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(s.acked_bytes),
         };
         match growth {
             Growth::Leave => {

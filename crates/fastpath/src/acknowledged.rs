@@ -69,6 +69,7 @@ impl State {
         let is_round = f.rx.has(state::TIMING) && f.cold.rtt_seq.is_at_or_before(ack);
         f.cold.flight_max = f.cold.flight_max.max(flight);
         let rtt = self.sample(f, p, news);
+        let rtt = rtt.or_else(|| self.burst_rtt(f, news));
         self.steer(f, delivered, rtt, echo);
         if is_round {
             f.cold.flight_max = flight;
@@ -132,15 +133,29 @@ impl State {
         Some(rtt_us)
     }
 
+    /// Between the segments that are timed: what HyStart++ wants, the delay of each acknowledgement, from the times of bursts.
+    #[inline]
+    fn burst_rtt(&self, f: &FlowMut<'_>, news: Option<&News>) -> Option<u32> {
+        if !f.cold.window.watches_delay() {
+            return None;
+        }
+        let rtt_us = news.map_or_else(|| Some(self.first_rtt(f)), |news| news.rtt_us)?;
+        // Where marks are missing, because the pool had no record, data seems to have been sent later than it was.
+        let least = f.cold.rtt_us_min;
+        (rtt_us > least - least / 16).then_some(rtt_us)
+    }
+
+    /// Of what is acknowledged last, which was sent once.
+    fn first_rtt(&self, f: &FlowMut<'_>) -> u32 {
+        self.now_us().wrapping_sub(self.records.sent_at(f, f.tx.snd_una.minus(1)))
+    }
+
     /// Where no segment is timed because something was sent again: what was sent once is timed by its mark. What was sent twice
     /// is not (Karn's rule), but after a timeout, when its timestamp tells which sending was meant (RFC 7323 section 4.1).
     #[cold]
     fn sample_again(&self, f: &FlowMut<'_>, p: &TcpPacket, news: Option<&News>) -> Option<u32> {
         match news {
-            None => {
-                let at = self.records.sent_at(f, f.tx.snd_una.minus(1));
-                return Some(self.now_us().wrapping_sub(at));
-            }
+            None => return Some(self.first_rtt(f)),
             Some(News { rtt_us: Some(us), .. }) => return Some(*us),
             Some(_) => {}
         }
