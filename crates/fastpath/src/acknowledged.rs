@@ -66,14 +66,10 @@ impl State {
         f.rx.dup_acks = 0;
         f.cold.progress_at = self.now;
         let flight = f.tx.in_flight().saturating_add(acked);
-        let is_round = f.rx.has(state::TIMING) && f.cold.rtt_seq.is_at_or_before(ack);
         f.cold.flight_max = f.cold.flight_max.max(flight);
         let rtt = self.sample(f, p, news);
         let rtt = rtt.or_else(|| self.burst_rtt(f, news));
         self.steer(f, delivered, rtt, echo);
-        if is_round {
-            f.cold.flight_max = flight;
-        }
         let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
         if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
             f.rx.set(state::TELL);

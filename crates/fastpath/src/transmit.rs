@@ -255,6 +255,7 @@ impl State {
         if !f.rx.has(state::TIMING) && f.cold.runs == 0 {
             f.rx.set(state::TIMING);
             (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now, f.tx.tx_una as u32);
+            f.cold.flight_max = f.tx.in_flight();
         }
         self.arm(w);
         self.watch(w);

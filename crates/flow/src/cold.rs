@@ -123,7 +123,8 @@ pub struct Cold {
     pub runs: u16,
     /// The loss record that the flow has borrowed from its core: 1 + its index, or 0.
     pub loss_record: u16,
-    /// The most bytes in flight since the last round-trip time of a segment timed.
+    /// The most bytes in flight since the last segment that is timed was sent: a round trip, or all the time since when nothing
+    /// more was sent, for what drains says nothing about how the window is used.
     pub flight_max: u32,
     /// Counters.
     pub counters: Counters,
