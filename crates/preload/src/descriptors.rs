@@ -1,7 +1,7 @@
 //! Closing, duplicating, flags, and the door around libc.
 
 use crate::{fail, next};
-use libc::{c_int, c_long, c_uint, c_ulong};
+use libc::{c_int, c_uint, c_ulong};
 use socket::fds;
 
 /// See close(2).
@@ -169,30 +169,5 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             }
             _ => next::ioctl(fd, request, argument),
         }
-    }
-}
-
-/// See syscall(2). What comes this way reaches the kernel as it is; io_uring would work on placeholders, so that from its
-/// set-up on new sockets are the kernel's.
-///
-/// # Safety
-/// As C's for the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    n: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    if n == libc::SYS_io_uring_setup {
-        fds::bypassed();
-    }
-    // SAFETY: the caller answers for the arguments of this call.
-    match unsafe { socket::sys::raw(n, [a, b, c, d, e, f]) } {
-        Ok(r) => r as c_long,
-        Err(error) => c_long::from(fail(error)),
     }
 }

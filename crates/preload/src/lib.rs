@@ -8,6 +8,7 @@ mod descriptors;
 mod next;
 mod readiness;
 mod sockets;
+mod syscall;
 
 use socket::Errno;
 use std::sync::Once;

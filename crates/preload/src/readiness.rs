@@ -2,7 +2,7 @@
 
 use crate::{fail, next};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use socket::{fds, poll as towpath};
+use socket::{Errno, fds, poll as towpath};
 use std::time::Duration;
 
 /// Milliseconds as C's poll means them.
@@ -10,27 +10,43 @@ fn millis(ms: c_int) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-/// # Safety
-/// `at` is null or points to a timespec.
-unsafe fn limit(at: *const timespec) -> Option<Duration> {
-    // SAFETY: the caller's promise.
-    let t = unsafe { at.as_ref() }?;
-    Some(Duration::new(t.tv_sec.max(0) as u64, (t.tv_nsec.clamp(0, 999_999_999)) as u32))
-}
-
-/// The first 64 signals: all the kernel knows.
+/// How long to wait: `None` for ever; EINVAL for what is no time.
 ///
 /// # Safety
-/// `at` is null or points to a signal set.
-unsafe fn signals(at: *const sigset_t) -> Option<u64> {
-    if at.is_null() {
-        return None;
+/// `at` is null or points to a timespec.
+unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
+    // SAFETY: the caller's promise.
+    let Some(t) = (unsafe { at.as_ref() }) else { return Ok(None) };
+    match (u64::try_from(t.tv_sec), u32::try_from(t.tv_nsec)) {
+        (Ok(s), Ok(ns)) if ns < 1_000_000_000 => Ok(Some(Duration::new(s, ns))),
+        _ => Err(Errno::INVAL),
     }
-    // SAFETY: a sigset_t is at least 8 bytes long.
-    Some(unsafe { at.cast::<u64>().read_unaligned() })
 }
 
-fn count(result: Result<usize, socket::Errno>) -> c_int {
+/// The first 64 signals: all the kernel knows. EFAULT for an address that cannot be read.
+///
+/// # Safety
+/// Nothing else writes to a signal set at `at` meanwhile.
+unsafe fn signals(at: *const sigset_t) -> Result<Option<u64>, Errno> {
+    if at.is_null() {
+        return Ok(None);
+    }
+    socket::sys::check_signals(at.cast())?;
+    // SAFETY: the kernel has just read these 8 bytes.
+    Ok(Some(unsafe { at.cast::<u64>().read_unaligned() }))
+}
+
+/// # Safety
+/// As [`limit`]'s and [`signals`]'s.
+unsafe fn limit_and_signals(
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Result<(Option<Duration>, Option<u64>), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { Ok((limit(timeout)?, signals(mask)?)) }
+}
+
+fn count(result: Result<usize, Errno>) -> c_int {
     result.map_or_else(fail, |n| n as c_int)
 }
 
@@ -86,12 +102,15 @@ unsafe fn waited(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
 ) -> Option<c_int> {
-    if events.is_null() || n <= 0 {
+    if events.is_null() || n <= 0 || !fds::is_set(epfd) {
         return None;
     }
+    let (timeout, mask) = match wait() {
+        Ok(both) => both,
+        Err(e) => return Some(fail(e)),
+    };
     // SAFETY: the caller's promise.
     let events = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
     fds::epoll_wait(epfd, events, timeout, mask).map(count)
@@ -110,7 +129,7 @@ pub unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        waited(epfd, events, n, millis(timeout), None)
+        waited(epfd, events, n, || Ok((millis(timeout), None)))
             .unwrap_or_else(|| next::epoll_wait(epfd, events, n, timeout))
     }
 }
@@ -129,7 +148,7 @@ pub unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        waited(epfd, events, n, millis(timeout), signals(mask))
+        waited(epfd, events, n, || Ok((millis(timeout), signals(mask)?)))
             .unwrap_or_else(|| next::epoll_pwait(epfd, events, n, timeout, mask))
     }
 }
@@ -148,7 +167,7 @@ pub unsafe extern "C" fn epoll_pwait2(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        waited(epfd, events, n, limit(timeout), signals(mask))
+        waited(epfd, events, n, || limit_and_signals(timeout, mask))
             .unwrap_or_else(|| next::epoll_pwait2(epfd, events, n, timeout, mask))
     }
 }
@@ -158,15 +177,20 @@ pub unsafe extern "C" fn epoll_pwait2(
 unsafe fn polled(
     list: *mut pollfd,
     n: nfds_t,
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
 ) -> Option<c_int> {
-    if list.is_null() || n == 0 {
+    if list.is_null() || n == 0 || !fds::has_any() {
         return None;
     }
     // SAFETY: the caller's promise.
     let list = unsafe { std::slice::from_raw_parts_mut(list, n as usize) };
-    towpath::poll(list, timeout, mask).map(count)
+    if !towpath::concerns(list) {
+        return None;
+    }
+    match wait() {
+        Ok((timeout, mask)) => towpath::poll(list, timeout, mask).map(count),
+        Err(e) => Some(fail(e)),
+    }
 }
 
 /// See poll(2).
@@ -176,7 +200,7 @@ unsafe fn polled(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn poll(list: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: C's contract.
-    unsafe { polled(list, n, millis(timeout), None).unwrap_or_else(|| next::poll(list, n, timeout)) }
+    unsafe { polled(list, n, || Ok((millis(timeout), None))).unwrap_or_else(|| next::poll(list, n, timeout)) }
 }
 
 /// See ppoll(2).
@@ -192,7 +216,8 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        polled(list, n, limit(timeout), signals(mask)).unwrap_or_else(|| next::ppoll(list, n, timeout, mask))
+        polled(list, n, || limit_and_signals(timeout, mask))
+            .unwrap_or_else(|| next::ppoll(list, n, timeout, mask))
     }
 }
 
@@ -246,12 +271,19 @@ unsafe fn words<'a>(at: *mut fd_set, most: c_int) -> Option<&'a mut [u64]> {
 unsafe fn selected(
     most: c_int,
     sets: [*mut fd_set; 3],
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
 ) -> Option<c_int> {
+    if !fds::has_any() {
+        return None;
+    }
     // SAFETY: the caller's promise.
     let [read, write, except] = sets.map(|set| unsafe { words(set, most) });
-    towpath::select(most, towpath::Sets { read, write, except }, timeout, mask).map(count)
+    match wait() {
+        Ok((timeout, mask)) => {
+            towpath::select(most, towpath::Sets { read, write, except }, timeout, mask).map(count)
+        }
+        Err(e) => Some(fail(e)),
+    }
 }
 
 /// See select(2). The time left is not written back for accelerated sockets when a descriptor became ready; POSIX allows
@@ -269,10 +301,15 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        let wait = timeout.as_ref().map(|t| {
-            Duration::new(t.tv_sec.max(0) as u64, 0) + Duration::from_micros(t.tv_usec.max(0) as u64)
-        });
-        selected(most, [read, write, except], wait, None)
+        let wait = || {
+            let Some(t) = timeout.as_ref() else { return Ok((None, None)) };
+            // Linux takes more microseconds than a second has, but nothing below zero.
+            match (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec)) {
+                (Ok(s), Ok(us)) => Ok((Some(Duration::from_secs(s) + Duration::from_micros(us)), None)),
+                _ => Err(Errno::INVAL),
+            }
+        };
+        selected(most, [read, write, except], wait)
             .unwrap_or_else(|| next::select(most, read, write, except, timeout))
     }
 }
@@ -292,7 +329,7 @@ pub unsafe extern "C" fn pselect(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        selected(most, [read, write, except], limit(timeout), signals(mask))
+        selected(most, [read, write, except], || limit_and_signals(timeout, mask))
             .unwrap_or_else(|| next::pselect(most, read, write, except, timeout, mask))
     }
 }

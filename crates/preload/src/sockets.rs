@@ -143,7 +143,7 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c
         match (&accepted.peer, &accepted.sock) {
             (Some(peer), Some(sock)) => {
                 // A null length with a name is the caller's fault; the connection is theirs all the same.
-                let _ = output(*peer, sock.family, name, len);
+                let _ = output(*peer, sock.family(), name, len);
             }
             _ if !name.is_null() => {
                 next::getpeername(accepted.fd, name, len);

@@ -22,6 +22,8 @@ pub enum Connected {
     Now,
     /// The kernel is to connect this socket.
     Kernel,
+    /// It was connected, and is no more.
+    Dissolved,
 }
 
 /// Writes both ends' addresses into the socket block.
@@ -94,13 +96,13 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     };
     let Some(client) = client else { return Ok(Connected::Kernel) };
     let plain = address::plain(remote);
-    let family_fits = remote.is_ipv4() == (sock.family == libc::AF_INET);
+    let family_fits = remote.is_ipv4() == (sock.family() == libc::AF_INET);
     if !(family_fits && is_candidate(&client, plain.ip())) {
         client.say(Request::FellBack { reason: "no port leads there".to_owned() });
         return Ok(Connected::Kernel);
     }
     let _deciding = sock.begin_deciding();
-    let Ok(local) = reserve(fd, sock.family, plain.ip()) else { return Ok(Connected::Kernel) };
+    let Ok(local) = reserve(fd, sock.family(), plain.ip()) else { return Ok(Connected::Kernel) };
     let Some(index) = client.take_block() else { return Ok(Connected::Kernel) };
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
@@ -117,7 +119,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             if send_buffer > 0 {
                 link.limit_ring(send_buffer);
             }
-            store_addresses(&link, local, plain, sock.family);
+            store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
         }
         Ok((Reply::Refused { errno, reason }, _)) => {
@@ -178,7 +180,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
 fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
     if name.len() >= 2 && i32::from(u16::from_ne_bytes([name[0], name[1]])) == libc::AF_UNSPEC {
         link.reset();
-        return Ok(Connected::Now);
+        return Ok(Connected::Dissolved);
     }
     if let (true, Some(e)) = (link.peer_flags() != 0 && link.is_over(), link.take_error()) {
         return Err(e);

@@ -155,14 +155,21 @@ impl Set {
     /// The socket is the kernel's alone from now on.
     pub fn abandon(&self, sock: &Sock, fd: RawFd) {
         let mut inner = lock(&self.inner);
-        if let Some(i) = inner.find(fd, sock) {
-            inner.remove(i);
+        let Some(item) = inner.find(fd, sock).and_then(|i| inner.remove(i)) else { return };
+        if !item.kernel {
+            let wanted = libc::epoll_event { events: item.events, u64: item.data };
+            // It was in the set, so the kernel has room for it.
+            let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&wanted));
+            self.kernel.store(true, Ordering::Relaxed);
         }
     }
 
     /// The socket is closed.
     pub fn forget(&self, fd: RawFd, sock: &Sock) {
-        self.abandon(sock, fd);
+        let mut inner = lock(&self.inner);
+        if let Some(i) = inner.find(fd, sock) {
+            inner.remove(i);
+        }
     }
 
     /// The kernel's set holds something.

@@ -26,6 +26,8 @@ pub static SOCKS: Table<Sock> = Table::new();
 /// Epoll sets.
 pub static SETS: Table<Set> = Table::new();
 
+/// Anything ever stood in one of them.
+static USED: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static BYPASSED: AtomicBool = AtomicBool::new(false);
 
@@ -46,6 +48,18 @@ pub fn is_ours(fd: RawFd) -> bool {
     SOCKS.pin(fd).is_some() || SETS.pin(fd).is_some()
 }
 
+/// False in a process that never had a socket or an epoll set: nothing of any call is ours.
+#[inline]
+pub fn has_any() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// True for an epoll set.
+#[inline]
+pub fn is_set(fd: RawFd) -> bool {
+    SETS.pin(fd).is_some()
+}
+
 /// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
 pub fn bypassed() {
     if !BYPASSED.swap(true, Ordering::Relaxed)
@@ -57,6 +71,7 @@ pub fn bypassed() {
 
 /// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
 fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
+    USED.store(true, Ordering::Relaxed);
     for _ in 0..100_000 {
         match table.insert(fd, object) {
             Ok(()) => return true,
@@ -168,20 +183,43 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     }
     Some(listener::listen(&sock, fd, backlog).map(|listened| {
         if listened == Listened::Kernel {
-            surrender(fd, &sock);
+            surrender(&[fd], &sock);
         }
     }))
 }
 
 /// The socket is the kernel's from now on.
-fn surrender(fd: RawFd, sock: &Arc<Sock>) {
+fn surrender(fds: &[RawFd], sock: &Arc<Sock>) {
     for (set, fd) in sock.sets() {
         set.abandon(sock, fd);
     }
-    drop(SOCKS.remove(fd));
+    for fd in fds {
+        drop(SOCKS.remove(*fd));
+    }
     if let (Some(reason), Some(client)) = (sock.kernel_only.get(), client::present()) {
         client.say(Request::FellBack { reason: (*reason).to_owned() });
     }
+}
+
+/// `connect` to `AF_UNSPEC` on a connection: behind its descriptors there is from now on an unconnected socket of the
+/// kernel's, with the options as set.
+fn dissolve(sock: &Arc<Sock>) -> Result<(), Errno> {
+    let fresh = sys::socket(sock.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    options::repeat(sock, fresh);
+    let nonblock = if sock.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
+    let mut result = sys::fcntl(fresh, libc::F_SETFL, nonblock as usize).map(|_| ());
+    let all = SOCKS.all().into_iter();
+    let fds: Vec<_> = all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect();
+    for &fd in &fds {
+        let close_on_exec =
+            sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize != 0);
+        let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+        result = result.and(sys::dup3(fresh, fd, flags));
+    }
+    let _ = sock.kernel_only.set("connect to AF_UNSPEC");
+    surrender(&fds, sock);
+    fds.iter().for_each(|_| sock.drop_descriptor());
+    result.and(sys::close(fresh))
 }
 
 /// `connect`.
@@ -189,10 +227,11 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
     let sock = SOCKS.pin(fd)?.share();
     match connect::connect(&sock, fd, name) {
         Ok(Connected::Now) => Some(Ok(())),
+        Ok(Connected::Dissolved) => Some(dissolve(&sock)),
         Ok(Connected::Kernel) => {
             // AF_UNSPEC before any decision leaves it undecided.
             if address::parse(name).is_ok() {
-                surrender(fd, &sock);
+                surrender(&[fd], &sock);
             }
             None
         }
@@ -210,7 +249,7 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     }
     let client = client::current()?;
     if connect::is_own(&client, ip) {
-        let (level, name) = match sock.family {
+        let (level, name) = match sock.family() {
             libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
             _ => (libc::IPPROTO_IP, libc::IP_FREEBIND),
         };
@@ -380,7 +419,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
 pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
-    Some((connect::addresses(link).0, sock.family))
+    Some((connect::addresses(link).0, sock.family()))
 }
 
 /// `getpeername`.
@@ -391,7 +430,7 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     if link.is_over() || !link.is_open() {
         return Some(Err(Errno::NOTCONN));
     }
-    Some(Ok((connect::addresses(link).1, sock.family)))
+    Some(Ok((connect::addresses(link).1, sock.family())))
 }
 
 /// `setsockopt`.

@@ -62,7 +62,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         sock: block,
         local,
         backlog: (backlog.max(0) as u32).min(somaxconn()),
-        v6_only: sock.family == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+        v6_only: sock.family() == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
         reuse_port: flag(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
         kernel: !crate::connect::is_own(&client, local.ip()),
     };
@@ -194,7 +194,7 @@ fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accept
     let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
     let index = client.take_block().ok_or(Errno::NOBUFS)?;
     let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-    let fd = match sys::socket(sock.family, kind, 0) {
+    let fd = match sys::socket(sock.family(), kind, 0) {
         Ok(fd) => fd,
         Err(e) => {
             release_block(&client, index);
@@ -203,8 +203,8 @@ fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accept
     };
     let link = Link::new(mapped, record.slot, client.home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
-    crate::connect::store_addresses(&link, record.local, record.peer, sock.family);
-    let accepted = Sock::accepted(sock.family, fd, link);
+    crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
+    let accepted = Sock::accepted(sock.family(), fd, link);
     crate::options::inherit(sock, &accepted, fd);
     Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }

@@ -1,6 +1,7 @@
 //! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
 //! Here stands what has a meaning for accelerated bytes, and what no accelerated socket can honour.
 
+use crate::address;
 use crate::client::{self, lock};
 use crate::link::{Link, state};
 use crate::sock::Sock;
@@ -129,6 +130,22 @@ fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// `IPV6_ADDRFORM`: only a connection from IPv4 to IPv4 may become a socket of that family. The placeholder cannot: it is
+/// not connected.
+fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
+    let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    match int(value) {
+        _ if sock.family() != libc::AF_INET6 => Err(Errno::NOPROTOOPT),
+        None => Err(Errno::INVAL),
+        Some(libc::AF_INET) if address::plain(crate::connect::addresses(link).1).is_ipv4() => {
+            sock.become_ipv4();
+            Ok(())
+        }
+        Some(libc::AF_INET) => Err(Errno::ADDRNOTAVAIL),
+        Some(_) => Err(Errno::INVAL),
+    }
+}
+
 /// Tells the service, when the socket is a connection over the port, or listens.
 pub fn tell(sock: &Sock) {
     let link = match sock.role() {
@@ -153,6 +170,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         return Ok(());
     }
     match (level, name) {
+        (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM) if sock.stream().is_some() => become_ipv4(sock, value)?,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
         _ => sys::setsockopt(fd, level, name, value)?,
     }
@@ -224,6 +242,14 @@ pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
     }
 }
 
+/// Sets on another kernel socket what was set on this one.
+pub fn repeat(sock: &Sock, fd: RawFd) {
+    for (level, name, value) in lock(&sock.kept).iter() {
+        // What the kernel took once it takes again.
+        let _ = sys::setsockopt(fd, *level, *name, value);
+    }
+}
+
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let kept = lock(&sock.kept);
@@ -261,6 +287,7 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     let link = sock.stream()?;
     let value = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => sock.family(),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             // Linux: a name of 16 bytes, zeros included.

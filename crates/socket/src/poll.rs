@@ -34,16 +34,18 @@ fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
     (ours, kernel)
 }
 
+/// True when something of ours is among them.
+#[must_use]
+pub fn concerns(fds: &[libc::pollfd]) -> bool {
+    fds.iter().any(|e| e.fd >= 0 && fds::is_ours(e.fd))
+}
+
 /// `ppoll`. `None`: nothing of ours is among them.
 pub fn poll(
     fds: &mut [libc::pollfd],
     timeout: Option<Duration>,
     mask: Option<u64>,
 ) -> Option<Result<usize, Errno>> {
-    let touches = |e: &libc::pollfd| e.fd >= 0 && fds::is_ours(e.fd);
-    if !fds.iter().any(touches) {
-        return None;
-    }
     let (ours, mut kernel) = split(fds);
     if ours.is_empty() {
         return None;
@@ -131,6 +133,9 @@ pub fn select(
         .map(|fd| libc::pollfd { fd, events: wanted(fd), revents: 0 })
         .filter(|e| e.events != 0)
         .collect();
+    if !concerns(&list) {
+        return None;
+    }
     let asked: Vec<i16> = list.iter().map(|e| e.events).collect();
     let result = poll(&mut list, timeout, mask)?;
     if let Err(e) = result {

@@ -39,8 +39,8 @@ pub struct Watchers {
 /// See the module.
 #[derive(Debug)]
 pub struct Sock {
-    /// `AF_INET` or `AF_INET6`.
-    pub family: i32,
+    /// `AF_INET` or `AF_INET6`; `IPV6_ADDRFORM` changes it.
+    family: AtomicI32,
     /// A descriptor that stands for it.
     pub fd: AtomicI32,
     /// How many descriptors of this process do.
@@ -85,7 +85,7 @@ impl Sock {
     #[must_use]
     pub fn new(family: i32, fd: RawFd, nonblock: bool) -> Self {
         Self {
-            family,
+            family: AtomicI32::new(family),
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
             closed: AtomicBool::new(false),
@@ -110,6 +110,17 @@ impl Sock {
         // A new cell is empty.
         let _ = sock.role.set(Role::Stream(link));
         sock
+    }
+
+    /// `AF_INET` or `AF_INET6`.
+    #[must_use]
+    pub fn family(&self) -> i32 {
+        self.family.load(Ordering::Relaxed)
+    }
+
+    /// `IPV6_ADDRFORM`: an IPv4 connection stops to pass for one of IPv6.
+    pub fn become_ipv4(&self) {
+        self.family.store(libc::AF_INET, Ordering::Relaxed);
     }
 
     /// Decides. False when somebody was quicker.

@@ -228,6 +228,19 @@ pub fn raise_pipe() {
     };
 }
 
+/// EFAULT when the signal set at `at` cannot be read: the kernel copies it before it refuses a change of no known kind.
+///
+/// # Errors
+/// EFAULT.
+pub fn check_signals(at: *const u64) -> Result<(), Errno> {
+    const NO_KIND: usize = i32::MAX as usize;
+    // SAFETY: the kernel checks the address; with this kind of change it changes nothing.
+    match answer(unsafe { call(libc::SYS_rt_sigprocmask, [NO_KIND, at as usize, 0, MASK_LEN, 0, 0]) }) {
+        Err(Errno::FAULT) => Err(Errno::FAULT),
+        _ => Ok(()),
+    }
+}
+
 /// True when some signal is caught by a handler installed without `SA_RESTART`.
 pub fn some_handler_interrupts() -> bool {
     // The kernel's layout: handler, flags, restorer (x86-64) or mask, mask.

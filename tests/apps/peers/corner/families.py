@@ -1,12 +1,17 @@
 """Descriptors and processes: fork, exec, dup."""
 
+import ctypes
+import errno
 import os
+import platform
 import select
+import socket
+import struct
 import subprocess
 import sys
 import time
 
-from corner.kit import SMALL, accept, connect, poll_events, read_all, read_exactly
+from corner.kit import SMALL, accept, connect, expect_errno, poll_events, read_all, read_exactly
 
 
 class prefork:
@@ -154,3 +159,63 @@ class subprocess_beside:
             sock.sendall(b"%010d" % i)
             assert subprocess.check_output(["echo", "x"]) == b"x\n"
             assert read_exactly(sock, 10) == b"%010d" % i
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def call(function, *arguments):
+    result = function(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+class dissolved:
+    """connect to AF_UNSPEC ends a connection; the socket can be connected again, its options as they were."""
+
+    fallen_back = 1
+
+    def server(listener):
+        first = accept(listener)
+        first.sendall(b".")
+        expect_errno([errno.ECONNRESET], first.recv, 1)
+        assert read_all(accept(listener)) == b"again"
+
+    def client(address):
+        sock = connect(address)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poller = select.epoll()
+        poller.register(sock, select.EPOLLOUT)
+        copy = sock.dup()
+        assert sock.recv(1) == b"."
+        call(LIBC.connect, sock.fileno(), struct.pack("H14x", socket.AF_UNSPEC), 16)
+        expect_errno([errno.ENOTCONN], sock.getpeername)
+        assert poller.poll(1)[0][1] & select.EPOLLHUP
+        sock.connect(address)
+        assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        assert poller.poll(1) == [(sock.fileno(), select.EPOLLOUT)]
+        sock.close()
+        copy.sendall(b"again")
+
+
+# accept4, sendto, recvfrom.
+NUMBERS = {"x86_64": (288, 44, 45), "aarch64": (242, 206, 207)}[platform.machine()]
+
+
+class by_number:
+    """syscall(2) with the number of a call does what the call does."""
+
+    def server(listener):
+        accept4, sendto, recvfrom = NUMBERS
+        sock = call(LIBC.syscall, accept4, listener.fileno(), None, None, socket.SOCK_CLOEXEC)
+        room = ctypes.create_string_buffer(100)
+        assert call(LIBC.syscall, recvfrom, sock, room, 100, 0, None, None) == 5
+        assert room.raw[:5] == b"hello"
+        assert call(LIBC.syscall, sendto, sock, b"world", 5, 0, None, 0) == 5
+        os.close(sock)
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b"hello")
+        assert read_all(sock) == b"world"

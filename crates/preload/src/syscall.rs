@@ -1,0 +1,121 @@
+//! `syscall`: programs that name a call by its number get the same function as those that name it.
+
+use crate::{bytes, descriptors, fail, readiness, sockets};
+use libc::{c_long, sigset_t};
+use socket::fds;
+
+/// One of our functions with a call's arguments as C has them.
+macro_rules! ours {
+    ($function:path $(, $argument:expr)*) => { $function($($argument as _),*) as c_long };
+}
+
+/// See syscall(2). The socket calls are ours under their numbers too; io_uring would work on placeholders, so that from its
+/// set-up on new sockets are the kernel's; everything else reaches the kernel as it is.
+///
+/// # Safety
+/// As C's for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    n: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: the caller answers for the arguments of this call.
+    unsafe {
+        if let Some(result) = portable(n, [a, b, c, d, e, f]).or_else(|| old(n, [a, b, c, d, e])) {
+            return result;
+        }
+        if n == libc::SYS_io_uring_setup {
+            fds::bypassed();
+        }
+        match socket::sys::raw(n, [a, b, c, d, e, f]) {
+            Ok(r) => r as c_long,
+            Err(error) => c_long::from(fail(error)),
+        }
+    }
+}
+
+/// Calls that every architecture has.
+///
+/// # Safety
+/// As [`syscall`]'s.
+unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
+    // SAFETY: the caller's promise; the kernel's arguments are the C function's, but for what is noted. Without anything of
+    // ours the C functions would only copy time limits, where the kernel says EFAULT.
+    Some(unsafe {
+        match n {
+            libc::SYS_read => ours!(bytes::read, a, b, c),
+            libc::SYS_write => ours!(bytes::write, a, b, c),
+            libc::SYS_readv => ours!(bytes::readv, a, b, c),
+            libc::SYS_writev => ours!(bytes::writev, a, b, c),
+            libc::SYS_recvfrom => ours!(bytes::recvfrom, a, b, c, d, e, f),
+            libc::SYS_sendto => ours!(bytes::sendto, a, b, c, d, e, f),
+            libc::SYS_recvmsg => ours!(bytes::recvmsg, a, b, c),
+            libc::SYS_sendmsg => ours!(bytes::sendmsg, a, b, c),
+            libc::SYS_recvmmsg => ours!(bytes::recvmmsg, a, b, c, d, e),
+            libc::SYS_sendmmsg => ours!(bytes::sendmmsg, a, b, c, d),
+            libc::SYS_sendfile => ours!(bytes::sendfile, a, b, c, d),
+            libc::SYS_splice => ours!(bytes::splice, a, b, c, d, e, f),
+            libc::SYS_close => ours!(descriptors::close, a),
+            libc::SYS_close_range => ours!(descriptors::close_range, a, b, c),
+            libc::SYS_dup => ours!(descriptors::dup, a),
+            libc::SYS_dup3 => ours!(descriptors::dup3, a, b, c),
+            libc::SYS_fcntl => ours!(descriptors::fcntl, a, b, c),
+            libc::SYS_ioctl => ours!(descriptors::ioctl, a, b, c),
+            libc::SYS_epoll_create1 => ours!(readiness::epoll_create1, a),
+            libc::SYS_epoll_ctl => ours!(readiness::epoll_ctl, a, b, c, d),
+            libc::SYS_epoll_pwait => ours!(readiness::epoll_pwait, a, b, c, d, e),
+            libc::SYS_epoll_pwait2 => ours!(readiness::epoll_pwait2, a, b, c, d, e),
+            libc::SYS_ppoll if fds::has_any() => ours!(readiness::ppoll, a, b, c, d),
+            libc::SYS_pselect6 if fds::has_any() => {
+                // The sixth argument points to the mask's address and length.
+                let mask = (f as *const *const sigset_t).as_ref().map_or(std::ptr::null(), |mask| *mask);
+                ours!(readiness::pselect, a, b, c, d, e, mask)
+            }
+            libc::SYS_socket => ours!(sockets::socket, a, b, c),
+            libc::SYS_bind => ours!(sockets::bind, a, b, c),
+            libc::SYS_listen => ours!(sockets::listen, a, b),
+            libc::SYS_connect => ours!(sockets::connect, a, b, c),
+            libc::SYS_accept => ours!(sockets::accept, a, b, c),
+            libc::SYS_accept4 => ours!(sockets::accept4, a, b, c, d),
+            libc::SYS_shutdown => ours!(sockets::shutdown, a, b),
+            libc::SYS_getsockname => ours!(sockets::getsockname, a, b, c),
+            libc::SYS_getpeername => ours!(sockets::getpeername, a, b, c),
+            libc::SYS_getsockopt => ours!(sockets::getsockopt, a, b, c, d, e),
+            libc::SYS_setsockopt => ours!(sockets::setsockopt, a, b, c, d, e),
+            _ => return None,
+        }
+    })
+}
+
+/// Calls that newer architectures have no numbers for.
+///
+/// # Safety
+/// As [`syscall`]'s.
+#[cfg(target_arch = "x86_64")]
+unsafe fn old(n: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
+    // SAFETY: as in `portable`.
+    Some(unsafe {
+        match n {
+            libc::SYS_dup2 => ours!(descriptors::dup2, a, b),
+            libc::SYS_epoll_create => ours!(readiness::epoll_create, a),
+            libc::SYS_epoll_wait => ours!(readiness::epoll_wait, a, b, c, d),
+            libc::SYS_poll if fds::has_any() => ours!(readiness::poll, a, b, c),
+            libc::SYS_select if fds::has_any() => ours!(readiness::select, a, b, c, d, e),
+            _ => return None,
+        }
+    })
+}
+
+/// Calls that newer architectures have no numbers for: this is one.
+///
+/// # Safety
+/// None needed.
+#[cfg(not(target_arch = "x86_64"))]
+const unsafe fn old(_: c_long, _: [usize; 5]) -> Option<c_long> {
+    None
+}
