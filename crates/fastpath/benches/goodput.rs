@@ -1,5 +1,6 @@
 //! Goodput over a bad path: two stacks, a link with rate, delay, queue and a seeded fault process, in virtual time.
-//! `cargo bench -p towpath-fastpath --bench goodput [-- RTT_US [RATE_MBIT]]`; the same seeds give the same numbers.
+//! `cargo bench -p towpath-fastpath --bench goodput [-- RTT_US [RATE_MBIT]] [ROW..]`; the same seeds give the same numbers. Words
+//! pick the rows that contain all of them.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
 
 #[path = "../tests/harness/mod.rs"]
@@ -47,11 +48,14 @@ fn run(flows: u16, fault: Fault, rtt: Duration, mbit: u64, seed: u64, features: 
         })
         .collect();
     let bytes = vec![5u8; 1 << 20];
+    // Room for four round trips at full rate, shared by the flows: what reordering wants, and more than loss lets a flow use.
+    let round_trip = (rtt.as_us() * mbit / 8) as usize;
+    let ring = (4 * round_trip / usize::from(flows)).next_power_of_two().clamp(1 << 20, 8 << 20);
     let (mut now, mut got) = (Instant::from_ns(1_000_000), 0u64);
     let end = now.plus(Duration::from_secs(SECONDS));
     while now < end {
         for (sender, receiver) in &mut pairs {
-            a.send(sender, &bytes, 1 << 20);
+            a.send(sender, &bytes, ring);
             got += b.recv(receiver, usize::MAX).len() as u64;
         }
         let next = path.step(now, [&mut a, &mut b]);
@@ -70,6 +74,8 @@ fn main() {
     let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
     let rtt = Duration::from_us(numbers.first().copied().unwrap_or(1000));
     let rate = numbers.get(1).copied().unwrap_or(1000);
+    let is_word = |a: &String| !a.starts_with('-') && a.parse::<u64>().is_err();
+    let words: Vec<String> = std::env::args().skip(1).filter(is_word).collect();
     let sack = flow::state::TIMESTAMPS | flow::state::SACK;
     println!(
         "goodput in Mbit/s of {rate}, RTT {} us, mean of {SEEDS} seeds; timeouts, recoveries, % of bytes sent again",
@@ -79,12 +85,15 @@ fn main() {
         [("1 flow", 1, sack), ("1 flow, no SACK", 1, flow::state::TIMESTAMPS), ("20 flows", 20, sack)]
     {
         for fault in Fault::ALL {
+            let row = format!("{what:16} {:16}", fault.name());
+            if !words.iter().all(|word| row.contains(word.as_str())) {
+                continue;
+            }
             let all: Vec<Result> =
                 (0..SEEDS).map(|seed| run(flows, fault, rtt, rate, seed, features)).collect();
             let mean = |of: fn(&Result) -> f64| all.iter().map(of).sum::<f64>() / SEEDS as f64;
             println!(
-                "{what:16} {:16} {:8.1} {:8.1} {:8.1} {:6.2}",
-                fault.name(),
+                "{row} {:8.1} {:8.1} {:8.1} {:6.2}",
                 mean(|r| r.mbit),
                 mean(|r| f64::from(r.timeouts)),
                 mean(|r| r.recoveries as f64),

@@ -36,6 +36,8 @@ struct Record {
     marks: [Mark; MARKS],
     first: u8,
     count: u8,
+    /// Marks were dropped for want of room: of what lies before this the times are not known.
+    unknown: Option<SeqNumber>,
 }
 
 /// The loss records of a core.
@@ -53,6 +55,7 @@ impl Records {
             marks: [Mark { end: SeqNumber(0), at: 0 }; MARKS],
             first: 0,
             count: 0,
+            unknown: None,
         };
         let n = flows.min(RECORDS_MAX);
         Self { all: vec![empty; n].into_boxed_slice(), free: (0..n as u16).rev().collect() }
@@ -66,7 +69,7 @@ impl Records {
         let Some(i) = self.free.pop() else { return false };
         let record = &mut self.all[usize::from(i)];
         record.runs[..RUNS].copy_from_slice(&cold.recovery.runs);
-        (record.first, record.count) = (0, 0);
+        (record.first, record.count, record.unknown) = (0, 0, None);
         cold.loss_record = i + 1;
         true
     }
@@ -92,7 +95,9 @@ impl Records {
         while record.count > 0 && record.marks[usize::from(record.first)].end.is_at_or_before(f.tx.snd_una) {
             record.drop_oldest();
         }
+        record.unknown = record.unknown.filter(|end| f.tx.snd_una.is_before(*end));
         if usize::from(record.count) == MARKS {
+            record.unknown = Some(record.marks[usize::from(record.first)].end);
             record.drop_oldest();
         }
         let at = (usize::from(record.first) + usize::from(record.count)) % MARKS;
@@ -113,6 +118,12 @@ impl Records {
     /// When `seq` was first sent.
     pub(crate) fn sent_at(&self, f: &FlowMut<'_>, seq: SeqNumber) -> u32 {
         self.bursts(f).find(|(end, _)| seq.is_before(*end)).map_or(f.cold.sent_at, |(_, at)| at)
+    }
+
+    /// The same for a measurement: none where later bursts had to take the mark's place.
+    pub(crate) fn measured_at(&self, f: &FlowMut<'_>, seq: SeqNumber) -> Option<u32> {
+        let unknown = self.of(f.cold).and_then(|record| record.unknown);
+        unknown.is_none_or(|end| end.is_at_or_before(seq)).then(|| self.sent_at(f, seq))
     }
 
     fn of(&self, cold: &Cold) -> Option<&Record> {
@@ -174,16 +185,26 @@ impl Records {
         range: Interval,
         is_it: impl Fn(Option<Run>) -> bool,
     ) -> Option<Interval> {
+        self.find_run(cold, range, is_it).map(|(piece, _)| piece)
+    }
+
+    fn find_run(
+        &self,
+        cold: &Cold,
+        range: Interval,
+        is_it: impl Fn(Option<Run>) -> bool,
+    ) -> Option<(Interval, Option<Run>)> {
         let mut found = None;
         self.pieces(cold, range, |piece, run| {
             if found.is_none() && is_it(run) {
-                found = Some(piece);
+                found = Some((piece, run));
             }
         });
         found
     }
 
-    /// Everything of `range` that `is_it` becomes `kind`. True when there was any.
+    /// Everything of `range` that `is_it` becomes `kind`. True when there was any. What is lost keeps in mind that it was sent again
+    /// before.
     pub(crate) fn turn(
         &mut self,
         cold: &mut Cold,
@@ -192,8 +213,9 @@ impl Records {
         is_it: impl Fn(Option<Run>) -> bool,
     ) -> bool {
         let mut any = false;
-        while let Some(piece) = self.find(cold, range, &is_it) {
-            if !self.set(cold, piece, kind, 0) {
+        while let Some((piece, run)) = self.find_run(cold, range, &is_it) {
+            let is_again = kind == Some(Kind::Lost) && run.is_some_and(|run| run.was_sent_again());
+            if !self.set(cold, piece, kind, u32::from(is_again)) {
                 break;
             }
             (any, range.left) = (true, piece.right);

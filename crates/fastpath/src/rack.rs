@@ -21,8 +21,8 @@ pub(crate) struct News {
     pub(crate) bytes: u32,
     /// When the segment that was sent last among them was sent, and its end.
     latest: Option<(u32, SeqNumber)>,
-    /// Round-trip time of data sent once.
-    pub(crate) rtt_us: Option<u32>,
+    /// Round-trip times of data sent once.
+    pub(crate) rtt: Option<RoundTrip>,
     /// Something that counted as lost has arrived though it was not sent again.
     pub(crate) is_original: bool,
     /// What was sent again was acknowledged with an older timestamp than its repetition's.
@@ -35,6 +35,23 @@ pub(crate) struct News {
     is_reneged: bool,
     /// Bytes by which something sent earlier was overtaken, at most.
     reordered: u32,
+}
+
+impl News {
+    /// Nothing but a round-trip time.
+    pub(crate) fn timed(us: u32) -> Self {
+        Self { rtt: Some(RoundTrip { first: us, last: us }), ..Self::default() }
+    }
+}
+
+/// What an acknowledgement says about the path's round trip, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RoundTrip {
+    /// Of the segment that waited longest: with it the time that the peer delays acknowledgements is part of the smoothed time, so that
+    /// timeouts allow for it.
+    pub(crate) first: u32,
+    /// Of the one that was sent last: the path's own.
+    pub(crate) last: u32,
 }
 
 /// The later of two segments in order of sending: "RACK_sent_after" (RFC 8985 section 6.2).
@@ -67,6 +84,12 @@ impl State {
         if advanced {
             let range = Interval { left: una, right: ack };
             self.deliver(f, range, highest, echo, &mut news);
+            // "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3): which of them the peer has
+            // answered is not known.
+            let is_again = |run: Option<Run>| run.is_some_and(|run| run.was_sent_again());
+            if self.records.find(f.cold, range, is_again).is_some() {
+                news.rtt = None;
+            }
             self.records.set(f.cold, range, None, 0);
             // RFC 2018 section 8: what was reported begins where the acknowledgement ends, so it would have been acknowledged.
             let first = self.records.runs(f.cold).first();
@@ -139,6 +162,8 @@ impl State {
                     }
                     run.at
                 }
+                // One of its sendings; nothing is known about when.
+                None if run.is_some_and(|run| run.was_sent_again()) => return,
                 None => {
                     news.is_original |= kind == Some(Kind::Lost);
                     // "If any segment that was never retransmitted has been delivered below the highest delivered one,
@@ -146,14 +171,24 @@ impl State {
                     if piece.right.is_at_or_before(highest) {
                         news.reordered = news.reordered.max(highest.since(piece.left));
                     }
-                    let at = self.records.sent_at(f, piece.right.minus(1));
-                    news.rtt_us = Some(now.wrapping_sub(at));
-                    at
+                    self.measure_delivery(f, piece, news);
+                    self.records.sent_at(f, piece.right.minus(1))
                 }
             };
             if news.latest.is_none_or(|latest| is_sent_after((at, piece.right), latest)) {
                 news.latest = Some((at, piece.right));
             }
+        });
+    }
+
+    /// `piece` was sent once and has arrived. What is acknowledged comes before what is reported, which says more of the path.
+    fn measure_delivery(&self, f: &FlowMut<'_>, piece: Interval, news: &mut News) {
+        let ago = |seq| self.records.measured_at(f, seq).map(|at| self.now_us().wrapping_sub(at));
+        let (Some(first), Some(last)) = (ago(piece.left), ago(piece.right.minus(1))) else { return };
+        let earlier = news.rtt;
+        news.rtt = Some(RoundTrip {
+            first: earlier.map_or(first, |rtt| rtt.first),
+            last: earlier.map_or(last, |rtt| rtt.last.min(last)),
         });
     }
 

@@ -62,10 +62,11 @@ impl State {
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
         let supply = self.supply(w)?;
         let usable = usable(&w.f);
-        if supply.total <= usable {
-            w.f.rx.clear(state::CWND_FULL);
-        } else if usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight()) {
+        let is_full = || usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
+        if supply.total > usable && is_full() {
             w.f.rx.set(state::CWND_FULL);
+        } else {
+            w.f.rx.clear(state::CWND_FULL);
         }
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
         let mss = u32::from(tx.mss);
@@ -254,7 +255,7 @@ impl State {
         // While there are holes, its acknowledgement may wait for them.
         if !f.rx.has(state::TIMING) && f.cold.runs == 0 {
             f.rx.set(state::TIMING);
-            (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now, f.tx.tx_una as u32);
+            (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now_us(), f.tx.tx_una as u32);
             f.cold.flight_max = f.tx.in_flight();
         }
         self.arm(w);

@@ -12,6 +12,10 @@ pub const INTERVALS: usize = 32;
 const RCV_MSS_MIN: u16 = 536;
 /// Lone full segments that are acknowledged at once at the beginning, for the sender's slow start: 16 as Linux.
 pub const QUICK_SEGMENTS: u8 = 16;
+/// log2 of the nanoseconds after which the least round-trip time is looked for anew: 137 s. What was least in one such time counts
+/// to the end of the next: routes change, and "a windowed min-filtered value of recent RTT measurements" (RFC 8985 section 6.2 step
+/// 1) notices. Linux's window is 300 s.
+const RTT_EPOCH_LOG2: u32 = 37;
 /// Two full segments of Ethernet.
 const RECEIVE_MIN: u32 = 2 * 1460;
 
@@ -81,8 +85,8 @@ pub struct Cold {
     pub heard_at: Instant,
     /// When `snd_una` last moved, or the first byte of an idle flow was sent: the retransmission timeout counts from here.
     pub progress_at: Instant,
-    /// When the segment that ends at `rtt_seq` was sent.
-    pub rtt_at: Instant,
+    /// When the segment that ends at `rtt_seq` was sent, in microseconds modulo 2^32.
+    pub rtt_at: u32,
     /// End of the segment being timed.
     pub rtt_seq: SeqNumber,
     /// Added to the millisecond clock in our timestamps.
@@ -91,8 +95,10 @@ pub struct Cold {
     pub srtt_us: u32,
     /// Its variation, microseconds.
     pub rttvar_us: u32,
-    /// The least round-trip time ever, microseconds.
+    /// The least round-trip time of the last minutes, microseconds.
     pub rtt_us_min: u32,
+    /// That of the last of them, from which it is taken next.
+    pub rtt_us_min_next: u32,
     /// Low half of `tx_una` when the segment that ends at `rtt_seq` was sent.
     pub rtt_una: u32,
     /// Bytes per second acknowledged while the last segment timed was on its way; 0 before the first.
@@ -117,6 +123,8 @@ pub struct Cold {
     pub rcv_mss: u16,
     /// Consecutive timeouts or unanswered probes (the slow path's).
     pub backoff: u8,
+    /// Which 137 seconds `rtt_us_min_next` is of.
+    pub rtt_epoch: u8,
     /// When what is in flight and has no mark of its own was sent, in microseconds modulo 2^32.
     pub sent_at: u32,
     /// Runs of the scoreboard in use.
@@ -161,12 +169,14 @@ impl Cold {
             window,
             heard_at: now,
             progress_at: now,
-            rtt_at: now,
+            rtt_at: 0,
             rtt_seq: SeqNumber(0),
             ts_offset: 0,
             srtt_us: 0,
             rttvar_us: 0,
             rtt_us_min: u32::MAX,
+            rtt_us_min_next: u32::MAX,
+            rtt_epoch: rtt_epoch(now),
             rtt_una: 0,
             flight_max: 0,
             delivery_rate: 0,
@@ -199,9 +209,9 @@ impl Cold {
     }
 
     /// Takes in a round-trip time (RFC 6298 section 2).
+    #[inline]
     pub fn sample_rtt(&mut self, rtt_us: u32, config: &Config) {
         let rtt = rtt_us.max(1);
-        self.rtt_us_min = self.rtt_us_min.min(rtt);
         if self.srtt_us == 0 {
             (self.srtt_us, self.rttvar_us) = (rtt, rtt / 2);
         } else {
@@ -215,6 +225,27 @@ impl Cold {
         // the sum: on a long and steady path a sum that is only just longer than the round trip would be no patience at all.
         let patience = Duration::from_us(4 * u64::from(self.rttvar_us)).max(config.rto_min);
         self.rto = Duration::from_us(u64::from(self.srtt_us)).plus(patience).min(config.rto_max);
+    }
+
+    /// Takes in a round-trip time for the least of the last minutes, two to four and a half of them.
+    #[inline]
+    pub fn sample_least_rtt(&mut self, rtt_us: u32, now: Instant) {
+        let epoch = rtt_epoch(now);
+        if epoch != self.rtt_epoch {
+            self.begin_rtt_epoch(epoch);
+        }
+        // The one is never more than the other.
+        if rtt_us < self.rtt_us_min_next {
+            self.rtt_us_min_next = rtt_us.max(1);
+            self.rtt_us_min = self.rtt_us_min.min(self.rtt_us_min_next);
+        }
+    }
+
+    #[cold]
+    fn begin_rtt_epoch(&mut self, epoch: u8) {
+        let is_next = epoch.wrapping_sub(self.rtt_epoch) == 1;
+        self.rtt_us_min = if is_next { self.rtt_us_min_next } else { u32::MAX };
+        (self.rtt_us_min_next, self.rtt_epoch) = (u32::MAX, epoch);
     }
 
     /// Is a tail loss probe yet to come before the timeout (RFC 8985 section 7.2)? `flags` are the receive line's.
@@ -240,6 +271,10 @@ impl Cold {
     }
 }
 
+const fn rtt_epoch(now: Instant) -> u8 {
+    (now.as_ns() >> RTT_EPOCH_LOG2) as u8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +296,20 @@ mod tests {
         let start = 500u32.wrapping_sub(1400);
         assert!(after(start, 1000) && after(499, 1) && after(start.wrapping_sub(1), 2));
         assert!(!after(500, 1000) && !after(start.wrapping_sub(1000), 1000));
+    }
+
+    #[test]
+    fn the_least_round_trip_time_is_that_of_the_last_minutes() {
+        let window = Window::new(congestion::Algorithm::Reno, 1448, Instant::ZERO);
+        let mut cold = Cold::new(window, Instant::ZERO);
+        let mut least = |s, us| {
+            cold.sample_least_rtt(us, Instant::ZERO.plus(Duration::from_secs(s)));
+            cold.rtt_us_min
+        };
+        assert_eq!((least(1, 30), least(130, 20), least(136, 50)), (30, 20, 20));
+        assert_eq!((least(140, 60), least(270, 40)), (20, 20), "for two minutes at least");
+        assert_eq!(least(280, 70), 40, "for five at most");
+        assert_eq!(least(3600, 90), 90, "after a pause nothing is known");
     }
 
     #[test]

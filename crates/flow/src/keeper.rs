@@ -228,7 +228,9 @@ fn side(now: Instant, what: &Install, config: &crate::Config) -> Cold {
     let mut cold = Cold::new(what.window, now);
     (cold.ts_offset, cold.pace_rate) = (what.ts_offset, what.pace_rate);
     if let Some(rtt) = what.rtt {
-        cold.sample_rtt(rtt.as_us().min(u64::from(u32::MAX)) as u32, config);
+        let rtt_us = rtt.as_us().min(u64::from(u32::MAX)) as u32;
+        cold.sample_rtt(rtt_us, config);
+        cold.sample_least_rtt(rtt_us, now);
     }
     cold
 }

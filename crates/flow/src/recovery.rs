@@ -28,10 +28,18 @@ pub struct Run {
     pub left: SeqNumber,
     /// One after the last.
     pub right: SeqNumber,
-    /// When it was sent again, in microseconds modulo 2^32; 0 for the other kinds.
+    /// When it was sent again, in microseconds modulo 2^32. Of what is lost: 1 when it was sent again before, and that is lost, too.
     pub at: u32,
     /// What is known.
     pub kind: Kind,
+}
+
+impl Run {
+    /// Which sending is acknowledged cannot be told.
+    #[must_use]
+    pub fn was_sent_again(&self) -> bool {
+        self.kind == Kind::Again || self.kind == Kind::Lost && self.at != 0
+    }
 }
 
 /// What the flow is repairing.

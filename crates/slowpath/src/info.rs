@@ -123,12 +123,23 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     info.snd_ssthresh = if ssthresh == u32::MAX { SSTHRESH_INFINITE } else { (ssthresh / mss).max(1) };
     (info.reordering, info.snd_wnd) = (u32::from(losses.reordering), tx.snd_wnd);
     (info.reord_seen, info.dsack_dups) = (losses.reorderings, losses.duplicates);
-    info.last_data_sent = millis(now.since(cold.rtt_at));
+    info.last_data_sent = millis(sent_ago(now, cold));
     info.delivery_rate = cold.delivery_rate;
     // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
     info.max_pacing_rate = u64::MAX;
+}
+
+/// How long ago data was last sent, to a sixteenth of a round trip: the record has it in microseconds modulo 2^32, an hour, and was
+/// last heard of not long after.
+fn sent_ago(now: Instant, cold: &flow::Cold) -> Duration {
+    let before = (cold.progress_at.as_us() as u32).wrapping_sub(cold.sent_at);
+    if before < 1 << 31 {
+        now.since(cold.progress_at).plus(Duration::from_us(u64::from(before)))
+    } else {
+        Duration::from_us(u64::from((now.as_us() as u32).wrapping_sub(cold.sent_at)))
+    }
 }
 
 fn receiver(now: Instant, parts: &FlowMut<'_>, config: &flow::Config, info: &mut TcpInfo) {
