@@ -46,6 +46,11 @@ impl Epoch {
         self.w_max
     }
 
+    /// "Size of cwnd ... at the time of setting ssthresh most recently" (section 4.1.2), which a timeout does not forget.
+    pub(crate) fn cwnd_prior(&self) -> u32 {
+        self.cwnd_prior
+    }
+
     /// The time that passed idle does not count (section 5.8: the curve would jump).
     pub(crate) fn shift(&mut self, idle_ms: u32) {
         self.start_ms = self.start_ms.wrapping_add(idle_ms);

@@ -50,6 +50,8 @@ const _: () = assert!(size_of::<Window>() <= 48);
 enum Law {
     Reno,
     CubicSlowStart(HyStart),
+    /// Slow start after a timeout; what the reduction was made from.
+    CubicAgain(Epoch),
     Cubic(Epoch),
     Dctcp(Marks),
     Constant,
@@ -103,7 +105,7 @@ impl Window {
     pub fn algorithm(&self) -> Algorithm {
         match self.law {
             Law::Reno => Algorithm::Reno,
-            Law::CubicSlowStart(_) | Law::Cubic(_) => Algorithm::Cubic,
+            Law::CubicSlowStart(_) | Law::CubicAgain(_) | Law::Cubic(_) => Algorithm::Cubic,
             Law::Dctcp(_) => Algorithm::Dctcp,
             Law::Constant => Algorithm::Constant(self.cwnd),
         }
@@ -226,8 +228,8 @@ impl Window {
             self.reduce(now, in_flight, None);
         }
         (self.cwnd, self.carry, self.echo_left) = (mss, 0, 0);
-        if matches!(self.law, Law::Cubic(_)) {
-            self.law = Law::CubicSlowStart(HyStart::NEW);
+        if let Law::Cubic(epoch) = self.law {
+            self.law = Law::CubicAgain(epoch);
         }
     }
 
@@ -281,7 +283,9 @@ impl Window {
                 let window = (!s.is_app_limited).then_some(self.cwnd);
                 hystart.on_ack(s.acked_bytes, s.rtt_us, s.in_flight, window)
             }
-            Law::Reno | Law::CubicSlowStart(_) | Law::Cubic(_) | Law::Dctcp(_) => Growth::By(s.acked_bytes),
+            Law::Reno | Law::CubicSlowStart(_) | Law::CubicAgain(_) | Law::Cubic(_) | Law::Dctcp(_) => {
+                Growth::By(s.acked_bytes)
+            }
         };
         match growth {
             Growth::Leave => {
@@ -312,6 +316,10 @@ impl Window {
             Law::CubicSlowStart(_) => {
                 self.carry = 0;
                 self.law = Law::Cubic(Epoch::after_slow_start(now_ms, self.cwnd, self.cwnd));
+            }
+            Law::CubicAgain(before) => {
+                self.carry = 0;
+                self.law = Law::Cubic(Epoch::after_slow_start(now_ms, self.cwnd, before.cwnd_prior()));
             }
             Law::Cubic(epoch) => {
                 let rtt_ms = u32::from(self.rtt_ms);
@@ -347,13 +355,13 @@ impl Window {
         let least = 2 * u32::from(self.mss);
         // More than the window in flight (sent before a reduction) is no reason to keep more.
         let flight = match &self.law {
-            Law::Cubic(_) | Law::CubicSlowStart(_) => self.cwnd.max(least),
+            Law::Cubic(_) | Law::CubicAgain(_) | Law::CubicSlowStart(_) => self.cwnd.max(least),
             _ => in_flight.min(self.cwnd.max(least)),
         };
         self.carry = 0;
         let keep = |percent: u64| (u64::from(flight) * percent / 100).max(u64::from(least)) as u32;
         let last_max = match &self.law {
-            Law::Cubic(epoch) => Some(epoch.w_max()),
+            Law::Cubic(epoch) | Law::CubicAgain(epoch) => Some(epoch.w_max()),
             Law::CubicSlowStart(_) => None,
             Law::Reno | Law::Dctcp(_) | Law::Constant => {
                 self.ssthresh = keep(percent.unwrap_or(50));

@@ -125,6 +125,41 @@ fn cubic_is_never_slower_than_reno_on_short_paths() {
     assert!(cubic.cwnd() >= before + 50_000, "{}", cubic.cwnd());
 }
 
+/// RFC 9438 section 4.8: after a timeout K is 0 and the curve begins at the window that slow start has reached; section 4.3: what
+/// Reno would have grows by 9/17 of a segment a round trip until it has reached the window before the reduction.
+#[test]
+fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
+    let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+    (0..2).for_each(|i| round(&mut w, i * 10, 10));
+    assert_eq!(w.cwnd(), 40_000);
+    w.on_timeout(at(300), 40_000, false);
+    assert_eq!((w.cwnd(), w.ssthresh()), (1000, 28_000));
+    let mut ms = 300;
+    while w.cwnd() < w.ssthresh() {
+        round(&mut w, ms, 10);
+        ms += 10;
+    }
+    // The first round of congestion avoidance begins the epoch.
+    round(&mut w, ms, 10);
+    let begun = w.cwnd();
+    for i in 1..=17 {
+        round(&mut w, ms + i * 10, 10);
+    }
+    // Nine segments more in 17 round trips, but for roundings; with Reno's step it would be 17.
+    assert!((begun + 8_000..=begun + 9_500).contains(&w.cwnd()), "{} of {begun}", w.cwnd());
+    for i in 18..40 {
+        round(&mut w, ms + i * 10, 10);
+    }
+    let past = w.cwnd();
+    assert!(past > 40_000, "{past}");
+    round(&mut w, ms + 400, 10);
+    assert!(
+        (past + 900..=past + 1_100).contains(&w.cwnd()),
+        "{} of {past}: one segment a round trip",
+        w.cwnd()
+    );
+}
+
 /// "Implementations that use cwnd MUST use other measures to prevent cwnd from growing when the volume of bytes in flight is
 /// smaller than cwnd" (RFC 9438 section 4.6 in short).
 #[test]
