@@ -26,6 +26,11 @@ pub const RING_MAX: u32 = 256 << 20;
 /// Largest payload ring unless configured otherwise: 4 MiB, Linux's default `tcp_wmem` maximum.
 pub const RING_MAX_DEFAULT: u32 = 4 << 20;
 
+/// Largest receive window unless configured otherwise: 32 MiB, Linux's default `tcp_rmem` maximum. It grows that far only while
+/// the application consumes what a round trip brings.
+pub const RECEIVE_MAX_DEFAULT: u32 = 32 << 20;
+
+const _: () = assert!(RECEIVE_MAX_DEFAULT.is_power_of_two() && RECEIVE_MAX_DEFAULT <= RING_MAX);
 const _: () = assert!(RING_MIN.is_power_of_two() && RING_MAX.is_power_of_two());
 const _: () = assert!(RING_MAX_DEFAULT.is_power_of_two() && RING_MAX_DEFAULT <= RING_MAX);
 const _: () = assert!(SLOTS_MAX.is_power_of_two() && SLOTS_MAX.is_multiple_of(64 * 64));

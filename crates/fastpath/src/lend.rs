@@ -10,7 +10,7 @@
 
 use crate::classify::Miss;
 use crate::setup::{Home, State, Work};
-use base::limits::{PAGE, RING_MAX, RING_MIN};
+use base::limits::{PAGE, RING_MAX, RING_MAX_DEFAULT, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Exception, FlowId, Flows, QUICK_SEGMENTS, state};
 use queue::Ring;
@@ -23,6 +23,9 @@ const SMALL: usize = 2048;
 const PROMPT: u64 = 64 << 10;
 /// Least span over which consumption is measured.
 const EPOCH_MIN: Duration = Duration::from_ms(1);
+/// Windows end here on paths with shorter round trips than `EPOCH_MIN`: enough for 33 Gbit/s, and a larger ring would only leave the
+/// caches.
+const SHORT_PATH_MAX: u32 = RING_MAX_DEFAULT;
 /// A flow that consumed nothing for so long, and for two timeouts, is idle: its window shrinks to the initial one.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -97,7 +100,9 @@ impl State {
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
-        let most = self.config.receive_buffer_max.min(cold.receive_most);
+        let is_short = cold.srtt_us > 0 && u64::from(cold.srtt_us) < EPOCH_MIN.as_us();
+        let bound = if is_short { SHORT_PATH_MAX } else { RING_MAX };
+        let most = self.config.receive_buffer_max.min(cold.receive_most).min(bound);
         let may_grow = window < most && w.f.rx.window_log2 < 16 + w.f.rx.rcv_shift;
         if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && may_grow {
             self.grow(w);

@@ -13,7 +13,7 @@ use fastpath::Cause;
 use flow::state;
 use harness::{MAC_A, config};
 use port::Capabilities;
-use scene::{Scene, scene_with};
+use scene::{Scene, scene_in, scene_with};
 
 const MSS: u32 = 1448;
 /// The handshake's window: a unit of the scale is kept in reserve for rounding up.
@@ -109,6 +109,21 @@ fn a_peer_without_timestamps_is_measured_by_the_handshakes_round_trip() {
     let mut bulk = Bulk { echoes: false, ..Bulk::new() };
     (0..20).for_each(|_| bulk.round(&mut s, u32::MAX, true));
     assert!(window(&s) >= 512 << 10, "{}", window(&s));
+}
+
+#[test]
+fn a_window_of_a_short_path_grows_no_further_than_any_rate_needs() {
+    for (rtt_us, most) in [(900, 4 << 20), (1_000, 8 << 20)] {
+        let change = |i: &mut flow::Install| {
+            i.rcv_wnd = PROMISED as u16;
+            i.rtt = Some(Duration::from_us(rtt_us));
+        };
+        let config = flow::Config { receive_buffer_max: 8 << 20, ..config() };
+        let mut s = scene_in(32, change, Capabilities::plain(1500, MAC_A), config);
+        let mut bulk = Bulk::new();
+        (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+        assert_eq!(window(&s), most, "{rtt_us} us");
+    }
 }
 
 /// "... shrinking the window ... the total of RCV.NXT + RCV.WND" never gets smaller (RFC 9293 section 3.8.6), and what was promised

@@ -3,7 +3,7 @@
 
 use crate::ServiceError;
 use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-use base::limits::{RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
+use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -156,7 +156,8 @@ options! {
     /// Payload space of each side of a region, MiB; reserved, used only as needed [default: 256]
     #[arg(env = "TOWPATH_REGION_MIB", value_name = "MIB")]
     region_mib: u64,
-    /// Largest buffer of one direction of one connection, bytes: a power of two from 4096 to 268435456 [default: 4194304]
+    /// Largest buffer of one direction of one connection, bytes: a power of two from 4096 to 268435456 [default: 4194304 to send,
+    /// 33554432 to receive]
     #[arg(env = "TOWPATH_RING_MAX", value_name = "BYTES")]
     ring_max: u32,
     /// Spin at most this long before sleeping, microseconds; 0: never [default: 20]
@@ -242,8 +243,10 @@ pub struct Config {
     pub region_slots: u32,
     /// Payload bytes of each side.
     pub region_data: u64,
-    /// Largest ring.
+    /// Largest ring of an application to send from.
     pub ring_max: u32,
+    /// Largest receive window of a connection over the port, and its ring.
+    pub receive_max: u32,
     /// Longest spin, nanoseconds.
     pub spin_ns: u64,
     /// Threads that move bytes.
@@ -378,6 +381,7 @@ impl Options {
             region_slots: self.region_slots.unwrap_or(SLOTS_MAX as u32),
             region_data: self.region_mib.unwrap_or(256).saturating_mul(1 << 20),
             ring_max: self.ring_max.unwrap_or(RING_MAX_DEFAULT),
+            receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
             cores: self.cores.unwrap_or(1),
             log: self.log.unwrap_or_else(|| "info".to_owned()),
@@ -461,6 +465,9 @@ mod tests {
         let flags = Options { cores: Some(3), ..Options::default() };
         let c = flags.or(file).resolve().unwrap();
         assert_eq!((c.cores, c.ring_max, c.sharing, c.region_slots), (3, 8192, Sharing::Never, 65_536));
+        assert_eq!(c.receive_max, 8192, "one limit for both directions");
+        let c = Options::default().resolve().unwrap();
+        assert_eq!((c.ring_max, c.receive_max), (4 << 20, 32 << 20));
     }
 
     #[test]

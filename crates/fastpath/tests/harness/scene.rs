@@ -24,9 +24,19 @@ pub fn scene_with(
     capabilities: Capabilities,
     config: flow::Config,
 ) -> Scene {
+    scene_in(8, change, capabilities, config)
+}
+
+/// With so many MiB of memory on each side.
+pub fn scene_in(
+    memory_mib: u64,
+    change: impl FnOnce(&mut flow::Install),
+    capabilities: Capabilities,
+    config: flow::Config,
+) -> Scene {
     let (port, far) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
     let (local, remote) = endpoints(false);
-    let mut host = Host::new(config, capabilities, 8);
+    let mut host = Host::new(config, capabilities, memory_mib);
     let mut what = install(local, remote, 5, MAC_B, IRS, ISS);
     change(&mut what);
     let now = Instant::from_ns(5_000_000_000);
