@@ -49,8 +49,12 @@ pub(super) fn tokens(code: &str) -> Result<Vec<(u32, Token)>, NotUnderstood> {
         }
     }
     let last = code.lines().count() as u32;
-    if brackets > 0 || is_continued {
+    if brackets > 0 {
         return Err(NotUnderstood { line: last, what: "code that ends in the middle of a line".into() });
+    }
+    if is_continued {
+        // A last `\` joins nothing to the line.
+        found.push((last, Token::NewLine));
     }
     found.extend(blocks.iter().skip(1).map(|_| (last, Token::Dedent)));
     Ok(found)
