@@ -30,15 +30,19 @@ def corner(name):
     return run
 
 
-def tcp_info(w):
-    """What TCP_INFO says, by the kernel's header: over the port everything is measured."""
-    port = free_port()
-    server = w.server("server", [w.program("tcp_info"), "serve", w.way.listen, port], port, launcher=False)
-    over_tcp = ["measured"] if w.way.tap or w.kernel else []
-    client = w.client("client", [w.program("tcp_info"), "connect", w.way.target, port, *over_tcp], launcher=False)
-    client.succeed(20)
-    require(server.wait(10) == 0, "the server failed")
-    w.prove_way(1)
+def told(name):
+    """A C program that asks the socket itself, by the kernel's headers: over the port everything is measured."""
+
+    def run(w):
+        port = free_port()
+        server = w.server("server", [w.program(name), "serve", w.way.listen, port], port, launcher=False)
+        over_tcp = ["measured"] if w.way.tap or w.kernel else []
+        client = w.client("client", [w.program(name), "connect", w.way.target, port, *over_tcp], launcher=False)
+        client.succeed(20)
+        require(server.wait(10) == 0, "the server failed")
+        w.prove_way(1)
+
+    return run
 
 
 EVERYWHERE = (*(WAYS[name] for name in WAYS), IPV6)
@@ -47,7 +51,8 @@ BOUND = Way("tap_bound", True, False, "10.77.0.2", "10.77.0.2", up=WAYS["tap_ser
 SOME = ("half_close", "reset_by_linger", "close_after_send", "backpressure", "options")
 
 for name in ("pair", "relay", "tap_client", "tap_server", "tap6_client"):
-    add(f"{name}.tcp_info", tcp_info, WAYS[name], limit_s=40)
+    for program in ("tcp_info", "send_room"):
+        add(f"{name}.{program}", told(program), WAYS[name], limit_s=40)
 for one_way in EVERYWHERE:
     for corner_name in CORNERS:
         add(f"{one_way.name}.{corner_name}", corner(corner_name), one_way, limit_s=40)
