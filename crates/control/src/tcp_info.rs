@@ -112,6 +112,12 @@ fields! {
     156 data_segs_out: u32,
     /// Bytes per second that arrive.
     160 delivery_rate: u64,
+    /// Microseconds that something was in flight or waited for the peer's window.
+    168 busy_time: u64,
+    /// Of it, held up by the peer's window.
+    176 rwnd_limited: u64,
+    /// Of it, held up by a full send buffer.
+    184 sndbuf_limited: u64,
     /// Segments delivered.
     192 delivered: u32,
     /// Of them, with congestion echoed.

@@ -19,10 +19,10 @@ impl State {
         let window = u32::from(h.window) << w.f.tx.snd_shift;
         let advanced = w.f.tx.snd_una.is_before(h.ack);
         let window_before = w.f.tx.snd_wnd;
-        let flags = w.f.rx.flags & (state::RECOVERY | state::PROBED);
+        let flags = w.f.rx.flags & (state::RECOVERY | state::PROBED | state::WINDOW_FULL);
         let has_reports = !p.options.sack.is_empty() && w.f.rx.has(state::SACK);
         let is_troubled = w.f.cold.runs != 0 || flags != 0 || has_reports;
-        let news = is_troubled.then(|| self.take_news(w, p, advanced));
+        let news = if is_troubled { self.troubled(w, p, advanced, has_reports) } else { None };
         if advanced {
             self.advance(w, p, echo, news.as_ref());
         } else if let Some(news) = news.as_ref().filter(|news| news.is_held_more) {
@@ -41,6 +41,23 @@ impl State {
         if let Some(news) = news {
             self.judge(w, &news, advanced);
         }
+    }
+
+    /// Losses are known or looked for, or the peer's window holds data back: the former make news of the acknowledgement.
+    #[cold]
+    fn troubled(
+        &mut self,
+        w: &mut Work<'_>,
+        p: &TcpPacket,
+        advanced: bool,
+        has_reports: bool,
+    ) -> Option<News> {
+        if w.f.rx.has(state::WINDOW_FULL) {
+            let is_alone = w.f.tx.in_flight() == 0;
+            w.f.cold.delays.add_window(self.now, is_alone);
+        }
+        let is_lossy = w.f.cold.runs != 0 || w.f.rx.flags & (state::RECOVERY | state::PROBED) != 0;
+        (is_lossy || has_reports).then(|| self.take_news(w, p, advanced))
     }
 
     /// New data is acknowledged.
@@ -68,6 +85,8 @@ impl State {
             None => bytes.saturating_sub(u32::from(f.rx.dup_acks) * u32::from(f.tx.mss)),
             Some(news) => news.bytes.min(bytes),
         };
+        f.cold.busy_ns =
+            f.cold.busy_ns.wrapping_add(self.now.as_ns().wrapping_sub(f.cold.progress_at.as_ns()));
         f.cold.progress_at = self.now;
         let flight = f.tx.in_flight().saturating_add(acked);
         f.cold.flight_max = f.cold.flight_max.max(flight);
@@ -79,7 +98,8 @@ impl State {
         self.steer(f, delivered, rtt, echo);
         let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
         if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
-            f.rx.set(state::TELL);
+            // Told at the end of the turn: by then it is known what was sent in its place.
+            f.rx.events |= event::SPACE;
         }
         if w.f.cold.backoff > 0 {
             self.rearm(w);

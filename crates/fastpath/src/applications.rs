@@ -118,10 +118,13 @@ impl State {
     fn note_flags(&mut self, w: &mut Work<'_>) {
         let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return };
         let flags = peer.flags.load(Acquire);
-        if flags & (half_flags::RESET | half_flags::RELEASED) == 0 {
+        if flags & (half_flags::RESET | half_flags::RELEASED | half_flags::WANT_SPACE) == 0 {
             return;
         }
         let rx = &mut *w.f.rx;
+        if flags & half_flags::WANT_SPACE != 0 {
+            rx.events |= event::SENT;
+        }
         if flags & half_flags::RESET != 0 && !rx.has(state::APP_RESET) {
             rx.set(state::APP_RESET);
             rx.events |= event::APP_RESET;

@@ -86,7 +86,7 @@ impl Core {
     pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
         // A clock never goes back.
         let now = now.max(self.state.now);
-        self.state.now = now;
+        (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
         (self.state.sent, self.state.is_port_full) = (0, false);
         port.set_now(now);
         // First, because packets of a new flow may come in the same round as the region it lives in.

@@ -18,6 +18,9 @@ impl State {
 
     /// Hands over what the flow owes.
     pub(crate) fn report(&mut self, w: &mut Work<'_>) {
+        if w.f.rx.events & event::SENDER != 0 {
+            self.tell_sender(w);
+        }
         if !self.push_events(w.id, w.f.rx) {
             self.owed.push_back(w.id.0, 0);
         }
@@ -40,14 +43,17 @@ impl State {
 
     /// One exception for each event, in the order of their bits; false when some did not fit.
     fn push_events(&mut self, flow: FlowId, rx: &mut ReceiveLine) -> bool {
-        while rx.events != 0 {
-            let bit = rx.events & rx.events.wrapping_neg();
+        loop {
+            let owed = rx.events & !event::SENDER;
+            if owed == 0 {
+                return true;
+            }
+            let bit = owed & owed.wrapping_neg();
             if self.exceptions.push(exception_of(bit, flow)).is_err() {
                 return false;
             }
             rx.events &= !bit;
         }
-        true
     }
 }
 

@@ -35,7 +35,7 @@ impl State {
 
     /// Rings the application's doorbell: once per flow and batch.
     #[inline]
-    fn tell(&mut self, w: &mut Work<'_>) {
+    pub(crate) fn tell(&mut self, w: &mut Work<'_>) {
         if self.wakes.len() == WAKES_MAX {
             // The caller has yet to write that many eventfds: tell in the next round.
             return self.acks.push_front(w.id.0, self.now.as_ns());

@@ -36,6 +36,7 @@ mod receive;
 mod repair;
 mod segment;
 mod setup;
+mod space;
 mod transmit;
 mod undo;
 

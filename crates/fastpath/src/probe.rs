@@ -111,6 +111,9 @@ impl State {
         if f.cold.srtt_us == 0 || f.tx.in_flight() == 0 || f.rx.has(state::PROBED) || r.stalls >= STALLS {
             return None;
         }
+        if r.episode == Episode::None && !self.config.tail_probes {
+            return None;
+        }
         let sent_ago = u64::from(self.now_us().wrapping_sub(f.cold.sent_at));
         let sent_at = Instant::from_ns(self.now.as_ns().saturating_sub(sent_ago * 1_000));
         let since = f.cold.progress_at.max(r.restart_at).max(sent_at);
@@ -149,7 +152,9 @@ impl State {
         self.transmit(w, port);
         w.f.tx.cwnd = cwnd;
         let is_new = w.f.tx.snd_max != max;
-        let len = max.since(una).min(mss);
+        // The last segment: a FIN that went alone goes alone again.
+        let last = if w.f.rx.has(state::FIN_SENT) && w.f.cold.is_fin_alone { 1 } else { mss };
+        let len = max.since(una).min(last);
         let is_sack = w.f.rx.has(state::SACK);
         let range = if is_sack {
             Interval { left: max.minus(len), right: max }

@@ -63,7 +63,7 @@ impl State {
     /// The time in microseconds modulo 2^32.
     #[inline]
     pub(crate) fn now_us(&self) -> u32 {
-        self.now.as_us() as u32
+        self.now_us
     }
 
     /// Our timestamp when it was `at`, not long ago.

@@ -191,8 +191,8 @@ fn reach_fin(w: &mut Work<'_>) {
     let f = &mut w.f;
     if f.rx.has(state::FIN_AHEAD) && f.cold.fin_at == f.rx.rcv_nxt {
         f.rx.clear(state::FIN_AHEAD);
-        let is_first = if f.rx.has(state::FIN_SENT) { state::CLOSED_FIRST } else { 0 };
-        f.rx.set(state::FIN_RECEIVED | state::ACK_NOW | state::TELL | is_first);
+        f.cold.closed_first = f.rx.has(state::FIN_SENT);
+        f.rx.set(state::FIN_RECEIVED | state::ACK_NOW | state::TELL);
         f.rx.rcv_nxt = f.rx.rcv_nxt.plus(1);
         f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
         f.rx.events |= event::FIN_RECEIVED;

@@ -42,6 +42,8 @@ pub(crate) struct Work<'a> {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) now: Instant,
+    /// The same in microseconds, modulo 2^32: divided once a round.
+    pub(crate) now_us: u32,
     pub(crate) config: Config,
     pub(crate) capabilities: Capabilities,
     pub(crate) mac: MacAddr,
@@ -91,6 +93,7 @@ impl State {
         let room = capabilities.frame_max.min(65_535).saturating_sub(14 + 40 + 60) as u32;
         Self {
             now: Instant::ZERO,
+            now_us: 0,
             config: config.clone(),
             capabilities,
             mac: MacAddr(capabilities.mac),

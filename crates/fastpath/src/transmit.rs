@@ -63,10 +63,14 @@ impl State {
         let supply = self.supply(w)?;
         let usable = usable(&w.f);
         let is_full = || usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
-        if supply.total > usable && is_full() {
+        if supply.total <= usable {
+            w.f.rx.clear(state::CWND_FULL | state::WINDOW_FULL);
+        } else if is_full() {
             w.f.rx.set(state::CWND_FULL);
+            w.f.rx.clear(state::WINDOW_FULL);
         } else {
             w.f.rx.clear(state::CWND_FULL);
+            self.window_full(w);
         }
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
         let mss = u32::from(tx.mss);
@@ -103,8 +107,8 @@ impl State {
 
     /// The segment of `len` bytes, with FIN when it ends the stream.
     #[inline]
-    fn segment(&self, w: &Work<'_>, supply: &Supply, len: u32) -> Option<Out> {
-        let (rx, tx) = (&w.f.rx, &w.f.tx);
+    fn segment(&self, w: &mut Work<'_>, supply: &Supply, len: u32) -> Option<Out> {
+        let (rx, tx) = (&mut *w.f.rx, &*w.f.tx);
         let ends = len == supply.total;
         let is_fin = ends && rx.has(state::FIN_QUEUED);
         if len == 0 && !is_fin {
@@ -113,7 +117,11 @@ impl State {
         let mut flags = TcpFlags::ACK;
         // PSH on a super-frame, too, as Linux: the receiver's GRO hands the burst on at its end and waits for no more. Not where
         // the application said `MSG_MORE`, which is this interface's SEND without PUSH (RFC 9293 section 3.9.1.2).
-        let is_pushed = supply.advice & application_flags::MORE == 0 || self.is_pushing;
+        let mut is_pushed = true;
+        if supply.advice & (application_flags::MORE | application_flags::WATCH) != 0 {
+            is_pushed = supply.advice & application_flags::MORE == 0 || self.is_pushing;
+            rx.events |= event::SENT;
+        }
         if len > 0 && (ends || len > u32::from(tx.mss)) && is_pushed {
             flags = flags.with(TcpFlags::PSH);
         }
@@ -192,6 +200,17 @@ impl State {
         is_sent
     }
 
+    /// The peer's window holds data back from now on, unless the congestion window does as well.
+    #[cold]
+    fn window_full(&self, w: &mut Work<'_>) {
+        if w.f.tx.cwnd <= pipe(&w.f) {
+            w.f.rx.clear(state::WINDOW_FULL);
+        } else if !w.f.rx.has(state::WINDOW_FULL) {
+            w.f.rx.set(state::WINDOW_FULL);
+            w.f.cold.delays.window_since = self.now;
+        }
+    }
+
     /// Nothing is in flight and the peer's window is closed, or as good as closed: the slow path probes.
     fn block(&mut self, w: &mut Work<'_>) {
         w.f.rx.set(state::BLOCKED);
@@ -239,6 +258,7 @@ impl State {
         let f = &mut w.f;
         if is_fin {
             f.rx.set(state::FIN_SENT);
+            f.cold.is_fin_alone = out.len == 0;
         }
         (f.tx.snd_nxt, f.tx.snd_max) = (end, end);
         if !out.len.is_multiple_of(u32::from(f.tx.mss)) {

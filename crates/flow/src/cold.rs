@@ -1,6 +1,6 @@
 //! What a flow needs beside its two hot lines: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{Config, Recovery};
+use crate::{Config, Delays, Recovery};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
@@ -107,8 +107,8 @@ pub struct Cold {
     pub rto: Duration,
     /// Bytes per second at most; 0: no pacing.
     pub pace_rate: u64,
-    /// When the pacer lets the next segment go.
-    pub pace_at: Instant,
+    /// Nanoseconds that something was in flight, up to `progress_at`.
+    pub busy_ns: u64,
     /// The packed receive ring before the current one, or 0.
     pub rx_old: u64,
     /// When `ts_recent` was taken.
@@ -152,6 +152,16 @@ pub struct Cold {
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
     pub held_from: u32,
+    /// Our FIN went out before the peer's came.
+    pub closed_first: bool,
+    /// Our FIN went out as a segment of its own.
+    pub is_fin_alone: bool,
+    /// What `Sending::buffer` has come to, bytes; 0: no bound.
+    pub send_buffer: u32,
+    /// How long sending was held up.
+    pub delays: Delays,
+    /// When the pacer lets the next segment go.
+    pub pace_at: Instant,
     /// The path probe under way.
     pub path_probe: PathProbe,
     /// Losses and their repair.
@@ -159,7 +169,7 @@ pub struct Cold {
 }
 
 // Of these lines packets in order touch the first three.
-const _: () = assert!(size_of::<Cold>() <= 896 && size_of::<Window>() <= 48);
+const _: () = assert!(size_of::<Cold>() <= 960 && size_of::<Window>() <= 48);
 
 impl Cold {
     /// A fresh side record.
@@ -170,6 +180,7 @@ impl Cold {
             heard_at: now,
             progress_at: now,
             rtt_at: 0,
+            busy_ns: 0,
             rtt_seq: SeqNumber(0),
             ts_offset: 0,
             srtt_us: 0,
@@ -203,6 +214,10 @@ impl Cold {
             soft_error: 0,
             opened_at: now,
             held_from: 0,
+            closed_first: false,
+            is_fin_alone: false,
+            send_buffer: 0,
+            delays: Delays::default(),
             path_probe: PathProbe::default(),
             counters: Counters::default(),
         }

@@ -28,12 +28,19 @@ pub struct Config {
     pub receive_buffer_initial: u32,
     /// The largest receive window and ring, a power of two up to `RING_MAX`.
     pub receive_buffer_max: u32,
+    /// The first bound of what an application may have unacknowledged or unsent, bytes; it grows with the congestion window (Linux's
+    /// `tcp_wmem`). 0: no bound but the application's memory.
+    pub send_buffer_initial: u32,
+    /// How far it grows.
+    pub send_buffer_max: u32,
     /// What a retransmission timeout is longer than the smoothed round trip, at least: 200 ms as Linux.
     pub rto_min: Duration,
     /// Largest retransmission timeout: RFC 6298 section 2.5 wants at least 60 s; Linux has 120 s.
     pub rto_max: Duration,
     /// The window shrinks while a flow pauses (RFC 5681 section 4.1, RFC 2861): Linux's `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
+    /// Probe for the loss of a tail (RFC 8985 section 7): Linux's `tcp_early_retrans`.
+    pub tail_probes: bool,
     /// How long an emptied ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
 }
@@ -52,9 +59,12 @@ impl Default for Config {
             delayed_ack: Duration::from_ms(40),
             receive_buffer_initial: 64 << 10,
             receive_buffer_max: base::limits::RING_MAX_DEFAULT,
+            send_buffer_initial: 0,
+            send_buffer_max: base::limits::RING_MAX_DEFAULT,
             rto_min: Duration::from_ms(200),
             rto_max: Duration::from_secs(120),
             slow_start_after_idle: true,
+            tail_probes: true,
             ring_linger: Duration::from_ms(10),
         }
     }

@@ -39,8 +39,8 @@ pub mod state {
     pub const ECHO_CE: u32 = 1 << 16;
     /// The next segment with new data says that we have reduced our window.
     pub const SEND_CWR: u32 = 1 << 17;
-    /// Our FIN went out before the peer's came.
-    pub const CLOSED_FIRST: u32 = 1 << 18;
+    /// The peer's window holds data back: `Delays::window` grows.
+    pub const WINDOW_FULL: u32 = 1 << 18;
     /// The next acknowledgement reports a duplicate: `Cold::duplicate` (RFC 2883).
     pub const REPORT_DUPLICATE: u32 = 1 << 31;
     /// The application has let go of the connection: data that comes now is for nobody.
@@ -84,4 +84,10 @@ pub mod event {
     pub const APP_RESET: u8 = 1 << 4;
     /// The core has let go of the record, as `Command::Drop` asked.
     pub const DROPPED: u8 = 1 << 5;
+    /// Not for the slow path: bytes were acknowledged, and the application waits for space.
+    pub const SPACE: u8 = 1 << 6;
+    /// Not for the slow path: bytes were sent, and the application asks how far.
+    pub const SENT: u8 = 1 << 7;
+    /// What is the application's.
+    pub const SENDER: u8 = SPACE | SENT;
 }

@@ -5,6 +5,7 @@ use base::limits::{RING_MAX, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 use core::net::IpAddr;
+use core::sync::atomic::Ordering::Release;
 use queue::stream;
 use std::sync::Arc;
 use wire::{FourTuple, MacAddr};
@@ -118,7 +119,7 @@ impl Keeper {
         {
             // A free record is nobody's; should a core still look at it after a stale lookup, it leaves at once.
             let mut guard = self.lock(id);
-            let parts = guard.parts();
+            let mut parts = guard.parts();
             (*parts.rx, *parts.tx) = lines(what);
             *parts.cold = side(now, what, self.flows.config());
             parts.tx.cwnd = parts.cold.window.cwnd();
@@ -128,6 +129,9 @@ impl Keeper {
                 parts.rx.set(state::EXACT_ECN);
             }
             *parts.addresses = addresses(what);
+            let sending = parts.sending(self.flows.config(), true);
+            // Release: before the `OPEN` that follows; nobody looks earlier.
+            own.extra.store(sending.packed(), Release);
         }
         let hash = self.flows.table().hash(&what.tuple.reversed());
         if !self.flows.table().insert(hash, id) {

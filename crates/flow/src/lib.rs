@@ -21,6 +21,7 @@ mod owner;
 mod record;
 mod recovery;
 mod ring;
+mod sending;
 mod table;
 
 pub use address::Addresses;
@@ -37,6 +38,7 @@ pub use message::{
 pub use owner::{AppRegion, News, raise, tell};
 pub use record::{ReceiveLine, SendLine};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run};
+pub use sending::Delays;
 pub use table::FlowTable;
 
 /// Names a flow record: its index.

@@ -31,6 +31,9 @@ fn memory(host: &mut sim::Host, fd: sim::Fd) -> Vec<u8> {
     [unread, receive, 0, send, 0, unsent, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
+/// What ends the sleep of a writer.
+const WAKES: u32 = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
 fn timeout(ms: i32) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_ms)
 }
@@ -133,12 +136,16 @@ impl World {
     }
 
     pub(crate) fn send(&self, fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        let mut done = 0;
+        let (mut done, mut has_waited) = (0, false);
         self.call(None, |state, _| {
             let socket = match state.files.socket(fd) {
                 Ok(socket) => socket,
                 Err(errno) => return Some(Err(errno)),
             };
+            // A writer that sleeps is woken when the socket is writable, not by the first byte of space.
+            if std::mem::replace(&mut has_waited, true) && state.stack.readiness(socket.fd).0 & WAKES == 0 {
+                return None;
+            }
             loop {
                 let rest = bytes.get(done..).unwrap_or_default();
                 match state.stack.host().send(socket.fd, rest, flags) {
@@ -274,7 +281,7 @@ impl World {
             };
             let found = epoll.collect(most, |fd| match state.files.socket(fd) {
                 Ok(socket) => state.stack.readiness(socket.fd),
-                Err(_) => (0, 0),
+                Err(_) => (0, (0, 0)),
             });
             if let Ok(place) = state.files.epoll_mut(epfd) {
                 *place = epoll;

@@ -4,7 +4,7 @@
 use crate::settings::{Settings, Sysctls, default_local, prefix_len, sysctls};
 use base::{Duration, Instant};
 use sim::{Fd, Host};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{EtherType, EthernetHeader};
 
@@ -28,19 +28,11 @@ pub(crate) struct Stack {
     host: Option<Host>,
     now: Instant,
     sent: VecDeque<Sent>,
-    edges: BTreeMap<Fd, u64>,
 }
 
 impl Stack {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self {
-            settings,
-            before: sysctls(),
-            host: None,
-            now: EPOCH,
-            sent: VecDeque::new(),
-            edges: BTreeMap::new(),
-        }
+        Self { settings, before: sysctls(), host: None, now: EPOCH, sent: VecDeque::new() }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -99,21 +91,19 @@ impl Stack {
         !self.sent.is_empty()
     }
 
-    /// True when a socket's readiness may have changed since this was last asked; its edges are counted.
+    /// True when a socket's readiness may have changed since this was last asked.
     pub(crate) fn take_news(&mut self) -> bool {
         let Some(host) = &mut self.host else { return false };
         let mut has_news = false;
-        while let Some(fd) = host.next_news() {
-            *self.edges.entry(fd).or_default() += 1;
+        while host.next_news().is_some() {
             has_news = true;
         }
         has_news
     }
 
-    /// Readiness and edges.
-    pub(crate) fn readiness(&self, fd: Fd) -> (u32, u64) {
-        let ready = self.host.as_ref().map_or(0, |host| host.readiness(fd));
-        (ready, self.edges.get(&fd).copied().unwrap_or(0))
+    /// Readiness and pulse.
+    pub(crate) fn readiness(&self, fd: Fd) -> (u32, (u64, u32)) {
+        self.host.as_ref().map_or((0, (0, 0)), |host| (host.readiness(fd), host.pulse(fd)))
     }
 
     /// Runs the machine until nothing more happens at this instant.

@@ -12,13 +12,16 @@ pub struct Epoll {
     interests: Vec<Interest>,
 }
 
+/// What a descriptor is ready for, and its pulse (`sim::Host::pulse`).
+pub type State = (u32, (u64, u32));
+
 #[derive(Debug)]
 struct Interest {
     fd: i32,
     events: u32,
     data: i64,
-    /// Edges that were there at the last report; `None` right after `epoll_ctl`.
-    reported: Option<u64>,
+    /// What was so at the last report; `None` right after `epoll_ctl`.
+    reported: Option<State>,
     is_off: bool,
 }
 
@@ -46,15 +49,15 @@ impl Epoll {
         self.interests.retain(|interest| interest.fd != fd);
     }
 
-    /// Events and data reported now, at most `most`. `state` says of a descriptor what it is ready for and how many edges it
-    /// has had.
-    pub fn collect(&mut self, most: usize, state: impl Fn(i32) -> (u32, u64)) -> Vec<(u32, i64)> {
+    /// Events and data reported now, at most `most`. Edge-triggered ones when there is more to report than at the last time, or
+    /// the pulse is another, as in the socket library.
+    pub fn collect(&mut self, most: usize, state: impl Fn(i32) -> State) -> Vec<(u32, i64)> {
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let mut found = Vec::new();
         for interest in &mut self.interests {
-            let (ready, edges) = state(interest.fd);
+            let (ready, pulse) = state(interest.fd);
             let wanted = interest.events & !(ET | ONESHOT | EXCLUSIVE) | always;
-            let is_edge = interest.reported.is_none_or(|reported| reported < edges);
+            let is_edge = interest.reported.is_none_or(|(was, before)| before != pulse || ready & !was != 0);
             if found.len() >= most
                 || interest.is_off
                 || ready & wanted == 0
@@ -62,7 +65,7 @@ impl Epoll {
             {
                 continue;
             }
-            interest.reported = Some(edges);
+            interest.reported = Some((ready, pulse));
             interest.is_off = interest.events & ONESHOT != 0;
             found.push((ready & wanted, interest.data));
         }

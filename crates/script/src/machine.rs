@@ -1,7 +1,7 @@
 //! The host that a script talks to, made as its settings ask.
 
 use crate::settings::Settings;
-use crate::sysctl::buffers;
+use crate::sysctl::{buffers, low_mark};
 use base::{Duration, Instant};
 use port::Capabilities;
 use sim::{Host, HostConfig, SynCookies};
@@ -85,6 +85,7 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         "tcp_max_tw_buckets" => slow.time_wait_max = number as usize,
         "tcp_rto_min_us" => shared.rto_min = Duration::from_us(number),
         "tcp_rto_max_ms" => shared.rto_max = Duration::from_ms(number),
+        "tcp_early_retrans" => shared.tail_probes = number != 0,
         "tcp_slow_start_after_idle" => shared.slow_start_after_idle = number == 1,
         "tcp_congestion_control" => {
             if let Ok(algorithm) = value.parse() {
@@ -100,6 +101,12 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
                     shared.receive_buffer_initial.min(power(first)).min(shared.receive_buffer_max);
             }
         }
+        "tcp_wmem" => {
+            if let Some([_, first, largest]) = buffers(value) {
+                (shared.send_buffer_initial, shared.send_buffer_max) = (first, largest.max(first));
+            }
+        }
+        "tcp_notsent_lowat" => config.not_sent_low = low_mark(value).unwrap_or(u32::MAX),
         _ => {}
     }
 }

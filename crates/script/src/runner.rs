@@ -107,8 +107,6 @@ pub(crate) struct Runner {
     network: Network,
     connection: Option<Connection>,
     files: BTreeMap<i32, File>,
-    /// Edges that each socket has had.
-    edges: BTreeMap<sim::Fd, u64>,
     pending: Option<Pending>,
     environment: Environment,
     last: Option<Last>,
@@ -127,7 +125,6 @@ impl Runner {
             settings,
             connection: None,
             files: BTreeMap::new(),
-            edges: BTreeMap::new(),
             pending: None,
             environment,
             last: None,
@@ -251,13 +248,12 @@ impl Runner {
         Ok(is_before)
     }
 
-    /// The host has run: edges are counted and a call that waits looks again.
+    /// The host has run: a call that waits looks again.
     ///
     /// It looks again only for a reason: looking is itself something that the host would take note of.
     pub(crate) fn after_change(&mut self) -> Result<(), Trouble> {
         let mut has_news = false;
-        while let Some(fd) = self.network.host.next_news() {
-            *self.edges.entry(fd).or_default() += 1;
+        while self.network.host.next_news().is_some() {
             has_news = true;
         }
         let timeout = self.pending.as_ref().and_then(Pending::timeout);

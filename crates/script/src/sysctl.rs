@@ -2,9 +2,6 @@
 
 use congestion::Algorithm;
 
-/// What the `defaults.sh` of the public scripts lets a socket hold at first.
-const ROOMY: u32 = 256 << 10;
-
 /// How one sysctl is taken.
 enum Means {
     /// `crate::machine` sets the host by it; the value must be one of these numbers or, with none given, any number.
@@ -14,9 +11,7 @@ enum Means {
     /// It is about something the host does not have, so that no value makes a difference.
     Nothing,
     Buffers,
-    /// Bounds of what a socket may hold unsent. Ours begins with no bound but that of its rings, so only those are understood that a
-    /// script does not run into.
-    RoomyBuffers,
+    LowMark,
     CongestionControl,
 }
 
@@ -37,18 +32,18 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_rto_min_us", Means::Set(&[])),
     ("tcp_rto_max_ms", Means::Set(&[])),
     ("tcp_rmem", Means::Buffers),
-    ("tcp_wmem", Means::RoomyBuffers),
+    ("tcp_wmem", Means::Buffers),
     ("tcp_congestion_control", Means::CongestionControl),
     ("tcp_slow_start_after_idle", Means::Set(&[0, 1])),
     ("tcp_dsack", Means::Is(&["1"])),
     ("tcp_fack", Means::Is(&["0"])),
     ("tcp_frto", Means::Is(&["1", "2"])),
     ("tcp_recovery", Means::Is(&["1"])),
-    ("tcp_early_retrans", Means::Is(&["3", "4"])),
+    ("tcp_early_retrans", Means::Set(&[0, 3, 4])),
     ("tcp_reordering", Means::Is(&["3"])),
     // 1 is detection of black holes; 2 would probe without a reason.
     ("tcp_mtu_probing", Means::Set(&[0, 1])),
-    ("tcp_notsent_lowat", Means::Is(&["4294967295", "-1"])),
+    ("tcp_notsent_lowat", Means::LowMark),
     ("tcp_keepalive_time", Means::Is(&["7200"])),
     ("tcp_keepalive_intvl", Means::Is(&["75"])),
     ("tcp_keepalive_probes", Means::Is(&["9"])),
@@ -92,7 +87,7 @@ pub fn is_understood(name: &str, value: &str) -> bool {
         Means::Is(values) => values.contains(&value),
         Means::Nothing => true,
         Means::Buffers => buffers(value).is_some(),
-        Means::RoomyBuffers => buffers(value).is_some_and(|[_, first, _]| first >= ROOMY),
+        Means::LowMark => low_mark(value).is_some(),
         Means::CongestionControl => value.parse::<Algorithm>().is_ok(),
     }
 }
@@ -101,6 +96,11 @@ pub fn is_understood(name: &str, value: &str) -> bool {
 pub(crate) fn buffers(value: &str) -> Option<[u32; 3]> {
     let sizes: Vec<u32> = value.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     sizes.try_into().ok()
+}
+
+/// Bytes of `tcp_notsent_lowat`.
+pub(crate) fn low_mark(value: &str) -> Option<u32> {
+    if value == "-1" { Some(u32::MAX) } else { value.parse().ok() }
 }
 
 /// True when a change of `name` could be seen on this host.

@@ -108,6 +108,10 @@ options! {
     /// First receive buffer of a connection over the port, bytes, a power of two [default: 131072]
     #[arg(env = "TOWPATH_BUFFER_INITIAL", value_name = "BYTES")]
     buffer_initial: u32,
+    /// What a connection over the port may have unsent or unacknowledged at first, bytes; it grows with the congestion window, up to
+    /// --ring-max [default: no bound but the application's memory]
+    #[arg(env = "TOWPATH_SEND_BUFFER", value_name = "BYTES")]
+    send_buffer: u32,
     /// Hops that a segment over the port may take, from 1 to 255: TTL, hop limit [default: 64]
     #[arg(env = "TOWPATH_HOP_LIMIT", value_name = "N")]
     hop_limit: u8,
@@ -200,6 +204,8 @@ pub struct Link {
     pub buffer_initial: u32,
     /// Hops of a segment.
     pub hop_limit: u8,
+    /// First bound of a send buffer, bytes; 0: none.
+    pub send_buffer: u32,
     /// Flow records.
     pub flows: u32,
     /// Injected loss.
@@ -287,6 +293,7 @@ impl Options {
             "window_scaling",
             "ecn",
             "buffer_initial",
+            "send_buffer",
             "max_flows",
             "fault_loss",
             "fault_reorder",
@@ -349,6 +356,7 @@ impl Options {
                 .buffer_initial
                 .unwrap_or(self.ring_max.map_or(128 << 10, |max| max.min(128 << 10))),
             hop_limit: self.hop_limit.unwrap_or(64),
+            send_buffer: self.send_buffer.unwrap_or(0),
             flows: self.max_flows.unwrap_or(65_536),
             loss: self.fault_loss.unwrap_or_default(),
             reorder: self.fault_reorder.unwrap_or_default(),
@@ -431,6 +439,9 @@ impl Config {
         }
         if !(link.buffer_initial.is_power_of_two() && (4096..=self.ring_max).contains(&link.buffer_initial)) {
             return wrong("buffer_initial", "be a power of two from 4096 to ring_max");
+        }
+        if link.send_buffer != 0 && !(4096..=self.ring_max).contains(&link.send_buffer) {
+            return wrong("send_buffer", "be from 4096 to ring_max, or 0");
         }
         if link.hop_limit == 0 {
             return wrong("hop_limit", "be from 1 to 255");

@@ -84,6 +84,8 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
         hop_limit: config.link.hop_limit,
         receive_buffer_initial: config.link.buffer_initial,
         receive_buffer_max: config.receive_max,
+        send_buffer_initial: config.link.send_buffer,
+        send_buffer_max: config.ring_max,
         ..flow::Config::default()
     };
     Ok(Arc::new(Flows::new(flow_config, [u64::from_ne_bytes(low), u64::from_ne_bytes(high)])))

@@ -129,7 +129,7 @@ pub struct ContextBlock {
 ///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
 ///   48 flags u32        see half_flags
 ///   52 context u32      1 + the context of this side that wants news of this slot; 0: nobody does
-///   56 extra u64        application region, side 1: see application_flags; else spare
+///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; else spare
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -147,7 +147,7 @@ pub struct Half {
     pub flags: AtomicU32,
     /// 1 + the context to tell, or 0.
     pub context: AtomicU32,
-    /// See [`application_flags`].
+    /// See [`application_flags`] and [`Sending`].
     pub extra: AtomicU64,
 }
 
@@ -199,8 +199,52 @@ pub mod application_flags {
     pub const MORE: u64 = 1 << 3;
     /// Either of the two.
     pub const HOLD: u64 = CORK | MORE;
+    /// The service keeps [`Sending`](super::Sending) up to date with every segment.
+    pub const WATCH: u64 = 1 << 4;
     /// From here on: the low half of a stream position. What ends there is not held back: `TCP_NODELAY` was set then.
     pub const PUSHED_SHIFT: u32 = 32;
+}
+
+/// [`Half::extra`] of the service's half in an application region: what bounds a sender beside the bytes that are not consumed.
+/// Written when the application waits for space or asks for it by [`application_flags::WATCH`], and when the connection is made.
+///
+/// ```text
+///   0..32  sent: low half of the position up to which the stream has been sent
+///   32..48 goal: bytes that are taken at once
+///   48..64 buffer: bytes that may be on their way or wait for it, in units of 256; 0: no bound
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sending {
+    /// Low half of a stream position.
+    pub sent: u32,
+    /// Bytes.
+    pub goal: u16,
+    /// Bytes; 0: no bound.
+    pub buffer: u32,
+}
+
+impl Sending {
+    const UNIT: u32 = 256;
+
+    /// As one word. The buffer is rounded down to its unit, and is one unit at least where there is a bound.
+    #[must_use]
+    pub const fn packed(self) -> u64 {
+        let units = self.buffer / Self::UNIT;
+        let units = match self.buffer {
+            0 => 0,
+            _ if units == 0 => 1,
+            _ if units > 0xFFFF => 0xFFFF,
+            _ => units,
+        };
+        self.sent as u64 | (self.goal as u64) << 32 | (units as u64) << 48
+    }
+
+    /// From a word; any will do.
+    #[must_use]
+    #[inline]
+    pub const fn unpack(word: u64) -> Self {
+        Self { sent: word as u32, goal: (word >> 32) as u16, buffer: (word >> 48) as u32 * Self::UNIT }
+    }
 }
 
 /// One connection: a line per side.

@@ -34,6 +34,8 @@ pub struct HostConfig {
     pub slots: u32,
     /// Bytes of each side's payload area: a multiple of 1 MiB. Touched only as used.
     pub data_len: u64,
+    /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no bound.
+    pub not_sent_low: u32,
     /// Names the host's secrets.
     pub seed: u64,
 }
@@ -49,6 +51,7 @@ impl HostConfig {
             capabilities: Capabilities::plain(1500, mac),
             slots: 256,
             data_len: 64 << 20,
+            not_sent_low: u32::MAX,
             seed,
         }
     }
@@ -72,6 +75,8 @@ pub(crate) enum Use {
 pub struct Host {
     /// What connections use that name none.
     pub(crate) algorithm: congestion::Algorithm,
+    /// `TCP_NOTSENT_LOWAT` of sockets that say nothing.
+    pub(crate) not_sent_low: u32,
     pub(crate) slow: SlowPath,
     pub(crate) core: Core,
     pub(crate) exceptions: ExceptionReceiver,
@@ -117,6 +122,7 @@ impl Host {
         let pages = application.page_words() * 64;
         Self {
             algorithm: config.slow.algorithm,
+            not_sent_low: config.not_sent_low,
             slow,
             core,
             exceptions,

@@ -8,7 +8,7 @@ use libc::{
     IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF,
     SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK,
     TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG,
-    TCP_NODELAY, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
+    TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2};
@@ -24,6 +24,8 @@ pub(crate) struct Options {
     cork: bool,
     quick_ack: Option<bool>,
     send_buffer: Option<u32>,
+    /// `TCP_NOTSENT_LOWAT`; 0: as the host says.
+    not_sent_low: u32,
     keep_alive: bool,
     keep: KeepaliveTimes,
     /// All but keepalive, which is made of four options.
@@ -85,6 +87,7 @@ impl Options {
                 Some(Linger2::Wait(time)) => ms(time) / 1_000,
                 None => FIN_TIMEOUT_S,
             },
+            (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => self.not_sent_low as i32,
             (SOL_SOCKET, SO_KEEPALIVE) => i32::from(self.keep_alive),
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM,
             (SOL_SOCKET, SO_SNDBUF) => {
@@ -195,6 +198,11 @@ impl Host {
                 let seconds = int(value)?.max(0) as u64;
                 options.flow.defer_accept = (seconds > 0).then(|| Duration::from_secs(seconds));
             }
+            (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+                options.not_sent_low = int(value)? as u32;
+                let low = if options.not_sent_low == 0 { self.not_sent_low } else { options.not_sent_low };
+                return self.advise(fd, |link| link.set_lowat(low));
+            }
             (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_KEEPALIVE) => options.keep_alive = int(value)? != 0,
             (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(buffer(int(value)?)),
@@ -230,6 +238,8 @@ impl Host {
         if options.cork {
             link.set_cork(true);
         }
+        let low = if options.not_sent_low == 0 { self.not_sent_low } else { options.not_sent_low };
+        link.set_lowat(low);
         options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
     }
 
@@ -239,7 +249,7 @@ impl Host {
         let Ok(sock) = self.sockets.get(fd) else { return };
         let options = &sock.options;
         if let Some(link) = sock.stream() {
-            options.send_buffer.into_iter().for_each(|bytes| link.limit_ring(bytes));
+            options.send_buffer.into_iter().for_each(|bytes| link.set_buffer(bytes));
         }
         let told = options.of_flow();
         if let Role::Listener(_) = sock.role {

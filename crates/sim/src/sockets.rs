@@ -45,6 +45,8 @@ pub(crate) struct Listener {
     places: Vec<Endpoint>,
     backlog: usize,
     queue: VecDeque<Waiting>,
+    /// Connections that ever waited here.
+    arrivals: u64,
 }
 
 #[derive(Debug)]
@@ -200,7 +202,7 @@ impl Host {
         }
         let sock = self.sockets.get_mut(fd)?;
         sock.local = Some(local);
-        sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new() });
+        sock.role = Role::Listener(Listener { places, backlog, queue: VecDeque::new(), arrivals: 0 });
         self.apply_options(fd);
         Ok(())
     }
@@ -237,6 +239,7 @@ impl Host {
         let peer = SocketAddr::new(remote.addr, remote.port);
         if let Ok(Sock { role: Role::Listener(listener), .. }) = self.sockets.get_mut(fd) {
             listener.queue.push_back(Waiting { slot, local, peer });
+            listener.arrivals += 1;
         }
         self.sockets.news.push_back(fd);
         self.tell_room(fd);
@@ -331,14 +334,25 @@ impl Host {
         if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let sock = self.sockets.get(fd)?;
-        // Linux: EPIPE for a socket that never was connected.
-        let link = sock.stream().ok_or(Errno::PIPE)?;
-        let done = link.push(&[bytes], 0, flags & libc::MSG_MORE != 0)?;
-        self.touch();
-        match done {
-            Progress::Done(n) => Ok(n),
-            Progress::Wait => Err(Errno::AGAIN),
+        let mut done = 0;
+        loop {
+            let sock = self.sockets.get(fd)?;
+            // Linux: EPIPE for a socket that never was connected.
+            let link = sock.stream().ok_or(Errno::PIPE)?;
+            let rest = &bytes[done..];
+            let step = link.step(rest.len());
+            match link.push_some(&[rest], 0, flags & libc::MSG_MORE != 0, step) {
+                Ok(Progress::Done(n)) => done += n,
+                Ok(Progress::Wait) if done == 0 => return Err(Errno::AGAIN),
+                Err(errno) if done == 0 => return Err(errno),
+                _ => return Ok(done),
+            }
+            self.touch();
+            if done == bytes.len() {
+                return Ok(done);
+            }
+            // Bounds count from what has been sent: the core, which runs beside an application, sends in between.
+            self.run(self.now);
         }
     }
 
@@ -464,6 +478,17 @@ impl Host {
             Role::Listener(listener) if listener.queue.is_empty() => 0,
             Role::Listener(_) => ready::IN | ready::RDNORM,
             Role::Stream(link) => link.stream_readiness(),
+        }
+    }
+
+    /// Changes with every byte or connection that comes, and every send that found no space: with the readiness this tells news
+    /// from a repetition.
+    #[must_use]
+    pub fn pulse(&self, fd: Fd) -> (u64, u32) {
+        match self.sockets.get(fd).map(|sock| &sock.role) {
+            Ok(Role::Stream(link)) => link.pulse(),
+            Ok(Role::Listener(listener)) => (listener.arrivals, 0),
+            _ => (0, 0),
         }
     }
 

@@ -129,6 +129,23 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
     info.max_pacing_rate = u64::MAX;
+    delays(now, parts, info);
+}
+
+/// Linux's chronographs: of what was in flight or blocked, and of it what waited for the peer's window and for the application's
+/// buffer, both up to now.
+fn delays(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
+    let (rx, cold) = (&*parts.rx, &*parts.cold);
+    let is_out = parts.tx.in_flight() > 0;
+    let mut delays = cold.delays;
+    if rx.has(state::WINDOW_FULL) {
+        delays.add_window(now, !is_out);
+    }
+    delays.add_buffer(now);
+    let lately = if is_out { now.since(cold.progress_at) } else { Duration::ZERO };
+    let busy = Duration::from_ns(cold.busy_ns).plus(lately).plus(delays.alone);
+    info.busy_time = busy.as_us();
+    (info.rwnd_limited, info.sndbuf_limited) = (delays.window.as_us(), delays.buffer.as_us());
 }
 
 /// How long ago data was last sent, to a sixteenth of a round trip: the record has it in microseconds modulo 2^32, an hour, and was

@@ -43,8 +43,12 @@ impl SlowPath {
             see(&bare(State::TimeWait, tuple, None, None));
         }
         for (&flow, connection) in self.connections.iter().filter(|(_, c)| !c.is_over) {
-            let flags = self.keeper.flows().lock_briefly(flow).map_or(0, |mut guard| guard.parts().rx.flags);
-            let now = connection.state.with_own_fin(flags);
+            let (flags, closed_first) =
+                self.keeper.flows().lock_briefly(flow).map_or((0, false), |mut guard| {
+                    let parts = guard.parts();
+                    (parts.rx.flags, parts.cold.closed_first)
+                });
+            let now = connection.state.with_own_fin(flags, closed_first);
             let socket = bare(now, &connection.tuple, Some(connection.owner), None);
             see(&Socket { flow: Some(flow), ..socket });
         }

@@ -81,9 +81,9 @@ impl State {
     /// The state when the record's flags are looked at: our FIN may have gone out meanwhile. Where the peer's came before it, that
     /// is known to this state already, or will be when the core's report is taken in.
     #[must_use]
-    pub(crate) const fn with_own_fin(self, flags: u32) -> Self {
+    pub(crate) const fn with_own_fin(self, flags: u32, closed_first: bool) -> Self {
         let is_sent = flags & state::FIN_SENT != 0;
-        let is_second = flags & state::FIN_RECEIVED != 0 && flags & state::CLOSED_FIRST == 0;
+        let is_second = flags & state::FIN_RECEIVED != 0 && !closed_first;
         match self {
             Self::Established if is_sent && !is_second => Self::FinWait1,
             Self::CloseWait if is_sent => Self::LastAck,
@@ -151,16 +151,16 @@ impl SlowPath {
         if !self.connections.contains_key(&flow) {
             return;
         }
-        let flags = self.with_flow(flow, |parts| parts.rx.flags);
+        let (flags, closed_first) = self.with_flow(flow, |parts| (parts.rx.flags, parts.cold.closed_first));
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         let mut state = connection.state;
         // The core does not report that it has sent our FIN, only, once both are known, which one was first: were it taken
         // for the first, a passive closer would end in TIME-WAIT, which is the active closer's.
-        if step == Step::FinAcked || flags & state::CLOSED_FIRST != 0 {
+        if step == Step::FinAcked || closed_first {
             state = state.next(Step::FinSent);
         }
         state = state.next(step);
-        connection.state = state.with_own_fin(flags);
+        connection.state = state.with_own_fin(flags, closed_first);
         self.settle(now, flow);
     }
 
@@ -185,12 +185,12 @@ impl SlowPath {
             return self.abort(now, flow);
         }
         let mask = state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED;
-        let flags = self.with_flow(flow, |parts| parts.rx.flags);
+        let (flags, closed_first) = self.with_flow(flow, |parts| (parts.rx.flags, parts.cold.closed_first));
         if flags & mask == 0 {
             // Nothing would ever end the flow: the application broke the contract, or was killed in the middle.
             return self.abort(now, flow);
         }
-        self.connections.entry(flow).and_modify(|c| c.state = c.state.with_own_fin(flags));
+        self.connections.entry(flow).and_modify(|c| c.state = c.state.with_own_fin(flags, closed_first));
         self.settle(now, flow);
     }
 

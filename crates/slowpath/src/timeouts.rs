@@ -4,7 +4,7 @@
 use crate::event::{How, errno};
 use crate::{Count, SlowPath};
 use base::{Duration, Instant};
-use flow::{Command, FlowId, FlowMut, state};
+use flow::{Command, Config, FlowId, FlowMut, state};
 use std::net::IpAddr;
 
 /// Doublings of the timeout at most; `rto_max` bounds it before.
@@ -110,8 +110,8 @@ impl SlowPath {
         if self.user_deadline(flow) <= now {
             return self.give_up(now, flow);
         }
-        let rto_max = self.flow_config().rto_max;
-        match self.with_flow(flow, |parts| judge(now, fired_at, rto_max, parts)) {
+        let config = self.flow_config();
+        match self.with_flow(flow, |parts| judge(now, fired_at, config, parts)) {
             Verdict::Idle => {}
             Verdict::Wait(until) => self.set_retransmit(flow, until),
             Verdict::Probe { backoff, next, is_silent } => {
@@ -176,7 +176,7 @@ impl SlowPath {
 }
 
 /// Under the record's lock: what has become of the oldest segment, and, when it is lost, the rewind.
-fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut<'_>) -> Verdict {
+fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'_>) -> Verdict {
     let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
     let is_outstanding = tx.snd_una != tx.snd_max;
     let is_blocked = !is_outstanding && rx.has(state::BLOCKED);
@@ -189,11 +189,13 @@ fn judge(now: Instant, fired_at: Instant, rto_max: Duration, parts: &mut FlowMut
     if cold.progress_at > fired_at {
         cold.backoff = 0;
     }
-    let timeout = |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(rto_max.max(cold.rto));
+    let timeout =
+        |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(config.rto_max.max(cold.rto));
     // (5.1), and as Linux: what was sent again, by a probe or in recovery, starts it anew.
     let restart_at = cold.progress_at.max(cold.recovery.restart_at);
     let due = restart_at.max(fired_at).plus(timeout(cold.backoff));
-    let due = if is_outstanding && cold.is_probe_due(rx.flags) { due.plus(PROBE_FIRST) } else { due };
+    let is_probe_first = is_outstanding && config.tail_probes && cold.is_probe_due(rx.flags);
+    let due = if is_probe_first { due.plus(PROBE_FIRST) } else { due };
     if now < due {
         return Verdict::Wait(due);
     }

@@ -37,7 +37,8 @@ fn does(w: &mut World, flow: FlowId, what: Does) {
             // As the core says: whose FIN went out first.
             w.edit(flow, |parts| {
                 let is_first = parts.rx.has(state::FIN_SENT) && !parts.rx.has(state::FIN_RECEIVED);
-                parts.rx.set(state::FIN_RECEIVED | if is_first { state::CLOSED_FIRST } else { 0 });
+                parts.cold.closed_first |= is_first;
+                parts.rx.set(state::FIN_RECEIVED);
             });
             w.exception(Exception::FinReceived { flow });
         }

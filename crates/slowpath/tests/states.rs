@@ -72,8 +72,8 @@ fn fin_acked(w: &mut World, flow: FlowId) {
 
 fn fin_received(w: &mut World, flow: FlowId) {
     w.edit(flow, |parts| {
-        let is_first = if parts.rx.has(state::FIN_SENT) { state::CLOSED_FIRST } else { 0 };
-        parts.rx.set(state::FIN_RECEIVED | is_first);
+        parts.cold.closed_first = parts.rx.has(state::FIN_SENT);
+        parts.rx.set(state::FIN_RECEIVED);
         parts.rx.rcv_nxt = parts.rx.rcv_nxt.plus(1);
     });
     w.exception(Exception::FinReceived { flow });

@@ -131,6 +131,7 @@ impl Client {
                         .fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
                 }
                 crate::stream::limit_rings(welcome.settings.ring_max);
+                crate::room::take_sysctl();
                 log(Level::Debug, format_args!("registered as application {}", welcome.application));
                 Ok(Arc::new(Self {
                     exchange: Mutex::new(exchange),

@@ -115,10 +115,6 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             crate::options::advise_all(sock, &link);
-            let send_buffer = crate::options::send_buffer(sock);
-            if send_buffer > 0 {
-                link.limit_ring(send_buffer);
-            }
             store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
         }

@@ -51,6 +51,7 @@ mod options;
 pub mod poll;
 #[cfg(not(loom))]
 pub mod region;
+pub mod room;
 #[cfg(not(loom))]
 mod sock;
 #[cfg(not(loom))]

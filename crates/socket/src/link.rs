@@ -24,10 +24,8 @@ pub mod state {
     pub const SHUT_WR: u32 = 1 << 3;
     /// `connect` has told the program.
     pub const TOLD: u32 = 1 << 4;
-    /// The program was told EOF, or saw the other side's FIN.
-    pub const FIN_SEEN: u32 = 1 << 5;
     /// Bytes were sent to a peer that has closed: the next send fails.
-    pub const INTO_THE_VOID: u32 = 1 << 6;
+    pub const INTO_THE_VOID: u32 = 1 << 5;
 }
 
 /// Bits of `SockBlock::flags`.
@@ -57,8 +55,10 @@ pub struct Link {
     pub freed: AtomicBool,
     /// Sends that found no space: after each the next space is news.
     pub stalls: AtomicU32,
-    /// Longest ring a send here lends itself, as a class; `SO_SNDBUF`.
-    class_most: AtomicU32,
+    /// `SO_SNDBUF` as it bounds: bytes; 0: not set.
+    pub(crate) buffer: AtomicU32,
+    /// `TCP_NOTSENT_LOWAT` as set; 0: as the system says.
+    pub(crate) lowat: AtomicU32,
 }
 
 /// One direction's lock, free again when dropped.
@@ -144,7 +144,8 @@ impl Link {
             index,
             freed: AtomicBool::new(false),
             stalls: AtomicU32::new(0),
-            class_most: AtomicU32::new(u32::MAX),
+            buffer: AtomicU32::new(0),
+            lowat: AtomicU32::new(0),
         }
     }
 
@@ -207,16 +208,6 @@ impl Link {
         b.tx_old.store(s.old.map_or(0, Ring::packed), Ordering::Relaxed);
     }
 
-    /// `SO_SNDBUF`: from now on no ring is lent that is longer than `bytes`, rounded up to a ring's length.
-    pub fn limit_ring(&self, bytes: u32) {
-        self.class_most.store(queue::pages::class_of(bytes as usize) as u32, Ordering::Relaxed);
-    }
-
-    /// The largest class of rings that may be lent, where the service allows `most`.
-    pub fn class_most(&self, most: usize) -> usize {
-        most.min(self.class_most.load(Ordering::Relaxed) as usize)
-    }
-
     /// `TCP_QUICKACK`.
     pub fn set_quick_ack(&self, on: bool) {
         if self.advise(QUICKACK, on) != on && on {
@@ -266,7 +257,7 @@ impl Link {
     }
 
     /// Sets or clears `flags` of `shm::application_flags`; whether one of them was set.
-    fn advise(&self, flags: u64, on: bool) -> bool {
+    pub(crate) fn advise(&self, flags: u64, on: bool) -> bool {
         let own = self.halves().0;
         let before = if on {
             own.extra.fetch_or(flags, Ordering::AcqRel)
@@ -328,7 +319,8 @@ impl Link {
         }
         let error = if seen & FAILED != 0 {
             (seen >> half_flags::ERRNO_SHIFT & 0xfff) as i32
-        } else if before & state::FIN_SEEN != 0 && seen & RESET != 0 {
+        } else if seen & (FIN | RESET) == FIN | RESET && before & state::SHUT_WR == 0 {
+            // In CLOSE-WAIT.
             libc::EPIPE
         } else {
             libc::ECONNRESET

@@ -24,7 +24,7 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 22] = [
+const INHERITED: [(i32, i32, By); 23] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
@@ -38,6 +38,7 @@ const INHERITED: [(i32, i32, By); 22] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, By::Library),
     (libc::IPPROTO_TCP, libc::TCP_CORK, By::Library),
     (libc::IPPROTO_TCP, TCP_INQ, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, By::Library),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, By::Service),
@@ -193,7 +194,12 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
             if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
-                link.limit_ring(bytes.max(0) as u32);
+                link.set_buffer(send_buffer(bytes));
+            }
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
+            if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
+                link.set_lowat(bytes as u32);
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_CORK) => {
@@ -219,13 +225,24 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
     Ok(())
 }
 
-/// What holds small segments back or does not, as set before the connection was made.
+/// A number as the kernel reads it: a negative one is a large one.
+fn send_buffer(bytes: i32) -> u32 {
+    bytes as u32
+}
+
+/// What holds segments back or does not, and what bounds sends, as set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Link) {
     let kept = lock(&sock.kept);
-    let is_on = |name| {
-        let set = kept.iter().find(|(l, n, _)| (*l, *n) == (libc::IPPROTO_TCP, name));
-        set.and_then(|(_, _, value)| int(value)).is_some_and(|on| on != 0)
+    let set = |level, name| {
+        let set = kept.iter().find(|(l, n, _)| (*l, *n) == (level, name));
+        set.and_then(|(_, _, value)| int(value))
     };
+    let is_on = |name| set(libc::IPPROTO_TCP, name).is_some_and(|on| on != 0);
+    if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        link.set_buffer(send_buffer(bytes));
+    }
+    // Where the program says nothing, the system may.
+    link.set_lowat(set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32);
     if is_on(libc::TCP_NODELAY) {
         link.set_no_delay(true);
     }
@@ -236,6 +253,10 @@ pub fn advise_all(sock: &Sock, link: &Link) {
 
 /// Gives an accepted socket what was set on its listener.
 pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
+    if let Some(link) = to.stream() {
+        // As the system says, unless the listener said more.
+        link.set_lowat(0);
+    }
     for (level, name, value) in lock(&from.kept).iter() {
         // What the kernel took on the listener it takes here.
         let _ = note(to, fd, *level, *name, value);
@@ -273,13 +294,6 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         defer_accept: short(tcp(libc::TCP_DEFER_ACCEPT)),
         congestion: raw(libc::IPPROTO_TCP, libc::TCP_CONGESTION).and_then(congestion).unwrap_or_default(),
     }
-}
-
-/// `SO_SNDBUF` as set, or 0.
-pub fn send_buffer(sock: &Sock) -> u32 {
-    let kept = lock(&sock.kept);
-    let set = kept.iter().find(|(l, n, _)| (*l, *n) == (libc::SOL_SOCKET, libc::SO_SNDBUF));
-    set.and_then(|(_, _, value)| int(value)).map_or(0, |bytes| bytes.max(0) as u32)
 }
 
 /// `getsockopt`. `None`: the kernel's answer about the placeholder is the truth.

@@ -6,7 +6,7 @@ use queue::pages::class_of;
 use queue::stream::{Sender, consumed, raise, readable};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
@@ -60,6 +60,20 @@ impl Link {
     /// # Errors
     /// The pending error, then EPIPE.
     pub fn push(&self, buffers: &[&[u8]], skip: usize, more: bool) -> Result<Progress, Errno> {
+        self.push_some(buffers, skip, more, usize::MAX)
+    }
+
+    /// As [`push`](Self::push), `most` bytes at most: the next call goes on with the rest.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn push_some(
+        &self,
+        buffers: &[&[u8]],
+        skip: usize,
+        more: bool,
+        most: usize,
+    ) -> Result<Progress, Errno> {
         let b = self.block();
         let _owned = own(&b.tx_lock)?;
         let seen = self.peer_flags();
@@ -80,7 +94,7 @@ impl Link {
         }
         let is_released = self.say_more(more);
         let mut sender = self.sender();
-        let result = self.fill(&mut sender, buffers, skip, total);
+        let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)));
         self.store(&sender);
         drop(_owned);
         match result {
@@ -100,7 +114,7 @@ impl Link {
         sender: &mut Sender,
         buffers: &[&[u8]],
         skip: usize,
-        total: usize,
+        (total, end): (usize, usize),
     ) -> Result<usize, Errno> {
         let (half, peer) = self.halves();
         let mut done = 0;
@@ -108,9 +122,15 @@ impl Link {
             if let Some(ring) = sender.update(peer).map_err(|v| self.violated(v))? {
                 self.mapped.give_back(ring);
             }
-            let left = total - done;
+            let bounds = self.bounds();
+            let room = bounds.map_or(usize::MAX, |bounds| {
+                self.note_bounds(&bounds, sender, total - done);
+                bounds.room(sender)
+            });
+            let left = room.min(end - done);
             if left > sender.space() {
-                self.widen(sender, left);
+                let most = bounds.and_then(|bounds| bounds.most(sender, total - done));
+                self.widen(sender, total - done, most);
             }
             let n = left.min(sender.space());
             if n > 0 {
@@ -118,19 +138,24 @@ impl Link {
                 sender.publish(half, n);
                 done += n;
             }
-            if done == total {
-                let b = self.block();
-                if b.flags.load(Ordering::Relaxed) & flags::FULL != 0 {
-                    b.flags.fetch_and(!flags::FULL, Ordering::Relaxed);
-                    half.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
-                    // From here on the consumer tells nobody: others that wait for space must hear it from us.
-                    self.freed.store(true, Ordering::Relaxed);
+            if done == end {
+                if self.block().flags.load(Ordering::Relaxed) & flags::FULL != 0 {
+                    self.want_no_space();
                 }
                 return Ok(done);
+            }
+            if n > 0 && n == left {
+                // What comes next is another matter: the bounds are looked at again.
+                continue;
             }
             let waits = sender
                 .want_space(half, peer, |ring| self.mapped.give_back(ring))
                 .map_err(|v| self.violated(v))?;
+            if waits && room == 0 && self.bounds().is_none_or(|bounds| bounds.room(sender) > 0) {
+                // It was sent, or the buffer has grown, before the wish was seen.
+                self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                continue;
+            }
             if waits {
                 self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 self.stalls.fetch_add(1, Ordering::Relaxed);
@@ -139,17 +164,27 @@ impl Link {
         }
     }
 
-    /// Lends a ring, or a larger one, for `left` bytes.
-    fn widen(&self, sender: &mut Sender, left: usize) {
+    /// There is space: nobody waits for any.
+    fn want_no_space(&self) {
+        self.block().flags.fetch_and(!flags::FULL, Ordering::Relaxed);
+        self.halves().0.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
+        // From here on the consumer tells nobody: others that wait for space must hear it from us.
+        self.freed.store(true, Ordering::Relaxed);
+    }
+
+    /// Lends a ring, or a larger one, for `left` bytes; for `bound` at once where the send is bounded and that is near. Else rings grow
+    /// step by step, so that a stream that is read at once has a short one.
+    fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
         if !sender.may_lend() {
             return;
         }
-        let most = self.class_most(CLASS_MOST.load(Ordering::Relaxed) as usize);
-        let wanted = match sender.ring {
-            None => class_of(left).min(most),
+        let most = CLASS_MOST.load(Ordering::Relaxed) as usize;
+        let best = match sender.ring {
+            None => class_of(bound.unwrap_or(left)).min(most),
             Some(ring) => {
                 let size = ring.size() as usize;
-                let class = class_of((size * 4).min(left.max(size * 2)).max(size * 2)).min(most);
+                let larger = bound.unwrap_or_else(|| (size * 4).min(left)).max(size * 2);
+                let class = class_of(larger).min(most);
                 if class_of(size) >= class && !(sender.is_empty() && sender.space() == 0) {
                     return;
                 }
@@ -157,7 +192,7 @@ impl Link {
             }
         };
         let least = sender.ring.map_or(0, |ring| class_of(ring.size() as usize) + 1);
-        for class in (least.min(wanted)..=wanted).rev() {
+        for class in (least.min(best)..=best).rev() {
             let Some(ring) = self.lend(class) else { continue };
             if let Some(before) = sender.lend(self.halves().0, ring) {
                 self.mapped.give_back(before);
@@ -248,7 +283,6 @@ impl Link {
             return Ok(Progress::Done(0));
         }
         if seen & FIN != 0 {
-            self.note(state::FIN_SEEN);
             return Ok(Progress::Done(0));
         }
         if let Some(e) = self.take_error() {
@@ -328,12 +362,9 @@ impl Link {
     /// # Errors
     /// ENOTCONN when there is no connection any more.
     pub fn shut(&self, read: bool, write: bool) -> Result<(), Errno> {
-        let seen = self.peer_flags();
+        let _ = self.peer_flags();
         if self.is_over() {
             return Err(Errno::NOTCONN);
-        }
-        if seen & FIN != 0 {
-            self.note(state::FIN_SEEN);
         }
         if read {
             self.note(state::SHUT_RD);
@@ -388,18 +419,32 @@ impl Link {
         now
     }
 
-    /// True unless a send found no space and less than a quarter of the ring has become free since.
+    /// True unless the bounds say no, or a send found no space and less than a quarter of the ring has become free since.
     fn has_space(&self) -> bool {
         let b = self.block();
-        if b.flags.load(Ordering::Relaxed) & flags::FULL == 0 {
+        let is_full = b.flags.load(Ordering::Relaxed) & flags::FULL != 0;
+        let bounds = self.bounds();
+        if !is_full && bounds.is_none() {
             return true;
         }
         let Ok(owned) = own(&b.tx_lock) else { return false };
         let mut sender = self.sender();
-        let Ok(old) = sender.update(self.halves().1) else { return true };
-        self.store(&sender);
+        let Ok(mut old) = sender.update(self.halves().1) else { return true };
         let size = sender.ring.map_or(u64::from(RING_MIN), queue::Ring::size);
-        let enough = sender.is_empty() || sender.space() as u64 >= size / 4;
+        let mut enough = !is_full || sender.is_empty() || sender.space() as u64 >= size / 4;
+        if bounds.is_some_and(|bounds| !bounds.is_writable(&sender)) {
+            // As the kernel's poll: from now on somebody waits. Once more, for what came before that was seen.
+            self.starve();
+            fence(Ordering::SeqCst);
+            if let Ok(ring) = sender.update(self.halves().1) {
+                old = old.or(ring);
+            }
+            enough = self.bounds().is_none_or(|bounds| bounds.is_writable(&sender));
+        }
+        self.store(&sender);
+        if enough && is_full && bounds.is_some_and(|bounds| bounds.may_grow()) {
+            self.want_no_space();
+        }
         drop(owned);
         old.into_iter().for_each(|ring| self.mapped.give_back(ring));
         // The wish for space stays until a send has used it: others may wait for the same news.

@@ -234,10 +234,17 @@ fn a_cut_stream_never_looks_like_one_that_was_ended() {
 }
 
 #[test]
-fn a_send_buffer_set_by_the_program_limits_the_ring() {
-    for (bytes, ring) in [(1, 4096), (5_000, 8192), (16_384, 16_384)] {
-        let (a, _b) = ends(5);
-        a.limit_ring(bytes);
-        assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Done(ring)));
+fn a_send_buffer_set_by_the_program_bounds_what_is_unread() {
+    for (bytes, most) in [(1, 4608), (5_000, 10_000), (16_384, 32_768)] {
+        let (a, b) = ends(5);
+        a.set_buffer(bytes);
+        assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Done(most)));
+        assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Wait));
+        // Writable with a third of it free.
+        let third = most.div_ceil(3);
+        take(&b, third - 2).unwrap();
+        assert_eq!(a.stream_readiness() & ready::OUT, 0);
+        take(&b, 2).unwrap();
+        assert_ne!(a.stream_readiness() & ready::OUT, 0);
     }
 }

@@ -33,12 +33,10 @@ impl Runner {
     pub(super) fn epoll_collect(&mut self, epfd: i32, most: usize) -> Vec<(u32, i64)> {
         let Some(File::Epoll(epoll)) = self.files.get_mut(&epfd) else { return Vec::new() };
         let mut epoll = std::mem::take(epoll);
-        let Self { files, network, edges, .. } = &*self;
+        let Self { files, network, .. } = &*self;
         let found = epoll.collect(most, |fd| match files.get(&fd) {
-            Some(File::Socket(socket)) => {
-                (network.host.readiness(socket.fd), edges.get(&socket.fd).copied().unwrap_or(0))
-            }
-            _ => (0, 0),
+            Some(File::Socket(socket)) => (network.host.readiness(socket.fd), network.host.pulse(socket.fd)),
+            _ => (0, (0, 0)),
         });
         self.files.insert(epfd, File::Epoll(epoll));
         found

@@ -98,6 +98,15 @@ impl Runner {
         Due { from: at, to: at, is_any: false, tolerance, offset: due.offset }
     }
 
+    /// A writer that sleeps is woken when its socket is writable, not by the first byte of space.
+    fn is_asleep(&self, operation: &Operation) -> bool {
+        let (Operation::Send { socket, .. } | Operation::SendFile { socket, .. }) = operation else {
+            return false;
+        };
+        let wakes = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        self.network.host.readiness(socket.fd) & wakes == 0
+    }
+
     fn check_end(&self, end: Due) -> Result<(), Trouble> {
         self.check_time(end, self.network.now(), "the end of this call")
     }
@@ -106,7 +115,9 @@ impl Runner {
     pub(super) fn retry_pending(&mut self) -> Result<(), Trouble> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         let line = std::mem::replace(&mut self.line, pending.line);
-        let Some(answer) = self.attempt(&mut pending.operation)? else {
+        let attempt =
+            if self.is_asleep(&pending.operation) { None } else { self.attempt(&mut pending.operation)? };
+        let Some(answer) = attempt else {
             self.pending = Some(pending);
             self.line = line;
             return Ok(());

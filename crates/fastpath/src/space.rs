@@ -1,0 +1,40 @@
+//! Applications that wait for space in their send buffer, or for bytes to be sent: told at the end of a flow's turn, when it is
+//! known what went out in it. Rare: an application with room is told nothing.
+
+use crate::setup::{State, Work};
+use base::Instant;
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use core::sync::atomic::fence;
+use flow::{event, state};
+use shm::{application_flags, half_flags};
+
+impl State {
+    /// Publishes how far the flow has sent and how much may wait; tells the application when it waits for that.
+    #[cold]
+    pub(crate) fn tell_sender(&mut self, w: &mut Work<'_>) {
+        let events = w.f.rx.events & event::SENDER;
+        w.f.rx.events &= !event::SENDER;
+        let Some((own, peer)) = w.home.region.halves(w.f.rx.slot) else { return };
+        let wanted = peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0;
+        let sending = w.f.sending(&self.config, wanted);
+        let (sent, word) = (sending.sent, sending.packed());
+        let is_new = own.extra.load(Relaxed) != word;
+        if is_new {
+            // Release: pairs with the Acquire of who bounds a send by it. It needs nothing else of ours.
+            own.extra.store(word, Release);
+            // Pairs with the fence in `Sender::want_space`: either we see the wish, or it sees the word.
+            fence(SeqCst);
+        }
+        let wants = peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0;
+        let asks = peer.extra.load(Relaxed) & application_flags::WATCH != 0;
+        // It has no room, and all it had is on its way: the network waits for the application's memory.
+        let delays = &mut w.f.cold.delays;
+        delays.add_buffer(self.now);
+        let is_starved = wants && w.f.tx.in_flight() > 0 && peer.tx_head.load(Relaxed) as u32 == sent;
+        delays.buffer_since = if is_starved { self.now } else { Instant::ZERO };
+        if wants && (events & event::SPACE != 0 || is_new && asks) {
+            w.f.rx.set(state::TELL);
+            self.tell(w);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What bounds a send beside the memory of its ring: `SO_SNDBUF`, or a buffer that grows with the congestion window, and
+//! `TCP_NOTSENT_LOWAT`.
+//!
+//! ```text
+//!   acknowledged          sent             written                   unsent < lowat: more is taken
+//!   ------|-----------------|-----------------|----                  2 * unsent < lowat: writable
+//!         |<------------- queued ------------>|                      used < buffer: more is taken
+//!                           |<---- unsent --->|                      buffer - used >= used / 2: writable
+//! ```
+//! As Linux, which looks at its bounds whenever it begins another of its buffers, and then fills it: bytes are taken by the *goal*,
+//! counted from what has been sent, so a send may go beyond its bounds by less than one goal. Used is what is queued, and for each
+//! goal of it what such a buffer takes beside. How far the service has sent, and the goal, are its word (`shm::Sending`).
+
+use crate::link::{Link, flags};
+use queue::stream::Sender;
+use shm::Sending;
+use shm::application_flags::WATCH;
+use shm::half_flags::WANT_SPACE;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// "The minimum (doubled) value for this option is 2048" (socket(7)); what kernels of today answer.
+const BUFFER_MIN: u32 = 4_608;
+
+/// `net.ipv4.tcp_notsent_lowat`, for sockets that say nothing themselves.
+static LOWAT: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Takes over the kernel's setting, if it says one.
+pub fn take_sysctl() {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_notsent_lowat").unwrap_or_default();
+    LOWAT.store(text.trim().parse().unwrap_or(u32::MAX), Ordering::Relaxed);
+}
+
+/// What one of Linux's buffers costs beside its bytes: `struct sk_buff`, room for headers, `struct skb_shared_info`.
+const BOOKKEEPING: u64 = 1_280;
+
+/// The bounds of one send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bounds {
+    buffer: u64,
+    lowat: u64,
+    goal: u64,
+    sent: u32,
+    may_grow: bool,
+}
+
+impl Bounds {
+    /// What `queued` bytes count for.
+    fn used(&self, queued: u64) -> u64 {
+        let buffers = if self.goal > 0 { queued.div_ceil(self.goal) } else { 0 };
+        queued.saturating_add(buffers.saturating_mul(BOOKKEEPING))
+    }
+
+    /// A send of `total` bytes may find that there is no room for all of it.
+    fn is_near(&self, sender: &Sender, total: usize) -> bool {
+        self.lowat < u64::MAX || self.used(sender.head - sender.tail + total as u64) >= self.buffer
+    }
+
+    /// What a ring for `total` bytes must hold so that it is the bounds that are met first; `None`: nothing bounds the buffer.
+    pub(crate) fn most(&self, sender: &Sender, total: usize) -> Option<usize> {
+        let whole = usize::try_from(self.buffer.saturating_add(self.goal)).unwrap_or(usize::MAX);
+        let is_near = self.used(sender.head - sender.tail + total as u64) >= self.buffer;
+        (self.buffer < u64::MAX).then_some(if is_near { whole } else { total })
+    }
+
+    /// The buffer grows when somebody waits for space: who has found some waits no more.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.may_grow
+    }
+
+    /// Bytes written and not sent yet, as far as the service has said; what is acknowledged was sent.
+    fn unsent(&self, sender: &Sender) -> u64 {
+        u64::from((sender.head as u32).wrapping_sub(self.sent)).min(sender.head - sender.tail)
+    }
+
+    /// Bytes that are taken now, before the bounds are looked at again.
+    pub(crate) fn room(&self, sender: &Sender) -> usize {
+        let (used, unsent) = (self.used(sender.head - sender.tail), self.unsent(sender));
+        let begun = if self.goal > 0 { unsent % self.goal } else { 0 };
+        let room = if begun > 0 {
+            self.goal - begun
+        } else if used < self.buffer && unsent < self.lowat {
+            if self.goal > 0 { self.goal } else { self.buffer - used }
+        } else {
+            0
+        };
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Linux's `sk_stream_is_writeable`: a third of the buffer is free, and less than half of what may be unsent is.
+    pub(crate) fn is_writable(&self, sender: &Sender) -> bool {
+        let used = self.used(sender.head - sender.tail);
+        self.buffer.saturating_sub(used) >= used / 2
+            && (self.lowat == u64::MAX || 2 * self.unsent(sender) < self.lowat)
+    }
+}
+
+impl Link {
+    /// `SO_SNDBUF`: the kernel doubles it, for its bookkeeping, which here is room for bytes.
+    pub fn set_buffer(&self, bytes: u32) {
+        self.buffer.store(bytes.saturating_mul(2).max(BUFFER_MIN), Ordering::Relaxed);
+    }
+
+    /// `TCP_NOTSENT_LOWAT`; 0: as the system says.
+    pub fn set_lowat(&self, bytes: u32) {
+        self.lowat.store(bytes, Ordering::Relaxed);
+        if self.has_lowat() && !self.mapped.pair {
+            self.watch_sending(true);
+            // How far it has sent so far it tells who waits.
+            self.starve();
+            self.tell();
+        }
+    }
+
+    fn has_lowat(&self) -> bool {
+        self.lowat() < u32::MAX
+    }
+
+    #[inline]
+    fn lowat(&self) -> u32 {
+        match self.lowat.load(Ordering::Relaxed) {
+            0 => LOWAT.load(Ordering::Relaxed),
+            own => own,
+        }
+    }
+
+    /// What bounds sends; `None`: only the ring does. Between applications of one host everything written is sent.
+    #[inline]
+    pub(crate) fn bounds(&self) -> Option<Bounds> {
+        let (own, lowat) = (self.buffer.load(Ordering::Relaxed), self.lowat());
+        if self.mapped.pair {
+            let buffer = u64::from(own);
+            return (own > 0).then_some(Bounds {
+                buffer,
+                lowat: u64::MAX,
+                goal: 0,
+                sent: 0,
+                may_grow: false,
+            });
+        }
+        // Acquire: pairs with the Release of the core.
+        let told = Sending::unpack(self.halves().1.extra.load(Ordering::Acquire));
+        let buffer = if own > 0 { own } else { told.buffer };
+        if buffer == 0 && lowat == u32::MAX {
+            return None;
+        }
+        Some(Bounds {
+            buffer: if buffer == 0 { u64::MAX } else { u64::from(buffer) },
+            lowat: if lowat == u32::MAX { u64::MAX } else { u64::from(lowat) },
+            goal: u64::from(told.goal),
+            sent: told.sent,
+            may_grow: own == 0 && buffer > 0,
+        })
+    }
+
+    /// Before a send of `total` bytes within `bounds`: the service keeps its word up to date where it may matter.
+    pub(crate) fn note_bounds(&self, bounds: &Bounds, sender: &Sender, total: usize) {
+        self.watch_sending(!self.mapped.pair && bounds.is_near(sender, total));
+    }
+
+    fn watch_sending(&self, on: bool) {
+        let is_set = self.halves().0.extra.load(Ordering::Relaxed) & WATCH != 0;
+        if is_set != on {
+            self.advise(WATCH, on);
+        }
+    }
+
+    /// From now on the other side tells when there is space, or when it has sent.
+    pub(crate) fn starve(&self) {
+        let flags = &self.halves().0.flags;
+        if flags.load(Ordering::SeqCst) & WANT_SPACE == 0 {
+            flags.fetch_or(WANT_SPACE, Ordering::SeqCst);
+        }
+        let before = self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+        if before & flags::FULL == 0 {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that a send may hand over before the service gets to run, for hosts in which it runs in between.
+    #[must_use]
+    pub fn step(&self, total: usize) -> usize {
+        let sender = self.sender();
+        match self.bounds() {
+            None => usize::MAX,
+            Some(bounds) => {
+                self.note_bounds(&bounds, &sender, total);
+                if bounds.is_near(&sender, total) { bounds.room(&sender).max(1) } else { usize::MAX }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sender(written: u64, acknowledged: u64) -> Sender {
+        Sender { head: written, tail: acknowledged, ..Sender::default() }
+    }
+
+    #[test]
+    fn a_send_fills_what_it_has_begun_and_looks_at_its_bounds_before_the_next() {
+        let bounds = |sent| Bounds { buffer: 50_000, lowat: u64::MAX, goal: 16_000, sent, may_grow: true };
+        assert_eq!(bounds(0).room(&sender(0, 0)), 16_000);
+        assert_eq!(bounds(10_000).room(&sender(16_000, 0)), 10_000);
+        assert_eq!(bounds(10_000).room(&sender(42_000, 0)), 16_000);
+        assert_eq!(bounds(10_000).room(&sender(58_000, 0)), 0);
+        assert_eq!(bounds(10_000).room(&sender(58_000, 9_000)), 0);
+        assert_eq!(bounds(26_000).room(&sender(58_000, 12_000)), 16_000);
+        let most = |total| bounds(0).most(&sender(0, 0), total);
+        assert_eq!((most(40_000), most(50_000)), (Some(40_000), Some(66_000)));
+    }
+
+    #[test]
+    fn unsent_bytes_have_a_bound_of_their_own() {
+        let bounds = |sent| Bounds { buffer: u64::MAX, lowat: 4_000, goal: 16_000, sent, may_grow: false };
+        assert_eq!(bounds(10_000).room(&sender(26_000, 0)), 0);
+        assert!(!bounds(24_000).is_writable(&sender(26_000, 0)));
+        assert!(bounds(24_001).is_writable(&sender(26_000, 0)));
+        // What the service said is old: what is acknowledged was sent.
+        assert!(bounds(10_000).is_writable(&sender(26_000, 25_000)));
+        let wrapped = u64::from(u32::MAX) + 1_000;
+        assert_eq!(bounds(500).unsent(&sender(wrapped, wrapped - 5_000)), 499);
+    }
+
+    #[test]
+    fn a_third_of_the_buffer_makes_it_writable() {
+        let bounds = Bounds { buffer: 42_000, lowat: u64::MAX, goal: 0, sent: 0, may_grow: false };
+        assert!(!bounds.is_writable(&sender(30_000, 0)) && bounds.is_writable(&sender(28_000, 0)));
+        assert_eq!((bounds.room(&sender(30_000, 0)), bounds.room(&sender(42_000, 0))), (12_000, 0));
+    }
+}
