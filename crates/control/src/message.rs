@@ -90,6 +90,12 @@ pub struct SocketOptions {
     pub defer_accept: u16,
     /// `TCP_CONGESTION`.
     pub congestion: Congestion,
+    /// `IP_TOS`.
+    pub tos: u8,
+    /// `IPV6_TCLASS`.
+    pub traffic_class: u8,
+    /// `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
+    pub may_fragment: bool,
 }
 
 /// `TCP_CONGESTION`: the names that the service's TCP knows.

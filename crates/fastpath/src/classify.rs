@@ -3,7 +3,7 @@
 use crate::counters::{Cause, Counters};
 use crate::setup::{Home, State, Work};
 use flow::{FlowId, Flows, FrameReason, state};
-use port::{Checksum, PacketBuf, Port};
+use port::{Checksum, Gso, PacketBuf, Port};
 use wire::{Body, Packet, RxChecksum, TcpPacket};
 
 /// What is known of a packet of the batch.
@@ -22,6 +22,14 @@ pub(crate) enum Seen {
         /// No later packet of the batch is of this flow.
         is_last: bool,
     },
+}
+
+/// A received frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Of what the port has merged it. A reference: only a segment of a new size is looked at closely.
+    pub(crate) merged: &'a Option<Gso>,
 }
 
 /// Why a flow was not worked on.
@@ -91,15 +99,15 @@ impl State {
         flows: &Flows,
         homes: &mut [Option<Home>],
         seen: &Seen,
-        frame: &[u8],
+        frame: Frame<'_>,
         port: &mut P,
     ) {
         let (packet, hash, flow, is_last) = match seen {
             Seen::Nothing => return,
-            Seen::NotTcp => return self.except(FrameReason::NotTcp, frame),
+            Seen::NotTcp => return self.except(FrameReason::NotTcp, frame.bytes),
             Seen::Tcp { packet, hash, flow, is_last } => (packet, *hash, *flow, *is_last),
         };
-        let Some(id) = flow else { return self.except(FrameReason::UnknownFlow, frame) };
+        let Some(id) = flow else { return self.except(FrameReason::UnknownFlow, frame.bytes) };
         let Some(mut guard) = flows.lock_briefly(id) else {
             self.counters.count(Cause::Busy);
             return self.acks.push_front(id.0, self.now.as_ns());
@@ -113,7 +121,7 @@ impl State {
             Some(home) if is_ours => {
                 let mut w = Work { id, f, home };
                 if let Err(reason) = self.receive(&mut w, packet, frame, port) {
-                    self.except(reason, frame);
+                    self.except(reason, frame.bytes);
                 }
                 if is_last {
                     self.finish(&mut w, port);
@@ -134,7 +142,7 @@ impl State {
         homes: &mut [Option<Home>],
         packet: &TcpPacket,
         hash: u64,
-        frame: &[u8],
+        frame: Frame<'_>,
         port: &mut P,
     ) {
         let tuple = packet.tuple();
@@ -144,11 +152,11 @@ impl State {
                 f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING) && f.addresses.matches(f.rx, f.tx, &tuple)
             })
         });
-        let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame) };
+        let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame.bytes) };
         // A record that is busy now costs this packet, which the peer sends again.
         let _ = self.with(flows, homes, id, |state, w| {
             if let Err(reason) = state.receive(w, packet, frame, port) {
-                state.except(reason, frame);
+                state.except(reason, frame.bytes);
             }
             state.finish(w, port);
         });

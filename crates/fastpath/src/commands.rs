@@ -1,6 +1,6 @@
 //! What the slow path asks of a core.
 
-use crate::classify::{Miss, Seen, look_up};
+use crate::classify::{Frame, Miss, Seen, look_up};
 use crate::core::Core;
 use crate::counters::Cause;
 use crate::segment::Out;
@@ -52,7 +52,7 @@ impl Core {
                     let hash = flows.table().hash(&packet.tuple());
                     let mut seen = Seen::Tcp { packet, hash, flow: None, is_last: true };
                     look_up(flows, &mut seen);
-                    state.packet(flows, homes, &seen, frame, port);
+                    state.packet(flows, homes, &seen, Frame { bytes: frame, merged: &None }, port);
                     Task::Done
                 }
                 Command::Transmit { flow } => Task::Transmit(flow),

@@ -122,7 +122,8 @@ impl Core {
         classify::mark_last(&mut seen[..count]);
         // Named questions, common case or exception.
         for (seen, packet) in seen.iter().zip(batch.packets()) {
-            state.packet(flows, homes, seen, packet.frame(), port);
+            let frame = classify::Frame { bytes: packet.frame(), merged: &packet.meta.gso };
+            state.packet(flows, homes, seen, frame, port);
         }
         count as u32
     }

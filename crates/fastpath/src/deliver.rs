@@ -5,19 +5,28 @@ use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
+use port::Gso;
 use queue::Ring;
 use shm::Side;
 
 impl State {
-    /// Takes in the payload of an acceptable segment that begins at `seq`. False when its end was not taken.
-    pub(crate) fn take_data(&mut self, w: &mut Work<'_>, seq: SeqNumber, bytes: &[u8]) -> bool {
+    /// Takes in the payload of an acceptable segment that begins at `seq`; `merged`: what the port says of a super-frame. False
+    /// when its end was not taken.
+    pub(crate) fn take_data(
+        &mut self,
+        w: &mut Work<'_>,
+        seq: SeqNumber,
+        bytes: &[u8],
+        merged: &Option<Gso>,
+    ) -> bool {
         if w.f.rx.has(state::FIN_RECEIVED) {
             // Nothing follows a FIN.
             return false;
         }
         if bytes.len() > usize::from(w.f.cold.rcv_mss) {
-            // Of a super-frame only our own size is known.
-            w.f.cold.rcv_mss = bytes.len().min(usize::from(w.f.tx.mss)) as u16;
+            // Of a super-frame of which the port does not tell only our own size is known.
+            let most = merged.as_ref().map_or(w.f.tx.mss, |merged| merged.segment_size);
+            w.f.cold.rcv_mss = (bytes.len().min(usize::from(most)) as u16).max(w.f.cold.rcv_mss);
         }
         if seq.is_before(w.f.rx.rcv_nxt) && !bytes.is_empty() {
             let right = w.f.rx.rcv_nxt;

@@ -33,6 +33,7 @@ mod pacing;
 mod probe;
 mod rack;
 mod receive;
+mod records;
 mod repair;
 mod segment;
 mod setup;

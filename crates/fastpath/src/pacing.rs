@@ -3,6 +3,7 @@
 use crate::lists::List;
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
+use flow::Cold;
 
 /// A slot is 2^14 ns, 16 microseconds: about one full segment at 1 Gbit/s.
 const SLOT_LOG2: u32 = 14;
@@ -34,6 +35,24 @@ impl State {
         cold.pace_at = cold.pace_at.max(full).plus(time(u64::from(len)));
         true
     }
+}
+
+/// The longest super-frame at the flow's rate, as Linux sizes them: a millisecond's worth, `segments_min` at least, and no more than
+/// half the window; on short paths more, up to all that fits, for there a burst is over before anybody is in its way. What is not
+/// paced goes at twice the window in a round trip while it may double, else at 1.2 times.
+pub(crate) fn burst_at_rate(cold: &Cold, cwnd: u32, mss: u32, segments_min: u16) -> u32 {
+    /// Half a millisecond of round trip halves what is added.
+    const RTT_LOG2: u32 = 9;
+    let near = BURST.checked_shr(cold.rtt_us_min >> RTT_LOG2).unwrap_or(0);
+    if near == BURST {
+        return u32::MAX;
+    }
+    let tenths = if cwnd < cold.window.ssthresh() / 2 { 20 } else { 12 };
+    let round_trip_us = u64::from(cold.srtt_us.max(1));
+    let unpaced = || u64::from(cwnd) * tenths * 100_000 / round_trip_us;
+    let rate = if cold.pace_rate == 0 { unpaced() } else { cold.pace_rate };
+    let wanted = (rate / 1024 + near).max(u64::from(segments_min) * u64::from(mss));
+    wanted.min(u64::from((cwnd / 2).max(mss))) as u32
 }
 
 /// Flows in order of their next release.

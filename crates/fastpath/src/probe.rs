@@ -3,6 +3,7 @@
 
 use crate::classify::Miss;
 use crate::rack::News;
+use crate::records::last_record;
 use crate::repair::{flight, say_reduced};
 use crate::setup::{Home, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
@@ -157,6 +158,8 @@ impl State {
         let len = max.since(una).min(last);
         let is_sack = w.f.rx.has(state::SACK);
         let range = if is_sack {
+            // Not of two records.
+            let len = len.min(last_record(w));
             Interval { left: max.minus(len), right: max }
         } else {
             Interval { left: una, right: una.plus(len) }

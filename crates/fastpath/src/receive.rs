@@ -1,5 +1,6 @@
 //! A segment of a flow: the list of named questions, then acknowledgement, data, FIN (RFC 9293 section 3.10.7.4).
 
+use crate::classify::Frame;
 use crate::counters::Cause;
 use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
@@ -23,7 +24,7 @@ impl State {
         &mut self,
         w: &mut Work<'_>,
         p: &TcpPacket,
-        frame: &[u8],
+        frame: Frame<'_>,
         port: &mut P,
     ) -> Result<(), FrameReason> {
         let h = &p.header;
@@ -63,7 +64,7 @@ impl State {
         if w.f.rx.has(state::ECN) {
             self.note_marks(w, p.ip.ecn, h.flags, port);
         }
-        let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame));
+        let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame.bytes), frame.merged);
         self.measure(w, p.options.timestamps.filter(|_| w.f.rx.has(state::TIMESTAMPS)).map(|ts| ts.echo));
         if fin && whole {
             take_fin(&mut w.f, h.seq.plus(len));

@@ -2,10 +2,12 @@
 //! (RFC 6298), and what is sent again.
 
 use crate::rack::News;
+use crate::records::record_left;
 use crate::segment::Out;
 use crate::setup::{State, Work};
 use crate::transmit::{TURN, checked, data_len};
 use base::{Instant, SeqNumber};
+use core::sync::atomic::Ordering::Relaxed;
 use flow::{Episode, FlowMut, Interval, Kind, Run, state};
 use port::Port;
 use queue::stream::readable;
@@ -101,18 +103,25 @@ impl State {
                 return false;
             }
         };
-        let len = found.map_or(0, |r| r.len as u32).min(data).min(range.right.since(range.left));
+        let record = match record_left(w, peer.extra.load(Relaxed), position) {
+            Ok(len) => len,
+            Err(what) => {
+                self.violation(w, what);
+                return false;
+            }
+        };
+        let len = found.map_or(0, |r| r.len as u32).min(data).min(range.right.since(range.left)).min(record);
         let is_fin = is_fin_out && len == data;
         if len == 0 && !is_fin {
             return false;
         }
         let mut flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
-        if len > 0 && len == data {
-            // The end of what was sent keeps the PSH that it had.
+        if len > 0 && (len == data || len == record) {
+            // The end of what was sent, or of a record, keeps the PSH that it had.
             flags = flags.with(TcpFlags::PSH);
         }
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
-        let out = Out { seq: range.left, ring, position, len, flags, is_again: true };
+        let out = Out { seq: range.left, ring, in_ring: len, position, len, flags, is_again: true };
         if !self.emit(w, port, &out) {
             self.ready.push_back(w.id.0, 0);
             return false;

@@ -3,10 +3,12 @@
 use crate::counters::Cause;
 use crate::out_of_order::sack_blocks;
 use crate::setup::{State, Work};
+use crate::transmit::{checked, data_len};
 use base::SeqNumber;
 use flow::{FlowMut, state};
 use port::{Checksum, Gso, GsoKind, PacketBuf, Port};
 use queue::Ring;
+use queue::stream::{Readable, readable};
 use shm::Side;
 use wire::{Ecn, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum};
 
@@ -16,6 +18,8 @@ pub(crate) struct Out {
     pub(crate) seq: SeqNumber,
     /// Where the payload lies; none without payload.
     pub(crate) ring: Option<Ring>,
+    /// How much lies there at most; what is beyond lies in the application's next ring.
+    pub(crate) in_ring: u32,
     /// Its stream position.
     pub(crate) position: u64,
     pub(crate) len: u32,
@@ -24,10 +28,26 @@ pub(crate) struct Out {
     pub(crate) is_again: bool,
 }
 
+/// The end of a segment that lies in two rings: `rest` of it from `position` on. False when the application broke the rules
+/// meanwhile.
+#[cold]
+fn read_next(w: &Work<'_>, position: u64, rest: &mut [u8]) -> bool {
+    let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return false };
+    let found = readable(peer, position, data_len(w)).and_then(|found| checked(w, found, position, 0));
+    let Ok(Some(Readable { ring, len, .. })) = found else { return false };
+    if len < rest.len() {
+        return false;
+    }
+    let [(a, a_len), (b, _)] = ring.spans(position, rest.len());
+    w.home.region.region().read(Side::One, a, &mut rest[..a_len]);
+    w.home.region.region().read(Side::One, b, &mut rest[a_len..]);
+    true
+}
+
 impl Out {
     /// A segment without payload.
     pub(crate) const fn bare(seq: SeqNumber, flags: TcpFlags) -> Self {
-        Self { seq, ring: None, position: 0, len: 0, flags, is_again: false }
+        Self { seq, ring: None, in_ring: 0, position: 0, len: 0, flags, is_again: false }
     }
 }
 
@@ -73,7 +93,8 @@ impl State {
         let options = self.options(f, out);
         let tuple = f.addresses.tuple(f.rx, f.tx);
         let mut ip = IpParameters::new(self.mac, MacAddr(f.tx.peer_mac));
-        (ip.identification, ip.hop_limit) = (self.identification, self.config.hop_limit);
+        (ip.identification, ip.hop_limit, ip.dscp) = (self.identification, self.config.hop_limit, f.tx.dscp);
+        ip.dont_fragment = !f.tx.may_fragment;
         if f.rx.has(state::ECN) && out.len > 0 && !out.is_again {
             // "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168 section 6.1.5).
             ip.ecn = Ecn::Ect0;
@@ -82,10 +103,14 @@ impl State {
         let len = out.len as usize;
         if let Some(ring) = out.ring {
             let Some(payload) = buf.storage_mut().get_mut(start..start + len) else { return false };
-            let [(a, a_len), (b, b_len)] = ring.spans(out.position, len);
+            let (payload, rest) = payload.split_at_mut(len.min(out.in_ring as usize));
+            let [(a, a_len), (b, b_len)] = ring.spans(out.position, payload.len());
             w.home.region.region().read(Side::One, a, &mut payload[..a_len]);
             if b_len > 0 {
                 w.home.region.region().read(Side::One, b, &mut payload[a_len..]);
+            }
+            if !rest.is_empty() && !read_next(w, out.position + u64::from(out.in_ring), rest) {
+                return false;
             }
         }
         let mss = w.f.tx.mss;

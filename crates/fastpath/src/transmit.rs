@@ -1,6 +1,8 @@
 //! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
 //! let it go.
 
+use crate::pacing::burst_at_rate;
+use crate::records::record_left;
 use crate::repair::pipe;
 use crate::segment::Out;
 use crate::setup::{State, Work};
@@ -20,8 +22,10 @@ pub(crate) const TURN: usize = 16;
 /// What the application has produced from the next byte to send on.
 struct Supply {
     ring: Option<Ring>,
-    /// Bytes in that ring.
-    contiguous: u32,
+    /// Bytes in that ring. The rest lies in the next one.
+    in_ring: u32,
+    /// Bytes in the record that they are part of.
+    in_record: u32,
     /// Bytes in all.
     total: u32,
     /// What the application asks for: `application_flags`.
@@ -78,9 +82,12 @@ impl State {
         let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
         let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
         let burst = if is_cut { mss } else { burst.max(mss) };
-        let mut len = supply.contiguous.min(usable).min(burst);
+        let mut len = supply.in_record.min(usable).min(burst);
+        if len > 2 * mss {
+            len = len.min(burst_at_rate(w.f.cold, tx.cwnd, mss, self.config.burst_segments_min));
+        }
         if len < supply.total {
-            if len < mss && len < supply.contiguous {
+            if len < mss && len < supply.in_record {
                 // A sliver of a window: wait for more (RFC 9293 section 3.8.6.2.1). With nothing under way half of the largest
                 // window ever seen is enough; for less the slow path's timer is the "override timeout".
                 let is_silly = usable < 1 << tx.window_log2_max >> 1 && !self.is_pushing;
@@ -91,7 +98,7 @@ impl State {
                     return None;
                 }
             }
-            if len > mss && len < supply.contiguous {
+            if len > mss && len < supply.in_record {
                 len -= len % mss;
             }
         } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
@@ -109,20 +116,22 @@ impl State {
     #[inline]
     fn segment(&self, w: &mut Work<'_>, supply: &Supply, len: u32) -> Option<Out> {
         let (rx, tx) = (&mut *w.f.rx, &*w.f.tx);
-        let ends = len == supply.total;
-        let is_fin = ends && rx.has(state::FIN_QUEUED);
+        let is_fin = len == supply.total && rx.has(state::FIN_QUEUED);
         if len == 0 && !is_fin {
             return None;
         }
         let mut flags = TcpFlags::ACK;
-        // PSH on a super-frame, too, as Linux: the receiver's GRO hands the burst on at its end and waits for no more. Not where
-        // the application said `MSG_MORE`, which is this interface's SEND without PUSH (RFC 9293 section 3.9.1.2).
+        // PSH at the end of what was written, or of a record. On a super-frame, too, as Linux: the receiver's GRO hands the burst
+        // on at its end and waits for no more. Not at an end of which the application said `MSG_MORE`, which is this interface's
+        // SEND without PUSH (RFC 9293 section 3.9.1.2).
         let mut is_pushed = true;
         if supply.advice & (application_flags::MORE | application_flags::WATCH) != 0 {
-            is_pushed = supply.advice & application_flags::MORE == 0 || self.is_pushing;
+            is_pushed = supply.advice & application_flags::MORE == 0
+                || supply.total > supply.in_record
+                || self.is_pushing;
             rx.events |= event::SENT;
         }
-        if len > 0 && (ends || len > u32::from(tx.mss)) && is_pushed {
+        if len > 0 && (len == supply.in_record || len > u32::from(tx.mss)) && is_pushed {
             flags = flags.with(TcpFlags::PSH);
         }
         if is_fin {
@@ -132,6 +141,7 @@ impl State {
         Some(Out {
             seq: tx.snd_max,
             ring: supply.ring.filter(|_| len > 0),
+            in_ring: supply.in_ring,
             position,
             len,
             flags,
@@ -174,7 +184,7 @@ impl State {
         let Some(supply) = self.supply(w) else { return };
         let (wanted, more) = (u32::from(len), 4 * u32::from(mss));
         let room = w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
-        if supply.contiguous < wanted || supply.total < wanted + more || room < wanted {
+        if supply.in_record < wanted || supply.total < wanted + more || room < wanted {
             return;
         }
         let Some(out) = self.segment(w, &supply, wanted) else { return };
@@ -335,9 +345,13 @@ fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
     // After the head: what was advised before the bytes were published is seen.
     let advice = peer.extra.load(Relaxed);
     let Some(Readable { ring, len, total }) = found else {
-        return Ok(Supply { ring: None, contiguous: 0, total: 0, advice });
+        return Ok(Supply { ring: None, in_ring: 0, in_record: 0, total: 0, advice });
     };
-    Ok(Supply { ring: Some(ring), contiguous: len as u32, total: total as u32, advice })
+    let mut in_record = total as u32;
+    if advice & application_flags::RECORDS != 0 {
+        in_record = in_record.min(record_left(w, advice, position)?);
+    }
+    Ok(Supply { ring: Some(ring), in_ring: len as u32, in_record, total: total as u32, advice })
 }
 
 /// What was sent once must still be there, and lie in memory that the application has populated.

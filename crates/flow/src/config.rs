@@ -41,6 +41,8 @@ pub struct Config {
     pub slow_start_after_idle: bool,
     /// Probe for the loss of a tail (RFC 8985 section 7): Linux's `tcp_early_retrans`.
     pub tail_probes: bool,
+    /// Segments that a super-frame may always hold, however slow the flow: Linux's `tcp_min_tso_segs`.
+    pub burst_segments_min: u16,
     /// How long an emptied ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
 }
@@ -65,6 +67,7 @@ impl Default for Config {
             rto_max: Duration::from_secs(120),
             slow_start_after_idle: true,
             tail_probes: true,
+            burst_segments_min: 2,
             ring_linger: Duration::from_ms(10),
         }
     }

@@ -88,8 +88,10 @@ pub struct SendLine {
     pub snd_shift: u8,
     /// Largest window ever seen from the peer, as log2 rounded down: for silly windows.
     pub window_log2_max: u8,
-    /// Spare.
-    pub spare: u16,
+    /// Differentiated services code point of what is sent: six bits.
+    pub dscp: u8,
+    /// Routers may cut what is sent over IPv4.
+    pub may_fragment: bool,
     /// `snd_max` when recovery began (RFC 6582).
     pub recover: SeqNumber,
     /// End of the last small segment sent (Minshall's form of Nagle's rule).

@@ -12,8 +12,8 @@
 
 mod abi;
 mod address;
-mod burst;
 mod calls;
+mod cut;
 mod files;
 mod interpose;
 mod settings;

@@ -18,6 +18,8 @@ const DATA_LEN: u64 = 32 << 20;
 pub(crate) struct Settings {
     /// Bytes of the largest packet on the link.
     pub(crate) mtu: u16,
+    /// Bytes of payload into which longer packets to the machine are cut, as a card would have received them: the tool's `--mss`.
+    pub(crate) mss: Option<u16>,
     /// Addresses of the machine besides those that `bind` and packets name.
     pub(crate) local: Vec<IpAddr>,
     /// Sysctls that hold whatever the kernel says: a namespace may not set all of them.
@@ -30,13 +32,17 @@ impl Settings {
     /// # Errors
     /// The flag that is not known or has a value that is none.
     pub(crate) fn parse(flags: &str) -> Result<Self, String> {
-        let mut settings = Self { mtu: 1500, local: Vec::new(), forced: Vec::new() };
+        let mut settings = Self { mtu: 1500, mss: None, local: Vec::new(), forced: Vec::new() };
         for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
-            let bad =
-                || format!("--so_flags: {flag}: known are mtu=BYTES, local=ADDRESS and net.ipv4.NAME=VALUE");
+            let bad = || {
+                format!(
+                    "--so_flags: {flag}: known are mtu=BYTES, mss=BYTES, local=ADDRESS and net.ipv4.NAME=VALUE"
+                )
+            };
             let (name, value) = flag.split_once('=').ok_or_else(bad)?;
             match name {
                 "mtu" => settings.mtu = value.parse().ok().filter(|n| *n >= 576).ok_or_else(bad)?,
+                "mss" => settings.mss = Some(value.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?),
                 "local" => settings.local.push(value.parse().map_err(|_| bad())?),
                 _ if script::is_sysctl_understood(name, value) => {
                     settings.forced.push((name.to_owned(), value.to_owned()));
@@ -104,8 +110,8 @@ mod tests {
 
     #[test]
     fn flags_are_read_and_unknown_ones_told() {
-        let settings = Settings::parse("mtu=1400,local=192.168.0.9").unwrap();
-        assert_eq!((settings.mtu, settings.local.len()), (1400, 1));
+        let settings = Settings::parse("mtu=1400,mss=1000,local=192.168.0.9").unwrap();
+        assert_eq!((settings.mtu, settings.mss, settings.local.len()), (1400, Some(1000), 1));
         assert_eq!(Settings::parse("").unwrap().mtu, 1500);
         for bad in ["warp=9", "mtu", "mtu=3", "local=here"] {
             assert!(Settings::parse(bad).is_err(), "{bad}");

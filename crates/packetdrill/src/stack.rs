@@ -77,7 +77,9 @@ impl Stack {
             return false;
         }
         frame.extend_from_slice(packet);
-        self.host().inject(&frame);
+        for piece in crate::cut::cut(frame, self.settings.mss) {
+            self.host().inject(&piece);
+        }
         self.settle();
         true
     }
@@ -108,9 +110,7 @@ impl Stack {
 
     /// Runs the machine until nothing more happens at this instant.
     pub(crate) fn settle(&mut self) {
-        let first = self.sent.len();
         self.run();
-        crate::burst::mark(self.sent.make_contiguous().get_mut(first..).unwrap_or_default());
     }
 
     fn run(&mut self) {

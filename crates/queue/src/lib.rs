@@ -2,6 +2,7 @@
 //!
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
+//! - [`records`]: where the records of a stream end;
 //! - [`pages`]: lending rings out of a data area, shared safely by forked processes.
 //!
 //! Nothing here makes system calls: a function that finds the other side asleep returns a word that says so, and the
@@ -10,6 +11,8 @@
 
 pub mod doorbell;
 pub mod pages;
+#[cfg(not(loom))]
+pub mod records;
 mod ring;
 pub mod stream;
 

@@ -86,6 +86,7 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         "tcp_rto_min_us" => shared.rto_min = Duration::from_us(number),
         "tcp_rto_max_ms" => shared.rto_max = Duration::from_ms(number),
         "tcp_early_retrans" => shared.tail_probes = number != 0,
+        "tcp_min_tso_segs" => shared.burst_segments_min = u16::from(count.max(1)),
         "tcp_slow_start_after_idle" => shared.slow_start_after_idle = number == 1,
         "tcp_congestion_control" => {
             if let Ok(algorithm) = value.parse() {

@@ -57,7 +57,7 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_fastopen_key", Means::Nothing),
     ("tcp_no_metrics_save", Means::Nothing),
     ("tcp_tso_win_divisor", Means::Nothing),
-    ("tcp_min_tso_segs", Means::Nothing),
+    ("tcp_min_tso_segs", Means::Set(&[])),
     ("tcp_tso_rtt_log", Means::Nothing),
     ("tcp_limit_output_bytes", Means::Nothing),
     ("tcp_autocorking", Means::Nothing),

@@ -40,6 +40,10 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
         },
         syn_retries: (told.syn_count > 0).then_some(told.syn_count.min(COUNT_MAX)),
         defer_accept: (told.defer_accept > 0).then(|| Duration::from_secs(u64::from(told.defer_accept))),
+        // The lower bits are congestion notification's, which is not the application's.
+        dscp_v4: told.tos >> 2,
+        dscp_v6: told.traffic_class >> 2,
+        may_fragment: told.may_fragment,
     }
 }
 
@@ -86,10 +90,14 @@ mod tests {
             syn_count: u8::MAX,
             defer_accept: u16::MAX,
             congestion: Congestion::Reno,
+            tos: u8::MAX,
+            traffic_class: u8::MAX,
+            may_fragment: true,
         };
         let options = of_flow(&told);
         assert_eq!(options.keepalive.map(|k| k.count), Some(127));
         assert_eq!(options.syn_retries, Some(127));
+        assert_eq!((options.dscp_v4, options.dscp_v6), (63, 63));
         assert_eq!(options.linger2, Some(Linger2::Wait(Duration::from_secs(120))));
         assert_eq!(of_flow(&SocketOptions { linger2: i16::MIN, ..told }).linger2, Some(Linger2::Reset));
         assert_eq!(of_flow(&SocketOptions::default()), FlowOptions::default());

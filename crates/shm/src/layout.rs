@@ -201,6 +201,10 @@ pub mod application_flags {
     pub const HOLD: u64 = CORK | MORE;
     /// The service keeps [`Sending`](super::Sending) up to date with every segment.
     pub const WATCH: u64 = 1 << 4;
+    /// 1 + the page of the table that says where records end (`MSG_EOR`, see `queue::records`); 0: no record ever did.
+    pub const RECORDS: u64 = ((1 << 25) - 1) << RECORDS_SHIFT;
+    /// Where [`RECORDS`] begins.
+    pub const RECORDS_SHIFT: u32 = 5;
     /// From here on: the low half of a stream position. What ends there is not held back: `TCP_NODELAY` was set then.
     pub const PUSHED_SHIFT: u32 = 32;
 }
@@ -262,7 +266,7 @@ pub struct Slot {
 /// ```text
 ///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64
 ///   48  tx_lock u32 | rx_lock u32 | state u32 | flags u32
-///   64  region u32 | slot u32 | error u32 | options u32 | local 16 bytes | peer 16 bytes
+///   64  region u32 | slot u32 | error u32 | records u32 | local 16 bytes | peer 16 bytes
 ///   112 ports u32 (local << 16 | peer) | family u32 | spare u64
 /// ```
 #[repr(C, align(64))]
@@ -294,8 +298,8 @@ pub struct SockBlock {
     pub slot: AtomicU32,
     /// Pending `SO_ERROR`.
     pub error: AtomicU32,
-    /// Bits of boolean options.
-    pub options: AtomicU32,
+    /// 1 + the page of the table of record ends, or 0.
+    pub records: AtomicU32,
     /// Local address.
     pub local: [AtomicU64; 2],
     /// Peer address.

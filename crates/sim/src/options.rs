@@ -5,10 +5,11 @@ use crate::sockets::{Fd, Role};
 use base::Duration;
 use congestion::Algorithm;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF,
-    SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK,
-    TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG,
-    TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
+    IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_V6ONLY,
+    SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF,
+    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK,
+    TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2};
@@ -28,8 +29,14 @@ pub(crate) struct Options {
     not_sent_low: u32,
     keep_alive: bool,
     keep: KeepaliveTimes,
-    /// All but keepalive, which is made of four options.
+    /// All but keepalive, which is made of four options, and the next two.
     flow: FlowOptions,
+    /// `IP_TOS`, without congestion notification's bits.
+    tos: u8,
+    /// `IPV6_TCLASS`, the same.
+    traffic_class: u8,
+    /// `IP_FREEBIND`: an address may be bound that the host does not have.
+    pub(crate) is_free_bind: bool,
     /// Seconds; `None`: off.
     pub(crate) linger: Option<u32>,
     pub(crate) v6_only: bool,
@@ -51,7 +58,8 @@ impl Options {
 
     /// What the connection is told.
     pub(crate) fn of_flow(&self) -> FlowOptions {
-        FlowOptions { keepalive: self.keepalive(), ..self.flow }
+        let (dscp_v4, dscp_v6) = (self.tos >> 2, self.traffic_class >> 2);
+        FlowOptions { keepalive: self.keepalive(), dscp_v4, dscp_v6, ..self.flow }
     }
 
     fn keepalive(&self) -> Option<Keepalive> {
@@ -97,6 +105,11 @@ impl Options {
                 self.flow.receive_buffer.map_or(RECEIVE_BUFFER, |n| doubled(n).max(RECEIVE_BUFFER_MIN))
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => i32::from(self.v6_only),
+            (IPPROTO_IP, IP_TOS) => i32::from(self.tos),
+            (IPPROTO_IP, IP_MTU_DISCOVER) if self.flow.may_fragment => libc::IP_PMTUDISC_DONT,
+            (IPPROTO_IP, IP_MTU_DISCOVER) => libc::IP_PMTUDISC_WANT,
+            (IPPROTO_IP, IP_FREEBIND) => i32::from(self.is_free_bind),
+            (IPPROTO_IPV6, IPV6_TCLASS) => i32::from(self.traffic_class),
             _ => return Err(Errno::NOPROTOOPT),
         })
     }
@@ -143,6 +156,11 @@ fn copy(from: &[u8], out: &mut [u8]) -> usize {
 
 fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::INVAL)
+}
+
+/// Options of IPv4 may be a byte.
+fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
+    int(value).or_else(|_| value.first().map(|byte| i32::from(*byte)).ok_or(Errno::INVAL))
 }
 
 /// A number of seconds or probes as Linux takes it: from 1 to `most`.
@@ -211,6 +229,22 @@ impl Host {
                 options.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = int(value)? != 0,
+            // Congestion notification's bits are not the application's.
+            (IPPROTO_IP, IP_TOS) => options.tos = byte_or_int(value)? as u8 & !3,
+            (IPPROTO_IP, IP_MTU_DISCOVER) => {
+                options.flow.may_fragment = match byte_or_int(value)? {
+                    libc::IP_PMTUDISC_DONT => true,
+                    libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO => false,
+                    _ => return Err(Errno::INVAL),
+                };
+            }
+            (IPPROTO_IP, IP_FREEBIND) => options.is_free_bind = byte_or_int(value)? != 0,
+            (IPPROTO_IPV6, IPV6_TCLASS) => {
+                options.traffic_class = match int(value)? {
+                    -1 => 0,
+                    class => u8::try_from(class).map_err(|_| Errno::INVAL)? & !3,
+                };
+            }
             // Nothing waits here, and a port in TIME-WAIT may be listened on: true already.
             (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO | SO_REUSEADDR) => {}
             _ => return Err(Errno::NOPROTOOPT),

@@ -11,7 +11,7 @@ use shm::Side;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use slowpath::{Connect, Owner, PendingId};
 use socket::link::{Link, state};
-use socket::stream::{How, Progress, ready};
+use socket::stream::{How, Progress, Said, ready};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -162,7 +162,7 @@ impl Host {
         if addr.is_ipv6() != sock.v6 {
             return Err(Errno::AFNOSUPPORT);
         }
-        if !owns {
+        if !owns && !sock.options.is_free_bind {
             return Err(Errno::ADDRNOTAVAIL);
         }
         sock.local = Some(addr);
@@ -341,7 +341,7 @@ impl Host {
             let link = sock.stream().ok_or(Errno::PIPE)?;
             let rest = &bytes[done..];
             let step = link.step(rest.len());
-            match link.push_some(&[rest], 0, flags & libc::MSG_MORE != 0, step) {
+            match link.push_some(&[rest], 0, Said::by(flags), step) {
                 Ok(Progress::Done(n)) => done += n,
                 Ok(Progress::Wait) if done == 0 => return Err(Errno::AGAIN),
                 Err(errno) if done == 0 => return Err(errno),
@@ -430,7 +430,7 @@ impl Host {
                 Role::Fresh => {}
                 Role::Stream(link) => {
                     self.sockets.name_slot(link.slot, None);
-                    self.mapped.linger(link.slot, link.sender());
+                    self.mapped.linger(link.slot, link.sender(), link.take_records());
                     self.abandon_slot(link.slot, false);
                 }
                 Role::Listener(listener) => self.close_listener(&listener),

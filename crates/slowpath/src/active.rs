@@ -154,7 +154,8 @@ impl SlowPath {
             }
         };
         let window = asked.syn_window(self.flow_config());
-        let segment = Segment { tuple, seq: iss, ack, flags, window, options };
+        let dscp = asked.dscp(tuple.dst.addr);
+        let segment = Segment { tuple, seq: iss, ack, flags, window, options, dscp };
         self.send_segment(now, core, &segment, Via::Route);
         let timer = self.wheel.set(now.plus(timeout), Timer::Opening(id));
         if let Some(opening) = self.openings.get_mut(&id) {

@@ -122,7 +122,8 @@ impl SlowPath {
         let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
         let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
         let window = asked.syn_window(self.flow_config());
-        let segment = Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options };
+        let segment =
+            Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
         if self.send_segment(now, core, &segment, Via::Reply(source_mac(frame))) {
             self.counters.add(Count::CookiesSent);
         }
@@ -149,7 +150,11 @@ impl SlowPath {
             listener: at,
             iss,
             irs,
-            negotiated: Negotiated { mss: negotiated.mss.min(asked.mss(u16::MAX)), ..negotiated },
+            negotiated: Negotiated {
+                mss: negotiated.mss.min(asked.mss(u16::MAX)),
+                dscp: asked.dscp(tuple.dst.addr),
+                ..negotiated
+            },
             snd_wnd: 0,
             mac: source_mac(frame),
             core,
@@ -176,7 +181,7 @@ impl SlowPath {
 
     /// What the SYN-ACK with the cookie agreed on, as the echoed timestamp says. `None` when it could not have.
     fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket) -> Option<Negotiated> {
-        let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0 };
+        let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0, dscp: 0 };
         let shared = self.flow_config();
         let Some(times) = packet.options.timestamps.filter(|_| shared.timestamps) else { return Some(plain) };
         let bits = times.echo;
@@ -192,6 +197,7 @@ impl SlowPath {
             is_scaled: shift.is_some(),
             shifts: shift.map_or((0, 0), |shift| (shift as u8, shared.window_shift())),
             ts_recent: times.value,
+            ..plain
         })
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Negotiated {
     pub(crate) shifts: (u8, u8),
     /// The peer's timestamp.
     pub(crate) ts_recent: u32,
+    /// Differentiated services code point of our segments, as the socket asked.
+    pub(crate) dscp: u8,
 }
 
 impl Negotiated {
@@ -59,7 +61,7 @@ impl Negotiated {
     ) -> Remains {
         let ts_recent = (self.features & state::TIMESTAMPS != 0).then_some(self.ts_recent);
         let ts_offset = secret.timestamp_offset(&tuple);
-        Remains { snd_nxt: iss.plus(1), rcv_nxt: irs.plus(1), ts_recent, ts_offset }
+        Remains { snd_nxt: iss.plus(1), rcv_nxt: irs.plus(1), ts_recent, ts_offset, dscp: self.dscp }
     }
 }
 
@@ -99,6 +101,7 @@ pub(crate) struct Segment {
     pub(crate) flags: TcpFlags,
     pub(crate) window: u16,
     pub(crate) options: TcpOptions,
+    pub(crate) dscp: u8,
 }
 
 impl SlowPath {
@@ -189,6 +192,7 @@ impl SlowPath {
             is_scaled: shift.is_some(),
             shifts: shift.map_or((0, 0), |peer| (peer, flow.window_shift())),
             ts_recent: options.timestamps.map_or(0, |t| t.value),
+            dscp: asked.dscp(packet.ip.src),
         }
     }
 
@@ -200,7 +204,7 @@ impl SlowPath {
         let Segment { seq, ack, flags, window, .. } = *s;
         let header = TcpHeader { src_port, dst_port, seq, ack, flags, window, urgent: 0 };
         let mut parameters = IpParameters::new(self.config.mac, MacAddr::ZERO);
-        parameters.hop_limit = self.flow_config().hop_limit;
+        (parameters.hop_limit, parameters.dscp) = (self.flow_config().hop_limit, s.dscp);
         let written = emit_tcp(&parameters, &s.tuple, &header, &s.options, 0, TxChecksum::Full, &mut buffer);
         let Ok(len) = written else { return false };
         self.send_ip(now, core, s.tuple.dst.addr, &mut buffer[..len], via)

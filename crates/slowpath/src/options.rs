@@ -6,6 +6,7 @@ use crate::{Config, SlowPath};
 use base::{Duration, Instant};
 use congestion::Algorithm;
 use flow::{FlowId, FlowMut, state};
+use std::net::IpAddr;
 
 /// Bytes of a receive window at least, whatever an application asks for: Linux's `SOCK_MIN_RCVBUF`.
 pub const RECEIVE_BUFFER_MIN: u32 = 2304;
@@ -30,6 +31,12 @@ pub struct FlowOptions {
     pub syn_retries: Option<u8>,
     /// `TCP_DEFER_ACCEPT`, of a listener: a connection is offered when its first data comes, or after so long.
     pub defer_accept: Option<Duration>,
+    /// `IP_TOS`, as far as it counts: the differentiated services code point over IPv4, six bits.
+    pub dscp_v4: u8,
+    /// The same of `IPV6_TCLASS`.
+    pub dscp_v6: u8,
+    /// `IP_PMTUDISC_DONT`: routers may cut segments with data over IPv4, and what they say about the path is nothing to us.
+    pub may_fragment: bool,
 }
 
 /// What becomes of a connection in FIN-WAIT-2 whose application has let go.
@@ -55,6 +62,12 @@ impl FlowOptions {
         self.max_segment.map_or(link, |asked| asked.clamp(crate::handshake::MSS_MIN, link))
     }
 
+    /// "The application layer MUST be able to specify the Differentiated Services field for segments that are sent on a connection"
+    /// (RFC 9293 section 3.9.1.9): its code point towards `peer`.
+    pub(crate) fn dscp(&self, peer: IpAddr) -> u8 {
+        if peer.is_ipv4() { self.dscp_v4 } else { self.dscp_v6 }
+    }
+
     pub(crate) fn syn_retries(&self, config: &Config) -> u8 {
         self.syn_retries.unwrap_or(config.syn_retries)
     }
@@ -66,6 +79,7 @@ impl SlowPath {
     pub fn set_options(&mut self, now: Instant, flow: FlowId, options: &FlowOptions) {
         let live = self.connections.get_mut(&flow).filter(|c| !c.is_over && !c.is_orphan);
         let Some(connection) = live else { return };
+        let peer = connection.tuple.dst.addr;
         let before = std::mem::replace(&mut connection.options, *options);
         if before.keepalive != options.keepalive {
             self.keepalive_changed(now, flow);
@@ -73,6 +87,10 @@ impl SlowPath {
         if before.receive_buffer != options.receive_buffer {
             let bytes = options.receive_buffer.unwrap_or(0);
             self.with_flow(flow, |parts| parts.cold.limit_receive(bytes, parts.rx.rcv_shift));
+        }
+        let ip = |options: &FlowOptions| (options.dscp(peer), options.may_fragment);
+        if ip(&before) != ip(options) {
+            self.with_flow(flow, |parts| (parts.tx.dscp, parts.tx.may_fragment) = ip(options));
         }
         let algorithm = options.algorithm.unwrap_or(self.config.algorithm);
         if before.algorithm != options.algorithm {

@@ -165,7 +165,8 @@ impl SlowPath {
         let ecn = if agreed.features & state::ECN != 0 { TcpFlags::ECE } else { TcpFlags::NONE };
         let flags = TcpFlags::SYN.with(TcpFlags::ACK).with(ecn);
         let options = self.syn_ack_options(now, &tuple, &agreed, &asked);
-        let segment = Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options };
+        let segment =
+            Segment { tuple, seq: iss, ack: irs.plus(1), flags, window, options, dscp: agreed.dscp };
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 

@@ -70,6 +70,9 @@ impl SlowPath {
         }
         let mtu = mtu.max(if is_v4 { MTU_MIN_V4 } else { MTU_MIN_V6 }).min(0xFFFF) as u16;
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
+        if is_v4 && connection.options.may_fragment {
+            return;
+        }
         let flags = self.keeper.lock(flow).parts().rx.flags;
         let mss = mtu - headers(is_v4) - options(flags);
         // Each packet in flight may bring its own message: only the first has news. "A node MUST NOT increase its estimate of

@@ -37,7 +37,8 @@ impl SlowPath {
     /// abort, and Snd.TS.OK is set, then a Timestamps option SHOULD be included" (RFC 7323 section 5.2).
     pub(crate) fn send_reset(&mut self, now: Instant, core: u8, tuple: FourTuple, state: &Remains) {
         let options = state.options(now);
-        let segment = Segment { options, ..reset(tuple, state.snd_nxt, Some(state.rcv_nxt)) };
+        let dscp = state.dscp;
+        let segment = Segment { options, dscp, ..reset(tuple, state.snd_nxt, Some(state.rcv_nxt)) };
         self.put_reset(now, core, &segment, Via::Route);
     }
 
@@ -53,7 +54,8 @@ impl SlowPath {
         frame: &[u8],
     ) {
         let tuple = packet.tuple().reversed();
-        let segment = reset(tuple, packet.header.ack, None);
+        let dscp = self.with_flow(flow, |parts| parts.tx.dscp);
+        let segment = Segment { dscp, ..reset(tuple, packet.header.ack, None) };
         self.put_reset(now, core, &segment, Via::Reply(source_mac(frame)));
         self.end(now, flow, How::ResetByUs);
     }
@@ -80,7 +82,7 @@ impl SlowPath {
         // Scaled, unlike the SYN's (RFC 7323 section 2.2): the right edge stays where the SYN-ACK put it.
         let window = FlowOptions::default().syn_window(self.flow_config()) >> shift;
         let (seq, ack, flags, options) = (state.snd_nxt, state.rcv_nxt, TcpFlags::ACK, state.options(now));
-        let segment = Segment { tuple, seq, ack, flags, window, options };
+        let segment = Segment { tuple, seq, ack, flags, window, options, dscp: state.dscp };
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
@@ -136,5 +138,6 @@ impl SlowPath {
 /// A reset that acknowledges `ack`, if anything.
 fn reset(tuple: FourTuple, seq: SeqNumber, ack: Option<SeqNumber>) -> Segment {
     let flags = if ack.is_some() { TcpFlags::RST.with(TcpFlags::ACK) } else { TcpFlags::RST };
-    Segment { tuple, seq, ack: ack.unwrap_or(SeqNumber(0)), flags, window: 0, options: TcpOptions::NONE }
+    let (ack, options) = (ack.unwrap_or(SeqNumber(0)), TcpOptions::NONE);
+    Segment { tuple, seq, ack, flags, window: 0, options, dscp: 0 }
 }

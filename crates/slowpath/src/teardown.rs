@@ -304,7 +304,8 @@ impl SlowPath {
         let (seq, ack): (SeqNumber, SeqNumber) = (remains.snd_nxt, remains.rcv_nxt);
         let options = remains.options(now);
         let (flags, window) = (wire::TcpFlags::ACK, 0);
-        let segment = crate::handshake::Segment { tuple, seq, ack, flags, window, options };
+        let segment =
+            crate::handshake::Segment { tuple, seq, ack, flags, window, options, dscp: remains.dscp };
         self.send_segment(now, core, &segment, crate::handshake::Via::Reply(mac));
     }
 }
@@ -316,6 +317,7 @@ fn remains_of(parts: &mut FlowMut<'_>) -> Remains {
         rcv_nxt: parts.rx.rcv_nxt,
         ts_recent: parts.rx.has(state::TIMESTAMPS).then_some(parts.rx.ts_recent),
         ts_offset: parts.cold.ts_offset,
+        dscp: parts.tx.dscp,
     }
 }
 

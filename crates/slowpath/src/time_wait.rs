@@ -15,6 +15,8 @@ pub struct Remains {
     pub ts_recent: Option<u32>,
     /// Added to the clock in ours.
     pub ts_offset: u32,
+    /// Differentiated services code point of what we send.
+    pub dscp: u8,
 }
 
 impl Remains {
@@ -205,7 +207,7 @@ mod tests {
     }
 
     fn remains(ts_recent: Option<u32>) -> Remains {
-        Remains { snd_nxt: SeqNumber(500), rcv_nxt: SeqNumber(1000), ts_recent, ts_offset: 0 }
+        Remains { snd_nxt: SeqNumber(500), rcv_nxt: SeqNumber(1000), ts_recent, ts_offset: 0, dscp: 0 }
     }
 
     fn segment(flags: TcpFlags, seq: u32) -> TcpHeader {

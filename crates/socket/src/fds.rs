@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
-use crate::stream::{How, Progress, ready};
+use crate::stream::{How, Progress, Said, ready};
 use crate::table::Table;
 use crate::{client, config, internal, options, sys, wait};
 use control::Request;
@@ -353,14 +353,14 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     }
     let total: usize = buffers.iter().map(|b| b.len()).sum();
     let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
-    let more = flags & libc::MSG_MORE != 0;
-    let result = match link.push(buffers, 0, more) {
+    let said = Said::by(flags);
+    let result = match link.push(buffers, 0, said) {
         Ok(Progress::Done(n)) if n == total || !patient => Ok(n),
         Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
             let sock = sock.share();
-            send_slowly(fd, &sock, buffers, (done, total, more))
+            send_slowly(fd, &sock, buffers, (done, total, said))
         }
         Err(e) => Err(e),
     };
@@ -377,12 +377,12 @@ fn send_slowly(
     fd: RawFd,
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
-    (mut done, total, more): (usize, usize, bool),
+    (mut done, total, said): (usize, usize, Said),
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     while done < total {
-        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done, more)) {
+        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done, said)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(n)) => done += n,
             Err(_) if done > 0 => return Ok(done),
@@ -530,9 +530,10 @@ pub fn has_space(fd: RawFd) -> Option<bool> {
 pub fn send_all(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
-    let done = match link.push(&[bytes], 0, more)? {
+    let said = Said { more, ends_record: false };
+    let done = match link.push(&[bytes], 0, said)? {
         Progress::Done(n) => n,
         Progress::Wait => 0,
     };
-    send_slowly(fd, &sock, &[bytes], (done, bytes.len(), more))
+    send_slowly(fd, &sock, &[bytes], (done, bytes.len(), said))
 }

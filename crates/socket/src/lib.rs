@@ -50,6 +50,8 @@ mod options;
 #[cfg(not(loom))]
 pub mod poll;
 #[cfg(not(loom))]
+mod records;
+#[cfg(not(loom))]
 pub mod region;
 pub mod room;
 #[cfg(not(loom))]

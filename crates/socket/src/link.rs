@@ -173,7 +173,7 @@ impl Link {
         b.rx_lock.store(0, Ordering::Relaxed);
         b.state.store(0, Ordering::Relaxed);
         b.error.store(0, Ordering::Relaxed);
-        b.options.store(0, Ordering::Relaxed);
+        b.records.store(0, Ordering::Relaxed);
         let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
         b.flags.store(bits, Ordering::Relaxed);
         b.slot.store(self.slot, Ordering::Relaxed);
@@ -403,7 +403,7 @@ impl Link {
         let sender = self.sender();
         raise(own_half, end | READ_CLOSED | RELEASED);
         self.tell();
-        self.mapped.linger(self.slot, sender);
+        self.mapped.linger(self.slot, sender, self.take_records());
         self.store(&Sender::default());
         b.region.store(0, Ordering::Release);
         b.holders.store(0, Ordering::Release);

@@ -24,7 +24,7 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 23] = [
+const INHERITED: [(i32, i32, By); 24] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
@@ -33,8 +33,9 @@ const INHERITED: [(i32, i32, By); 23] = [
     (libc::SOL_SOCKET, libc::SO_LINGER, By::Library),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, By::Library),
     (libc::SOL_SOCKET, libc::SO_PRIORITY, By::Library),
-    (libc::IPPROTO_IP, libc::IP_TOS, By::Library),
-    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, By::Library),
+    (libc::IPPROTO_IP, libc::IP_TOS, By::Service),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, By::Service),
+    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY, By::Library),
     (libc::IPPROTO_TCP, libc::TCP_CORK, By::Library),
     (libc::IPPROTO_TCP, TCP_INQ, By::Library),
@@ -271,6 +272,12 @@ pub fn repeat(sock: &Sock, fd: RawFd) {
     }
 }
 
+/// `IP_TOS`, of which Linux takes one byte, too, or `IPV6_TCLASS`, where -1 is the default.
+fn service(value: &[u8]) -> u8 {
+    let byte = || value.first().copied().unwrap_or(0);
+    int(value).map_or_else(byte, |value| if value < 0 { 0 } else { value as u8 })
+}
+
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let kept = lock(&sock.kept);
@@ -293,6 +300,10 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         syn_count: byte(tcp(libc::TCP_SYNCNT)),
         defer_accept: short(tcp(libc::TCP_DEFER_ACCEPT)),
         congestion: raw(libc::IPPROTO_TCP, libc::TCP_CONGESTION).and_then(congestion).unwrap_or_default(),
+        tos: raw(libc::IPPROTO_IP, libc::IP_TOS).map_or(0, service),
+        may_fragment: raw(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
+            .is_some_and(|value| service(value) == libc::IP_PMTUDISC_DONT as u8),
+        traffic_class: raw(libc::IPPROTO_IPV6, libc::IPV6_TCLASS).map_or(0, service),
     }
 }
 

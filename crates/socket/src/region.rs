@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 struct Lingering {
     slot: u32,
     sender: Sender,
+    records: Option<Ring>,
 }
 
 /// A region, seen from one side.
@@ -174,13 +175,17 @@ impl Mapped {
         }
     }
 
-    /// Keeps a closed socket's rings until they are read.
-    pub fn linger(&self, slot: u32, mut sender: Sender) {
-        if let Some(ring) = sender.give_back() {
-            self.give_back(ring);
-        } else if sender.ring.is_some() || sender.old.is_some() {
+    /// Keeps a closed socket's rings, and the table of its `records`, until the bytes are read.
+    pub fn linger(&self, slot: u32, mut sender: Sender, records: Option<Ring>) {
+        let is_read = sender.is_empty();
+        sender
+            .give_back()
+            .into_iter()
+            .chain(records.filter(|_| is_read))
+            .for_each(|ring| self.give_back(ring));
+        if sender.ring.is_some() || sender.old.is_some() {
             let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-            lingering.push(Lingering { slot, sender });
+            lingering.push(Lingering { slot, sender, records: records.filter(|_| !is_read) });
         }
         self.sweep();
     }
@@ -196,7 +201,8 @@ impl Mapped {
             let consumed = peer.rx_tail.load(Ordering::Acquire) >= l.sender.head;
             let over = reused || let_go || consumed;
             if over {
-                l.sender.ring.into_iter().chain(l.sender.old).for_each(|ring| self.give_back(ring));
+                let rings = [l.sender.ring, l.sender.old, l.records];
+                rings.into_iter().flatten().for_each(|ring| self.give_back(ring));
             }
             !over
         });

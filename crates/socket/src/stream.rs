@@ -54,13 +54,31 @@ pub struct How {
     pub discard: usize,
 }
 
+/// What a call says about the bytes that it sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Said {
+    /// More follows at once (`MSG_MORE`).
+    pub more: bool,
+    /// A record ends with the last byte (`MSG_EOR`): no segment goes on behind it.
+    pub ends_record: bool,
+}
+
+impl Said {
+    /// By the flags of `send`.
+    #[must_use]
+    #[inline]
+    pub const fn by(flags: i32) -> Self {
+        Self { more: flags & libc::MSG_MORE != 0, ends_record: flags & libc::MSG_EOR != 0 }
+    }
+}
+
 impl Link {
-    /// Sends what fits of `buffers` past their first `skip` bytes. `more`: `MSG_MORE`.
+    /// Sends what fits of `buffers` past their first `skip` bytes.
     ///
     /// # Errors
     /// The pending error, then EPIPE.
-    pub fn push(&self, buffers: &[&[u8]], skip: usize, more: bool) -> Result<Progress, Errno> {
-        self.push_some(buffers, skip, more, usize::MAX)
+    pub fn push(&self, buffers: &[&[u8]], skip: usize, said: Said) -> Result<Progress, Errno> {
+        self.push_some(buffers, skip, said, usize::MAX)
     }
 
     /// As [`push`](Self::push), `most` bytes at most: the next call goes on with the rest.
@@ -71,7 +89,7 @@ impl Link {
         &self,
         buffers: &[&[u8]],
         skip: usize,
-        more: bool,
+        said: Said,
         most: usize,
     ) -> Result<Progress, Errno> {
         let b = self.block();
@@ -92,10 +110,17 @@ impl Link {
         if bits & state::OPEN == 0 && !self.is_open() {
             return Ok(Progress::Wait);
         }
-        let is_released = self.say_more(more);
+        let ends_record = said.ends_record && total > 0 && !self.mapped.pair;
+        if ends_record && !self.has_record()? {
+            return Ok(Progress::Wait);
+        }
+        let is_released = self.say_more(said.more);
         let mut sender = self.sender();
         let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)));
         self.store(&sender);
+        if ends_record && result == Ok(total) {
+            self.end_record(sender.head);
+        }
         drop(_owned);
         match result {
             Ok(0) if total > 0 => Ok(Progress::Wait),
@@ -441,6 +466,7 @@ impl Link {
             }
             enough = self.bounds().is_none_or(|bounds| bounds.is_writable(&sender));
         }
+        enough = enough && !self.is_full_of_records(sender.tail);
         self.store(&sender);
         if enough && is_full && bounds.is_some_and(|bounds| bounds.may_grow()) {
             self.want_no_space();

@@ -36,7 +36,7 @@ fn ends(slot: u32) -> (Link, Link) {
 }
 
 fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
-    link.push(&[bytes], 0, false)
+    link.push(&[bytes], 0, Said::default())
 }
 
 fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
@@ -59,7 +59,7 @@ fn bytes_arrive_in_order_whatever_the_pieces() {
                 let len = 1 + rng.below(20_000) as usize;
                 let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
                 let cut = rng.below(len as u64 + 1) as usize;
-                match a.push(&[&bytes[..cut], &bytes[cut..]], 0, false) {
+                match a.push(&[&bytes[..cut], &bytes[cut..]], 0, Said::default()) {
                     Ok(Progress::Done(n)) => oracle.extend(&bytes[..n]),
                     other => assert_eq!(other, Ok(Progress::Wait), "seed {seed}"),
                 }

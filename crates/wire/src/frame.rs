@@ -49,6 +49,8 @@ pub struct IpParameters {
     pub hop_limit: u8,
     /// IPv4's identification. A port that cuts a super-frame counts on from it.
     pub identification: u16,
+    /// IPv4's DF.
+    pub dont_fragment: bool,
     /// IPv6's flow label, 20 bits.
     pub flow_label: u32,
 }
@@ -66,6 +68,7 @@ impl IpParameters {
             ecn: Ecn::NotEct,
             hop_limit: 64,
             identification: 0,
+            dont_fragment: true,
             flow_label: 0,
         }
     }
@@ -108,7 +111,7 @@ pub fn emit_ip(
             }
             let mut header = Ipv4Header::new(src, dst, protocol, payload_len);
             (header.dscp, header.ecn, header.ttl) = (p.dscp, p.ecn, p.hop_limit);
-            header.identification = p.identification;
+            (header.identification, header.dont_fragment) = (p.identification, p.dont_fragment);
             header.emit(rest).map_err(|_| FrameError::BufferTooSmall)?
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {

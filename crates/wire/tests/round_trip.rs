@@ -138,16 +138,20 @@ fn tuple() -> impl Strategy<Value = FourTuple> {
 
 fn parameters() -> impl Strategy<Value = IpParameters> {
     let vlan = option::of(any::<u16>().prop_map(VlanTag::from_bits));
-    (mac(), mac(), vlan, 0u8..64, ecn(), any::<u8>(), any::<u16>(), 0u32..1 << 20).prop_map(
-        |(src_mac, dst_mac, vlan, dscp, ecn, hop_limit, identification, flow_label)| IpParameters {
-            src_mac,
-            dst_mac,
-            vlan,
-            dscp,
-            ecn,
-            hop_limit,
-            identification,
-            flow_label,
+    let v4 = (any::<u16>(), any::<bool>());
+    (mac(), mac(), vlan, 0u8..64, ecn(), any::<u8>(), v4, 0u32..1 << 20).prop_map(
+        |(src_mac, dst_mac, vlan, dscp, ecn, hop_limit, (identification, dont_fragment), flow_label)| {
+            IpParameters {
+                src_mac,
+                dst_mac,
+                vlan,
+                dscp,
+                ecn,
+                hop_limit,
+                identification,
+                dont_fragment,
+                flow_label,
+            }
         },
     )
 }

@@ -113,3 +113,23 @@ def receive_buffer(w):
     windows = [int(line) for line in lines(server, 10)]
     require(len(windows) > 5 and 0 < max(windows) <= 20_000, f"windows as the kernel saw them: {windows}")
     w.prove_accelerated(1)
+
+
+@obeyed("tos")
+def tos(w):
+    """The class of the packets that open a connection, without congestion notification's bits; the kernel shows it."""
+    _, server, client = told(w, "service_class", "tos", 0xBB)
+    require(lines(client, 30) == ["184"], "getsockopt(IP_TOS)")
+    require(lines(server, 10)[0] == "184", "the class that the kernel saw")
+    w.prove_accelerated(1)
+
+
+@obeyed("records")
+def records(w):
+    """Each record (`MSG_EOR`) is a segment of its own, however fast they are written."""
+    _, server, client = told(w, "data_segments", "records", 3000)
+    require(lines(client, 30) == [], "no short send")
+    count, segments = (int(word) for word in lines(server, 20)[-1].split())
+    require(count == 30_010, f"{count} bytes")
+    require(segments >= 3000, f"3000 records came in {segments} segments")
+    w.prove_accelerated(1)

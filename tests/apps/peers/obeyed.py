@@ -7,6 +7,8 @@ import sys
 import time
 
 TCP = socket.IPPROTO_TCP
+# linux/in.h
+IP_PKTOPTIONS = 9
 
 
 def name(problem):
@@ -64,8 +66,27 @@ def flood(conn):
         time.sleep(0.1)
 
 
+def service_class(conn):
+    """The service class of the packets that opened the connection: asked for with IP_RECVTOS, told by IP_PKTOPTIONS."""
+    told = conn.getsockopt(socket.IPPROTO_IP, IP_PKTOPTIONS, 64)
+    # One control message: length, level, type, a byte.
+    _, level, kind, tos = struct.unpack_from("qiiB", told)
+    show(level == socket.IPPROTO_IP and kind == socket.IP_TOS and tos)
+    end(conn)
+
+
+def data_segments(conn):
+    """Bytes and segments with data that came."""
+    count = 0
+    while data := conn.recv(65536):
+        count += len(data)
+    # tcpi_data_segs_in
+    show(count, struct.unpack_from("I", conn.getsockopt(TCP, socket.TCP_INFO, 160), 152)[0])
+
+
 def serve(address, port, what):
     with socket.create_server((address, int(port))) as listener:
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         conn, _ = listener.accept()
         with conn:
             globals()[what](conn)
@@ -185,7 +206,36 @@ def receive_buffer(size, address, port):
     time.sleep(0.5)
 
 
+def tos(value, address, port):
+    conn = connect(address, port, (socket.IPPROTO_IP, socket.IP_TOS, int(value)))
+    show(conn.getsockopt(socket.IPPROTO_IP, socket.IP_TOS))
+    conn.sendall(b"x")
+    conn.close()
+
+
+def records(count, address, port):
+    """More records than the sender's table holds, faster than they are acknowledged; the bytes behind the last are no record."""
+    conn = connect(address, port)
+    for _ in range(int(count)):
+        if conn.send(bytes(10), socket.MSG_EOR) != 10:
+            show("short")
+    conn.sendall(bytes(10))
+    conn.close()
+
+
+CASES = (
+    serve,
+    cork,
+    max_segment,
+    congestion,
+    linger_reset,
+    user_timeout,
+    keepalive,
+    syn_count,
+    receive_buffer,
+    tos,
+    records,
+)
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (serve, cork, max_segment, congestion, linger_reset, user_timeout, keepalive, syn_count, receive_buffer)}[
-        sys.argv[1]
-    ](*sys.argv[2:])
+    {f.__name__: f for f in CASES}[sys.argv[1]](*sys.argv[2:])

@@ -238,8 +238,9 @@ impl Endpoint {
 
     /// The application died.
     pub(crate) fn kill(self, ledger: &mut Ledger) {
-        if let Some((id, _)) = self.known {
-            ledger.close(id, self.side, Outcome::Died);
+        match self.known {
+            Some((id, _)) => ledger.close(id, self.side, Outcome::Died),
+            None => ledger.nameless_dead += 1,
         }
     }
 

@@ -1,0 +1,65 @@
+//! Ends of records (`MSG_EOR`): the sender's table of them, lent when a socket first ends one and kept until it is closed.
+//! Between applications of one host there are no segments, and nothing is noted.
+
+use crate::link::{Link, flags};
+use queue::Ring;
+use queue::records::{CLASS, Records, flags_of, place};
+use rustix::io::Errno;
+use shm::application_flags::RECORDS_SHIFT;
+use shm::half_flags::WANT_SPACE;
+use std::sync::atomic::{Ordering, fence};
+
+impl Link {
+    /// Makes sure that one more record can be ended; the sending side is locked. False: wait as for space.
+    #[cold]
+    pub(crate) fn has_record(&self) -> Result<bool, Errno> {
+        let (half, peer) = self.halves();
+        if self.records().is_none() {
+            let ring = self.mapped.lend(CLASS).ok_or(Errno::NOBUFS)?;
+            Records::new(&self.mapped.region, self.mapped.side, ring).clear();
+            let flags = flags_of(ring);
+            self.block().records.store((flags >> RECORDS_SHIFT) as u32, Ordering::Relaxed);
+            self.advise(flags, true);
+        }
+        if !self.is_full_of_records(peer.rx_tail.load(Ordering::Acquire)) {
+            return Ok(true);
+        }
+        half.flags.fetch_or(WANT_SPACE, Ordering::SeqCst);
+        // Pairs with the fence in `queue::stream::consumed`.
+        fence(Ordering::SeqCst);
+        self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+        Ok(!self.is_full_of_records(peer.rx_tail.load(Ordering::Acquire)))
+    }
+
+    /// A record ends at `position`, where the next byte will lie.
+    #[cold]
+    pub(crate) fn end_record(&self, position: u64) {
+        if let Some(ring) = self.records() {
+            Records::new(&self.mapped.region, self.mapped.side, ring).add(position);
+        }
+    }
+
+    /// As many records as may be are open, where the other side has consumed up to `consumed`.
+    #[inline]
+    pub(crate) fn is_full_of_records(&self, consumed: u64) -> bool {
+        let is_full = |ring| Records::new(&self.mapped.region, self.mapped.side, ring).is_full(consumed);
+        self.records().is_some_and(is_full)
+    }
+
+    /// The table goes: the socket is closed.
+    #[must_use]
+    pub fn take_records(&self) -> Option<Ring> {
+        let ring = self.records();
+        self.block().records.store(0, Ordering::Relaxed);
+        ring
+    }
+
+    #[inline]
+    fn records(&self) -> Option<Ring> {
+        match self.block().records.load(Ordering::Relaxed) {
+            0 => None,
+            page => place(u64::from(page) << RECORDS_SHIFT, self.mapped.data_len()).ok()?,
+        }
+    }
+}
