@@ -22,20 +22,18 @@ impl State {
         let flags = w.f.rx.flags & (state::RECOVERY | state::PROBED | state::WINDOW_FULL);
         let has_reports = !p.options.sack.is_empty() && w.f.rx.has(state::SACK);
         let is_troubled = w.f.cold.runs != 0 || flags != 0 || has_reports;
-        let news = if is_troubled { self.troubled(w, p, advanced, has_reports) } else { None };
+        let mut news = if is_troubled { self.troubled(w, p, advanced, has_reports) } else { None };
+        let is_bare = !advanced && h.ack == w.f.tx.snd_una && sequence_len == 0 && window == window_before;
+        if let Some(news) = &mut news {
+            news.is_pure_duplicate = is_bare && !has_reports;
+        }
         if advanced {
             self.advance(w, p, echo, news.as_ref());
         } else if let Some(news) = news.as_ref().filter(|news| news.is_held_more) {
             self.hear_reports(&mut w.f, news, echo);
         }
         self.take_window(&mut w.f, p, advanced, window);
-        let is_duplicate = !advanced
-            && !w.f.rx.has(state::SACK)
-            && h.ack == w.f.tx.snd_una
-            && sequence_len == 0
-            && w.f.tx.in_flight() > 0
-            && window == window_before;
-        if is_duplicate {
+        if is_bare && !w.f.rx.has(state::SACK) && w.f.tx.in_flight() > 0 {
             self.duplicate(&mut w.f);
         }
         if let Some(news) = news {
@@ -144,6 +142,7 @@ impl State {
             f.cold.pace_rate = decision.pace_rate;
             if decision.is_echo_answered {
                 f.rx.set(state::SEND_CWR);
+                f.cold.recovery.undo_stamp = 0;
             }
             f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
             f.tx.cwnd = decision.cwnd;

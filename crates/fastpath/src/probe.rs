@@ -10,8 +10,10 @@ use base::{Duration, Instant};
 use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
 use port::Port;
 
-/// No probe earlier: on faster paths the peer's scheduling is what takes the time.
+/// No repetition earlier: on faster paths the peer's scheduling is what takes the time.
 const PATIENCE_MIN: Duration = Duration::from_us(500);
+/// What a probe leaves the peer beyond two round trips: Linux's `TCP_TIMEOUT_MIN`, two ticks of a millisecond.
+const PEER_TIME: Duration = Duration::from_ms(2);
 /// Each flow in flight makes the others wait so much longer: looking takes a tenth of a core's time at most.
 const EACH: Duration = Duration::from_us(1);
 /// Repetitions for silence within an episode; the timeout comes after them.
@@ -20,10 +22,16 @@ const STALLS: u8 = 3;
 const ROUNDS_FULL_MAX: u32 = 64;
 
 impl State {
-    /// "PTO = 2 * SRTT" (RFC 8985 section 7.2).
+    /// "PTO = 2 * SRTT" (RFC 8985 section 7.2), and a little for the peer, as Linux. In a repair the peer answers at once: "an
+    /// immediate duplicate ACK" (RFC 5681 section 4.2).
     #[inline]
     fn patience(f: &FlowMut<'_>) -> Duration {
-        Duration::from_us(2 * u64::from(f.cold.srtt_us)).max(PATIENCE_MIN)
+        let round_trips = Duration::from_us(2 * u64::from(f.cold.srtt_us));
+        if f.cold.recovery.episode == Episode::None {
+            round_trips.plus(PEER_TIME)
+        } else {
+            round_trips.max(PATIENCE_MIN)
+        }
     }
 
     /// The flow has something in flight: look at it in a while.
@@ -52,6 +60,7 @@ impl State {
 
     /// After news of losses: the time to look again is another.
     pub(crate) fn hasten(&mut self, w: &mut Work<'_>) {
+        note_measured(&mut w.f);
         let (_, reordered) = self.detect(&mut w.f);
         let next = self.next_probe(&w.f);
         self.watch_until(w, [reordered, next].into_iter().flatten().min());
@@ -93,6 +102,7 @@ impl State {
     }
 
     fn check<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        note_measured(&mut w.f);
         let (is_lost, _) = self.detect(&mut w.f);
         if is_lost {
             if w.f.cold.recovery.episode == Episode::None {
@@ -106,13 +116,19 @@ impl State {
         self.hasten(w);
     }
 
-    /// When silence becomes a sign. None: it is the timeout's business, so that a peer that is gone keeps no core awake.
+    /// When silence becomes a sign. None: it is the timeout's business, so that a peer that is gone keeps no core awake; nor without
+    /// SACK, which "the connection MUST use" (RFC 8985 section 4), for nothing else tells what a probe has shown.
     fn next_probe(&self, f: &FlowMut<'_>) -> Option<Instant> {
         let r = &f.cold.recovery;
-        if f.cold.srtt_us == 0 || f.tx.in_flight() == 0 || f.rx.has(state::PROBED) || r.stalls >= STALLS {
+        if !f.rx.has(state::SACK)
+            || f.cold.srtt_us == 0
+            || f.tx.in_flight() == 0
+            || f.rx.has(state::PROBED)
+            || r.stalls >= STALLS
+        {
             return None;
         }
-        if r.episode == Episode::None && !self.config.tail_probes {
+        if r.episode == Episode::None && (r.is_probe_unmeasured || !self.config.tail_probes) {
             return None;
         }
         let sent_ago = u64::from(self.now_us().wrapping_sub(f.cold.sent_at));
@@ -124,7 +140,7 @@ impl State {
             // "If FlightSize is one segment: PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
             patience = patience.plus(self.config.rto_min);
         }
-        if r.episode != Episode::None || !f.rx.has(state::SACK) {
+        if r.episode != Episode::None {
             return (patience < f.cold.rto).then(|| since.plus(patience));
         }
         // "If the time at which an RTO would fire ... is sooner than the computed time for the PTO, then the sender schedules a TLP
@@ -134,8 +150,8 @@ impl State {
     }
 
     /// Nothing was heard for too long. Without a sign of loss: new data, or the end of what is in flight once more, so that an
-    /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). A peer without
-    /// SACK could not show it: it gets the oldest segment. Where a repair is under way, its oldest segment is lost again.
+    /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). Where a repair is
+    /// under way, its oldest segment is lost again.
     fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         let (una, max, mss) = (w.f.tx.snd_una, w.f.tx.snd_max, u32::from(w.f.tx.mss));
         if w.f.cold.runs > 0 {
@@ -156,43 +172,44 @@ impl State {
         // The last segment: a FIN that went alone goes alone again.
         let last = if w.f.rx.has(state::FIN_SENT) && w.f.cold.is_fin_alone { 1 } else { mss };
         let len = max.since(una).min(last);
-        let is_sack = w.f.rx.has(state::SACK);
-        let range = if is_sack {
-            // Not of two records.
-            let len = len.min(last_record(w));
-            Interval { left: max.minus(len), right: max }
-        } else {
-            Interval { left: una, right: una.plus(len) }
-        };
+        // Not of two records.
+        let len = len.min(last_record(w));
+        let range = Interval { left: max.minus(len), right: max };
         if is_new || self.send_again(w, range, port) {
             w.f.rx.set(state::PROBED);
             let r = &mut w.f.cold.recovery;
             (r.probe_end, r.is_probe_new, r.restart_at) = (w.f.tx.snd_max, is_new, self.now);
+            r.is_probe_unmeasured = true;
             self.counters.tail_probes += 1;
         }
     }
 
-    /// What came of a probe: a report of a duplicate, or an older timestamp, says that nothing was lost; an acknowledgement of
-    /// more without one says that the probe repaired a loss, which is as good a reason to slow down as any other (RFC 8985
-    /// section 7.4).
+    /// What came of a probe: a report of a duplicate, an older timestamp, or from a peer that reports no duplicates a bare second
+    /// acknowledgement says that nothing was lost; an acknowledgement of more without one says that the probe repaired a loss,
+    /// which is as good a reason to slow down as any other (RFC 8985 section 7.4).
     pub(crate) fn judge_probe(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
         let (una, end) = (f.tx.snd_una, f.cold.recovery.probe_end);
         let is_in_vain = f.cold.recovery.is_probe_new && end.is_at_or_before(una)
             || news.duplicate.is_some_and(|range| range.right == end)
+            || news.is_pure_duplicate && una == end
             || news.is_delayed && advanced;
         if is_in_vain {
             return f.rx.clear(state::PROBED);
         }
-        if !f.rx.has(state::SACK) && advanced && una.is_before(end) {
-            // The oldest segment was missing, and more is.
-            self.enter(f);
-            self.lose_first(f);
-        } else if end.is_before(una) || !f.rx.has(state::SACK) && advanced {
+        if end.is_before(una) {
             f.rx.clear(state::PROBED);
+            f.cold.recovery.undo_stamp = 0;
             let flight = flight(f);
             f.cold.window.on_fast_retransmit(self.now, flight);
             say_reduced(f);
             f.tx.cwnd = f.cold.window.cwnd();
         }
     }
+}
+
+/// No probe goes out before "a new RTT measurement" was taken since the last one (RFC 8985 section 7.3 in short). What was sent after a probe, or was new data itself, measures when it is acknowledged.
+fn note_measured(f: &mut FlowMut<'_>) {
+    let (una, r) = (f.tx.snd_una, &mut f.cold.recovery);
+    let is_measured = r.probe_end.is_before(una) || r.is_probe_new && r.probe_end == una;
+    r.is_probe_unmeasured &= !is_measured;
 }

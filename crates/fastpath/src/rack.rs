@@ -33,6 +33,8 @@ pub(crate) struct News {
     pub(crate) duplicate: Option<Interval>,
     /// It has thrown away what it had reported.
     is_reneged: bool,
+    /// "A duplicate ACK without any SACK information" (RFC 8985 section 7.4.2), data or window.
+    pub(crate) is_pure_duplicate: bool,
     /// Bytes by which something sent earlier was overtaken, at most.
     reordered: u32,
 }
@@ -217,6 +219,9 @@ impl State {
         }
         if f.cold.recovery.episode != Episode::None {
             self.go_on(f, news, advanced);
+        } else if self.is_all_duplicate(f, news) {
+            // The last report came after the end of what it says was needless.
+            self.undo(f);
         }
         let mut is_lost = news.is_reneged && {
             let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };

@@ -206,10 +206,15 @@ impl State {
                 f.tx.cwnd = f.cold.window.cwnd();
                 self.lose_first(f);
             }
-            // RFC 5682 section 3.1 step 2: the first acknowledgement that advances lets new data go; the next one decides.
+            // RFC 5682 sections 2.1 and 3.1 step 2: the first acknowledgement that advances lets new data go; the next one decides.
             Episode::Timeout if r.frto > 0 => {
-                let is_first =
-                    r.frto == 1 && advanced && f.rx.has(state::SACK) && !f.rx.has(state::TIMESTAMPS);
+                let is_first = r.frto == 1 && advanced && !f.rx.has(state::TIMESTAMPS);
+                if r.frto == 3 && news.is_pure_duplicate {
+                    // "If the acknowledgment is a duplicate ACK, set the congestion window to no more than 3 * MSS": it makes room for
+                    // the repair, for two new segments are under way (RFC 5682 section 2.1 step 3a).
+                    f.cold.window.on_duplicate_ack();
+                    f.tx.cwnd = f.cold.window.cwnd();
+                }
                 r.frto = if is_first { 2 } else { 0 };
             }
             _ => {}

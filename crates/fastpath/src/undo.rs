@@ -29,7 +29,9 @@ impl State {
             (r.has_dsack_round, r.dsack_round) = (true, max);
             (r.reo_mult, r.reo_persist) = (r.reo_mult.saturating_add(1), PERSIST);
         }
-        if r.episode != Episode::None && r.undo_from.is_at_or_before(range.left) {
+        // Those of an episode that is over count as well, unless it was long ago and the numbers begin anew.
+        let is_recent = una.minus(window.saturating_mul(2)).is_before(r.undo_from);
+        if r.undo_stamp != 0 && is_recent && r.undo_from.is_at_or_before(range.left) {
             r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left));
         }
     }
@@ -39,10 +41,19 @@ impl State {
     /// acknowledged (RFC 5682 section 3.1 step 3b).
     pub(crate) fn is_spurious(&self, f: &FlowMut<'_>, news: &News, advanced: bool) -> bool {
         let r = &f.cold.recovery;
-        let is_all_duplicate = news.duplicate.is_some() && r.undo_stamp != 0 && r.undo_bytes == 0;
-        let is_found = r.episode == Episode::Timeout && r.frto > 0 && news.is_original && advanced;
-        // With timestamps they decide: an acknowledgement of the repetition may cover what the peer held all along.
-        is_all_duplicate || news.is_delayed && advanced || is_found && !f.rx.has(state::TIMESTAMPS)
+        // Without reports an acknowledgement of the repetition may cover what the peer held all along; the next does not.
+        let is_told = f.rx.has(state::SACK) && r.frto > 0 || r.frto == 3;
+        let is_found = r.episode == Episode::Timeout && is_told && news.is_original && advanced;
+        // With timestamps they decide.
+        self.is_all_duplicate(f, news)
+            || news.is_delayed && advanced
+            || is_found && !f.rx.has(state::TIMESTAMPS)
+    }
+
+    /// All that the episode sent again has been reported as duplicates, the last of it now.
+    pub(crate) fn is_all_duplicate(&self, f: &FlowMut<'_>, news: &News) -> bool {
+        let r = &f.cold.recovery;
+        news.duplicate.is_some() && r.undo_stamp != 0 && r.undo_bytes == 0
     }
 
     /// Everything as it was before the episode. What counted as lost is on its way again.
@@ -54,6 +65,7 @@ impl State {
         // Sent again too early: segments overtake each other on this path.
         f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
         self.leave_episode(f);
+        f.cold.recovery.undo_stamp = 0;
         f.tx.recover = f.tx.snd_una;
         f.tx.cwnd = f.cold.window.cwnd();
         self.counters.undone += 1;

@@ -229,11 +229,11 @@ fn a_probe_is_new_data_where_there_is_some() {
     let mut s = scene();
     s.peer.ack(0, 0);
     assert_eq!(s.writes(12).len(), 10);
-    let probe = s.after(us(700));
+    let probe = s.after(us(2_300));
     assert_eq!(segments(&probe), [10]);
     assert_eq!(s.cold().recovery.restart_at, s.now);
     assert_eq!(s.host.core.counters().tail_probes, 1);
-    assert_eq!(s.after(us(700)), [], "one at a time");
+    assert_eq!(s.after(us(2_300)), [], "one at a time");
 }
 
 /// "The data sender MUST retransmit the segment at the left edge of the window after a retransmit timeout, whether or not the SACKed bit

@@ -266,7 +266,9 @@ impl Cold {
     /// Is a tail loss probe yet to come before the timeout (RFC 8985 section 7.2)? `flags` are the receive line's.
     #[must_use]
     pub const fn is_probe_due(&self, flags: u32) -> bool {
-        let is_calm = matches!(self.recovery.episode, crate::Episode::None) && self.runs == 0;
+        let is_calm = matches!(self.recovery.episode, crate::Episode::None)
+            && self.runs == 0
+            && !self.recovery.is_probe_unmeasured;
         let is_able = flags & (crate::state::PROBED | crate::state::SACK) == crate::state::SACK;
         is_calm && is_able && self.backoff == 0 && self.srtt_us != 0
     }

@@ -97,6 +97,8 @@ pub struct Recovery {
     pub stalls: u8,
     /// The last probe was new data.
     pub is_probe_new: bool,
+    /// Since the last probe no round trip was measured.
+    pub is_probe_unmeasured: bool,
     /// RFC 6937 `prr_delivered`.
     pub prr_delivered: u32,
     /// RFC 6937 `prr_out`.
@@ -144,6 +146,7 @@ impl Recovery {
             frto: 0,
             stalls: 0,
             is_probe_new: false,
+            is_probe_unmeasured: false,
             prr_delivered: 0,
             prr_out: 0,
             prr_flight: 0,

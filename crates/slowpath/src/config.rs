@@ -32,7 +32,8 @@ pub struct Config {
     pub syn_retries: u8,
     /// SYN-ACK repetitions: 5 as Linux.
     pub syn_ack_retries: u8,
-    /// Timeouts in a row until a connection is given up: 15 as Linux (RFC 1122's R2, at least 100 s).
+    /// A connection is given up after the time that so many timeouts in a row take on a short path, 924.6 s for 15 as Linux (RFC
+    /// 1122's R2, at least 100 s), or after so many window probes without an answer.
     pub retries: u8,
     /// The same once the application has let go: 8 as Linux.
     pub orphan_retries: u8,

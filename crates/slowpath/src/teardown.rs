@@ -108,6 +108,8 @@ pub(crate) struct Connection {
     pub(crate) retransmit: Option<TimerId>,
     /// When the retransmission timer last went off.
     pub(crate) fired_at: Instant,
+    /// When the first timeout in a row was found: what Linux calls `retrans_stamp`.
+    pub(crate) silent_from: Instant,
     /// For the user timeout: the oldest byte not acknowledged, whether it is under way or not let into the peer's window, and since when.
     pub(crate) waiting: Option<((SeqNumber, bool), Instant)>,
     /// When a segment was last challenged.
@@ -133,6 +135,7 @@ impl Connection {
             is_over: false,
             retransmit: None,
             fired_at: Instant::ZERO,
+            silent_from: Instant::ZERO,
             waiting: None,
             challenged_at: Instant::ZERO,
             unanswered: 0,

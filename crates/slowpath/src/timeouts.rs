@@ -129,7 +129,7 @@ impl SlowPath {
                 let is_over = if is_closed {
                     self.is_probed_out(now, flow, backoff, is_silent)
                 } else {
-                    self.is_over(now, flow, backoff)
+                    self.is_silent_too_long(now, flow, backoff)
                 };
                 if is_over {
                     return;
@@ -157,11 +157,30 @@ impl SlowPath {
         self.is_over(now, flow, tries)
     }
 
-    /// Gives the flow up after too many timeouts in a row.
+    /// Gives the flow up after too many window probes in a row.
     fn is_over(&mut self, now: Instant, flow: FlowId, tries: u8) -> bool {
+        if tries <= self.tries_most(flow) {
+            return false;
+        }
+        self.give_up(now, flow);
+        true
+    }
+
+    fn tries_most(&self, flow: FlowId) -> u8 {
         let is_orphan = self.connections.get(&flow).is_some_and(|c| c.is_orphan);
-        let limit = if is_orphan { self.config.orphan_retries } else { self.config.retries };
-        if tries <= limit {
+        if is_orphan { self.config.orphan_retries } else { self.config.retries }
+    }
+
+    /// Gives the flow up when nothing was acknowledged for the time that so many timeouts would take on a short path: as Linux, which
+    /// takes `tcp_retries2` for a time, so that R2 is the same for every path ("at least 100 seconds", RFC 9293 SHLD-11).
+    fn is_silent_too_long(&mut self, now: Instant, flow: FlowId, backoff: u8) -> bool {
+        let Some(connection) = self.connections.get_mut(&flow) else { return true };
+        if backoff <= 1 {
+            connection.silent_from = now;
+        }
+        let since = self.pause.waiting_since(connection.silent_from);
+        let config = self.flow_config();
+        if now.since(since) < time_of(self.tries_most(flow), config.rto_min, config.rto_max) {
             return false;
         }
         self.give_up(now, flow);
@@ -173,6 +192,11 @@ impl SlowPath {
         self.counters.add(Count::GivenUp);
         self.end(now, flow, How::TimedOut(if soft == 0 { errno::ETIMEDOUT } else { soft }));
     }
+}
+
+/// How long `tries` timeouts in a row take after the first, when they begin with `rto_min` and double up to `rto_max`.
+fn time_of(tries: u8, rto_min: Duration, rto_max: Duration) -> Duration {
+    (0..=tries).fold(Duration::ZERO, |sum, n| sum.plus(rto_min.times(1 << n.min(BACKOFF_MAX)).min(rto_max)))
 }
 
 /// Under the record's lock: what has become of the oldest segment, and, when it is lost, the rewind.

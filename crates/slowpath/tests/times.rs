@@ -152,6 +152,20 @@ fn keepalive_probes_and_gives_up() {
     assert_eq!(w.count(Count::KeepaliveProbes), 3);
 }
 
+/// As Linux, `tcp_retries2` is a time, that of so many timeouts on a path of no length: a long path is given up no later. "R1 and R2
+/// may be measured in time units or as a count of retransmissions" (RFC 9293 section 3.8.3).
+#[test]
+fn a_long_path_is_given_up_after_the_same_time() {
+    for (rto, times) in [(200, vec![200, 600, 1400, 3000]), (2000, vec![2000])] {
+        let mut w = World::with(|config, _| config.retries = 3);
+        let (flow, _, _) = w.accepted(9);
+        w.edit(flow, |parts| parts.cold.rto = ms(rto));
+        sends(&mut w, flow, 1);
+        assert_eq!(orders(&mut w, secs(20), &Order::Transmit(flow)), times);
+        assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(_), .. }));
+    }
+}
+
 #[test]
 fn orphans_are_given_up_sooner() {
     let mut w = World::with(|config, _| config.orphan_retries = 2);
@@ -162,7 +176,7 @@ fn orphans_are_given_up_sooner() {
     });
     sends(&mut w, flow, 1);
     w.exception(Exception::AppClosed { flow });
-    assert_eq!(orders(&mut w, secs(5), &Order::Transmit(flow)), [200, 600]);
+    assert_eq!(orders(&mut w, secs(5), &Order::Transmit(flow)), [200, 600, 1400]);
     assert!(matches!(w.event(), Event::Closed { how: How::TimedOut(_), .. }));
     assert_eq!(w.flags(owner), half_flags::OPEN, "nobody is there to be told");
 }
