@@ -2,6 +2,7 @@
 
 use crate::event::{Connect, ConnectError, Event, Owner, errno};
 use crate::handshake::{Born, Negotiated, Segment, Via};
+use crate::ports::Standing;
 use crate::timeouts::Timer;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
@@ -114,18 +115,24 @@ impl SlowPath {
         }
         // The generator is lent out while it asks about the tables beside it.
         let mut ports = std::mem::replace(&mut self.ports, crate::EphemeralPorts::new(1..=1));
-        // A pair in TIME-WAIT only when all else is taken: then as Linux with `tcp_tw_reuse`.
-        let picked = [false, true].into_iter().find_map(|may_reuse| {
-            ports.pick(&self.secret, &tuple, |port| {
-                let candidate = FourTuple { src: Endpoint::new(addr, port), ..tuple };
-                let is_over = !self.time_wait.contains(&candidate)
-                    || may_reuse && self.time_wait.is_free(now, &candidate);
-                is_over && !self.is_taken(&candidate) && self.listeners.find(&candidate.src).is_none()
-            })
+        let picked = ports.pick(&self.secret, &tuple, |port| {
+            self.standing(now, &FourTuple { src: Endpoint::new(addr, port), ..tuple })
         });
         self.ports = ports;
         tuple.src.port = picked.ok_or(ConnectError::NoPort)?;
         Ok(tuple)
+    }
+
+    /// What an ephemeral port is good for; a pair in TIME-WAIT as with Linux's `tcp_tw_reuse`.
+    fn standing(&self, now: Instant, tuple: &FourTuple) -> Standing {
+        if self.is_taken(tuple) || self.listeners.find(&tuple.src).is_some() {
+            return Standing::Taken;
+        }
+        match (self.time_wait.contains(tuple), self.time_wait.is_free(now, tuple)) {
+            (false, _) => Standing::Free,
+            (true, true) => Standing::Spare,
+            (true, false) => Standing::Taken,
+        }
     }
 
     /// True when a connection in any state but TIME-WAIT uses the tuple.
@@ -242,21 +249,25 @@ impl SlowPath {
     ) {
         let Some(opening) = self.openings.get(&id) else { return };
         let (header, iss) = (&packet.header, opening.iss);
+        let window = u32::from(opening.options.syn_window(self.flow_config()));
+        let is_within = header.seq.is_within(crossed.irs.plus(1), window);
         if header.flags.contains(TcpFlags::RST) {
             if header.seq == crossed.irs.plus(1) {
                 self.counters.add(Count::ResetsTaken);
                 return self.fail_opening(id, errno::ECONNREFUSED);
             }
             self.counters.add(Count::UnacceptableReset);
-            let (expected, window) =
-                (crossed.irs.plus(1), u32::from(opening.options.syn_window(self.flow_config())));
-            if header.seq.is_within(expected, window) {
-                let (tuple, mac) = (opening.tuple, crate::source_mac(frame));
-                let shift = crossed.negotiated.shifts.1;
-                let remains = crossed.negotiated.remains(&self.secret, tuple, iss, crossed.irs);
-                self.challenge(now, core, tuple, &remains, mac, shift);
+            if is_within {
+                self.challenge_crossed(now, core, id, crossed, frame);
             }
             return;
+        }
+        // The peer's SYN-ACK repeats its SYN, and is no other; what is no SYN lies in the window.
+        let is_syn = header.flags.contains(TcpFlags::SYN);
+        let is_acceptable = if is_syn { header.seq == crossed.irs } else { is_within };
+        if !is_acceptable {
+            self.counters.add(Count::UnacceptableSegment);
+            return self.challenge_crossed(now, core, id, crossed, frame);
         }
         let is_good_ack = header.flags.contains(TcpFlags::ACK) && header.ack == iss.plus(1);
         if !is_good_ack {
@@ -266,14 +277,20 @@ impl SlowPath {
             }
             return;
         }
-        // The peer's SYN-ACK repeats its SYN; anything else must come right behind it.
-        let is_syn = header.flags.contains(TcpFlags::SYN) && header.seq == crossed.irs;
         let window = u32::from(header.window) << if is_syn { 0 } else { crossed.negotiated.shifts.0 };
         let is_data = !packet.payload.is_empty() && !is_syn;
         let owner = self.opened(now, id, Crossed { snd_wnd: window, ..crossed }, frame);
         if let Some(owner) = owner.filter(|_| is_data) {
             self.return_frame(owner.core, frame);
         }
+    }
+
+    /// Says where a connection in SYN-RECEIVED stands (RFC 5961 section 4.2).
+    fn challenge_crossed(&mut self, now: Instant, core: u8, id: u64, crossed: Crossed, frame: &[u8]) {
+        let Some(opening) = self.openings.get(&id) else { return };
+        let (tuple, mac, shift) = (opening.tuple, crate::source_mac(frame), crossed.negotiated.shifts.1);
+        let remains = crossed.negotiated.remains(&self.secret, tuple, opening.iss, crossed.irs);
+        self.challenge(now, core, tuple, &remains, mac, shift);
     }
 
     /// The handshake is over: ESTABLISHED.

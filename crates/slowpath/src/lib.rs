@@ -53,7 +53,7 @@ pub use event::{
 pub use isn::Secret;
 pub use options::{FlowOptions, Linger2, RECEIVE_BUFFER_MIN};
 pub use patience::Keepalive;
-pub use ports::EphemeralPorts;
+pub use ports::{EphemeralPorts, Standing};
 pub use routes::{OwnAddress, Route, Routes};
 pub use sockets::Socket;
 pub use teardown::{State, Step};

@@ -218,6 +218,23 @@ fn simultaneous_open() {
     assert_eq!(w.edit(flow, |parts| (parts.rx.rcv_nxt.0, parts.tx.snd_una)), (301, iss.plus(1)));
 }
 
+/// RFC 5961 section 4.2. Its window, never scaled (RFC 7323 section 2.2), would be taken for a scaled one besides.
+#[test]
+fn another_syn_ack_after_crossing_syns_is_challenged() {
+    let mut w = World::new();
+    let (local, owner) = w.connect(80);
+    let iss = w.next().header.seq;
+    w.segment(FourTuple::new(peer(80), local), SYN, 300, 0, options(), &[]);
+    w.next();
+    for (flags, seq) in [(SYN_ACK, 301), (ACK, 299)] {
+        w.segment(FourTuple::new(peer(80), local), flags, seq, iss.plus(1).0, options(), &[]);
+        let challenge = w.next();
+        assert_eq!((challenge.header.flags, challenge.header.ack.0, w.flags(owner)), (ACK, 301, 0));
+    }
+    w.peer_sends(80, local.port, ACK, 301, iss.plus(1).0);
+    assert!(matches!(w.event(), Event::Established { .. }));
+}
+
 #[test]
 fn passive_open_and_data_that_came_early() {
     let mut w = World::new();
