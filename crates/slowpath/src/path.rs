@@ -17,7 +17,7 @@ const MTU_MIN_V4: u32 = 552;
 const MTU_MIN_V6: u32 = 1280;
 /// RFC 4821 section 7.2: "an appropriate value for the minimum ... 1024 bytes"; Linux's `tcp_base_mss`.
 const MTU_BASE_V4: u32 = 1024 + 40;
-/// Timeouts in a row of a full segment until its size is suspected: Linux's `tcp_retries1`.
+/// Timeouts in a row until a segment's size is suspected: Linux's `tcp_retries1`.
 const SUSPECT_AFTER: u8 = 3;
 /// Between two probes: enough for the repair of a lost one on any but the longest paths, for which it is 8 round trips.
 const PROBE_INTERVAL: Duration = Duration::from_ms(200);
@@ -88,7 +88,7 @@ impl SlowPath {
         self.search_at(flow, now.plus(EXPIRY));
     }
 
-    /// The flow has timed out `backoff` times in a row: full segments may vanish while smaller ones would pass (RFC 4821
+    /// The flow has timed out `backoff` times in a row: large segments may vanish while smaller ones would pass (RFC 4821
     /// section 7.7.1, "full-stop timeouts"). Called after the rewind, so that the next segment is small already.
     pub(crate) fn suspect_path(&mut self, now: Instant, flow: FlowId, backoff: u8) {
         let may_suspect = self.config.black_hole_detection && backoff >= SUSPECT_AFTER;
@@ -98,9 +98,10 @@ impl SlowPath {
         let mut guard = self.keeper.lock(flow);
         let mut parts = guard.parts();
         let size = |mtu: u32| mtu as u16 - headers(is_v4) - options(parts.rx.flags);
-        let mss = if size(base) < parts.tx.mss { size(base) } else { size(least) };
-        let is_full = parts.tx.snd_max.since(parts.tx.snd_una) >= u32::from(parts.tx.mss);
-        let is_lowered = is_full && lower(now, &mut parts, mss);
+        // A segment that is not full may be too large as well, and where segments are of 9,000 bytes most are not full.
+        let largest = parts.tx.snd_max.since(parts.tx.snd_una).min(u32::from(parts.tx.mss));
+        let mss = if u32::from(size(base)) < largest { size(base) } else { size(least) };
+        let is_lowered = u32::from(mss) < largest && lower(now, &mut parts, mss);
         drop(guard);
         if is_lowered {
             connection.search.suspect();

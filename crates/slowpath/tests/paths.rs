@@ -187,6 +187,22 @@ fn a_black_hole_is_measured_by_probes_and_remembered() {
     assert_eq!(mss(&w, flow), 1460);
 }
 
+/// A lone message, shorter than a full segment and larger than the path takes, is all there is: nothing else would ever show it.
+#[test]
+fn a_lone_segment_that_is_not_full_is_suspected_too() {
+    for (len, expected) in [(1300, 1024), (900, 512)] {
+        let mut w = World::new();
+        let (flow, una) = sending(&mut w, 9, 0);
+        w.edit(flow, |parts| {
+            parts.cold.rto = ms(200);
+            parts.tx.snd_max = base::SeqNumber(una).plus(len);
+            parts.tx.snd_nxt = parts.tx.snd_max;
+        });
+        silence(&mut w, flow, ms(1600));
+        assert_eq!((mss(&w, flow), w.count(Count::BlackHolesSuspected)), (expected, 1));
+    }
+}
+
 #[test]
 fn small_segments_that_time_out_are_no_black_hole() {
     let mut w = World::new();
