@@ -1,14 +1,15 @@
-//! One machine: a core of the fast path, a slow path, an application's region, and the service's small glue between them.
+//! One machine: cores of the fast path, a slow path, an application's region, and the service's small glue between them.
 
 use crate::interface::Interface;
+use crate::receive_offload::queue_of;
 use crate::sockets::{Fd, Sockets};
 use base::{Instant, Seed};
 use fastpath::Core;
-use flow::{AppRegion, ExceptionReceiver, Flows};
+use flow::{AppRegion, CommandSender, ExceptionReceiver, Flows};
 use port::Capabilities;
 use rustix::fd::AsFd;
 use shm::{Kind, Params, Region, Side};
-use slowpath::{Event, How, OwnAddress, Owner, Release, SlowPath};
+use slowpath::{Event, OwnAddress, Owner, Release, SlowPath};
 use socket::region::Mapped;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ pub struct HostConfig {
     pub slow: slowpath::Config,
     /// What the network interface can do.
     pub capabilities: Capabilities,
+    /// The interface merges segments that come one after the other.
+    pub merges: bool,
+    /// Cores of the fast path, each with a queue of the interface; flows are spread over them.
+    pub cores: u8,
     /// Sockets at most: a power of two from 64 to 65536.
     pub slots: u32,
     /// Bytes of each side's payload area: a multiple of 1 MiB. Touched only as used.
@@ -49,6 +54,8 @@ impl HostConfig {
             shared: flow::Config { flows: 256, regions: 2, ring_slots: 256, ..flow::Config::default() },
             slow: slowpath::Config { mac: MacAddr(mac), addresses, ..slowpath::Config::default() },
             capabilities: Capabilities::plain(1500, mac),
+            merges: false,
+            cores: 1,
             slots: 256,
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
@@ -67,6 +74,15 @@ pub(crate) enum Use {
     Closed,
 }
 
+/// A core with its queue of the interface and its exceptions.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    core: Core,
+    exceptions: ExceptionReceiver,
+    pub(crate) interface: Interface,
+    deadline: Instant,
+}
+
 /// One machine. Frames, calls and `now` go in; frames, results and the next deadline come out.
 ///
 /// Calls of sockets ([`Host::send`] and so on) happen at the time of the last [`Host::run`]; what they cause leaves at the
@@ -78,9 +94,9 @@ pub struct Host {
     /// `TCP_NOTSENT_LOWAT` of sockets that say nothing.
     pub(crate) not_sent_low: u32,
     pub(crate) slow: SlowPath,
-    pub(crate) core: Core,
-    pub(crate) exceptions: ExceptionReceiver,
-    pub(crate) interface: Interface,
+    pub(crate) lanes: Vec<Lane>,
+    /// Turns that cores have had.
+    turns: u64,
     /// The region as the service has it.
     pub(crate) region: Arc<AppRegion>,
     /// The same memory as the application has it.
@@ -88,10 +104,8 @@ pub struct Host {
     pub(crate) uses: Vec<Use>,
     pub(crate) free: Vec<u32>,
     pub(crate) sockets: Sockets,
-    pub(crate) ends: Vec<(Owner, How)>,
     pub(crate) is_drained: bool,
     pub(crate) now: Instant,
-    core_deadline: Instant,
     must_run: bool,
 }
 
@@ -104,14 +118,12 @@ impl Host {
     pub fn new(config: &HostConfig, now: Instant) -> Self {
         let mut seed = Seed::new(config.seed);
         let flows = Arc::new(Flows::new(config.shared.clone(), [seed.next_u64(), seed.next_u64()]));
-        let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
-        let (command_tx, command_rx) = flow::commands(config.shared.ring_slots);
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&seed.next_u64().to_le_bytes());
         secret[8..].copy_from_slice(&seed.next_u64().to_le_bytes());
         let slow_config = slowpath::Config { secret, mtu: config.capabilities.mtu, ..config.slow.clone() };
-        let core = Core::new(0, flows.clone(), exception_tx, command_rx, config.capabilities);
-        let mut slow = SlowPath::new(slow_config, flows, vec![command_tx], now);
+        let (lanes, commands) = (0..config.cores).map(|i| lane(i, config, &flows, now)).unzip();
+        let mut slow = SlowPath::new(slow_config, flows, commands, now);
         let params =
             Params { kind: Kind::Application, id: 1, slots: config.slots, data_len: config.data_len };
         let (service, fd) = Region::create(params).expect("memory for a simulated region");
@@ -124,19 +136,16 @@ impl Host {
             algorithm: config.slow.algorithm,
             not_sent_low: config.not_sent_low,
             slow,
-            core,
-            exceptions,
-            interface: Interface::new(config.capabilities),
+            lanes,
+            turns: 0,
             region,
             mapped: Arc::new(Mapped::new(1, Side::One, false, application, pages)),
             uses: vec![Use::Free; config.slots as usize],
             // Slot 0 is the control slot.
             free: (1..config.slots).rev().collect(),
             sockets: Sockets::default(),
-            ends: Vec::new(),
             is_drained: false,
             now,
-            core_deadline: now,
             must_run: true,
         }
     }
@@ -154,7 +163,8 @@ impl Host {
 
     /// A frame comes from the network; it is looked at by the next [`run`](Self::run).
     pub fn inject(&mut self, frame: &[u8]) {
-        self.interface.inject(frame);
+        let lane = queue_of(frame, self.lanes.len());
+        self.lanes[lane].interface.inject(frame);
     }
 
     /// Runs core and slow path until nothing more happens at `now`.
@@ -173,13 +183,19 @@ impl Host {
     }
 
     fn round(&mut self, now: Instant) -> bool {
-        let progress = self.core.poll(now, &mut self.interface);
-        self.core.wakes().for_each(drop);
-        self.core.strangers().for_each(drop);
-        let Self { slow, exceptions, .. } = self;
-        let mut is_busy = progress.is_busy();
-        while exceptions.pop(|e, frame| slow.handle_exception(now, 0, e, frame)).is_some() {
-            is_busy = true;
+        let Self { slow, lanes, turns, .. } = self;
+        let mut is_busy = false;
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *turns += 1;
+            lane.interface.begin(*turns);
+            let progress = lane.core.poll(now, &mut lane.interface);
+            lane.core.wakes().for_each(drop);
+            lane.core.strangers().for_each(drop);
+            lane.deadline = progress.deadline;
+            is_busy |= progress.is_busy();
+            while lane.exceptions.pop(|e, frame| slow.handle_exception(now, i as u8, e, frame)).is_some() {
+                is_busy = true;
+            }
         }
         if self.slow.next_deadline() <= now {
             self.slow.handle_timers(now);
@@ -190,22 +206,27 @@ impl Host {
             is_busy = true;
         }
         while self.slow.poll_news().is_some() {}
-        self.core_deadline = progress.deadline;
-        is_busy || self.interface.has_news()
+        is_busy || self.has_input()
     }
 
-    /// The next frame for the network, in order.
+    fn has_input(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.interface.has_news())
+    }
+
+    /// The next frame for the network, in the order in which cores have sent them.
     pub fn next_frame(&mut self) -> Option<Vec<u8>> {
-        self.interface.take()
+        let next = self.lanes.iter_mut().min_by_key(|lane| lane.interface.next_turn().unwrap_or(u64::MAX))?;
+        next.interface.take()
     }
 
     /// When [`run`](Self::run) is due even if nothing happens: in the past when something has happened already.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        if self.must_run || self.interface.has_news() {
+        if self.must_run || self.has_input() {
             return self.now;
         }
-        self.core_deadline.min(self.slow.next_deadline())
+        let cores = self.lanes.iter().map(|lane| lane.deadline);
+        cores.fold(self.slow.next_deadline(), Instant::min)
     }
 
     /// The slow path, for its counters and listings.
@@ -219,21 +240,16 @@ impl Host {
         self.slow.set_ecn(agrees, asks);
     }
 
-    /// The core's counters.
+    /// The counters of the first core.
     #[must_use]
     pub fn counters(&self) -> &fastpath::Counters {
-        self.core.counters()
+        self.lanes[0].core.counters()
     }
 
-    /// What the network interface has done and dropped.
+    /// What the first queue of the network interface has done and dropped.
     #[must_use]
     pub fn interface(&self) -> port::Stats {
-        port::Port::stats(&self.interface)
-    }
-
-    /// How connections have ended since this was last asked.
-    pub fn take_ends(&mut self) -> Vec<How> {
-        std::mem::take(&mut self.ends).into_iter().map(|(_, how)| how).collect()
+        port::Port::stats(&self.lanes[0].interface)
     }
 
     /// Something was done that the next run must look at.
@@ -249,6 +265,11 @@ impl Host {
         app.clear();
         self.uses[slot as usize] = Use::Open;
         Some(slot)
+    }
+
+    /// The slot's connection, as the service names it: served by a core that may be another than its packets come to.
+    pub(crate) fn owner(&self, slot: u32) -> Owner {
+        Owner { region: REGION, slot, core: (slot as usize % self.lanes.len()) as u8 }
     }
 
     pub(crate) fn free_slot(&mut self, slot: u32) {
@@ -269,11 +290,10 @@ impl Host {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Established { token, flow } => self.on_established(Fd(token as u32), flow),
-            Event::ConnectFailed { .. } | Event::MemoryShort { .. } => {}
+            Event::ConnectFailed { .. } | Event::MemoryShort { .. } | Event::Closed { .. } => {}
             Event::Incoming { token, local, remote, pending } => {
                 self.on_incoming(Fd(token as u32), local, remote, pending);
             }
-            Event::Closed { owner, how, .. } => self.ends.push((owner, how)),
             Event::Released { slot, .. } => {
                 if self.uses[slot as usize] == Use::Closed {
                     self.free_slot(slot);
@@ -285,4 +305,13 @@ impl Host {
             Event::RegionDrained { .. } => self.is_drained = true,
         }
     }
+}
+
+/// Core `index` with everything of its own; and the way of commands to it.
+fn lane(index: u8, config: &HostConfig, flows: &Arc<Flows>, now: Instant) -> (Lane, CommandSender) {
+    let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
+    let (commands, command_rx) = flow::commands(config.shared.ring_slots);
+    let core = Core::new(index, flows.clone(), exception_tx, command_rx, config.capabilities);
+    let interface = Interface::new(config.capabilities, config.merges);
+    (Lane { core, exceptions, interface, deadline: now }, commands)
 }

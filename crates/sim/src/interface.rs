@@ -1,9 +1,10 @@
 //! A host's network interface: a port whose wire is two queues of frames in memory.
 //!
-//! It does what hardware does: cuts super-frames into segments, completes checksums, and drops what comes while the receive
-//! ring is full. It keeps no time and loses nothing else.
+//! It does what hardware does: cuts super-frames into segments and merges what comes, completes checksums, and drops what comes while the
+//! receive ring is full. It keeps no time and loses nothing else.
 
-use port::{Batch, Capabilities, Checksum, DropCause, PacketBuf, Port, Segmenter, Stats, complete_checksum};
+use crate::receive_offload;
+use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Segmenter, Stats, complete_checksum};
 use std::collections::VecDeque;
 
 /// Frames a receive ring holds before the next is dropped: 4096, as large NICs have.
@@ -15,8 +16,12 @@ const TRANSMIT_RING: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Interface {
     capabilities: Capabilities,
+    /// Merges segments that come one after the other.
+    merges: bool,
     received: VecDeque<Vec<u8>>,
-    sent: VecDeque<Vec<u8>>,
+    /// Each with the turn in which it was sent.
+    sent: VecDeque<(u64, Vec<u8>)>,
+    turn: u64,
     reserved: PacketBuf,
     segment: PacketBuf,
     stats: Stats,
@@ -25,12 +30,14 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    pub(crate) fn new(capabilities: Capabilities) -> Self {
+    pub(crate) fn new(capabilities: Capabilities, merges: bool) -> Self {
         let wire = usize::from(capabilities.mtu) + 64;
         Self {
             capabilities,
+            merges,
             received: VecDeque::new(),
             sent: VecDeque::new(),
+            turn: 0,
             reserved: PacketBuf::with_capacity(capabilities.frame_max.max(wire)),
             segment: PacketBuf::with_capacity(wire),
             stats: Stats::default(),
@@ -47,9 +54,19 @@ impl Interface {
         }
     }
 
+    /// What is sent from now on is sent in this turn.
+    pub(crate) fn begin(&mut self, turn: u64) {
+        self.turn = turn;
+    }
+
+    /// The turn in which the next frame for the network was sent.
+    pub(crate) fn next_turn(&self) -> Option<u64> {
+        self.sent.front().map(|(turn, _)| *turn)
+    }
+
     /// The network takes a frame.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
-        self.sent.pop_front()
+        self.sent.pop_front().map(|(_, frame)| frame)
     }
 
     /// True when the core has something to do here: frames to receive, or room that it waited for.
@@ -64,10 +81,10 @@ impl Interface {
                 return self.stats.drops.count(DropCause::Unsendable);
             };
             while segments.next_into(frame, &mut self.segment) {
-                self.sent.push_back(self.segment.frame().to_vec());
+                self.sent.push_back((self.turn, self.segment.frame().to_vec()));
             }
         } else if complete_checksum(frame) {
-            self.sent.push_back(frame.frame().to_vec());
+            self.sent.push_back((self.turn, frame.frame().to_vec()));
         }
     }
 }
@@ -82,13 +99,15 @@ impl Port for Interface {
         // A new round: whoever still waits for room says so again.
         self.was_full = false;
         while !batch.is_full() {
-            let Some(frame) = self.received.pop_front() else { break };
+            let Some(mut frame) = self.received.pop_front() else { break };
+            let meta =
+                if self.merges { receive_offload::merge(&mut frame, &mut self.received) } else { None };
             let Some(slot) = batch.slot() else { break };
             if !slot.fill(&frame) {
                 self.stats.drops.count(DropCause::Oversized);
                 continue;
             }
-            slot.meta.checksum = Checksum::Unknown;
+            slot.meta = meta.unwrap_or_default();
             self.stats.count_received(frame.len());
             batch.push_slot();
         }

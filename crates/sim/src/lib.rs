@@ -20,6 +20,7 @@ mod network;
 mod options;
 mod oracle;
 mod pcap;
+mod receive_offload;
 pub mod scenario;
 mod smoltcp;
 mod sockets;

@@ -220,6 +220,12 @@ impl Network {
         Some(&mut *self.station(id)?.machine)
     }
 
+    /// See [`Application::open_more`].
+    pub fn open_more(&mut self, count: Option<u64>) {
+        let applications = self.stations().filter_map(|station| station.application.as_mut());
+        applications.for_each(|application| application.open_more(count));
+    }
+
     /// True when every application is through.
     pub fn is_done(&mut self) -> bool {
         self.stations().all(|station| station.application.as_ref().is_none_or(Application::is_done))
@@ -336,6 +342,9 @@ impl Network {
                 if let Some(cable) = station.cable {
                     self.cables[cable].link.offer(now, &frame);
                 }
+            }
+            if let Some((oracle, _)) = &mut station.oracle {
+                oracle.turned();
             }
         }
     }

@@ -31,8 +31,23 @@ struct Offer {
     window: u16,
 }
 
+/// A segment of the peer's.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    seq: u32,
+    /// One after its last sequence number.
+    end: u32,
+    has_fin: bool,
+}
+
+/// Segments beyond the window that are remembered for one pair of ends.
+const EARLY: usize = 64;
+
 /// Offers remembered for one pair of ends.
-const OFFERS: usize = 4;
+const OFFERS: usize = 64;
+
+/// Packets that may have come together with a SYN that begins a new incarnation, and be answered after it.
+const TOGETHER: u32 = 4;
 
 /// SYNs and SYN-ACKs sent again without being asked, at most: `syn_retries` and `syn_ack_retries` are less.
 const REPETITIONS: u32 = 7;
@@ -46,6 +61,9 @@ struct Strange {
     came: u32,
     went: u32,
     repeated: u32,
+    /// Of those that came, the ones that the host had not read when its turn `turn` began.
+    unread: u32,
+    turn: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -53,6 +71,10 @@ struct Watched {
     host: Said,
     peer: Said,
     offers: Vec<Offer>,
+    /// What reached beyond the window when it came. It may lie unread until the host, as it reads what came before, has moved the window.
+    early: Vec<Came>,
+    /// Acknowledgements and windows that the host has not read yet: they may be the answer to what it says in this turn.
+    unread: Vec<(u32, u16)>,
     strange: Strange,
 }
 
@@ -60,6 +82,8 @@ struct Watched {
 #[derive(Debug, Default)]
 pub struct WireOracle {
     flows: HashMap<FourTuple, Watched>,
+    /// Turns that the host has had.
+    turns: u64,
     /// Frames that the host has sent and was sent.
     pub frames: [u64; 2],
     /// Probes of one byte beyond a closed window (RFC 9293 section 3.8.6.1).
@@ -80,25 +104,34 @@ impl Said {
         Self { isn: Some(isn), shift, top: isn.wrapping_add(1), edge: None, has_fin: false }
     }
 
-    /// Takes a segment in, as far as `other` can have taken it for one of this connection.
-    fn hear(&mut self, packet: &TcpPacket, other: &Self) {
-        let header = &packet.header;
-        let fin = header.flags.contains(TcpFlags::FIN);
-        let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(fin));
-        let fits = other.edge.is_none_or(|edge| !is_after(end, edge.wrapping_add(1)));
+    /// Takes a segment in, as far as an end whose window reaches to `edge` can have taken it for one of this connection. True: all of it.
+    fn take(&mut self, segment: Came, edge: Option<u32>) -> bool {
+        let Came { seq, end, has_fin } = segment;
+        let fits = edge.is_none_or(|edge| !is_after(end, edge.wrapping_add(1)));
         // What begins within the window and ends beyond it may be taken as far as the window reaches (RFC 9293 section 3.10.7.4).
-        let begins = other.edge.is_none_or(|edge| is_after(edge, header.seq.0));
-        if !header.flags.contains(TcpFlags::SYN) && (fits || begins) {
-            let taken = if fits { end } else { other.edge.unwrap_or(end) };
+        let begins = edge.is_none_or(|edge| is_after(edge, seq));
+        if fits || begins {
+            let taken = if fits { end } else { edge.unwrap_or(end) };
             self.top = later(self.top, taken);
-            self.has_fin |= fin && fits;
+            self.has_fin |= has_fin && fits;
         }
+        fits
+    }
+
+    /// Hears a segment that says something to `other`. What `other` has no room for now comes back.
+    fn hear(&mut self, packet: &TcpPacket, other: &Self) -> Option<Came> {
+        let header = &packet.header;
+        let has_fin = header.flags.contains(TcpFlags::FIN);
+        let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(has_fin));
+        let segment = Came { seq: header.seq.0, end, has_fin };
+        let is_whole = header.flags.contains(TcpFlags::SYN) || self.take(segment, other.edge);
         // Neither what was never sent nor what is older than any window is acknowledged in earnest.
         let is_sane = other.isn.is_none() || other.top.wrapping_sub(header.ack.0) <= 1 << 30;
         if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) && is_sane {
             let edge = self.edge_of(packet, other.shift);
             self.edge = Some(self.edge.map_or(edge, |old| later(old, edge)));
         }
+        (!is_whole).then_some(segment)
     }
 
     /// The right edge that a segment with an acknowledgement names: windows are scaled when both SYNs said so, and never in a
@@ -115,9 +148,21 @@ impl Said {
 
 impl Watched {
     /// A segment arrives at the host.
-    fn came(&mut self, packet: &TcpPacket) {
+    fn came(&mut self, packet: &TcpPacket, turn: u64) {
         let header = &packet.header;
-        self.strange.came += 1;
+        let strange = &mut self.strange;
+        strange.came += 1;
+        if strange.turn != turn {
+            (strange.turn, strange.unread) = (turn, 0);
+            self.unread.clear();
+        }
+        strange.unread += 1;
+        let has_window = header.flags.contains(TcpFlags::ACK)
+            && !header.flags.contains(TcpFlags::SYN)
+            && !header.flags.contains(TcpFlags::RST);
+        if has_window && self.unread.len() < EARLY {
+            self.unread.push((header.ack.0, header.window));
+        }
         let is_told = self.host.isn.is_some_and(|isn| {
             let (acked, told) = (header.ack.0.wrapping_sub(isn), self.host.top.wrapping_sub(isn));
             (1..=told).contains(&acked)
@@ -135,7 +180,23 @@ impl Watched {
                 self.peer = Said::begin(isn, shift);
             }
         }
-        self.peer.hear(packet, &self.host);
+        let early = self.peer.hear(packet, &self.host);
+        if self.early.len() < EARLY {
+            self.early.extend(early);
+        }
+    }
+
+    /// The host's window reaches to `edge` now: what came too early may have been taken since.
+    fn look_again(&mut self, edge: u32) {
+        let Self { peer, early, .. } = self;
+        early.retain(|segment| !peer.take(*segment, Some(edge)));
+    }
+
+    /// Edges named, before the host could read it, by those who acknowledge its SYN with the number `isn`.
+    fn unread_edges(&self, isn: u32) -> impl Iterator<Item = u32> + '_ {
+        let shift = self.peer.shift.filter(|_| self.host.shift.is_some()).unwrap_or(0).min(14);
+        let ours = self.unread.iter().filter(move |(ack, _)| *ack == isn.wrapping_add(1));
+        ours.map(move |(ack, window)| ack.wrapping_add(u32::from(*window) << shift))
     }
 
     /// The host says something to a peer that may not hear it. False when that is more than it was asked for.
@@ -165,10 +226,12 @@ impl Watched {
         if self.host.isn != Some(isn) || is_other {
             self.host = Said::begin(isn, packet.options.window_scale);
             self.peer = Said::default();
-            // What came together with the SYN may be answered after it; what belonged to an earlier connection is no credit.
-            let Strange { is_heard, came, went, .. } = self.strange;
-            let went = if is_heard { came.saturating_sub(OFFERS as u32) } else { went.min(came) };
-            self.strange = Strange { came, went, ..Strange::default() };
+            self.early.clear();
+            // What came together with the SYN, or while the host was stopped, may be answered after it; what belonged to an earlier
+            // connection is no credit.
+            let Strange { is_heard, came, went, unread, turn, .. } = self.strange;
+            let went = if is_heard { came.saturating_sub(unread.max(TOGETHER)) } else { went.min(came) };
+            self.strange = Strange { came, went, unread, turn, ..Strange::default() };
         }
         let offer = self.offers.iter().rev().find(|offer| offer.isn.wrapping_add(1) == header.ack.0).copied();
         if let Some(offer) = offer.filter(|_| header.flags.contains(TcpFlags::ACK) && self.peer.isn.is_none())
@@ -177,6 +240,7 @@ impl Watched {
             self.peer.edge = Some(isn.wrapping_add(1).wrapping_add(u32::from(offer.window)));
             // A SYN-ACK with fewer options says what was not agreed.
             self.host.shift = packet.options.window_scale;
+            self.peer.edge = self.unread_edges(isn).chain(self.peer.edge).reduce(later);
         }
     }
 }
@@ -192,7 +256,12 @@ impl WireOracle {
         let Ok(Packet { body: Body::Tcp(packet), .. }) = Packet::parse(frame, RxChecksum::Verify) else {
             return;
         };
-        self.flows.entry(packet.tuple().reversed()).or_default().came(&packet);
+        self.flows.entry(packet.tuple().reversed()).or_default().came(&packet, self.turns);
+    }
+
+    /// The host has had its turn: it has read what came, and sent what it had to say.
+    pub fn turned(&mut self) {
+        self.turns += 1;
     }
 
     /// The host sends a frame.
@@ -213,6 +282,10 @@ impl WireOracle {
         let is_repeated = watched.host.isn == Some(packet.header.seq.0);
         if packet.header.flags.contains(TcpFlags::SYN) {
             watched.begin(&packet);
+        }
+        if packet.header.flags.contains(TcpFlags::ACK) && !packet.header.flags.contains(TcpFlags::RST) {
+            let edge = watched.host.edge_of(&packet, watched.peer.shift);
+            watched.look_again(watched.host.edge.map_or(edge, |old| later(old, edge)));
         }
         let is_asked = watched.went(packet.header.flags, is_repeated);
         let judged = if is_asked {

@@ -1,7 +1,7 @@
 //! The calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
 //! connections. Nothing here waits: where Linux would block, the answer is EAGAIN or EINPROGRESS.
 
-use crate::host::{APPLICATION, Host, REGION};
+use crate::host::{APPLICATION, Host};
 use crate::options::Options;
 use flow::FlowId;
 use queue::Doorbell;
@@ -9,7 +9,7 @@ use queue::stream::{raise, watch};
 use rustix::io::Errno;
 use shm::Side;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use slowpath::{Connect, Owner, PendingId};
+use slowpath::{Connect, PendingId};
 use socket::link::{Link, state};
 use socket::stream::{How, Progress, Said, ready};
 use std::collections::VecDeque;
@@ -232,7 +232,7 @@ impl Host {
             return self.slow.postpone(now, pending);
         }
         let Some(slot) = self.take_slot() else { return self.slow.refuse(now, pending) };
-        if self.slow.accept(now, pending, Owner { region: REGION, slot, core: 0 }).is_err() {
+        if self.slow.accept(now, pending, self.owner(slot)).is_err() {
             return self.free_slot(slot);
         }
         let local = SocketAddr::new(local.addr, local.port);
@@ -299,7 +299,7 @@ impl Host {
             token: u64::from(fd.0),
             local,
             remote: Endpoint::new(remote.ip(), remote.port()),
-            owner: Owner { region: REGION, slot, core: 0 },
+            owner: self.owner(slot),
             options: self.sockets.get(fd)?.options.of_flow(),
         };
         let link = self.link(slot, false);

@@ -125,6 +125,9 @@ impl Sim {
             let writer = Box::new(std::io::BufWriter::new(file));
             run.network().capture = Some(sim::Capture::new(writer, &names)?);
         }
+        if self.seeds == 1 {
+            run.measure(resident);
+        }
         let report = catch_unwind(AssertUnwindSafe(|| run.finish())).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -170,10 +173,19 @@ impl Work<'_> {
             return table::print(&json(self.sim, seed, report).to_string());
         }
         if self.sim.seeds == 1 && report.failure.is_none() {
-            return table::print(&text(self.sim, seed, report));
+            return table::print(&text(self.sim, seed, report, self.begun.elapsed()));
         }
         Ok(())
     }
+}
+
+/// Bytes of this process's own memory. Regions are not in it: what they lend is counted exactly.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_default() * 1024
 }
 
 fn list() -> anyhow::Result<()> {
@@ -197,16 +209,21 @@ fn json(sim: &Sim, seed: u64, report: &Report) -> serde_json::Value {
         "timeouts": report.timeouts,
         "goodput_bits_per_second": report.goodput,
         "refused": report.refused,
+        "memory_bytes": report.memory,
     })
 }
 
-fn text(sim: &Sim, seed: u64, report: &Report) -> String {
+fn text(sim: &Sim, seed: u64, report: &Report, took: Duration) -> String {
     let [finished, failed, died] = report.connections;
+    let rate = (finished + failed + died) as f64 / took.as_secs_f64();
+    let mib = |bytes: &u64| format!(" {:.1}", *bytes as f64 / f64::from(1 << 20));
+    let memory: String = report.memory.iter().map(mib).collect();
     format!(
         "{} seed {seed}: passed\n  connections   {finished} finished, {failed} with an error, {died} cut by a death\n  \
-         virtual time  {:.3} s\n  payload       {} bytes, {:.1} Mbit/s\n  frames        {} sent, {} lost, {} marked\n  \
+         real time     {:.1} s, {rate:.0} connections/s\n  memory       {memory} MiB\n  virtual time  {:.3} s\n  payload       {} bytes, {:.1} Mbit/s\n  frames        {} sent, {} lost, {} marked\n  \
          timeouts      {}\n  left over     nothing{}",
         sim.scenario,
+        took.as_secs_f64(),
         report.seconds,
         report.bytes,
         report.goodput / 1e6,

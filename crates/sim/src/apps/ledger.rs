@@ -129,6 +129,12 @@ impl Ledger {
         }
     }
 
+    /// A server has died before it heard which connection was its: to those whose server has said nothing the end may come.
+    pub fn nobody_answers(&mut self) {
+        let unheard = self.open.values_mut().filter(|ends| ends[1].received == 0);
+        unheard.for_each(|ends| ends[1].is_shut = true);
+    }
+
     fn judge(&mut self, outcomes: [Option<Outcome>; 2]) {
         if outcomes.contains(&Some(Outcome::Died)) {
             self.died += 1;
@@ -136,6 +142,17 @@ impl Ledger {
             self.finished += 1;
         } else {
             self.failed += 1;
+        }
+    }
+
+    /// The applications are through. What never reached the other end is judged by the one that knows of it; what has no end at either
+    /// side has been forgotten.
+    pub fn settle(&mut self) {
+        for (id, ends) in std::mem::take(&mut self.open) {
+            if ends.iter().all(|end| end.outcome.is_none()) {
+                self.breach(|| format!("connection {id} has ended nowhere: {ends:?}"));
+            }
+            self.judge(ends.map(|end| end.outcome));
         }
     }
 

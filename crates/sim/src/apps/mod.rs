@@ -55,6 +55,15 @@ pub struct Opens {
     pub at_once: usize,
     /// At least so long between two.
     pub gap: Duration,
+    /// None from this number on, for now.
+    pub pause_at: Option<u64>,
+}
+
+impl Opens {
+    /// True when there are connections to open now.
+    fn has_more(&self) -> bool {
+        !self.ids.is_empty() && self.pause_at.is_none_or(|at| self.ids.start < at)
+    }
 }
 
 /// The application of one machine.
@@ -110,15 +119,22 @@ impl Application {
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let wake = self.wakes.first().map_or(Instant::NEVER, |(at, _)| *at);
-        let opens = self.opens.as_ref().is_some_and(|o| !o.ids.is_empty() && self.clients < o.at_once);
+        let opens = self.opens.as_ref().is_some_and(|o| o.has_more() && self.clients < o.at_once);
         let listens = if self.listens.is_empty() { Instant::NEVER } else { Instant::ZERO };
         wake.min(if opens { self.open_at } else { Instant::NEVER }).min(listens)
     }
 
-    /// True when it has nothing more to do: all connections opened and over.
+    /// True when it has nothing more to do: all connections opened, as far as it may now, and over.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.ends.is_empty() && self.opens.as_ref().is_none_or(|opens| opens.ids.is_empty())
+        self.ends.is_empty() && !self.opens.as_ref().is_some_and(Opens::has_more)
+    }
+
+    /// Opens `count` more connections and then none, until it is asked again; all that are left without a count.
+    pub fn open_more(&mut self, count: Option<u64>) {
+        if let Some(opens) = &mut self.opens {
+            opens.pause_at = count.map(|count| opens.ids.start + count);
+        }
     }
 
     /// Connections it has an end of.
@@ -165,7 +181,7 @@ impl Application {
 
     fn open(&mut self, now: Instant, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
         let Some(opens) = &mut self.opens else { return false };
-        if opens.ids.is_empty() || opens.at_once <= self.clients || now < self.open_at {
+        if !opens.has_more() || opens.at_once <= self.clients || now < self.open_at {
             return false;
         }
         let id = opens.ids.start;
@@ -222,7 +238,12 @@ impl Application {
 
     /// It dies; its sockets are somebody else's to close.
     pub fn kill(&mut self, ledger: &mut Ledger) {
-        std::mem::take(&mut self.ends).into_values().for_each(|end| end.kill(ledger));
+        for end in std::mem::take(&mut self.ends).into_values() {
+            match end.id() {
+                Some(_) => end.kill(ledger),
+                None => ledger.nobody_answers(),
+            }
+        }
         self.listeners.clear();
         self.wakes.clear();
         self.opens = None;

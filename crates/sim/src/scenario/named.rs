@@ -229,7 +229,11 @@ fn churn(seed: u64, options: &Options) -> Setting {
     link.reorder = Reorder { probability: Probability::per_million(5_000), extra: Duration::from_us(200) };
     link.duplicate = Probability::per_million(2_000);
     link.corrupt = Probability::per_million(2_000);
-    let mut setting = Setting::pair(seed, &link, Profile::Short, options.connections.unwrap_or(20_000));
+    let count = options.connections.unwrap_or(20_000);
+    let mut setting = Setting::pair(seed, &link, Profile::Short, count);
+    // After one hundredth something is left that should not be, or never; after a tenth of a million all ports have been used, and
+    // every table is as large as it will be.
+    setting.stages = vec![count / 100, count / 10 - count / 100];
     for machine in &mut setting.machines {
         machine.shared.flows = 65_536;
         machine.region = (4096, 256 << 20);

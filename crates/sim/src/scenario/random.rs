@@ -37,6 +37,7 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
         events: vec![(storm, Event::Calm)],
         patience: Duration::from_secs(900),
         send_ring_max: None,
+        stages: Vec::new(),
         tolerated: tolerated(kind),
         seed,
         machines,
@@ -92,6 +93,13 @@ fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
     let mut setting = MachineSetting::towpath(&LinkConfig::default());
     setting.kind = kind;
     setting.links = [link(rng), link(rng)];
+    // Nobody says why: as where ICMP is filtered. smoltcp does not look for the cause of what it loses, so only what comes to it vanishes.
+    if rng.below(8) == 0 {
+        let holes = if kind == Kind::Smoltcp { &mut setting.links[1..] } else { &mut setting.links[..] };
+        holes
+            .iter_mut()
+            .for_each(|link| link.mtu = Some([1280, 1300, 1400, 1492, 4000][rng.below(5) as usize]));
+    }
     let shared = &mut setting.shared;
     shared.sack = rng.below(5) > 0;
     shared.timestamps = rng.below(5) > 0;
@@ -102,6 +110,8 @@ fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
     setting.algorithm = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Dctcp][rng.below(3) as usize];
     setting.mtu = [1500, 1500, 1500, 1280, 9000][rng.below(5) as usize];
     setting.has_offload = rng.below(3) == 0;
+    setting.merges = rng.below(3) == 0;
+    setting.cores = if rng.below(3) == 0 { 2 } else { 1 };
     setting.moderation = Duration::from_us([0, 0, 10, 100][rng.below(4) as usize]);
     setting
 }

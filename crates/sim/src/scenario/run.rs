@@ -13,6 +13,13 @@ const CHECK_EVERY: Duration = Duration::from_ms(250);
 /// (a peer may lie about round trips), then FIN-WAIT-2 and TIME-WAIT of 60 s each.
 const ENDS_WITHIN: Duration = Duration::from_secs(9 * 120 + 2 * 60 + 5);
 
+/// By so many bytes the process may grow from the end of the last stage to the end of the run: pages that the allocator keeps.
+const GROWTH_MAX: u64 = 2 << 20;
+/// And by so many for each of the ephemeral ports that has not been used before the last stage: its places in the tables of both
+/// machines and their oracles.
+const PORT_BYTES: u64 = 1024;
+const PORTS: u64 = 60_999 - 32_768 + 1;
+
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -36,6 +43,8 @@ pub struct Report {
     pub goodput: f64,
     /// Connects that had to wait for a free port.
     pub refused: u64,
+    /// Memory of the process after each stage and at the end, where somebody measures it.
+    pub memory: Vec<u64>,
 }
 
 /// A run in progress.
@@ -47,6 +56,9 @@ pub struct Run {
     next_event: usize,
     /// When the next record check is due.
     check_at: Instant,
+    /// Measures the memory of this process, in bytes.
+    gauge: Option<fn() -> u64>,
+    memory: Vec<u64>,
 }
 
 impl Run {
@@ -54,12 +66,17 @@ impl Run {
     #[must_use]
     pub fn new(setting: Setting) -> Self {
         let (network, nodes) = setting.build();
-        Self { setting, network, nodes, next_event: 0, check_at: BEGIN }
+        Self { setting, network, nodes, next_event: 0, check_at: BEGIN, gauge: None, memory: Vec::new() }
     }
 
     /// The network, for its names and its capture.
     pub fn network(&mut self) -> &mut Network {
         &mut self.network
+    }
+
+    /// From now on the memory of this process, which does nothing else, is measured after each stage; what grows fails the run.
+    pub fn measure(&mut self, gauge: fn() -> u64) {
+        self.gauge = Some(gauge);
     }
 
     /// Takes the capture away.
@@ -69,7 +86,7 @@ impl Run {
 
     /// Runs to the end.
     pub fn finish(&mut self) -> Report {
-        let mut failure = self.work().err();
+        let mut failure = self.stages().and_then(|()| self.work()).err();
         let done_at = self.network.now();
         if failure.is_none() {
             failure = self.settle().err();
@@ -78,6 +95,22 @@ impl Run {
             text.push_str(&self.network.describe());
         }
         self.report(failure, done_at)
+    }
+
+    /// The connections of each stage, after which nothing may be left but the listeners.
+    fn stages(&mut self) -> Result<(), String> {
+        for count in self.setting.stages.clone() {
+            self.network.open_more(Some(count));
+            self.work()?;
+            self.rest()?;
+            self.weigh();
+        }
+        self.network.open_more(None);
+        Ok(())
+    }
+
+    fn weigh(&mut self) {
+        self.memory.extend(self.gauge.map(|gauge| gauge()));
     }
 
     /// Until all connections are over.
@@ -136,9 +169,8 @@ impl Run {
         }
     }
 
-    /// Nothing may be left once TIME-WAIT has passed.
-    fn settle(&mut self) -> Result<(), String> {
-        self.network.close_listeners();
+    /// Waits until TCP knows of no connection any more.
+    fn rest(&mut self) -> Result<(), String> {
         let limit = self.network.now().plus(ENDS_WITHIN);
         while !self.is_quiet() {
             if limit <= self.network.now() {
@@ -147,6 +179,22 @@ impl Run {
             let until = self.network.now().plus(Duration::from_secs(5));
             self.network.run_until(until);
             self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing may be left once TIME-WAIT has passed.
+    fn settle(&mut self) -> Result<(), String> {
+        self.network.close_listeners();
+        self.rest()?;
+        self.network.ledger.settle();
+        self.look()?;
+        self.weigh();
+        let unused = PORTS.saturating_sub(self.setting.stages.iter().sum());
+        if let [.., before, end] = self.memory[..]
+            && before + GROWTH_MAX + unused * PORT_BYTES < end
+        {
+            return Err(format!("the process grows: {:?} bytes after each stage", self.memory));
         }
         for i in 0..self.nodes.len() {
             let now = self.network.local_time(self.nodes[i]);
@@ -178,7 +226,7 @@ impl Run {
             bytes: ledger.bytes,
             frames: self.network.frames,
             goodput: ledger.bytes as f64 * 8.0 / seconds.max(1e-9),
-            refused: 0,
+            memory: self.memory.clone(),
             ..Report::default()
         };
         report.refused = self.network.refused();

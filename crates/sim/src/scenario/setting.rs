@@ -39,6 +39,10 @@ pub struct MachineSetting {
     pub mtu: u16,
     /// The interface segments.
     pub has_offload: bool,
+    /// The interface merges segments that come one after the other.
+    pub merges: bool,
+    /// Cores of the fast path.
+    pub cores: u8,
     /// Slots and bytes of its application's region.
     pub region: (u32, u64),
     /// See [`Network::moderate`].
@@ -61,6 +65,8 @@ impl MachineSetting {
             algorithm: Algorithm::default(),
             mtu: 1500,
             has_offload: false,
+            merges: false,
+            cores: 1,
             region: (256, 64 << 20),
             moderation: Duration::ZERO,
             links: [link.clone(), link.clone()],
@@ -105,6 +111,8 @@ pub struct Setting {
     /// Senders may lend themselves rings of so many bytes, not only of what is usual. It holds for every host of this process from
     /// then on, as the service's own setting does in an application.
     pub send_ring_max: Option<u32>,
+    /// After so many connections each, one stage after the other, the run waits until all is over, and nothing may be left of them.
+    pub stages: Vec<u64>,
     /// Errors that sockets may report.
     pub tolerated: Vec<Errno>,
     /// The seed of everything.
@@ -126,6 +134,7 @@ impl Setting {
             events: Vec::new(),
             patience: Duration::from_secs(300),
             send_ring_max: None,
+            stages: Vec::new(),
             tolerated: Vec::new(),
             seed,
         }
@@ -210,7 +219,7 @@ impl Setting {
         let first = Plans::first_id(i);
         let to = if i == 0 { 1 } else { 0 };
         let remotes = vec![self.server(to)];
-        app.opening(Opens { remotes, ids: first..first + count, at_once, gap })
+        app.opening(Opens { remotes, ids: first..first + count, at_once, gap, pause_at: None })
     }
 }
 
@@ -221,6 +230,9 @@ impl MachineSetting {
         config.slow.algorithm = self.algorithm;
         let plain = Capabilities::plain(self.mtu, mac);
         config.capabilities = if self.has_offload { plain.with_tso() } else { plain };
+        (config.merges, config.cores) = (self.merges, self.cores);
+        config.capabilities.queues = u16::from(self.cores);
+        config.capabilities.rss = self.cores > 1;
         (config.slots, config.data_len) = self.region;
         Host::new(&config, BEGIN)
     }
