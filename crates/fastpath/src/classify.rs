@@ -115,6 +115,7 @@ impl State {
         let f = guard.parts();
         let is_ours = f.rx.has(state::LIVE)
             && !f.rx.has(state::LEAVING)
+            && f.rx.core == self.index
             && f.addresses.matches(f.rx, f.tx, &packet.tuple());
         let home = homes.get_mut(usize::from(f.rx.region)).and_then(Option::as_mut);
         match home {
@@ -134,7 +135,8 @@ impl State {
         }
     }
 
-    /// The first entry with this hash was another flow's: compares addresses of all.
+    /// The first entry with this hash was another flow's, or another core's: compares addresses of all. A packet that has come to another
+    /// core's queue finds its way there by the slow path.
     #[cold]
     fn look_again<P: Port + ?Sized>(
         &mut self,
@@ -145,11 +147,12 @@ impl State {
         frame: Frame<'_>,
         port: &mut P,
     ) {
-        let tuple = packet.tuple();
+        let (tuple, index) = (packet.tuple(), self.index);
         let found = flows.table().find(hash, |id| {
             flows.lock_briefly(id).is_some_and(|mut guard| {
                 let f = guard.parts();
-                f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING) && f.addresses.matches(f.rx, f.tx, &tuple)
+                let is_live = f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING);
+                is_live && f.rx.core == index && f.addresses.matches(f.rx, f.tx, &tuple)
             })
         });
         let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame.bytes) };

@@ -77,7 +77,7 @@ impl Core {
             seen: (0..BATCH).map(|_| Seen::Nothing).collect(),
             rung: Vec::with_capacity(NEWS_MAX),
             strangers: Vec::with_capacity(NEWS_MAX),
-            state: State::new(config, exceptions, capabilities),
+            state: State::new(index, config, exceptions, capabilities),
             flows,
         }
     }

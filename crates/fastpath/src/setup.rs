@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) now: Instant,
     /// The same in microseconds, modulo 2^32: divided once a round.
     pub(crate) now_us: u32,
+    /// The core's index. Lists and loss records are its own: it touches no flow that another serves.
+    pub(crate) index: u8,
     pub(crate) config: Config,
     pub(crate) capabilities: Capabilities,
     pub(crate) mac: MacAddr,
@@ -87,11 +89,17 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(config: &Config, exceptions: ExceptionSender, capabilities: Capabilities) -> Self {
+    pub(crate) fn new(
+        index: u8,
+        config: &Config,
+        exceptions: ExceptionSender,
+        capabilities: Capabilities,
+    ) -> Self {
         let flows = config.flows as usize;
         // An IP packet holds 65535 bytes with its headers; leave room for the longest of them.
         let room = capabilities.frame_max.min(65_535).saturating_sub(14 + 40 + 60) as u32;
         Self {
+            index,
             now: Instant::ZERO,
             now_us: 0,
             config: config.clone(),

@@ -224,7 +224,7 @@ impl SlowPath {
         }
         let crossed = Crossed { irs: header.seq, negotiated, snd_wnd: u32::from(header.window) };
         if is_good_ack {
-            self.opened(now, id, crossed, frame);
+            self.opened(now, core, id, crossed, frame);
             return;
         }
         // "Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment".
@@ -279,7 +279,7 @@ impl SlowPath {
         }
         let window = u32::from(header.window) << if is_syn { 0 } else { crossed.negotiated.shifts.0 };
         let is_data = !packet.payload.is_empty() && !is_syn;
-        let owner = self.opened(now, id, Crossed { snd_wnd: window, ..crossed }, frame);
+        let owner = self.opened(now, core, id, Crossed { snd_wnd: window, ..crossed }, frame);
         if let Some(owner) = owner.filter(|_| is_data) {
             self.return_frame(owner.core, frame);
         }
@@ -294,8 +294,10 @@ impl SlowPath {
     }
 
     /// The handshake is over: ESTABLISHED.
-    fn opened(&mut self, now: Instant, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
-        let opening = self.take_opening(id)?;
+    fn opened(&mut self, now: Instant, core: u8, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
+        let mut opening = self.take_opening(id)?;
+        // The queue to which its packets come.
+        opening.owner.core = core;
         let rtt = (opening.tries == 0).then(|| now.since(opening.sent_at));
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
         let born = Born {

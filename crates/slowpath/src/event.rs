@@ -36,7 +36,8 @@ pub struct Owner {
     pub region: u16,
     /// The slot, its halves zeroed by the service.
     pub slot: u32,
-    /// The core that serves the flow.
+    /// The core that serves the flow: of an active open the one that sends the SYN. The core to which the handshake's last packet comes
+    /// serves it from then on.
     pub core: u8,
 }
 

@@ -47,6 +47,8 @@ impl SlowPath {
         let next_hop = self.routes.lookup(half_open.tuple.dst.addr).map(|route| route.next_hop);
         let known = next_hop.and_then(|hop| self.neighbours.known(hop));
         let options = self.listeners.get_mut(&half_open.listener).map(|l| l.options).unwrap_or_default();
+        // The queue to which its packets come.
+        let owner = Owner { core: half_open.core, ..owner };
         let is_timed = half_open.tries == 0 && !half_open.is_from_cookie && !half_open.is_deferred;
         let born = Born {
             tuple: half_open.tuple,
