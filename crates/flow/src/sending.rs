@@ -63,7 +63,8 @@ impl FlowMut<'_> {
             let each = (mss + BESIDE.0).next_power_of_two() + BESIDE.1;
             // A window's worth to be repaired, and as much to be sent meanwhile.
             let room = segments.saturating_mul(2 * each).min(config.send_buffer_max);
-            let has_room = grows && in_flight < tx.cwnd;
+            // A turn that ends before the window is full leaves the rest to the next: what the window holds back counts, too.
+            let has_room = grows && in_flight < tx.cwnd && !self.rx.has(state::CWND_FULL);
             let least = config.send_buffer_initial;
             cold.send_buffer = cold.send_buffer.max(least).max(if has_room { room } else { 0 });
         }
