@@ -68,6 +68,14 @@ impl State {
         w.f.rx.set(state::ACK_NOW);
         after.since(before)
     }
+
+    /// Nothing follows a FIN: what a peer that breaks this rule sent ahead from beyond its own is thrown away, as Linux does, and holds
+    /// the ring no longer.
+    #[cold]
+    pub(crate) fn drop_ahead(&mut self, w: &mut Work<'_>) {
+        w.f.rx.intervals = 0;
+        self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+    }
 }
 
 /// What of `[left, right)` is held already: the first interval's share of it.

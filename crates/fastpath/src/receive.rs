@@ -69,7 +69,7 @@ impl State {
         if fin && whole {
             take_fin(&mut w.f, h.seq.plus(len));
         }
-        reach_fin(w);
+        self.reach_fin(w);
         Ok(())
     }
 
@@ -176,6 +176,26 @@ impl State {
             f.rx.set(state::ACK_NOW);
         }
     }
+
+    /// Everything before a known FIN has come: it counts now.
+    #[inline]
+    fn reach_fin(&mut self, w: &mut Work<'_>) {
+        let f = &mut w.f;
+        if f.rx.has(state::FIN_AHEAD) && f.cold.fin_at == f.rx.rcv_nxt {
+            f.rx.clear(state::FIN_AHEAD);
+            f.cold.closed_first = f.rx.has(state::FIN_SENT);
+            f.rx.set(state::FIN_RECEIVED | state::ACK_NOW | state::TELL);
+            f.rx.rcv_nxt = f.rx.rcv_nxt.plus(1);
+            f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
+            f.rx.events |= event::FIN_RECEIVED;
+            if let Some((own, _)) = w.home.region.halves(f.rx.slot) {
+                queue::stream::raise(own, half_flags::FIN);
+            }
+            if w.f.rx.intervals > 0 {
+                self.drop_ahead(w);
+            }
+        }
+    }
 }
 
 /// The peer's stream ends at `at`.
@@ -183,22 +203,5 @@ fn take_fin(f: &mut FlowMut<'_>, at: SeqNumber) {
     if !f.rx.has(state::FIN_RECEIVED) && f.rx.rcv_nxt.is_at_or_before(at) {
         f.cold.fin_at = at;
         f.rx.set(state::FIN_AHEAD | state::ACK_NOW);
-    }
-}
-
-/// Everything before a known FIN has come: it counts now.
-#[inline]
-fn reach_fin(w: &mut Work<'_>) {
-    let f = &mut w.f;
-    if f.rx.has(state::FIN_AHEAD) && f.cold.fin_at == f.rx.rcv_nxt {
-        f.rx.clear(state::FIN_AHEAD);
-        f.cold.closed_first = f.rx.has(state::FIN_SENT);
-        f.rx.set(state::FIN_RECEIVED | state::ACK_NOW | state::TELL);
-        f.rx.rcv_nxt = f.rx.rcv_nxt.plus(1);
-        f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
-        f.rx.events |= event::FIN_RECEIVED;
-        if let Some((own, _)) = w.home.region.halves(f.rx.slot) {
-            queue::stream::raise(own, half_flags::FIN);
-        }
     }
 }
