@@ -124,7 +124,9 @@ impl Said {
         let has_fin = header.flags.contains(TcpFlags::FIN);
         let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(has_fin));
         let segment = Came { seq: header.seq.0, end, has_fin };
-        let is_whole = header.flags.contains(TcpFlags::SYN) || self.take(segment, other.edge);
+        // A reset is not part of the stream: the one that answers a stranger bears the number that the stranger acknowledged.
+        let is_apart = header.flags.contains(TcpFlags::SYN) || header.flags.contains(TcpFlags::RST);
+        let is_whole = is_apart || self.take(segment, other.edge);
         // Neither what was never sent nor what is older than any window is acknowledged in earnest.
         let is_sane = other.isn.is_none() || other.top.wrapping_sub(header.ack.0) <= 1 << 30;
         if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) && is_sane {
