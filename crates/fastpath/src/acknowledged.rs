@@ -110,6 +110,7 @@ impl State {
     fn hear_reports(&mut self, f: &mut FlowMut<'_>, news: &News, echo: bool) {
         let rtt = self.sample_repairs(f, news, None);
         if u32::from(f.cold.recovery.reordering) > THRESHOLD {
+            f.cold.flight_max = f.cold.flight_max.max(f.tx.in_flight());
             self.steer(f, news.bytes, rtt, echo);
         }
     }

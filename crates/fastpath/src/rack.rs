@@ -21,6 +21,8 @@ pub(crate) struct News {
     pub(crate) bytes: u32,
     /// When the segment that was sent last among them was sent, and its end.
     latest: Option<(u32, SeqNumber)>,
+    /// When the one delivered last was sent: with what was overtaken, not the same.
+    last_at: u32,
     /// Round-trip times of data sent once.
     pub(crate) rtt: Option<RoundTrip>,
     /// Something that counted as lost has arrived though it was not sent again.
@@ -100,6 +102,12 @@ impl State {
         if f.rx.has(state::SACK) {
             self.take_blocks(f, &p.options.sack, una.later_of(ack), highest, echo, &mut news);
         }
+        if news.reordered > 0 {
+            let places = news.reordered.div_ceil(u32::from(f.tx.mss)).min(REORDERING_MAX) as u16;
+            let r = &mut f.cold.recovery;
+            (r.is_reordered, r.reordering) = (true, r.reordering.max(places));
+            r.reorderings = r.reorderings.saturating_add(1);
+        }
         news
     }
 
@@ -177,6 +185,7 @@ impl State {
                     self.records.sent_at(f, piece.right.minus(1))
                 }
             };
+            news.last_at = at;
             if news.latest.is_none_or(|latest| is_sent_after((at, piece.right), latest)) {
                 news.latest = Some((at, piece.right));
             }
@@ -202,14 +211,10 @@ impl State {
             let r = &mut f.cold.recovery;
             if r.rack_rtt_us == u32::MAX || is_sent_after((at, end), (r.rack_at, r.rack_end)) {
                 (r.rack_at, r.rack_end) = (at, end);
-                r.rack_rtt_us = self.now_us().wrapping_sub(at);
             }
-        }
-        if news.reordered > 0 {
-            let places = news.reordered.div_ceil(u32::from(f.tx.mss)).min(REORDERING_MAX) as u16;
-            let r = &mut f.cold.recovery;
-            (r.is_reordered, r.reordering) = (true, r.reordering.max(places));
-            r.reorderings = r.reorderings.saturating_add(1);
+            // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), though others were sent after it: where
+            // one was late, so may be those that were sent with it.
+            r.rack_rtt_us = self.now_us().wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {
             f.cold.recovery.stalls = 0;
@@ -263,7 +268,9 @@ impl State {
     /// to look again.
     pub(crate) fn detect(&mut self, f: &mut FlowMut<'_>) -> (bool, Option<Instant>) {
         let r = &f.cold.recovery;
-        if f.cold.runs == 0 || r.rack_rtt_us == u32::MAX || !f.rx.has(state::SACK) {
+        // In recovery what has no mark may be behind something sent again.
+        let is_calm = f.cold.runs == 0 && r.episode == Episode::None;
+        if is_calm || r.rack_rtt_us == u32::MAX || !f.rx.has(state::SACK) {
             return (false, None);
         }
         let rack = (r.rack_at, r.rack_end);
