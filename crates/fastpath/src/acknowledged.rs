@@ -10,52 +10,72 @@ use wire::{TcpFlags, TcpPacket, Timestamps};
 /// What an echoed timestamp, of milliseconds, tells of round trips: a quarter more or less at worst.
 const ECHO_MS_MIN: u32 = 4;
 
+/// What the header of an acceptable segment says.
+struct Heard {
+    /// ECE.
+    echo: bool,
+    /// In bytes.
+    window: u32,
+    is_advance: bool,
+    /// SACK blocks that count.
+    has_reports: bool,
+    /// RFC 5681 section 2's duplicate, if something is under way: no data, nothing acknowledged, the window as before.
+    is_bare: bool,
+}
+
 impl State {
     /// Takes in the acknowledgement and window of an acceptable segment of `sequence_len`.
     #[inline]
     pub(crate) fn acknowledged(&mut self, w: &mut Work<'_>, p: &TcpPacket, sequence_len: u32) {
         let h = &p.header;
-        let echo = h.flags.contains(TcpFlags::ECE) && w.f.rx.has(state::ECN);
         let window = u32::from(h.window) << w.f.tx.snd_shift;
-        let advanced = w.f.tx.snd_una.is_before(h.ack);
-        let window_before = w.f.tx.snd_wnd;
+        let is_advance = w.f.tx.snd_una.is_before(h.ack);
+        let heard = Heard {
+            echo: h.flags.contains(TcpFlags::ECE) && w.f.rx.has(state::ECN),
+            window,
+            is_advance,
+            has_reports: !p.options.sack.is_empty() && w.f.rx.has(state::SACK),
+            is_bare: !is_advance && h.ack == w.f.tx.snd_una && sequence_len == 0 && window == w.f.tx.snd_wnd,
+        };
         let flags = w.f.rx.flags & (state::RECOVERY | state::PROBED | state::WINDOW_FULL);
-        let has_reports = !p.options.sack.is_empty() && w.f.rx.has(state::SACK);
-        let is_troubled = w.f.cold.runs != 0 || flags != 0 || has_reports;
-        let mut news = if is_troubled { self.troubled(w, p, advanced, has_reports) } else { None };
-        let is_bare = !advanced && h.ack == w.f.tx.snd_una && sequence_len == 0 && window == window_before;
-        if let Some(news) = &mut news {
-            news.is_pure_duplicate = is_bare && !has_reports;
+        if w.f.cold.runs != 0 || flags != 0 || heard.has_reports {
+            return self.acknowledged_in_trouble(w, p, &heard);
         }
-        if advanced {
-            self.advance(w, p, echo, news.as_ref());
-        } else if let Some(news) = news.as_ref().filter(|news| news.is_held_more) {
-            self.hear_reports(&mut w.f, news, echo);
+        if is_advance {
+            self.advance(w, p, heard.echo, None);
         }
-        self.take_window(&mut w.f, p, advanced, window);
-        if is_bare && !w.f.rx.has(state::SACK) && w.f.tx.in_flight() > 0 {
-            self.duplicate(&mut w.f);
-        }
-        if let Some(news) = news {
-            self.judge(w, &news, advanced);
-        }
+        self.take_window_and_duplicate(w, p, &heard);
     }
 
     /// Losses are known or looked for, or the peer's window holds data back: the former make news of the acknowledgement.
     #[cold]
-    fn troubled(
-        &mut self,
-        w: &mut Work<'_>,
-        p: &TcpPacket,
-        advanced: bool,
-        has_reports: bool,
-    ) -> Option<News> {
+    fn acknowledged_in_trouble(&mut self, w: &mut Work<'_>, p: &TcpPacket, heard: &Heard) {
         if w.f.rx.has(state::WINDOW_FULL) {
             let is_alone = w.f.tx.in_flight() == 0;
             w.f.cold.delays.add_window(self.now, is_alone);
         }
         let is_lossy = w.f.cold.runs != 0 || w.f.rx.flags & (state::RECOVERY | state::PROBED) != 0;
-        (is_lossy || has_reports).then(|| self.take_news(w, p, advanced))
+        let mut news = (is_lossy || heard.has_reports).then(|| self.take_news(w, p, heard.is_advance));
+        if let Some(news) = &mut news {
+            news.is_pure_duplicate = heard.is_bare && !heard.has_reports;
+        }
+        if heard.is_advance {
+            self.advance(w, p, heard.echo, news.as_ref());
+        } else if let Some(news) = news.as_ref().filter(|news| news.is_held_more) {
+            self.hear_reports(&mut w.f, news, heard.echo);
+        }
+        self.take_window_and_duplicate(w, p, heard);
+        if let Some(news) = news {
+            self.judge(w, &news, heard.is_advance);
+        }
+    }
+
+    #[inline]
+    fn take_window_and_duplicate(&mut self, w: &mut Work<'_>, p: &TcpPacket, heard: &Heard) {
+        self.take_window(&mut w.f, p, heard.is_advance, heard.window);
+        if heard.is_bare && !w.f.rx.has(state::SACK) && w.f.tx.in_flight() > 0 {
+            self.duplicate(&mut w.f);
+        }
     }
 
     /// New data is acknowledged.

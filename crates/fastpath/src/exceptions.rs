@@ -42,18 +42,18 @@ impl State {
     }
 
     /// One exception for each event, in the order of their bits; false when some did not fit.
+    #[inline]
     fn push_events(&mut self, flow: FlowId, rx: &mut ReceiveLine) -> bool {
-        loop {
-            let owed = rx.events & !event::SENDER;
-            if owed == 0 {
-                return true;
-            }
+        let mut owed = rx.events & !event::SENDER;
+        while owed != 0 {
             let bit = owed & owed.wrapping_neg();
             if self.exceptions.push(exception_of(bit, flow)).is_err() {
-                return false;
+                break;
             }
-            rx.events &= !bit;
+            owed &= !bit;
         }
+        rx.events = rx.events & event::SENDER | owed;
+        owed == 0
     }
 }
 

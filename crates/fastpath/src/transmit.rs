@@ -66,25 +66,32 @@ impl State {
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
         let supply = self.supply(w)?;
         let usable = usable(&w.f);
-        let is_full = || usable < w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
+        let mss = u32::from(w.f.tx.mss);
+        let in_flight = w.f.tx.in_flight();
         if supply.total <= usable {
             w.f.rx.clear(state::CWND_FULL | state::WINDOW_FULL);
-        } else if is_full() {
+        } else if usable < w.f.tx.snd_wnd.saturating_sub(in_flight) {
             w.f.rx.set(state::CWND_FULL);
             w.f.rx.clear(state::WINDOW_FULL);
+        } else if usable > mss {
+            // More than this segment may go: the peer's window does not hold anything back yet.
+            w.f.rx.clear(state::CWND_FULL | state::WINDOW_FULL);
         } else {
             w.f.rx.clear(state::CWND_FULL);
             self.window_full(w);
         }
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
-        let mss = u32::from(tx.mss);
-        let in_flight = tx.in_flight();
-        let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
-        let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
-        let burst = if is_cut { mss } else { burst.max(mss) };
-        let mut len = supply.in_record.min(usable).min(burst);
-        if len > 2 * mss {
-            len = len.min(burst_at_rate(w.f.cold, tx.cwnd, mss, self.config.burst_segments_min));
+        let mut len = supply.in_record.min(usable);
+        if len > mss {
+            let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
+            let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
+            len = len.min(if is_cut { mss } else { burst.max(mss) });
+            if len > mss {
+                if len > 2 * mss {
+                    len = len.min(burst_at_rate(w.f.cold, tx.cwnd, mss, self.config.burst_segments_min));
+                }
+                len -= if len < supply.in_record { len % mss } else { 0 };
+            }
         }
         if len < supply.total {
             if len < mss && len < supply.in_record {
@@ -97,9 +104,6 @@ impl State {
                 if in_flight > 0 || usable == 0 || is_silly {
                     return None;
                 }
-            }
-            if len > mss && len < supply.in_record {
-                len -= len % mss;
             }
         } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
             // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
