@@ -245,13 +245,14 @@ impl Window {
     }
 
     /// About to send after a pause. When nothing was acknowledged for longer than `rto`, the window halves for every `rto`
-    /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart).
-    pub fn after_idle(&mut self, now: Instant, rto: Duration) {
+    /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart). True when
+    /// there was such a pause.
+    pub fn after_idle(&mut self, now: Instant, rto: Duration) -> bool {
         let now_ms = now.as_ms() as u32;
         let idle_ms = now_ms.wrapping_sub(self.active_ms);
         // A clock that a caller moved backwards is no pause of 49 days.
         if idle_ms > u32::MAX / 2 || u64::from(idle_ms) <= rto.as_ms() || self.law == Law::Constant {
-            return;
+            return false;
         }
         self.active_ms = now_ms;
         if let Law::Cubic(epoch) = &mut self.law {
@@ -264,6 +265,7 @@ impl Window {
         }
         self.cwnd = (self.cwnd >> halvings).max(floor);
         self.carry = 0;
+        true
     }
 
     fn grow(&mut self, s: &Signals) {

@@ -65,6 +65,14 @@ impl State {
     #[inline]
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
         let supply = self.supply(w)?;
+        // Before anything is planned: the first burst after a pause is one of the restarted window.
+        if w.f.tx.in_flight() == 0
+            && w.f.tx.snd_wnd > 0
+            && self.config.slow_start_after_idle
+            && w.f.cold.window.after_idle(self.now, w.f.cold.rto)
+        {
+            w.f.tx.cwnd = w.f.cold.window.cwnd();
+        }
         let usable = usable(&w.f);
         let mss = u32::from(w.f.tx.mss);
         let in_flight = w.f.tx.in_flight();
@@ -258,10 +266,6 @@ impl State {
         let is_first = w.f.tx.in_flight() == 0;
         if is_first {
             w.f.cold.progress_at = self.now;
-            if self.config.slow_start_after_idle {
-                w.f.cold.window.after_idle(self.now, w.f.cold.rto);
-                w.f.tx.cwnd = w.f.cold.window.cwnd();
-            }
         }
         if !self.emit(w, port, out) {
             return false;

@@ -253,12 +253,9 @@ fn a_pause_restarts_from_the_initial_window() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
     (0..5).for_each(|i| round(&mut w, i * 10, 10));
     let rto = Duration::from_ms(200);
-    w.after_idle(at(150), rto);
-    assert_eq!(w.cwnd(), 320_000);
-    w.after_idle(at(50 + 400), rto);
-    assert_eq!(w.cwnd(), 80_000);
-    w.after_idle(at(60_000), rto);
-    assert_eq!(w.cwnd(), 10_000);
+    assert_eq!((w.after_idle(at(150), rto), w.cwnd()), (false, 320_000));
+    assert_eq!((w.after_idle(at(50 + 400), rto), w.cwnd()), (true, 80_000));
+    assert_eq!((w.after_idle(at(60_000), rto), w.cwnd()), (true, 10_000));
 }
 
 #[test]
@@ -292,7 +289,9 @@ proptest! {
                 5 => w.on_duplicate_ack(),
                 6 => w.on_partial_ack(a),
                 7 => w.on_recovered(b),
-                _ => w.after_idle(now, Duration::from_ns(u64::from(a))),
+                _ => {
+                    w.after_idle(now, Duration::from_ns(u64::from(a)));
+                }
             }
             let mss = u32::from(mss.max(1));
             prop_assert!(w.cwnd() >= mss && w.cwnd() <= CWND_MAX.max(2 * mss));
