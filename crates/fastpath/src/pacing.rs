@@ -3,7 +3,7 @@
 use crate::lists::List;
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
-use flow::Cold;
+use flow::{Cold, SendLine};
 
 /// A slot is 2^14 ns, 16 microseconds: about one full segment at 1 Gbit/s.
 const SLOT_LOG2: u32 = 14;
@@ -40,19 +40,41 @@ impl State {
 /// The longest super-frame at the flow's rate, as Linux sizes them: a millisecond's worth, `segments_min` at least, and no more than
 /// half the window; on short paths more, up to all that fits, for there a burst is over before anybody is in its way. What is not
 /// paced goes at twice the window in a round trip while it may double, else at 1.2 times.
-pub(crate) fn burst_at_rate(cold: &Cold, cwnd: u32, mss: u32, segments_min: u16) -> u32 {
+pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments_min: u16) -> u32 {
     /// Half a millisecond of round trip halves what is added.
     const RTT_LOG2: u32 = 9;
     let near = BURST.checked_shr(cold.rtt_us_min >> RTT_LOG2).unwrap_or(0);
     if near == BURST {
-        return u32::MAX;
+        return len;
     }
     let tenths = if cwnd < cold.window.ssthresh() / 2 { 20 } else { 12 };
     let round_trip_us = u64::from(cold.srtt_us.max(1));
     let unpaced = || u64::from(cwnd) * tenths * 100_000 / round_trip_us;
     let rate = if cold.pace_rate == 0 { unpaced() } else { cold.pace_rate };
     let wanted = (rate / 1024 + near).max(u64::from(segments_min) * u64::from(mss));
-    wanted.min(u64::from((cwnd / 2).max(mss))) as u32
+    let wanted = wanted.min(u64::from((cwnd / 2).max(mss))) as u32;
+    let whole = wanted - wanted % mss;
+    // No lone segment stays behind a longer super-frame: it would bear no PSH.
+    let is_lone = len > whole && len - whole <= mss && whole > 2 * mss;
+    if is_lone { whole - mss } else { len.min(whole) }
+}
+
+/// How much of the super-frame in hand is left. As on Linux none is longer than half the peer's largest window (two segments may go in any): what has waited
+/// for an acknowledgement is cut into such pieces from there on, and each of them ends with PSH, however it goes.
+pub(crate) fn burst_left(cold: &mut Cold, tx: &SendLine, is_rung: bool) -> u32 {
+    let (mss, half) = (u32::from(tx.mss), 1 << tx.window_log2_max.min(31) >> 1);
+    if u64::from(half) >= BURST {
+        return u32::MAX;
+    }
+    let most = (half - half % mss).max(2 * mss);
+    let left = cold.burst_end.since(tx.snd_max);
+    if left >= mss && left <= most && left.is_multiple_of(mss) {
+        return left;
+    }
+    if !is_rung {
+        cold.burst_end = tx.snd_max.plus(most);
+    }
+    most
 }
 
 /// Flows in order of their next release.

@@ -1,7 +1,7 @@
 //! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
 //! let it go.
 
-use crate::pacing::burst_at_rate;
+use crate::pacing::{burst_at_rate, burst_left};
 use crate::records::record_left;
 use crate::repair::pipe;
 use crate::segment::Out;
@@ -95,9 +95,8 @@ impl State {
             let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
             len = len.min(if is_cut { mss } else { burst.max(mss) });
             if len > mss {
-                if len > 2 * mss {
-                    len = len.min(burst_at_rate(w.f.cold, tx.cwnd, mss, self.config.burst_segments_min));
-                }
+                len = burst_at_rate(w.f.cold, len, tx.cwnd, mss, self.config.burst_segments_min);
+                len = len.min(burst_left(w.f.cold, tx, self.is_rung));
                 len -= if len < supply.in_record { len % mss } else { 0 };
             }
         }
@@ -143,7 +142,8 @@ impl State {
                 || self.is_pushing;
             rx.events |= event::SENT;
         }
-        if len > 0 && (len == supply.in_record || len > u32::from(tx.mss)) && is_pushed {
+        let is_end = len == supply.in_record || len > u32::from(tx.mss);
+        if len > 0 && (is_end || tx.snd_max.plus(len) == w.f.cold.burst_end) && is_pushed {
             flags = flags.with(TcpFlags::PSH);
         }
         if is_fin {

@@ -152,6 +152,8 @@ pub struct Cold {
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
     pub held_from: u32,
+    /// A super-frame ends here; behind `snd_max`, there is no such place yet.
+    pub burst_end: SeqNumber,
     /// Our FIN went out before the peer's came.
     pub closed_first: bool,
     /// Our FIN went out as a segment of its own.
@@ -214,6 +216,7 @@ impl Cold {
             soft_error: 0,
             opened_at: now,
             held_from: 0,
+            burst_end: SeqNumber(0),
             closed_first: false,
             is_fin_alone: false,
             send_buffer: 0,
