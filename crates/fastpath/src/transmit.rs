@@ -92,10 +92,12 @@ impl State {
         let mut len = supply.in_record.min(usable);
         if len > mss {
             let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
-            let is_cut = rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn;
-            len = len.min(if is_cut { mss } else { burst.max(mss) });
-            if len > mss {
-                len = burst_at_rate(w.f.cold, len, tx.cwnd, mss, self.config.burst_segments_min);
+            // A port that cuts super-frames may not know how to say CWR in the first segment alone.
+            if burst <= mss || rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn {
+                len = mss;
+            } else {
+                let config = &self.config;
+                len = burst_at_rate(w.f.cold, len.min(burst), tx.cwnd, mss, config.burst_segments_min);
                 len = len.min(burst_left(w.f.cold, tx, self.is_rung));
                 len -= if len < supply.in_record { len % mss } else { 0 };
             }
@@ -142,8 +144,10 @@ impl State {
                 || self.is_pushing;
             rx.events |= event::SENT;
         }
-        let is_end = len == supply.in_record || len > u32::from(tx.mss);
-        if len > 0 && (is_end || tx.snd_max.plus(len) == w.f.cold.burst_end) && is_pushed {
+        let is_end = len == supply.in_record
+            || len > u32::from(tx.mss)
+            || self.burst_v4 | self.burst_v6 != 0 && tx.snd_max.plus(len) == w.f.cold.burst_end;
+        if len > 0 && is_end && is_pushed {
             flags = flags.with(TcpFlags::PSH);
         }
         if is_fin {
