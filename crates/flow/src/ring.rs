@@ -91,12 +91,18 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// After pushing: true, once, when the consumer announced its sleep and must be woken.
+    /// After pushing: true, once, when the consumer announced its sleep and must be woken. Not for nothing: two sides that ask
+    /// this whenever they are woken would wake each other for ever.
     pub fn must_wake(&self) -> bool {
         // Pairs with the fence in `prepare_sleep`: either we see the sleeper or it sees the item.
         fence(Ordering::SeqCst);
         let sleeping = &self.0.sleeping.0;
-        sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+        sleeping.load(Ordering::Relaxed) != 0 && self.has_items() && sleeping.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Some are not taken yet. They may be by now, never the reverse.
+    fn has_items(&self) -> bool {
+        self.0.tail.0.load(Ordering::Relaxed) != self.0.head.0.load(Ordering::Relaxed)
     }
 }
 
@@ -177,6 +183,7 @@ mod tests {
         let (mut tx, mut rx) = ring::<u8>(2);
         assert!(rx.prepare_sleep());
         assert_eq!(tx.push(1, &[0; FRAME_COPY_MAX + 1]), Err(1));
+        assert!(!tx.must_wake(), "nothing to be woken for");
         assert_eq!(tx.push(1, &[]), Ok(()));
         assert!(tx.must_wake() && !tx.must_wake());
         assert!(!rx.prepare_sleep());

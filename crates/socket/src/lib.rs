@@ -53,6 +53,7 @@ pub mod poll;
 mod records;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
 pub mod room;
 #[cfg(not(loom))]
 mod sock;

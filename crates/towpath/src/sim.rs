@@ -209,7 +209,6 @@ fn json(sim: &Sim, seed: u64, report: &Report) -> serde_json::Value {
         "timeouts": report.timeouts,
         "goodput_bits_per_second": report.goodput,
         "refused": report.refused,
-        "memory_bytes": report.memory,
     })
 }
 
