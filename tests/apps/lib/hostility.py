@@ -13,7 +13,7 @@ from lib.process import Failure, require
 from lib.registry import test
 
 RISE_MAX = 1.2
-TRIES = 4
+TRIES = 8
 
 
 def start_neighbours(w):
