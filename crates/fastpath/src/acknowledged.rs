@@ -83,7 +83,7 @@ impl State {
         let ack = p.header.ack;
         let f = &mut w.f;
         let acked = ack.since(f.tx.snd_una);
-        let is_fin = f.rx.has(state::FIN_SENT) && !f.rx.has(state::FIN_ACKED) && ack == f.tx.snd_max;
+        let is_fin = f.rx.is_fin_out() && ack == f.tx.snd_max;
         if is_fin {
             f.rx.set(state::FIN_ACKED);
             f.rx.events |= event::FIN_ACKED;

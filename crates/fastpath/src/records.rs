@@ -4,7 +4,6 @@
 use crate::setup::Work;
 use crate::transmit::data_len;
 use core::sync::atomic::Ordering::Relaxed;
-use flow::state;
 use queue::Violation;
 use queue::records::{Records, place};
 use shm::Side;
@@ -28,7 +27,7 @@ pub(crate) fn record_left(w: &Work<'_>, advice: u64, position: u64) -> Result<u3
 #[cold]
 pub(crate) fn last_record(w: &Work<'_>) -> u32 {
     let tx = &w.f.tx;
-    let is_fin_out = w.f.rx.has(state::FIN_SENT) && !w.f.rx.has(state::FIN_ACKED);
+    let is_fin_out = w.f.rx.is_fin_out();
     let data = tx.in_flight().saturating_sub(u32::from(is_fin_out));
     let Some((_, peer)) = w.home.region.halves(w.f.rx.slot).filter(|_| data > 0) else { return u32::MAX };
     let last = tx.tx_una + u64::from(data) - 1;

@@ -91,7 +91,7 @@ impl State {
         port: &mut P,
     ) -> bool {
         let (rx, tx) = (&w.f.rx, &w.f.tx);
-        let is_fin_out = rx.has(state::FIN_SENT) && !rx.has(state::FIN_ACKED);
+        let is_fin_out = rx.is_fin_out();
         let data = (tx.snd_max.since(range.left)).saturating_sub(u32::from(is_fin_out));
         let position = tx.tx_una + u64::from(range.left.since(tx.snd_una));
         let Some((_, peer)) = w.home.region.halves(rx.slot) else { return false };

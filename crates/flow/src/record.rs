@@ -125,6 +125,13 @@ impl ReceiveLine {
         self.flags &= !bits;
     }
 
+    /// Our FIN is in flight.
+    #[must_use]
+    #[inline]
+    pub const fn is_fin_out(&self) -> bool {
+        self.flags & (crate::state::FIN_SENT | crate::state::FIN_ACKED) == crate::state::FIN_SENT
+    }
+
     /// Bytes of window that the peer may still use.
     #[must_use]
     #[inline]

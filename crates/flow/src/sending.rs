@@ -56,7 +56,7 @@ impl FlowMut<'_> {
         let (tx, cold) = (&*self.tx, &mut *self.cold);
         let mss = u32::from(tx.mss).max(1);
         let in_flight = tx.in_flight();
-        let is_fin_out = self.rx.has(state::FIN_SENT) && !self.rx.has(state::FIN_ACKED);
+        let is_fin_out = self.rx.is_fin_out();
         let sent = (tx.tx_una as u32).wrapping_add(in_flight).wrapping_sub(u32::from(is_fin_out));
         if config.send_buffer_initial > 0 {
             let segments = (tx.cwnd / mss).max(SEGMENTS_MIN);
