@@ -240,7 +240,7 @@ impl Endpoint {
     pub(crate) fn kill(self, ledger: &mut Ledger) {
         match self.known {
             Some((id, _)) => ledger.close(id, self.side, Outcome::Died),
-            None => ledger.nameless_dead += 1,
+            None => ledger.nobody_answers(),
         }
     }
 

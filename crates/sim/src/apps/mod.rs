@@ -238,12 +238,7 @@ impl Application {
 
     /// It dies; its sockets are somebody else's to close.
     pub fn kill(&mut self, ledger: &mut Ledger) {
-        for end in std::mem::take(&mut self.ends).into_values() {
-            match end.id() {
-                Some(_) => end.kill(ledger),
-                None => ledger.nobody_answers(),
-            }
-        }
+        std::mem::take(&mut self.ends).into_values().for_each(|end| end.kill(ledger));
         self.listeners.clear();
         self.wakes.clear();
         self.opens = None;
