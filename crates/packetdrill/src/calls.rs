@@ -31,9 +31,6 @@ fn memory(host: &mut sim::Host, fd: sim::Fd) -> Vec<u8> {
     [unread, receive, 0, send, 0, unsent, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// What ends the sleep of a writer.
-const WAKES: u32 = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
-
 fn timeout(ms: i32) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_ms)
 }
@@ -142,8 +139,7 @@ impl World {
                 Ok(socket) => socket,
                 Err(errno) => return Some(Err(errno)),
             };
-            // A writer that sleeps is woken when the socket is writable, not by the first byte of space.
-            if std::mem::replace(&mut has_waited, true) && state.stack.readiness(socket.fd).0 & WAKES == 0 {
+            if std::mem::replace(&mut has_waited, true) && !state.stack.host().wakes_writer(socket.fd) {
                 return None;
             }
             loop {

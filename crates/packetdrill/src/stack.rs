@@ -95,12 +95,7 @@ impl Stack {
 
     /// True when a socket's readiness may have changed since this was last asked.
     pub(crate) fn take_news(&mut self) -> bool {
-        let Some(host) = &mut self.host else { return false };
-        let mut has_news = false;
-        while host.next_news().is_some() {
-            has_news = true;
-        }
-        has_news
+        self.host.as_mut().is_some_and(Host::take_news)
     }
 
     /// Readiness and pulse.
@@ -110,10 +105,6 @@ impl Stack {
 
     /// Runs the machine until nothing more happens at this instant.
     pub(crate) fn settle(&mut self) {
-        self.run();
-    }
-
-    fn run(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let Some(host) = &mut self.host else { return };
             host.run(self.now);

@@ -252,10 +252,7 @@ impl Runner {
     ///
     /// It looks again only for a reason: looking is itself something that the host would take note of.
     pub(crate) fn after_change(&mut self) -> Result<(), Trouble> {
-        let mut has_news = false;
-        while self.network.host.next_news().is_some() {
-            has_news = true;
-        }
+        let has_news = self.network.host.take_news();
         let timeout = self.pending.as_ref().and_then(Pending::timeout);
         if has_news || timeout.is_some_and(|timeout| self.network.now() >= timeout) {
             self.retry_pending()?;

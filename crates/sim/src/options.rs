@@ -62,6 +62,11 @@ impl Options {
         FlowOptions { keepalive: self.keepalive(), dscp_v4, dscp_v6, ..self.flow }
     }
 
+    /// `TCP_NOTSENT_LOWAT` in force, where the host says `default`.
+    const fn low_mark(&self, default: u32) -> u32 {
+        if self.not_sent_low == 0 { default } else { self.not_sent_low }
+    }
+
     fn keepalive(&self) -> Option<Keepalive> {
         let default = Keepalive::default();
         let seconds = |s: u32| Duration::from_secs(u64::from(s));
@@ -122,8 +127,9 @@ const FIN_TIMEOUT_S: i32 = 60;
 const SEND_BUFFER: i32 = 16_384;
 const RECEIVE_BUFFER: i32 = 131_072;
 const BUFFER_MAX: i32 = 212_992;
-/// "The minimum (doubled) value for this option is 2048" and "256" (socket(7)); what kernels of today answer.
-const SEND_BUFFER_MIN: i32 = 4_608;
+/// As the socket library's.
+const SEND_BUFFER_MIN: i32 = socket::room::BUFFER_MIN as i32;
+/// "The minimum (doubled) value for this option is 256" (socket(7)); what kernels of today answer.
 const RECEIVE_BUFFER_MIN: i32 = 2_304;
 
 /// The bytes that were asked for; a negative number is a large one, as the kernel reads it.
@@ -218,7 +224,7 @@ impl Host {
             }
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
                 options.not_sent_low = int(value)? as u32;
-                let low = if options.not_sent_low == 0 { self.not_sent_low } else { options.not_sent_low };
+                let low = options.low_mark(self.not_sent_low);
                 return self.advise(fd, |link| link.set_lowat(low));
             }
             (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(buffer(int(value)?)),
@@ -272,8 +278,7 @@ impl Host {
         if options.cork {
             link.set_cork(true);
         }
-        let low = if options.not_sent_low == 0 { self.not_sent_low } else { options.not_sent_low };
-        link.set_lowat(low);
+        link.set_lowat(options.low_mark(self.not_sent_low));
         options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
     }
 

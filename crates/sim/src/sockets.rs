@@ -460,6 +460,11 @@ impl Host {
         }
     }
 
+    /// True when some socket's readiness may have changed since this, or [`next_news`](Self::next_news), was last asked.
+    pub fn take_news(&mut self) -> bool {
+        std::iter::from_fn(|| self.next_news()).count() > 0
+    }
+
     fn take_bells(&mut self) {
         let Self { mapped, sockets, .. } = self;
         let layout = mapped.region.layout();
@@ -479,6 +484,12 @@ impl Host {
             Role::Listener(_) => ready::IN | ready::RDNORM,
             Role::Stream(link) => link.stream_readiness(),
         }
+    }
+
+    /// True when a writer that sleeps would be woken: its socket is writable or broken. The first byte of space does not wake it.
+    #[must_use]
+    pub fn wakes_writer(&self, fd: Fd) -> bool {
+        self.readiness(fd) & (ready::OUT | ready::ERR | ready::HUP) != 0
     }
 
     /// Changes with every byte or connection that comes, and every send that found no space: with the readiness this tells news

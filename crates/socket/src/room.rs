@@ -19,7 +19,7 @@ use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// "The minimum (doubled) value for this option is 2048" (socket(7)); what kernels of today answer.
-const BUFFER_MIN: u32 = 4_608;
+pub const BUFFER_MIN: u32 = 4_608;
 
 /// `net.ipv4.tcp_notsent_lowat`, for sockets that say nothing themselves.
 static LOWAT: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -98,13 +98,14 @@ impl Runner {
         Due { from: at, to: at, is_any: false, tolerance, offset: due.offset }
     }
 
-    /// A writer that sleeps is woken when its socket is writable, not by the first byte of space.
+    /// A writer that has slept goes on sleeping.
     fn is_asleep(&self, operation: &Operation) -> bool {
-        let (Operation::Send { socket, .. } | Operation::SendFile { socket, .. }) = operation else {
-            return false;
-        };
-        let wakes = (libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        self.network.host.readiness(socket.fd) & wakes == 0
+        match operation {
+            Operation::Send { socket, .. } | Operation::SendFile { socket, .. } => {
+                !self.network.host.wakes_writer(socket.fd)
+            }
+            _ => false,
+        }
     }
 
     fn check_end(&self, end: Due) -> Result<(), Trouble> {
