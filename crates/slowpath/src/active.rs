@@ -128,10 +128,10 @@ impl SlowPath {
         if self.is_taken(tuple) || self.listeners.find(&tuple.src).is_some() {
             return Standing::Taken;
         }
-        match (self.time_wait.contains(tuple), self.time_wait.is_free(now, tuple)) {
-            (false, _) => Standing::Free,
-            (true, true) => Standing::Spare,
-            (true, false) => Standing::Taken,
+        match self.time_wait.contains(tuple) {
+            false => Standing::Free,
+            true if self.time_wait.is_free(now, tuple) => Standing::Spare,
+            true => Standing::Taken,
         }
     }
 
