@@ -2,7 +2,8 @@
 
 use crate::{fail, next};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use socket::{Errno, fds, poll as towpath};
+use socket::poll::{self as towpath, Wait};
+use socket::{Errno, fds};
 use std::time::Duration;
 
 /// Milliseconds as C's poll means them.
@@ -38,10 +39,7 @@ unsafe fn signals(at: *const sigset_t) -> Result<Option<u64>, Errno> {
 
 /// # Safety
 /// As [`limit`]'s and [`signals`]'s.
-unsafe fn limit_and_signals(
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> Result<(Option<Duration>, Option<u64>), Errno> {
+unsafe fn limit_and_signals(timeout: *const timespec, mask: *const sigset_t) -> Result<Wait, Errno> {
     // SAFETY: the caller's promise.
     unsafe { Ok((limit(timeout)?, signals(mask)?)) }
 }
@@ -102,18 +100,15 @@ unsafe fn waited(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
-    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
+    wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<c_int> {
-    if events.is_null() || n <= 0 || !fds::is_set(epfd) {
+    if events.is_null() || n <= 0 {
         return None;
     }
-    let (timeout, mask) = match wait() {
-        Ok(both) => both,
-        Err(e) => return Some(fail(e)),
-    };
+    let set = fds::set(epfd)?;
     // SAFETY: the caller's promise.
     let events = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
-    fds::epoll_wait(epfd, events, timeout, mask).map(count)
+    Some(count(wait().and_then(|(timeout, mask)| set.wait(events, timeout, mask))))
 }
 
 /// See epoll_wait(2).
@@ -174,23 +169,13 @@ pub unsafe extern "C" fn epoll_pwait2(
 
 /// # Safety
 /// `list` is writable for `n` entries.
-unsafe fn polled(
-    list: *mut pollfd,
-    n: nfds_t,
-    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
-) -> Option<c_int> {
+unsafe fn polled(list: *mut pollfd, n: nfds_t, wait: impl FnOnce() -> Result<Wait, Errno>) -> Option<c_int> {
     if list.is_null() || n == 0 || !fds::has_any() {
         return None;
     }
     // SAFETY: the caller's promise.
     let list = unsafe { std::slice::from_raw_parts_mut(list, n as usize) };
-    if !towpath::concerns(list) {
-        return None;
-    }
-    match wait() {
-        Ok((timeout, mask)) => towpath::poll(list, timeout, mask).map(count),
-        Err(e) => Some(fail(e)),
-    }
+    towpath::poll(list, wait).map(count)
 }
 
 /// See poll(2).
@@ -271,19 +256,14 @@ unsafe fn words<'a>(at: *mut fd_set, most: c_int) -> Option<&'a mut [u64]> {
 unsafe fn selected(
     most: c_int,
     sets: [*mut fd_set; 3],
-    wait: impl FnOnce() -> Result<(Option<Duration>, Option<u64>), Errno>,
+    wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<c_int> {
     if !fds::has_any() {
         return None;
     }
     // SAFETY: the caller's promise.
     let [read, write, except] = sets.map(|set| unsafe { words(set, most) });
-    match wait() {
-        Ok((timeout, mask)) => {
-            towpath::select(most, towpath::Sets { read, write, except }, timeout, mask).map(count)
-        }
-        Err(e) => Some(fail(e)),
-    }
+    towpath::select(most, towpath::Sets { read, write, except }, wait).map(count)
 }
 
 /// See select(2). The time left is not written back for accelerated sockets when a descriptor became ready; POSIX allows

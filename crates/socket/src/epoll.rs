@@ -155,8 +155,7 @@ impl Set {
     /// The socket is the kernel's alone from now on.
     pub fn abandon(&self, sock: &Sock, fd: RawFd) {
         let mut inner = lock(&self.inner);
-        let Some(item) = inner.find(fd, sock).and_then(|i| inner.remove(i)) else { return };
-        if !item.kernel {
+        if let Some(item) = inner.take(fd, sock).filter(|item| !item.kernel) {
             let wanted = libc::epoll_event { events: item.events, u64: item.data };
             // It was in the set, so the kernel has room for it.
             let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&wanted));
@@ -166,10 +165,7 @@ impl Set {
 
     /// The socket is closed.
     pub fn forget(&self, fd: RawFd, sock: &Sock) {
-        let mut inner = lock(&self.inner);
-        if let Some(i) = inner.find(fd, sock) {
-            inner.remove(i);
-        }
+        lock(&self.inner).take(fd, sock);
     }
 
     /// The kernel's set holds something.

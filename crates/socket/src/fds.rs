@@ -54,12 +54,6 @@ pub fn has_any() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// True for an epoll set.
-#[inline]
-pub fn is_set(fd: RawFd) -> bool {
-    SETS.pin(fd).is_some()
-}
-
 /// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
 pub fn bypassed() {
     if !BYPASSED.swap(true, Ordering::Relaxed)
@@ -504,15 +498,9 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
     }
 }
 
-/// `epoll_pwait2`.
-pub fn epoll_wait(
-    epfd: RawFd,
-    events: &mut [libc::epoll_event],
-    timeout: Option<std::time::Duration>,
-    mask: Option<u64>,
-) -> Handled<usize> {
-    let set = SETS.pin(epfd)?.share();
-    Some(set.wait(events, timeout, mask))
+/// The epoll set behind `epfd`, to be waited on.
+pub fn set(epfd: RawFd) -> Option<Arc<Set>> {
+    Some(SETS.pin(epfd)?.share())
 }
 
 /// True when an accelerated connection takes bytes now.

@@ -147,6 +147,12 @@ impl Interest {
         }
     }
 
+    /// Takes out what stands for `sock` under the number `fd`.
+    pub fn take(&mut self, fd: RawFd, sock: &Sock) -> Option<Item> {
+        let i = self.find(fd, sock)?;
+        self.remove(i)
+    }
+
     /// Takes a socket out.
     pub fn remove(&mut self, i: u32) -> Option<Item> {
         let item = self.items.get_mut(i as usize)?.take()?;

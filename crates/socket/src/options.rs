@@ -4,7 +4,7 @@
 use crate::address;
 use crate::client::{self, lock};
 use crate::link::{Link, state};
-use crate::sock::Sock;
+use crate::sock::{Kept, Sock};
 use crate::sys;
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
@@ -195,7 +195,8 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
             if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
-                link.set_buffer(send_buffer(bytes));
+                // As the kernel reads it: a negative number is a large one.
+                link.set_buffer(bytes as u32);
             }
         }
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
@@ -226,21 +227,18 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
     Ok(())
 }
 
-/// A number as the kernel reads it: a negative one is a large one.
-fn send_buffer(bytes: i32) -> u32 {
-    bytes as u32
+/// An option's value as set.
+fn find(kept: &[Kept], level: i32, name: i32) -> Option<&[u8]> {
+    kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| &value[..])
 }
 
 /// What holds segments back or does not, and what bounds sends, as set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Link) {
     let kept = lock(&sock.kept);
-    let set = |level, name| {
-        let set = kept.iter().find(|(l, n, _)| (*l, *n) == (level, name));
-        set.and_then(|(_, _, value)| int(value))
-    };
+    let set = |level, name| find(&kept, level, name).and_then(int);
     let is_on = |name| set(libc::IPPROTO_TCP, name).is_some_and(|on| on != 0);
     if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_SNDBUF) {
-        link.set_buffer(send_buffer(bytes));
+        link.set_buffer(bytes as u32);
     }
     // Where the program says nothing, the system may.
     link.set_lowat(set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32);
@@ -281,8 +279,7 @@ fn service(value: &[u8]) -> u8 {
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let kept = lock(&sock.kept);
-    let raw =
-        |level, name| kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| &value[..]);
+    let raw = |level, name| find(&kept, level, name);
     let socket = |name| raw(libc::SOL_SOCKET, name).and_then(int).unwrap_or(0);
     let tcp = |name| raw(libc::IPPROTO_TCP, name).and_then(int).unwrap_or(0);
     // The kernel has checked the ranges; what does not fit is as much as can be said.

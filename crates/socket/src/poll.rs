@@ -34,23 +34,23 @@ fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
     (ours, kernel)
 }
 
-/// True when something of ours is among them.
-#[must_use]
-pub fn concerns(fds: &[libc::pollfd]) -> bool {
-    fds.iter().any(|e| e.fd >= 0 && fds::is_ours(e.fd))
-}
+/// How long a call waits, without a limit for ever, and which signals are blocked meanwhile.
+pub type Wait = (Option<Duration>, Option<u64>);
 
-/// `ppoll`. `None`: nothing of ours is among them.
+/// `ppoll`. `None`: nothing of ours is among them, and `wait`, which says how the program wants to wait, was not asked.
 pub fn poll(
     fds: &mut [libc::pollfd],
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<Result<usize, Errno>> {
+    let touches = |e: &libc::pollfd| e.fd >= 0 && fds::is_ours(e.fd);
+    if !fds.iter().any(touches) {
+        return None;
+    }
     let (ours, mut kernel) = split(fds);
     if ours.is_empty() {
         return None;
     }
-    Some(mixed(fds, &ours, &mut kernel, timeout, mask))
+    Some(wait().and_then(|(timeout, mask)| mixed(fds, &ours, &mut kernel, timeout, mask)))
 }
 
 fn mixed(
@@ -118,12 +118,11 @@ fn put(set: &mut Option<&mut [u64]>, fd: RawFd) -> usize {
     }
 }
 
-/// `pselect`. `None`: nothing of ours is among them.
+/// `pselect`. As [`poll`].
 pub fn select(
     most: RawFd,
     mut sets: Sets<'_>,
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<Result<usize, Errno>> {
     let wanted = |fd: RawFd| {
         let bits = [(&sets.read, READ), (&sets.write, WRITE), (&sets.except, libc::POLLPRI)];
@@ -133,11 +132,8 @@ pub fn select(
         .map(|fd| libc::pollfd { fd, events: wanted(fd), revents: 0 })
         .filter(|e| e.events != 0)
         .collect();
-    if !concerns(&list) {
-        return None;
-    }
     let asked: Vec<i16> = list.iter().map(|e| e.events).collect();
-    let result = poll(&mut list, timeout, mask)?;
+    let result = poll(&mut list, wait)?;
     if let Err(e) = result {
         return Some(Err(e));
     }
