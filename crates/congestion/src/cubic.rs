@@ -74,7 +74,7 @@ impl Epoch {
         acked: u32,
         carry: &mut u32,
     ) -> u32 {
-        self.grow_friendly(mss, cwnd, acked, carry);
+        self.grow_friendly(rtt_ms, mss, cwnd, acked, carry);
         if self.curve(now_ms, 0, mss) < self.w_est {
             // Section 4.3: "CUBIC is in the Reno-friendly region and cwnd SHOULD be set to W_est".
             return cwnd.max(self.w_est);
@@ -87,9 +87,12 @@ impl Epoch {
     }
 
     /// Section 4.3: `W_est += alpha * segments_acked / cwnd`, alpha = 3 (1 - beta) / (1 + beta) = 9/17 until W_est has
-    /// reached the window before the reduction, then 1.
-    fn grow_friendly(&mut self, mss: u32, cwnd: u32, acked: u32, carry: &mut u32) {
-        let (num, den) = if self.w_est < self.cwnd_prior { (9, 17) } else { (1, 1) };
+    /// reached the window before the reduction, then 1. On round trips below a millisecond it is 1 from the start: Linux looks at
+    /// the curve once a clock tick and takes it in whole segments, so that there its window grows by a segment a round trip, and
+    /// whoever grows by 9/17 beside it does not get its share (docs/evaluation.md, "Loss").
+    fn grow_friendly(&mut self, rtt_ms: u32, mss: u32, cwnd: u32, acked: u32, carry: &mut u32) {
+        let is_far = rtt_ms > 0;
+        let (num, den) = if is_far && self.w_est < self.cwnd_prior { (9, 17) } else { (1, 1) };
         let divisor = u64::from(cwnd.max(1)) * den;
         let product = u64::from(acked) * u64::from(mss) * num + u64::from(*carry) * den;
         self.w_est = self.w_est.saturating_add((product / divisor).min(u64::from(u32::MAX)) as u32);

@@ -30,11 +30,16 @@ fn ack(w: &mut Window, ms: u64, acked: u32, rtt_us: Option<u32>, echo: bool, in_
 
 /// One round trip of `rtt_ms`: everything the window allows is sent and acknowledged in pairs of segments.
 fn round(w: &mut Window, start_ms: u64, rtt_ms: u64) {
+    round_by(w, start_ms + rtt_ms, rtt_ms as u32 * 1000);
+}
+
+/// One of `rtt_us` that ends at `end_ms`.
+fn round_by(w: &mut Window, end_ms: u64, rtt_us: u32) {
     let mut left = w.cwnd();
     while left > 0 {
         let acked = left.min(2 * u32::from(MSS));
         left -= acked;
-        ack(w, start_ms + rtt_ms, acked, Some(rtt_ms as u32 * 1000), false, w.cwnd() - acked);
+        ack(w, end_ms, acked, Some(rtt_us), false, w.cwnd() - acked);
     }
 }
 
@@ -158,6 +163,20 @@ fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
         "{} of {past}: one segment a round trip",
         w.cwnd()
     );
+}
+
+/// As Linux's does, by a segment a round trip; a millisecond is far enough for RFC 9438 section 4.3 to the letter.
+#[test]
+fn cubic_grows_by_a_whole_segment_on_the_shortest_paths() {
+    for (rtt_us, grown) in [(150, 10_000), (999, 10_000), (1_000, 5_300)] {
+        let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
+        (0..2).for_each(|i| round(&mut w, i, 1));
+        w.on_fast_retransmit(at(2), 40_000);
+        let begun = w.cwnd();
+        (0..10).for_each(|_| round_by(&mut w, 2, rtt_us));
+        let by = w.cwnd() - begun;
+        assert!((grown - 300..=grown + 100).contains(&by), "{by} in ten round trips of {rtt_us} us");
+    }
 }
 
 /// "Implementations that use cwnd MUST use other measures to prevent cwnd from growing when the volume of bytes in flight is
