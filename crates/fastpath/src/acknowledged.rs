@@ -163,7 +163,7 @@ impl State {
             f.cold.pace_rate = decision.pace_rate;
             if decision.is_echo_answered {
                 f.rx.set(state::SEND_CWR);
-                f.cold.recovery.undo_stamp = 0;
+                f.cold.recovery.may_undo = false;
             }
             f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
             f.tx.cwnd = decision.cwnd;

@@ -198,7 +198,7 @@ impl State {
         }
         if end.is_before(una) {
             f.rx.clear(state::PROBED);
-            f.cold.recovery.undo_stamp = 0;
+            f.cold.recovery.may_undo = false;
             let flight = flight(f);
             f.cold.window.on_fast_retransmit(self.now, flight);
             say_reduced(f);

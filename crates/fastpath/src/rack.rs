@@ -27,8 +27,10 @@ pub(crate) struct News {
     pub(crate) rtt: Option<RoundTrip>,
     /// Something that counted as lost has arrived though it was not sent again.
     pub(crate) is_original: bool,
-    /// What was sent again was acknowledged with an older timestamp than its repetition's.
+    /// Something that was sent again was acknowledged with an older timestamp than its repetition's.
     pub(crate) is_delayed: bool,
+    /// What filled the oldest gap, where that was sent again and the timestamp tells.
+    pub(crate) oldest: Option<Sending>,
     /// The peer reports more than before.
     pub(crate) is_held_more: bool,
     /// It reports a duplicate (RFC 2883).
@@ -46,6 +48,13 @@ impl News {
     pub(crate) fn timed(us: u32) -> Self {
         Self { rtt: Some(RoundTrip { first: us, last: us }), ..Self::default() }
     }
+}
+
+/// Which of a segment's sendings has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sending {
+    First,
+    Repeated,
 }
 
 /// What an acknowledgement says about the path's round trip, in microseconds.
@@ -166,8 +175,14 @@ impl State {
                     // echoed, or when it would have been faster than ever.
                     let is_older =
                         echo.is_some_and(|e| SeqNumber(e).is_before(SeqNumber(self.stamp(f, run.at))));
+                    let is_early = now.wrapping_sub(run.at) < f.cold.rtt_us_min;
                     news.is_delayed |= is_older;
-                    if is_older || now.wrapping_sub(run.at) < f.cold.rtt_us_min {
+                    // The echo is that of the segment "that advanced the left edge of the window" (RFC 7323 section 4.3 in short);
+                    // others that were sent again, even later, may have come before it.
+                    if piece.left == f.tx.snd_una && echo.is_some() && (is_older || !is_early) {
+                        news.oldest = Some(if is_older { Sending::First } else { Sending::Repeated });
+                    }
+                    if is_older || is_early {
                         return;
                     }
                     run.at

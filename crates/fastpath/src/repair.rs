@@ -1,7 +1,7 @@
 //! Losses repaired: fast recovery with proportional rate reduction (RFC 9937), NewReno without SACK (RFC 6582), timeouts
 //! (RFC 6298), and what is sent again.
 
-use crate::rack::News;
+use crate::rack::{News, Sending};
 use crate::records::record_left;
 use crate::segment::Out;
 use crate::setup::{State, Work};
@@ -137,17 +137,14 @@ impl State {
 
     /// The books of what was sent again. Without room on the board it stays what it was.
     fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
-        let (now, stamp) = (self.now_us(), f.cold.timestamp(self.now));
-        self.records.set(f.cold, range, Some(Kind::Again), now);
+        self.records.set(f.cold, range, Some(Kind::Again), self.now_us());
         let r = &mut f.cold.recovery;
         r.restart_at = self.now;
         if r.episode != Episode::None {
             let len = range.right.since(range.left);
             r.prr_out = r.prr_out.saturating_add(len);
             r.undo_bytes = r.undo_bytes.saturating_add(len);
-            if r.undo_stamp == 0 {
-                r.undo_stamp = stamp.max(1);
-            }
+            r.may_undo = true;
         }
     }
 
@@ -183,7 +180,7 @@ impl State {
         let r = &mut f.cold.recovery;
         if r.episode == Episode::None {
             r.before = f.cold.window;
-            (r.undo_from, r.undo_bytes, r.undo_stamp) = (una, 0, 0);
+            (r.undo_from, r.undo_bytes, r.may_undo, r.was_needed) = (una, 0, false, false);
         }
         // After a timeout silence is the next one's business, until something is heard.
         (r.episode, r.frto, r.stalls) = (episode, 0, if episode == Episode::Timeout { u8::MAX } else { 0 });
@@ -191,6 +188,7 @@ impl State {
 
     /// An acknowledgement within an episode.
     pub(crate) fn go_on(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
+        f.cold.recovery.was_needed |= news.oldest == Some(Sending::Repeated);
         if self.is_spurious(f, news, advanced) {
             return self.undo(f);
         }

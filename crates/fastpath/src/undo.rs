@@ -1,7 +1,7 @@
 //! Repairs that were not needed: duplicates reported (RFC 2883, RFC 3708), timestamps (RFC 3522), F-RTO (RFC 5682), and the
 //! response to them (RFC 4015: the window comes back).
 
-use crate::rack::News;
+use crate::rack::{News, Sending};
 use crate::setup::State;
 use flow::{Episode, FlowMut, Interval, Kind, state};
 
@@ -31,14 +31,15 @@ impl State {
         }
         // Those of an episode that is over count as well, unless it was long ago and the numbers begin anew.
         let is_recent = una.minus(window.saturating_mul(2)).is_before(r.undo_from);
-        if r.undo_stamp != 0 && is_recent && r.undo_from.is_at_or_before(range.left) {
+        if r.may_undo && is_recent && r.undo_from.is_at_or_before(range.left) {
             r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left));
         }
     }
 
-    /// Was the episode's repair in vain? It was when the peer has reported all of it as duplicates, or when what was sent again
-    /// is acknowledged with the timestamp of its first sending; after a timeout also when what was not yet sent again is
-    /// acknowledged (RFC 5682 section 3.1 step 3b).
+    /// Was the episode's repair in vain? It was when the peer has reported all of it as duplicates, or when all that was sent again
+    /// is acknowledged with the timestamps of first sendings: one segment that was only late among others that were lost leaves
+    /// reason enough to slow down. After a timeout also when what was not yet sent again is acknowledged (RFC 5682 section 3.1
+    /// step 3b).
     pub(crate) fn is_spurious(&self, f: &FlowMut<'_>, news: &News, advanced: bool) -> bool {
         let r = &f.cold.recovery;
         // Without reports an acknowledgement of the repetition may cover what the peer held all along; the next does not.
@@ -46,14 +47,14 @@ impl State {
         let is_found = r.episode == Episode::Timeout && is_told && news.is_original && advanced;
         // With timestamps they decide.
         self.is_all_duplicate(f, news)
-            || news.is_delayed && advanced
+            || news.oldest == Some(Sending::First) && !r.was_needed && r.again == 0
             || is_found && !f.rx.has(state::TIMESTAMPS)
     }
 
     /// All that the episode sent again has been reported as duplicates, the last of it now.
     pub(crate) fn is_all_duplicate(&self, f: &FlowMut<'_>, news: &News) -> bool {
         let r = &f.cold.recovery;
-        news.duplicate.is_some() && r.undo_stamp != 0 && r.undo_bytes == 0
+        news.duplicate.is_some() && r.may_undo && r.undo_bytes == 0
     }
 
     /// Everything as it was before the episode. What counted as lost is on its way again.
@@ -65,7 +66,7 @@ impl State {
         // Sent again too early: segments overtake each other on this path.
         f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
         self.leave_episode(f);
-        f.cold.recovery.undo_stamp = 0;
+        f.cold.recovery.may_undo = false;
         f.tx.recover = f.tx.snd_una;
         f.tx.cwnd = f.cold.window.cwnd();
         self.counters.undone += 1;

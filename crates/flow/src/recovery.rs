@@ -109,8 +109,10 @@ pub struct Recovery {
     pub undo_from: SeqNumber,
     /// Bytes sent again in the episode that the peer has not reported as duplicates.
     pub undo_bytes: u32,
-    /// Our timestamp at the episode's first repetition; 0 before it.
-    pub undo_stamp: u32,
+    /// The episode has sent something again, and nothing else speaks of congestion.
+    pub may_undo: bool,
+    /// Of what it has sent again something was needed, as timestamps show.
+    pub was_needed: bool,
     /// End of the tail loss probe (`TLP.end_seq`).
     pub probe_end: SeqNumber,
     /// Congestion state before the episode.
@@ -152,7 +154,8 @@ impl Recovery {
             prr_flight: 0,
             undo_from: SeqNumber(0),
             undo_bytes: 0,
-            undo_stamp: 0,
+            may_undo: false,
+            was_needed: false,
             probe_end: SeqNumber(0),
             before: window,
             restart_at: Instant::ZERO,

@@ -66,7 +66,7 @@ static void scribble_once(uint64_t *state) {
     }
 }
 
-// Ordinary use of sockets, whatever comes of it.
+// Ordinary use of sockets, whatever comes of it. A broken connection takes its time, too: `scribble` is not to open more of them than `private`.
 static void *use_sockets(void *unused) {
     struct sockaddr_storage address;
     socklen_t length = parse_address(host, port, &address);
@@ -77,10 +77,13 @@ static void *use_sockets(void *unused) {
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
         if (connect(fd, (struct sockaddr *)&address, length) == 0) {
+            int is_broken = 0;
             for (int i = 0; i < 20 && !stop; i++) {
-                if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) <= 0 || recv(fd, bytes, sizeof bytes, 0) <= 0) break;
+                is_broken = is_broken || send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) <= 0 || recv(fd, bytes, sizeof bytes, 0) <= 0;
                 usleep(500);
             }
+        } else {
+            usleep(10000);
         }
         close(fd);
         usleep(1000);

@@ -1,14 +1,13 @@
 """An emulated link between two kernels, and the service on an interface that exists."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 
-from lib.process import Process, require, until
+from lib.emulated import emulate, finish
+from lib.process import require, until
 from lib.registry import test
-from lib.world import HOST_ADDRESS, PEERS, SERVICE_ADDRESS, find, free_port, plain_environment
+from lib.world import HOST_ADDRESS, PEERS, SERVICE_ADDRESS, find, free_port
 
 MIB = 1 << 20
 
@@ -57,19 +56,6 @@ def between(client, server, program, *rest):
     until(lambda: server.listens(port), 10, "the server listens")
     told = client.start("client", peer(program, "connect", server.address, port, *rest[0])).succeed(60)
     return told, listening.succeed(10)
-
-
-def emulate(w, *flags):
-    command = [w.towpath, "link", "packet:va", "packet:vb", "--json", *flags]
-    link = Process("link", command, plain_environment(), w.directory)
-    w.processes.append(link)
-    link.until_prints("is up")
-    return link
-
-
-def finish(link):
-    link.kill(signal.SIGINT)
-    return json.loads(link.succeed(10).splitlines()[-1])
 
 
 @test("link.loss_and_delay_are_as_told", kernel=False, own_service=True, namespace=True, limit_s=90)

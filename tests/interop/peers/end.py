@@ -159,11 +159,12 @@ class End:
     def look(self):
         """What TCP says of the connection, while there is one."""
         info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_LEN)
-        if "options" in self.report or len(info) < 104:
+        if "options" in self.report or len(info) < 200:
             return
         self.report["options"] = info[5]
         self.report["window_shifts"] = [info[6] & 15, info[6] >> 4]
         self.report["retransmits"] = struct.unpack_from("=I", info, 100)[0]
+        self.report["delivered_ce"] = struct.unpack_from("=I", info, 196)[0]
         name = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         self.report["congestion"] = name.split(b"\0")[0].decode()
 

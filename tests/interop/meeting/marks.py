@@ -1,0 +1,61 @@
+"""A path that marks where it would drop (RFC 3168): both ends slow down by marks alone, and nothing is lost or sent again."""
+
+import subprocess
+from pathlib import Path
+
+from lib.emulated import emulate, finish
+from lib.process import require
+from lib.registry import add
+from lib.world import HOST_ADDRESS, find
+from meeting.cells import BULK, LIMIT_S, OPTIONS, VETH, flags, flows, prove_options, prove_port, set_kernel
+from meeting.flows import meet
+
+# At 200 Mbit/s the twenty packets from which on it marks are 1.2 ms; the rest is for slow starts that overshoot together.
+PATH = "rate=200mbit,delay=1ms,queue=2000p,ecn=20p"
+# Tail loss probes of a busy machine: nothing is lost.
+PROBES_MAX = 8
+SEGMENT = 1448
+ALL_ON = {name: True for name in OPTIONS}
+
+
+def lay():
+    """The kernel at `tk0`, the service at `tv0`, and between them the link's two ends."""
+    for words in ("add tv0 type veth peer name va", "add tk0 type veth peer name vb"):
+        subprocess.run([find("ip"), "link", *words.split()], check=True)
+    for name in ("tv0", "va", "tk0", "vb"):
+        subprocess.run([find("ip"), "link", "set", name, "up"], check=True)
+    subprocess.run([find("ip"), "address", "add", f"{HOST_ADDRESS}/24", "dev", "tk0"], check=True)
+    # All four belong to one kernel: it is to answer where it has the address, not at the link's ends.
+    Path("/proc/sys/net/ipv4/conf/all/arp_ignore").write_text("1")
+
+
+def marked(congestion):
+    def run(w):
+        met = flows(congestion)
+        lay()
+        set_kernel(ALL_ON)
+        w.up(*VETH, *flags(congestion, ALL_ON, "clean"))
+        link = emulate(w, "--both", PATH)
+        results = meet(w, met, LIMIT_S - 10)
+        prove_options(results, congestion, ALL_ON, False)
+        traffic = prove_port(w, 2 * BULK, 2 * BULK)
+        ways = {"to the kernel": "forward", "to Towpath": "backward"}
+        report = finish(link)
+        for way, name in ways.items():
+            counted = report[name]
+            require(counted["marked"] > 0, f"{way} nothing was marked: {counted}")
+            require(counted["lost"] == counted["queue_full"] == counted["failed"] == 0, f"{way} packets were lost: {counted}")
+        for name, ends in results.items():
+            sender = ends[name.endswith("receives")]
+            require("sends" not in name and "receives" not in name or sender["delivered_ce"] > 0, f"{name}: its sender heard of no mark: {ends}")
+        again = traffic["retransmitted_bytes"] // SEGMENT, sum(ends[1]["retransmits"] for ends in results.values())
+        require(max(again) <= PROBES_MAX, f"sent again without a loss: {again[0]} segments by Towpath, {again[1]} by the kernel")
+        shares = (100 * report[name]["marked"] / report[name]["offered"] for name in ways.values())
+        longest = (report[name]["queue_packets_max"] for name in ways.values())
+        return f"marked {'/'.join(f'{s:.1f}' for s in shares)} %, queues up to {'/'.join(map(str, longest))} packets, sent again {again}"
+
+    return run
+
+
+for name in ("cubic", "reno", "dctcp"):
+    add(f"marks.{name}", marked(name), limit_s=LIMIT_S, own_service=True, namespace=True)
