@@ -117,3 +117,10 @@ fn a_thousand_connections() {
 fn forks_in_the_middle_of_everything() {
     prints_the_same("forks", 0);
 }
+
+/// A family has 64 holder bits. Two are the server's and the client's, and 16 are kept in reserve: the 47th child's
+/// connection is the kernel's, and so are all that come after it.
+#[test]
+fn a_server_with_a_child_for_each_of_100_connections() {
+    prints_the_same("children", 100 - 46);
+}

@@ -7,6 +7,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Processes that a family may have at once: each has a bit in `SockBlock::holders`.
+pub const HOLDERS: u8 = 64;
+/// Bits that are kept for the children to which connections belong that wait to be accepted.
+const HOLDERS_SPARE: u32 = 16;
+
 /// A registered process.
 #[derive(Debug)]
 pub struct Application {
@@ -78,4 +83,11 @@ pub struct Family {
     pub holders: u64,
     /// Live members, and dead ones whose children may still come.
     pub members: HashMap<u32, Member>,
+}
+
+impl Family {
+    /// True when there may soon be no bit for a forked child, which could not go on with what its parent accepted.
+    pub fn is_crowded(&self) -> bool {
+        self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
+    }
 }

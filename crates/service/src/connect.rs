@@ -1,5 +1,6 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
+use crate::application::Family;
 use crate::config::Sharing;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::own_ports::Ends;
@@ -82,6 +83,9 @@ impl Registry {
         if sockets >= self.config.max_sockets {
             return self.fall_back(id, "the application has as many sockets as it may");
         }
+        if !own && self.forks_too_much(acceptor) {
+            return self.fall_back(id, "the listening program has almost as many processes as it may");
+        }
         let shared = match self.config.sharing {
             Sharing::Always => true,
             Sharing::SameUser => uid == other_uid,
@@ -97,6 +101,13 @@ impl Registry {
             self.take_own_port(ends, region.id, *slot);
         }
         answer
+    }
+
+    /// True for a process that forks, perhaps for each connection, in a family with hardly any room for another member.
+    fn forks_too_much(&self, acceptor: u32) -> bool {
+        let family = self.family_of(acceptor).and_then(|f| self.families.get(&f));
+        family.is_some_and(Family::is_crowded)
+            && self.applications.values().any(|a| a.ancestors.last() == Some(&acceptor))
     }
 
     /// Gives `local` a port that no connection to `remote` has. False: the one it has, or every one, is in use.

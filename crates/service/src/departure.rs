@@ -5,7 +5,7 @@ use crate::application::Application;
 use crate::cores::Command;
 use crate::listeners::QueueKey;
 use crate::present::present_parts;
-use crate::region::{PairRegion, Use};
+use crate::region::{AppRegion, PairRegion, Use};
 use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::stream::raise;
@@ -57,6 +57,10 @@ impl Registry {
             family.holders &= !(1 << a.holder);
         }
         let unknown = self.release_holders(family_id, 1 << a.holder, offender);
+        // Not before it is out of every block: a parent gives it to its next child at once.
+        if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
+            header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
+        }
         self.statistics.end(a.process);
         // Somebody unknown holds sockets: a child forked just before may be about to say hello.
         if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
@@ -114,17 +118,18 @@ impl Registry {
             family.contexts.remove(n);
             self.bells.set_context(a.family(), *n, None);
         }
-        // Numbers are taken in the oldest ancestor's region.
-        let line = a.ancestors.iter().copied().chain([a.id]);
-        let oldest = line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next();
-        if let Some(region) = oldest {
-            let header = region.memory.region().header();
-            header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
-            let taken = &header.context_taken[Side::One.index()];
+        if let Some(region) = self.oldest_region(a) {
+            let taken = &region.memory.region().header().context_taken[Side::One.index()];
             for n in mine {
                 taken[n as usize / 64].fetch_and(!(1 << (n % 64)), Ordering::AcqRel);
             }
         }
+    }
+
+    /// The region in which its family takes the numbers of contexts and holders: the oldest ancestor's.
+    fn oldest_region(&self, a: &Application) -> Option<&AppRegion> {
+        let line = a.ancestors.iter().copied().chain([a.id]);
+        line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
     }
 
     /// Takes `bits` out of every socket block of the family; what nobody holds then is closed. Returns the bits found

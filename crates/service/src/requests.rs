@@ -1,6 +1,6 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
-use crate::application::{Application, Context, Member};
+use crate::application::{Application, Context, HOLDERS, Member};
 use crate::cores::Command;
 use crate::proc;
 use crate::region::AppRegion;
@@ -27,8 +27,6 @@ pub struct Credentials {
     /// Primary group.
     pub gid: u32,
 }
-
-const HOLDERS: u8 = 64;
 
 /// An eventfd.
 pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
@@ -125,6 +123,10 @@ impl Registry {
         let root = ancestors.first().copied().unwrap_or(id);
         let family = self.families.entry(root).or_default();
         family.holders |= 1 << holder;
+        // The bit may have been somebody's who was awaited; from now on it is known whose it is.
+        for (_, bits) in family.members.values_mut().filter_map(|m| m.ghost.as_mut()) {
+            *bits &= !(1 << holder);
+        }
         let member = Member { secret, ancestors: ancestors.clone(), ghost: None };
         family.members.insert(id, member);
         let process =

@@ -128,6 +128,10 @@ pub fn child() {
         sock.forget_threads();
     }
     let Some(holder) = PROMISED.take() else {
+        // Nothing says that we hold them too: if we closed one, the parent would lose it.
+        for (_, sock) in fds::SOCKS.all().iter().filter(|(_, sock)| sock.link().is_some()) {
+            sock.parents.store(true, Ordering::Relaxed);
+        }
         client::replace(None);
         return;
     };

@@ -117,7 +117,7 @@ pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
 pub fn share(sock: &Arc<Sock>) {
     let generation = fork::generation();
     let Some(link) = sock.listener() else { return };
-    if generation == 0 {
+    if generation == 0 || sock.parents.load(Ordering::Relaxed) {
         return;
     }
     let Some(client) = client::present() else { return };

@@ -64,6 +64,8 @@ pub struct Sock {
     /// The thread whose `connect` is about to decide; 0: none.
     deciding: AtomicU32,
     watchers: Mutex<Watchers>,
+    /// Inherited by a child that got no holder bit: the parent's to close, and to accept from.
+    pub parents: AtomicBool,
     /// The forked child's own accept queue for an inherited listener, by fork generation.
     pub shared: Mutex<Option<(u32, Option<Arc<Link>>)>>,
 }
@@ -99,6 +101,7 @@ impl Sock {
             role: OnceLock::new(),
             deciding: AtomicU32::new(0),
             watchers: Mutex::new(Watchers::default()),
+            parents: AtomicBool::new(false),
             shared: Mutex::new(None),
         }
     }
@@ -265,7 +268,14 @@ impl Sock {
                 set.forget(*fd, self);
             }
         }
-        let Some(role) = self.role.get() else { return };
+        if let (Some(role), false) = (self.role.get(), self.parents.load(Ordering::Relaxed)) {
+            self.let_go(role);
+        }
+        watchers.threads.iter().for_each(|context| context.wake());
+    }
+
+    /// This process holds it no more.
+    fn let_go(&self, role: &Role) {
         let client = client::present();
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
@@ -281,7 +291,6 @@ impl Sock {
             }
             Role::Listener(link) => crate::listener::close(self, link, ours, client.as_deref()),
         }
-        watchers.threads.iter().for_each(|context| context.wake());
     }
 
     /// A set wants to know.
