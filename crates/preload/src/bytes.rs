@@ -35,6 +35,9 @@ unsafe fn data<'a>(at: *const c_void, len: usize) -> &'a [u8] {
 
 /// `linux/tcp.h`: what `TCP_INQ` has recvmsg tell.
 const TCP_CM_INQ: c_int = 36;
+/// `linux/errqueue.h`: `SO_EE_ORIGIN_ZEROCOPY`, `SO_EE_CODE_ZEROCOPY_COPIED`.
+const ORIGIN_ZEROCOPY: u8 = 5;
+const CODE_COPIED: u8 = 1;
 
 /// A read of `len` bytes to NULL: as Linux, EFAULT once there is something to write there. `None`: not so, or not ours.
 fn unreadable(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option<Result<usize, Errno>> {
@@ -246,28 +249,54 @@ pub unsafe extern "C" fn sendto(
 /// # Safety
 /// `message` is a valid message header.
 unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        let told = fds::notice(fd)?;
+        return Some(told.map(|(family, range)| {
+            (message.msg_namelen, message.msg_flags) = (0, libc::MSG_ERRQUEUE);
+            let (level, kind, bytes) = copied(family, range);
+            // SAFETY: the caller's promise.
+            unsafe { tell(message, level, kind, &bytes) };
+            0
+        }));
+    }
     // SAFETY: the caller's promise.
     let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags) }?;
     if result.is_ok() {
         (message.msg_namelen, message.msg_flags) = (0, 0);
         match fds::left(fd) {
-            // SAFETY: the caller's promise.
-            Some(left) => unsafe { tell_left(message, left) },
+            Some(left) => {
+                let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
+                // SAFETY: the caller's promise.
+                unsafe { tell(message, libc::IPPROTO_TCP, TCP_CM_INQ, &number) };
+            }
             None => message.msg_controllen = 0,
         }
     }
     Some(result)
 }
 
-/// The control message of `TCP_INQ`, if there is room for it.
+/// The control message that says of some sends with `MSG_ZEROCOPY` that their bytes were copied: level, type, and
+/// `struct sock_extended_err` with an address behind it, which is empty.
+fn copied(family: c_int, (first, last): (u32, u32)) -> (c_int, c_int, Vec<u8>) {
+    let (level, kind, address) = match family {
+        libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, size_of::<libc::sockaddr_in6>()),
+        _ => (libc::IPPROTO_IP, libc::IP_RECVERR, size_of::<libc::sockaddr_in>()),
+    };
+    let words =
+        [0u32.to_ne_bytes(), [ORIGIN_ZEROCOPY, 0, CODE_COPIED, 0], first.to_ne_bytes(), last.to_ne_bytes()];
+    let mut bytes = words.concat();
+    bytes.resize(bytes.len() + address, 0);
+    (level, kind, bytes)
+}
+
+/// A control message, if there is room for it.
 ///
 /// # Safety
 /// `message` is a valid message header.
-unsafe fn tell_left(message: &mut msghdr, left: usize) {
-    let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
+unsafe fn tell(message: &mut msghdr, level: c_int, kind: c_int, bytes: &[u8]) {
     // SAFETY: these only compute; CMSG_FIRSTHDR is NULL, or at the beginning of `msg_controllen` writable bytes.
     let (whole, first) =
-        unsafe { (libc::CMSG_SPACE(number.len() as c_uint) as usize, libc::CMSG_FIRSTHDR(message)) };
+        unsafe { (libc::CMSG_SPACE(bytes.len() as c_uint) as usize, libc::CMSG_FIRSTHDR(message)) };
     if first.is_null() || message.msg_controllen < whole {
         message.msg_controllen = 0;
         if !message.msg_control.is_null() {
@@ -275,15 +304,15 @@ unsafe fn tell_left(message: &mut msghdr, left: usize) {
         }
         return;
     }
-    // SAFETY: `whole` bytes are there, a header and behind it the number; neither need be aligned for this.
+    // SAFETY: `whole` bytes are there, a header and behind it the content; neither need be aligned for this.
     unsafe {
         let header = libc::cmsghdr {
-            cmsg_len: libc::CMSG_LEN(number.len() as c_uint) as _,
-            cmsg_level: libc::IPPROTO_TCP,
-            cmsg_type: TCP_CM_INQ,
+            cmsg_len: libc::CMSG_LEN(bytes.len() as c_uint) as _,
+            cmsg_level: level,
+            cmsg_type: kind,
         };
         first.write_unaligned(header);
-        libc::CMSG_DATA(first).copy_from_nonoverlapping(number.as_ptr(), number.len());
+        libc::CMSG_DATA(first).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
     }
     message.msg_controllen = whole;
 }

@@ -118,6 +118,11 @@ fn forks_in_the_middle_of_everything() {
     prints_the_same("forks", 0);
 }
 
+#[test]
+fn notices_of_sends_without_copies() {
+    prints_the_same("zerocopy", 0);
+}
+
 /// A family has 64 holder bits. Two are the server's and the client's, and 16 are kept in reserve: the 47th child's
 /// connection is the kernel's, and so are all that come after it.
 #[test]

@@ -3,7 +3,7 @@
 use crate::address;
 use crate::connect::{self, Connected};
 use crate::epoll::Set;
-use crate::link::Link;
+use crate::link::{Link, state};
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
@@ -56,11 +56,7 @@ pub fn has_any() -> bool {
 
 /// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
 pub fn bypassed() {
-    if !BYPASSED.swap(true, Ordering::Relaxed)
-        && let Some(client) = client::present()
-    {
-        client.say(Request::FellBack { reason: "io_uring".to_owned() });
-    }
+    BYPASSED.store(true, Ordering::Relaxed);
 }
 
 /// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
@@ -84,8 +80,11 @@ fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
 pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
-    if !(stream && inet) || config::is_disabled() || BYPASSED.load(Ordering::Relaxed) || is_borrowed() {
+    if !(stream && inet) || config::is_disabled() || is_borrowed() {
         return;
+    }
+    if BYPASSED.load(Ordering::Relaxed) {
+        return count("io_uring");
     }
     if PROCESS.load(Ordering::Relaxed) == 0 {
         settle();
@@ -190,8 +189,15 @@ fn surrender(fds: &[RawFd], sock: &Arc<Sock>) {
     for fd in fds {
         drop(SOCKS.remove(*fd));
     }
-    if let (Some(reason), Some(client)) = (sock.kernel_only.get(), client::present()) {
-        client.say(Request::FellBack { reason: (*reason).to_owned() });
+    if let Some(reason) = sock.kernel_only.get() {
+        count(reason);
+    }
+}
+
+/// Has the service count a socket left to the kernel, even if it is the process's first.
+fn count(reason: &str) {
+    if let Some(client) = client::current() {
+        client.say(Request::FellBack { reason: reason.to_owned() });
     }
 }
 
@@ -342,8 +348,11 @@ fn receive_slowly(
 pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
-    if flags & libc::MSG_OOB != 0 {
-        return Some(Err(Errno::OPNOTSUPP));
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        return match flags & libc::MSG_OOB {
+            0 => send_noticed(fd, &sock.share(), buffers, flags & !libc::MSG_ZEROCOPY),
+            _ => Some(Err(Errno::OPNOTSUPP)),
+        };
     }
     let total: usize = buffers.iter().map(|b| b.len()).sum();
     let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
@@ -365,6 +374,32 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         sys::raise_pipe();
     }
     Some(result)
+}
+
+/// `MSG_ZEROCOPY`.
+fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
+    let result = send(fd, buffers, flags)?;
+    if result.is_ok_and(|n| n > 0)
+        && sock.notices.sent()
+        && let Some(link) = sock.stream()
+    {
+        link.note(state::NOTICE);
+        sock.pass_on(None);
+    }
+    Some(result)
+}
+
+/// `recvmsg` with `MSG_ERRQUEUE`: the first and the last of the sends that a notice is about, and the socket's family.
+pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    let taken = sock.notices.take();
+    link.forget(state::NOTICE);
+    // Another thread may have sent meanwhile.
+    if sock.notices.any() {
+        link.note(state::NOTICE);
+    }
+    Some(taken.map(|range| (sock.family(), range)).ok_or(Errno::AGAIN))
 }
 
 fn send_slowly(

@@ -45,6 +45,7 @@ pub mod link;
 mod listener;
 #[cfg(not(loom))]
 mod log;
+mod notices;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]

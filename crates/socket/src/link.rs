@@ -26,6 +26,8 @@ pub mod state {
     pub const TOLD: u32 = 1 << 4;
     /// Bytes were sent to a peer that has closed: the next send fails.
     pub const INTO_THE_VOID: u32 = 1 << 5;
+    /// The error queue may hold a notice.
+    pub const NOTICE: u32 = 1 << 6;
 }
 
 /// Bits of `SockBlock::flags`.
@@ -292,6 +294,11 @@ impl Link {
     /// Sets bits of [`state`]; what was set before.
     pub fn note(&self, bits: u32) -> u32 {
         self.block().state.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// Takes state bits back.
+    pub fn forget(&self, bits: u32) {
+        self.block().state.fetch_and(!bits, Ordering::AcqRel);
     }
 
     /// `O_NONBLOCK`.

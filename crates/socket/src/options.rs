@@ -24,7 +24,7 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 24] = [
+const INHERITED: [(i32, i32, By); 25] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
@@ -33,6 +33,7 @@ const INHERITED: [(i32, i32, By); 24] = [
     (libc::SOL_SOCKET, libc::SO_LINGER, By::Library),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR, By::Library),
     (libc::SOL_SOCKET, libc::SO_PRIORITY, By::Library),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, By::Library),
     (libc::IPPROTO_IP, libc::IP_TOS, By::Service),
     (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, By::Service),
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, By::Service),
@@ -53,9 +54,8 @@ const INHERITED: [(i32, i32, By); 24] = [
 
 /// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
-const KERNEL_ONLY: [(i32, i32, &str); 10] = [
+const KERNEL_ONLY: [(i32, i32, &str); 9] = [
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, "SO_ZEROCOPY"),
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "SO_TIMESTAMPING"),
@@ -188,6 +188,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             let seconds = value.get(4..).and_then(int).unwrap_or(0);
             sock.linger.store(if on { i64::from(seconds) } else { -1 }, Ordering::Relaxed);
         }
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => sock.notices.switch(int(value).is_some_and(|on| on != 0)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
                 link.set_no_delay(on != 0);

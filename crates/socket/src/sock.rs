@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::epoll::Set;
 use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
+use crate::notices::Notices;
 use crate::stream::ready;
 use control::{RECORD_LEN, Request};
 use queue::stream::watch;
@@ -58,6 +59,8 @@ pub struct Sock {
     pub kernel_only: OnceLock<&'static str>,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub tells_unread: AtomicBool,
+    /// Of `MSG_ZEROCOPY`.
+    pub notices: Notices,
     /// Options set that an accepted socket inherits.
     pub kept: Mutex<Vec<Kept>>,
     role: OnceLock<Role>,
@@ -97,6 +100,7 @@ impl Sock {
             linger: AtomicI64::new(-1),
             kernel_only: OnceLock::new(),
             tells_unread: AtomicBool::new(false),
+            notices: Notices::default(),
             kept: Mutex::new(Vec::new()),
             role: OnceLock::new(),
             deciding: AtomicU32::new(0),

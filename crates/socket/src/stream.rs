@@ -412,7 +412,7 @@ impl Link {
         let bits = self.state();
         if bits & state::OVER != 0 {
             let pending = self.block().error.load(Ordering::Relaxed) != 0;
-            let error = if pending { ready::ERR } else { 0 };
+            let error = if pending || bits & state::NOTICE != 0 { ready::ERR } else { 0 };
             return error
                 | ready::HUP
                 | ready::IN
@@ -435,8 +435,8 @@ impl Link {
         if (seen & FIN != 0 || bits & state::SHUT_RD != 0) && bits & state::SHUT_WR != 0 {
             now |= ready::HUP;
         }
-        if bits & state::INTO_THE_VOID != 0 {
-            now |= ready::HUP | ready::ERR;
+        if bits & (state::INTO_THE_VOID | state::NOTICE) != 0 {
+            now |= if bits & state::INTO_THE_VOID != 0 { ready::HUP | ready::ERR } else { ready::ERR };
         }
         if bits & state::SHUT_WR != 0 || self.has_space() {
             now |= ready::OUT | ready::WRNORM;
