@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An answer, or none when the kernel is to give it.
 pub type Handled<T> = Option<Result<T, Errno>>;
@@ -402,6 +402,9 @@ pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
     Some(taken.map(|range| (sock.family(), range)).ok_or(Errno::AGAIN))
 }
 
+/// A reader that has read nothing for so long is perhaps a writer itself, which counts on buffers as long as Linux's before it reads.
+const LENGTHEN_AFTER: Duration = Duration::from_millis(5);
+
 fn send_slowly(
     fd: RawFd,
     sock: &Arc<Sock>,
@@ -410,8 +413,18 @@ fn send_slowly(
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
+    let mut may_lengthen = true;
     while done < total {
-        match pause(fd, sock, &Wait::Send, deadline).and_then(|()| link.push(buffers, done, said)) {
+        let soon = Instant::now() + LENGTHEN_AFTER;
+        let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
+        let waited = match pause(fd, sock, &Wait::Send, if is_first { Some(soon) } else { deadline }) {
+            Err(Errno::AGAIN) if is_first => {
+                may_lengthen = false;
+                link.lengthen(total - done)
+            }
+            waited => waited,
+        };
+        match waited.and_then(|()| link.push(buffers, done, said)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(n)) => done += n,
             Err(_) if done > 0 => return Ok(done),

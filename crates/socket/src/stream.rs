@@ -197,6 +197,28 @@ impl Link {
         self.freed.store(true, Ordering::Relaxed);
     }
 
+    /// A writer has waited for a while, and its peer reads nothing: as long a ring as `left` bytes need, or more, for what it sends next.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn lengthen(&self, left: usize) -> Result<(), Errno> {
+        /// Linux's buffers take some 2.5 MB between two programs of a host.
+        const LEAST: usize = 1 << 20;
+        let _owned = own(&self.block().tx_lock)?;
+        let mut sender = self.sender();
+        let updated = sender.update(self.halves().1).map_err(|v| self.violated(v));
+        if let Ok(Some(ring)) = updated {
+            self.mapped.give_back(ring);
+        }
+        let bounds = self.bounds();
+        let most = bounds.map_or(Some(left.max(LEAST)), |bounds| bounds.most(&sender, left));
+        if updated.is_ok() {
+            self.widen(&mut sender, left, most);
+        }
+        self.store(&sender);
+        updated.map(drop)
+    }
+
     /// Lends a ring, or a larger one, for `left` bytes; for `bound` at once where the send is bounded and that is near. Else rings grow
     /// step by step, so that a stream that is read at once has a short one.
     fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {

@@ -110,5 +110,18 @@ int main(void) {
     printf("unconnected: %s %s\n", said(recv(c, b, 1, 0)), said(getpeername(c, (struct sockaddr *)&far, &fl)));
     close(c);
     printf("closed: %s %s\n", said(send(c, b, 1, 0)), said(close(c)));
+    /* Buffers take a megabyte before anybody reads, message by message or at once, after a short beginning. */
+    static char out[1 << 20], in[1 << 20];
+    for (unsigned i = 0; i < sizeof out; i++) out[i] = i * 7 + i / 251;
+    pair(f);
+    CHECK(send(f[0], "hello", 5, 0) == 5 && recv(f[1], b, 5, 0) == 5);
+    for (int i = 0; i < 32; i++) CHECK(send(f[0], out + i * 32768, 32768, 0) == 32768);
+    CHECK(send(f[1], out, sizeof out, 0) == sizeof out);
+    for (int i = 0; i < 2; i++) {
+        CHECK(recv(f[i], in, sizeof in, MSG_WAITALL) == sizeof in && memcmp(in, out, sizeof in) == 0);
+        memset(in, 0, sizeof in);
+    }
+    printf("both have sent %zu before they read\n", sizeof out);
+    close(f[0]), close(f[1]);
     return 0;
 }
