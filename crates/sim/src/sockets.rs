@@ -402,8 +402,8 @@ impl Host {
             Role::Fresh => {}
             Role::Stream(link) => {
                 link.release(u64::MAX, sock.options.linger == Some(0));
-                self.sockets.name_slot(link.slot, None);
-                self.release_slot(link.slot);
+                self.sockets.name_slot(link.slot(), None);
+                self.release_slot(link.slot());
             }
             Role::Listener(listener) => self.close_listener(&listener),
         }
@@ -429,9 +429,9 @@ impl Host {
             match sock.role {
                 Role::Fresh => {}
                 Role::Stream(link) => {
-                    self.sockets.name_slot(link.slot, None);
-                    self.mapped.linger(link.slot, link.sender(), link.take_records());
-                    self.abandon_slot(link.slot, false);
+                    self.sockets.name_slot(link.slot(), None);
+                    self.mapped.linger(link.slot(), link.sender(), link.take_records());
+                    self.abandon_slot(link.slot(), false);
                 }
                 Role::Listener(listener) => self.close_listener(&listener),
             }
@@ -537,7 +537,7 @@ impl Host {
     /// The connection's record, while TCP has one.
     #[must_use]
     pub fn flow(&self, fd: Fd) -> Option<FlowId> {
-        self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot)
+        self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot())
     }
 }
 

@@ -77,21 +77,76 @@ fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
 }
 
 impl Exchange {
-    /// Asks and waits for the answer; pushes that come first go to `pushed`.
-    fn ask(
-        &mut self,
-        request: Request,
-        mut pushed: impl FnMut(Push, Vec<OwnedFd>),
-    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+    fn send(&mut self, request: Request) -> Result<(), LineError> {
         self.number = self.number.wrapping_add(1).max(1);
-        let number = self.number;
-        self.line.send(&ToService { number, request }, &[], true)?;
+        self.line.send(&ToService { number: self.number, request }, &[], true)
+    }
+
+    /// Waits for the answer to what was sent last; pushes that come first go to `pushed`.
+    fn answer(&self, mut pushed: impl FnMut(Push, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>), LineError> {
         loop {
             let got = receive(&self.line)?;
             match got.message {
-                ToApplication::Reply(n, reply) if n == number => return Ok((reply, got.fds)),
+                ToApplication::Reply(n, reply) if n == self.number => return Ok((reply, got.fds)),
                 ToApplication::Reply(..) => {}
                 ToApplication::Push(push) => pushed(push, got.fds),
+            }
+        }
+    }
+
+    /// Asks and waits for the answer.
+    fn ask(
+        &mut self,
+        request: Request,
+        pushed: impl FnMut(Push, Vec<OwnedFd>),
+    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+        self.send(request)?;
+        self.answer(pushed)
+    }
+}
+
+/// A registration of which the service has been told, and no more: from then on it notices the end of this process.
+#[derive(Debug)]
+pub struct Announced {
+    exchange: Exchange,
+    control: RawFd,
+}
+
+impl Announced {
+    /// Says hello; `parent` in a forked child: the parent's registration and the holder bit it has promised.
+    pub fn new(parent: Option<(&Client, u8)>) -> Result<Self, LineError> {
+        let line = Line::new(dial()?);
+        let control = line.as_fd().as_raw_fd();
+        let mut announced = Self { exchange: Exchange { line, number: 0 }, control };
+        let parent = parent.map(|(p, holder)| Parent {
+            application: p.welcome.application,
+            secret: p.welcome.secret,
+            holder,
+        });
+        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: command_name(), parent };
+        match announced.exchange.send(hello) {
+            Ok(()) => Ok(announced),
+            Err(e) => {
+                unclaim(control);
+                Err(e)
+            }
+        }
+    }
+
+    /// Does the rest.
+    pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
+        let mut pushes = Vec::new();
+        match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
+            Ok((welcome, home)) => {
+                let client = Client::new(self, parent, welcome, home);
+                for (push, fds) in pushes {
+                    client.pushed(push, fds);
+                }
+                Ok(client)
+            }
+            Err(e) => {
+                unclaim(self.control);
+                Err(e)
             }
         }
     }
@@ -110,90 +165,31 @@ fn command_name() -> String {
 }
 
 impl Client {
-    /// Registers this process; `parent` in a forked child, with the parent's registration.
-    pub fn register(parent: Option<(&Self, u8)>) -> Result<Arc<Self>, LineError> {
-        let line = Line::new(dial()?);
-        let control = line.as_fd().as_raw_fd();
-        let mut exchange = Exchange { line, number: 0 };
-        let result = Self::introduce(&mut exchange, parent);
-        match result {
-            Ok((welcome, home)) => {
-                let oldest = parent.map_or_else(|| home.clone(), |(p, _)| p.oldest.clone());
-                let mut regions = parent.map_or_else(HashMap::new, |(p, _)| {
-                    p.regions.read().unwrap_or_else(PoisonError::into_inner).clone()
-                });
-                regions.insert((home.id, home.side as u8), home.clone());
-                if parent.is_none() {
-                    oldest
-                        .region
-                        .header()
-                        .holders_taken
-                        .fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
-                }
-                crate::stream::limit_rings(welcome.settings.ring_max);
-                crate::room::take_sysctl();
-                log(Level::Debug, format_args!("registered as application {}", welcome.application));
-                Ok(Arc::new(Self {
-                    exchange: Mutex::new(exchange),
-                    control,
-                    welcome,
-                    home,
-                    oldest,
-                    regions: RwLock::new(regions),
-                    dead: AtomicBool::new(false),
-                    contexts: Mutex::new(BTreeMap::new()),
-                    free: Mutex::new(Vec::new()),
-                    hand: AtomicU32::new(1),
-                    growth: Growth::new(FIRST_BYTES),
-                }))
-            }
-            Err(e) => {
-                unclaim(control);
-                Err(e)
-            }
+    fn new(said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
+        let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
+        let mut regions = parent
+            .map_or_else(HashMap::new, |p| p.regions.read().unwrap_or_else(PoisonError::into_inner).clone());
+        regions.insert((home.id, home.side as u8), home.clone());
+        if parent.is_none() {
+            let taken = &oldest.region.header().holders_taken;
+            taken.fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
         }
-    }
-
-    fn introduce(
-        exchange: &mut Exchange,
-        parent: Option<(&Self, u8)>,
-    ) -> Result<(Welcome, Arc<Mapped>), LineError> {
-        let parent = parent.map(|(p, holder)| Parent {
-            application: p.welcome.application,
-            secret: p.welcome.secret,
-            holder,
-        });
-        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: command_name(), parent };
-        let welcome = match exchange.ask(hello, |_, _| ())?.0 {
-            Reply::Welcome(welcome) => welcome,
-            Reply::Refused { reason, .. } => {
-                log(Level::Error, format_args!("the service refuses this process: {reason}"));
-                return Err(LineError::Closed);
-            }
-            _ => return Err(LineError::Garbled),
-        };
-        let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion, |_, _| ())? else {
-            return Err(LineError::Garbled);
-        };
-        let mut fds = fds.into_iter();
-        let memfd = fds.next().ok_or(LineError::Garbled)?;
-        let region = open(&memfd, info)?;
-        let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
-        let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
-        for (i, bell) in fds.enumerate() {
-            // The slow path's comes first, then one per fast-path core.
-            let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
-            home.learn_waker(context, Internal::new(bell));
-        }
-        let _ = exchange.ask(Request::Mapped { region: info.id }, |_, _| ())?;
-        for side in [Side::Zero, Side::One] {
-            if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
-                log(Level::Error, format_args!("{e}"));
-                return Err(LineError::Garbled);
-            }
-        }
-        let _ = exchange.ask(Request::Populated { bytes: FIRST_BYTES }, |_, _| ())?;
-        Ok((welcome, Arc::new(home)))
+        crate::stream::limit_rings(welcome.settings.ring_max);
+        crate::room::take_sysctl();
+        log(Level::Debug, format_args!("registered as application {}", welcome.application));
+        Arc::new(Self {
+            exchange: Mutex::new(said.exchange),
+            control: said.control,
+            welcome,
+            home,
+            oldest,
+            regions: RwLock::new(regions),
+            dead: AtomicBool::new(false),
+            contexts: Mutex::new(BTreeMap::new()),
+            free: Mutex::new(Vec::new()),
+            hand: AtomicU32::new(1),
+            growth: Growth::new(FIRST_BYTES),
+        })
     }
 
     /// Asks the service. Regions that come with the answer are mapped before anybody else can ask.
@@ -417,6 +413,43 @@ impl Client {
     }
 }
 
+/// What follows hello: the service's welcome, and a region of our own.
+fn introduce(
+    exchange: &mut Exchange,
+    mut pushed: impl FnMut(Push, Vec<OwnedFd>),
+) -> Result<(Welcome, Arc<Mapped>), LineError> {
+    let welcome = match exchange.answer(&mut pushed)?.0 {
+        Reply::Welcome(welcome) => welcome,
+        Reply::Refused { reason, .. } => {
+            log(Level::Error, format_args!("the service refuses this process: {reason}"));
+            return Err(LineError::Closed);
+        }
+        _ => return Err(LineError::Garbled),
+    };
+    let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion, &mut pushed)? else {
+        return Err(LineError::Garbled);
+    };
+    let mut fds = fds.into_iter();
+    let memfd = fds.next().ok_or(LineError::Garbled)?;
+    let region = open(&memfd, info)?;
+    let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
+    let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
+    for (i, bell) in fds.enumerate() {
+        // The slow path's comes first, then one per fast-path core.
+        let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
+        home.learn_waker(context, Internal::new(bell));
+    }
+    let _ = exchange.ask(Request::Mapped { region: info.id }, &mut pushed)?;
+    for side in [Side::Zero, Side::One] {
+        if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
+            log(Level::Error, format_args!("{e}"));
+            return Err(LineError::Garbled);
+        }
+    }
+    let _ = exchange.ask(Request::Populated { bytes: FIRST_BYTES }, &mut pushed)?;
+    Ok((welcome, Arc::new(home)))
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         unclaim(self.control);
@@ -431,6 +464,9 @@ fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
 }
 
 static CURRENT: RwLock<Option<Arc<Client>>> = RwLock::new(None);
+/// In a forked child, until it needs the service: most children become another program before they do.
+static ANNOUNCED: Mutex<Option<(Announced, Arc<Client>)>> = Mutex::new(None);
+static IS_ANNOUNCED: AtomicBool = AtomicBool::new(false);
 static LAST_TRY: Mutex<Option<Instant>> = Mutex::new(None);
 /// After a failure, not more often than this.
 const RETRY: Duration = Duration::from_millis(250);
@@ -438,6 +474,10 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The registration, if there is one, dead or alive.
 #[must_use]
 pub fn present() -> Option<Arc<Client>> {
+    // Acquire: pairs with the Release in `announce` and `finish`.
+    if IS_ANNOUNCED.load(Ordering::Acquire) {
+        finish();
+    }
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -456,7 +496,7 @@ pub fn current() -> Option<Arc<Client>> {
         return None;
     }
     *last = Some(Instant::now());
-    match Client::register(None) {
+    match Announced::new(None).and_then(|announced| announced.finish(None)) {
         Ok(client) => {
             *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
             Some(client)
@@ -468,6 +508,37 @@ pub fn current() -> Option<Arc<Client>> {
     }
 }
 
+/// In a forked child: says hello with the holder bit that `parent` has promised. The rest is done when it is needed.
+pub fn announce(parent: Arc<Client>, holder: u8) {
+    match Announced::new(Some((&parent, holder))) {
+        Ok(announced) => {
+            *lock(&ANNOUNCED) = Some((announced, parent));
+            replace(None);
+            IS_ANNOUNCED.store(true, Ordering::Release);
+        }
+        Err(e) => orphan(&parent, &e),
+    }
+}
+
+/// Does the rest, once; other threads wait for it.
+#[cold]
+fn finish() {
+    let mut announced = lock(&ANNOUNCED);
+    let Some((said, parent)) = announced.take() else { return };
+    match said.finish(Some(&parent)) {
+        Ok(client) => replace(Some(client)),
+        Err(e) => orphan(&parent, &e),
+    }
+    IS_ANNOUNCED.store(false, Ordering::Release);
+}
+
+/// A forked child whose registration failed holds nothing of its parent's.
+fn orphan(parent: &Client, why: &LineError) {
+    log(Level::Warn, format_args!("the forked child could not register: {why}"));
+    parent.die();
+    replace(None);
+}
+
 /// Puts another registration, or none, in place: in a forked child.
 pub fn replace(client: Option<Arc<Client>>) {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
@@ -476,6 +547,7 @@ pub fn replace(client: Option<Arc<Client>>) {
 
 /// Before a fork, first.
 pub fn hold_attempts(held: &mut Held) {
+    held.take_static(&ANNOUNCED);
     held.take_static(&LAST_TRY);
 }
 

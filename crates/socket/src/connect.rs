@@ -90,7 +90,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
     // AF_UNSPEC and addresses of other families: the kernel knows what to say.
     let Ok(remote) = address::parse(name) else { return Ok(Connected::Kernel) };
-    let client = match sock.kernel_only.get() {
+    let client = match sock.kernel_only() {
         None => client::current(),
         Some(_) => None,
     };
@@ -138,7 +138,7 @@ fn free(client: &Client, block: u32) {
 }
 
 fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
-    if !sock.decide(Role::Stream(link)) {
+    if !sock.decide(link) {
         return Err(Errno::ALREADY);
     }
     for (set, fd) in sock.sets() {

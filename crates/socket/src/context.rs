@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Tag of eventfds in a context's epoll descriptor.
 pub const BELL: u64 = 0;
@@ -128,9 +129,19 @@ impl Context {
 
     /// Takes what woke us off the kernel's list, reads the control socket if that was it.
     pub fn harvest(&self) {
+        // Interrupted it finds the same the next time.
+        let _ = self.sleep(Some(Duration::ZERO), None);
+    }
+
+    /// Sleeps until something wakes us, and takes it off the kernel's list as [`Self::harvest`] does.
+    ///
+    /// # Errors
+    /// EINTR.
+    pub fn sleep(&self, limit: Option<Duration>, mask: Option<u64>) -> Result<(), Errno> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
-        let n = sys::epoll_wait(self.epfd(), &mut events, Some(std::time::Duration::ZERO), None).unwrap_or(0);
+        let n = sys::epoll_wait(self.epfd(), &mut events, limit, mask)?;
         self.woken_by(&events[..n]);
+        Ok(())
     }
 
     /// Looks at what a wait on `epfd` returned.

@@ -89,7 +89,7 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     if PROCESS.load(Ordering::Relaxed) == 0 {
         settle();
     }
-    put(&SOCKS, fd, Arc::new(Sock::new(domain, fd, kind & libc::SOCK_NONBLOCK != 0)));
+    put(&SOCKS, fd, Arc::new(Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0)));
 }
 
 /// The kernel made an epoll set.
@@ -189,7 +189,7 @@ fn surrender(fds: &[RawFd], sock: &Arc<Sock>) {
     for fd in fds {
         drop(SOCKS.remove(*fd));
     }
-    if let Some(reason) = sock.kernel_only.get() {
+    if let Some(reason) = sock.kernel_only() {
         count(reason);
     }
 }
@@ -216,7 +216,7 @@ fn dissolve(sock: &Arc<Sock>) -> Result<(), Errno> {
         let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
         result = result.and(sys::dup3(fresh, fd, flags));
     }
-    let _ = sock.kernel_only.set("connect to AF_UNSPEC");
+    sock.keep_in_kernel("connect to AF_UNSPEC");
     surrender(&fds, sock);
     fds.iter().for_each(|_| sock.drop_descriptor());
     result.and(sys::close(fresh))
@@ -244,7 +244,7 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
     let ip = address::plain(address::parse(name).ok()?).ip();
-    if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only.get().is_some() {
+    if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only().is_some() {
         return None;
     }
     let client = client::current()?;
@@ -367,8 +367,8 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         }
         Err(e) => Err(e),
     };
-    if link.freed.load(Ordering::Relaxed) && link.freed.swap(false, Ordering::Relaxed) {
-        sock.pass_on(None);
+    if link.was_freed() {
+        sock.pass_on();
     }
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         sys::raise_pipe();
@@ -380,11 +380,11 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
 fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let result = send(fd, buffers, flags)?;
     if result.is_ok_and(|n| n > 0)
-        && sock.notices.sent()
+        && sock.notices().is_some_and(|notices| notices.sent())
         && let Some(link) = sock.stream()
     {
         link.note(state::NOTICE);
-        sock.pass_on(None);
+        sock.pass_on();
     }
     Some(result)
 }
@@ -393,10 +393,11 @@ fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> H
 pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
-    let taken = sock.notices.take();
+    let notices = sock.notices();
+    let taken = notices.as_ref().and_then(|notices| notices.take());
     link.forget(state::NOTICE);
     // Another thread may have sent meanwhile.
-    if sock.notices.any() {
+    if notices.is_some_and(|notices| notices.any()) {
         link.note(state::NOTICE);
     }
     Some(taken.map(|range| (sock.family(), range)).ok_or(Errno::AGAIN))
@@ -444,13 +445,13 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
             libc::SHUT_RDWR => link.shut(true, true),
             _ => Err(Errno::INVAL),
         })
-        .inspect(|_| sock.pass_on(None)),
+        .inspect(|_| sock.pass_on()),
         Role::Listener(link) => {
             // Linux stops listening; so do both queues.
             if (how == libc::SHUT_RD || how == libc::SHUT_RDWR)
                 && let Some(client) = client::present()
             {
-                client.say(Request::Unlisten { slot: link.slot });
+                client.say(Request::Unlisten { slot: link.slot() });
             }
             None
         }
@@ -514,7 +515,7 @@ pub fn unread(fd: RawFd) -> Option<usize> {
 /// What `TCP_INQ` has a `recvmsg` tell; `None` where it is off.
 pub fn left(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
-    if !sock.tells_unread.load(Ordering::Relaxed) {
+    if !sock.tells_unread() {
         return None;
     }
     sock.stream().map(Link::left)

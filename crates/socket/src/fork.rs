@@ -3,7 +3,7 @@
 use crate::client::{self, Client};
 use crate::hold::Held;
 use crate::log::{Level, log};
-use crate::{context, fds, link};
+use crate::{context, fds, link, listener, sys};
 use rustix::fd::RawFd;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -36,7 +36,9 @@ thread_local! {
 }
 
 fn has_sockets() -> bool {
-    fds::SOCKS.all().iter().any(|(_, sock)| sock.link().is_some())
+    let mut any = false;
+    fds::SOCKS.each(|_, sock| any |= sock.link().is_some());
+    any
 }
 
 /// In the parent, before: promises the child a holder bit, then takes every lock, so that none is held by a thread that
@@ -44,13 +46,22 @@ fn has_sockets() -> bool {
 pub fn prepare() {
     PROMISED.set(None);
     let mut held = Held::new();
-    // From here on nobody registers: the child finds what its bits were promised by.
-    client::hold_attempts(&mut held);
+    // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
+    // fork goes on in the child as here.
+    let alone = sys::is_only_thread();
+    // Its own registration is whole from here on.
+    let _ = client::present();
+    if !alone {
+        // From here on nobody registers: the child finds what its bits were promised by.
+        client::hold_attempts(&mut held);
+    }
     let client = client::present();
     if let Some(client) = &client {
         promise(client);
     }
-    hold(client.as_ref(), &mut held);
+    if !alone {
+        hold(client.as_ref(), &mut held);
+    }
     HELD.set(Some(held));
 }
 
@@ -58,13 +69,12 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     let socks = each_once(fds::SOCKS.all());
     let sets = each_once(fds::SETS.all());
     sets.iter().for_each(|set| set.hold_context(held));
-    socks.iter().for_each(|sock| sock.hold_watchers(held));
+    socks.iter().for_each(|sock| sock.hold(held));
     sets.iter().for_each(|set| set.hold_interest(held));
-    socks.iter().for_each(|sock| held.take(sock, |s| &s.shared));
+    listener::hold_own_queues(held);
     if let Some(client) = client {
         client.hold(held);
     }
-    socks.iter().for_each(|sock| held.take(sock, |s| &s.kept));
     client::hold_current(held);
 }
 
@@ -86,11 +96,11 @@ fn promise(client: &Client) {
         log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
         return;
     };
-    for (_, sock) in fds::SOCKS.all() {
+    fds::SOCKS.each(|_, sock| {
         if let Some(link) = sock.link() {
             link.block().holders.fetch_or(1 << holder, Ordering::AcqRel);
         }
-    }
+    });
     PROMISED.set(Some(holder));
 }
 
@@ -122,26 +132,17 @@ pub fn child() {
     let Some(parent) = client::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());
-    // The parent's end of its line: while we held it, the service would not hear of the parent's death.
-    parent.hang_up();
-    for (_, sock) in fds::SOCKS.all() {
-        sock.forget_threads();
-    }
+    fds::SOCKS.each(|_, sock| sock.forget_threads());
     let Some(holder) = PROMISED.take() else {
         // Nothing says that we hold them too: if we closed one, the parent would lose it.
-        for (_, sock) in fds::SOCKS.all().iter().filter(|(_, sock)| sock.link().is_some()) {
-            sock.parents.store(true, Ordering::Relaxed);
-        }
+        fds::SOCKS.each(|_, sock| sock.leave_to_parent());
+        parent.hang_up();
         client::replace(None);
         return;
     };
     parent.forget_regions();
-    match Client::register(Some((&parent, holder))) {
-        Ok(client) => client::replace(Some(client)),
-        Err(e) => {
-            log(Level::Warn, format_args!("the forked child could not register: {e}"));
-            parent.die();
-            client::replace(None);
-        }
-    }
+    client::announce(parent.clone(), holder);
+    // The parent's end of its line: while we held it, the service would not hear of the parent's death. Nor should it
+    // before it has heard of us, who live on by what it knows of the parent.
+    parent.hang_up();
 }

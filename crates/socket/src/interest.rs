@@ -175,10 +175,10 @@ impl Interest {
     pub fn connect(&mut self, i: u32) {
         let Some(sock) = self.item(i).map(|item| item.sock.clone()) else { return };
         if let Some(link) = sock.link() {
-            self.watch(&link.mapped, Some((link.slot, i)));
+            self.watch(&link.mapped, Some((link.slot(), i)));
         }
         if let Some(own) = crate::listener::own_queue(&sock) {
-            self.watch(&own.mapped, Some((own.slot, i)));
+            self.watch(&own.mapped, Some((own.slot(), i)));
         }
     }
 

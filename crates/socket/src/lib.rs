@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
-//!   sock      a socket: undecided, connection or accept queue
+//!   sock      a socket: undecided, connection or accept queue      watchers  who is told of its news
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   connect, listener, options                   interest, epoll, poll, wait   readiness and sleep
 //!   client    registration with the service      region, context, spin, fork, hold, internal
@@ -66,6 +66,8 @@ pub mod stream;
 pub mod sys;
 #[cfg(not(loom))]
 mod wait;
+#[cfg(not(loom))]
+mod watchers;
 
 #[cfg(not(loom))]
 pub use rustix::io::Errno;

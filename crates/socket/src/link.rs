@@ -2,6 +2,7 @@
 
 use crate::client;
 use crate::region::Mapped;
+use base::limits::SLOTS_MAX;
 use queue::stream::{Sender, raise};
 use queue::{Ring, Violation};
 use rustix::io::Errno;
@@ -10,7 +11,7 @@ use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, SockBlock, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bits of `SockBlock::state`.
 pub mod state {
@@ -42,26 +43,35 @@ pub mod flags {
 
 const INDEX_BIT: u64 = 1 << 63;
 
+/// Bits of `Link::marks`.
+mod marks {
+    /// A send has withdrawn the wish for space: whoever else waits for it is to be told.
+    pub const FREED: u32 = 1;
+    /// An accept queue, from birth.
+    pub const QUEUE: u32 = 1 << 1;
+    /// One send that found no space: from here on they are counted.
+    pub const STALL: u32 = 1 << 2;
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Link {
     /// The region of the connection or accept queue.
     pub mapped: Arc<Mapped>,
-    /// Its slot.
-    pub slot: u32,
     /// The application region that holds the block.
     pub home: Arc<Mapped>,
-    /// The block.
-    pub index: u32,
-    /// A send has withdrawn the wish for space: whoever else waits for it is to be told.
-    pub freed: AtomicBool,
-    /// Sends that found no space: after each the next space is news.
-    pub stalls: AtomicU32,
+    slot: u16,
+    index: u16,
+    /// See [`marks`].
+    marks: AtomicU32,
     /// `SO_SNDBUF` as it bounds: bytes; 0: not set.
     pub(crate) buffer: AtomicU32,
     /// `TCP_NOTSENT_LOWAT` as set; 0: as the system says.
     pub(crate) lowat: AtomicU32,
 }
+
+// Programs have many sockets.
+const _: () = assert!(size_of::<Link>() == 32 && SLOTS_MAX <= 1 << 16);
 
 /// One direction's lock, free again when dropped.
 #[derive(Debug)]
@@ -137,18 +147,62 @@ fn is_dead(thread: u32) -> bool {
 }
 
 impl Link {
-    /// Slot `slot` of `mapped`, with block `index` of `home`.
+    /// A connection in slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
+        Self::with(mapped, slot, home, index, 0)
+    }
+
+    /// The same of an accept queue.
+    pub const fn queue(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
+        Self::with(mapped, slot, home, index, marks::QUEUE)
+    }
+
+    const fn with(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32, marks: u32) -> Self {
+        assert!(slot < SLOTS_MAX as u32 && index < SLOTS_MAX as u32, "no region has so many");
         Self {
             mapped,
-            slot,
             home,
-            index,
-            freed: AtomicBool::new(false),
-            stalls: AtomicU32::new(0),
+            slot: slot as u16,
+            index: index as u16,
+            marks: AtomicU32::new(marks),
             buffer: AtomicU32::new(0),
             lowat: AtomicU32::new(0),
         }
+    }
+
+    /// Its slot.
+    #[inline]
+    pub fn slot(&self) -> u32 {
+        u32::from(self.slot)
+    }
+
+    /// Its block's number.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        u32::from(self.index)
+    }
+
+    /// True for an accept queue.
+    #[inline]
+    pub fn is_queue(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::QUEUE != 0
+    }
+
+    /// A send found no space: after each the next space is news.
+    pub(crate) fn stall(&self) {
+        self.marks.fetch_add(marks::STALL, Ordering::Relaxed);
+    }
+
+    /// A send has withdrawn the wish for space.
+    pub(crate) fn free(&self) {
+        self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
+    }
+
+    /// True once after it: whoever else waits for space is to be told.
+    #[inline]
+    pub fn was_freed(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::FREED != 0
+            && self.marks.fetch_and(!marks::FREED, Ordering::Relaxed) & marks::FREED != 0
     }
 
     /// The trusted state.
@@ -157,13 +211,13 @@ impl Link {
     /// Never: the index was taken from the region.
     #[inline]
     pub fn block(&self) -> &SockBlock {
-        self.home.region.sock(self.index).expect("a block's index was checked when it was taken")
+        self.home.region.sock(self.index()).expect("a block's index was checked when it was taken")
     }
 
     /// Our half and the other's.
     #[inline]
     pub fn halves(&self) -> (&Half, &Half) {
-        self.mapped.halves(self.slot)
+        self.mapped.halves(self.slot())
     }
 
     /// Puts a fresh connection's trusted state in place.
@@ -178,7 +232,7 @@ impl Link {
         b.records.store(0, Ordering::Relaxed);
         let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
         b.flags.store(bits, Ordering::Relaxed);
-        b.slot.store(self.slot, Ordering::Relaxed);
+        b.slot.store(self.slot(), Ordering::Relaxed);
         b.region.store(self.mapped.id, Ordering::Release);
     }
 
@@ -272,13 +326,13 @@ impl Link {
     /// Changes whenever bytes have come, or space was wanted: with the readiness this tells news from a repetition.
     #[inline]
     pub fn pulse(&self) -> (u64, u32) {
-        (self.halves().1.tx_head.load(Ordering::Acquire), self.stalls.load(Ordering::Relaxed))
+        (self.halves().1.tx_head.load(Ordering::Acquire), self.marks.load(Ordering::Relaxed) / marks::STALL)
     }
 
     /// Tells the other side that there is news.
     #[inline]
     pub fn tell(&self) {
-        if let Some(context) = self.mapped.tell(self.slot)
+        if let Some(context) = self.mapped.tell(self.slot())
             && let Some(client) = client::present()
         {
             client.wake_other(&self.mapped, context);
@@ -410,7 +464,7 @@ impl Link {
         let sender = self.sender();
         raise(own_half, end | READ_CLOSED | RELEASED);
         self.tell();
-        self.mapped.linger(self.slot, sender, self.take_records());
+        self.mapped.linger(self.slot(), sender, self.take_records());
         self.store(&Sender::default());
         b.region.store(0, Ordering::Release);
         b.holders.store(0, Ordering::Release);

@@ -2,17 +2,19 @@
 
 use crate::address;
 use crate::client::{self, Client, lock};
+use crate::hold::Held;
 use crate::link::Link;
-use crate::sock::{Role, Sock};
+use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
 use crate::{fork, log, wait};
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// What became of `listen`.
@@ -45,14 +47,14 @@ fn somaxconn() -> u32 {
 /// # Errors
 /// As the kernel's `listen`, or as the service refuses.
 pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Errno> {
-    let client = match sock.kernel_only.get() {
+    let client = match sock.kernel_only() {
         None => client::current(),
         Some(_) => None,
     };
     sys::listen(fd, backlog)?;
     let (Some(client), Some(local)) = (client, local_address(fd)) else { return Ok(Listened::Kernel) };
     let block = match sock.listener() {
-        Some(link) => link.index,
+        Some(link) => link.index(),
         None => match client.take_block() {
             Some(block) => block,
             None => return Ok(Listened::Kernel),
@@ -83,13 +85,13 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
             };
         }
     };
-    let link = Link::new(client.home.clone(), slot, client.home.clone(), block);
+    let link = Link::queue(client.home.clone(), slot, client.home.clone(), block);
     link.begin(sock.is_nonblocking(), true);
     // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is
     // kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
-    sock.decide(Role::Listener(link));
+    sock.decide(link);
     crate::options::tell(sock);
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
@@ -110,32 +112,52 @@ pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
     if generation == 0 {
         return None;
     }
-    lock(&sock.shared).as_ref().filter(|(g, _)| *g == generation).and_then(|(_, link)| link.clone())
+    let name = name_of(sock.listener()?);
+    lock(&OWN).get(&name).filter(|(g, _)| *g == generation).and_then(|(_, link)| link.clone())
+}
+
+/// What an inherited listener is known by: its region and slot.
+type Name = (u32, u32);
+
+/// An accept queue of a forked child's own, or none, with the fork generation it was asked for in.
+type Own = (u32, Option<Arc<Link>>);
+
+/// For inherited listeners.
+static OWN: Mutex<BTreeMap<Name, Own>> = Mutex::new(BTreeMap::new());
+
+fn name_of(link: &Link) -> Name {
+    (link.mapped.id, link.slot())
+}
+
+/// Before a fork.
+pub fn hold_own_queues(held: &mut Held) {
+    held.take_static(&OWN);
 }
 
 /// Asks for an accept queue of our own, once in a process that inherited the listener.
 pub fn share(sock: &Arc<Sock>) {
     let generation = fork::generation();
     let Some(link) = sock.listener() else { return };
-    if generation == 0 || sock.parents.load(Ordering::Relaxed) {
+    if generation == 0 || sock.is_parents() {
         return;
     }
     let Some(client) = client::present() else { return };
-    let mut shared = lock(&sock.shared);
-    if Arc::ptr_eq(&link.mapped, &client.home) || shared.as_ref().is_some_and(|(g, _)| *g == generation) {
+    let mut queues = lock(&OWN);
+    let is_asked = queues.get(&name_of(link)).is_some_and(|(g, _)| *g == generation);
+    if Arc::ptr_eq(&link.mapped, &client.home) || is_asked {
         return;
     }
-    let request = Request::ShareListener { region: link.mapped.id, slot: link.slot };
+    let request = Request::ShareListener { region: link.mapped.id, slot: link.slot() };
     let own = match client.ask(request) {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => client.take_block().map(|index| {
-            let own = Link::new(client.home.clone(), slot, client.home.clone(), index);
+            let own = Link::queue(client.home.clone(), slot, client.home.clone(), index);
             own.begin(link.is_nonblocking(), true);
             Arc::new(own)
         }),
         _ => None,
     };
-    *shared = Some((generation, own));
-    drop(shared);
+    queues.insert(name_of(link), (generation, own));
+    drop(queues);
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
     }
@@ -145,9 +167,12 @@ pub fn share(sock: &Arc<Sock>) {
 /// The last descriptor of this process is closed.
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     let own = own_queue(sock);
+    if fork::generation() != 0 {
+        lock(&OWN).remove(&name_of(link));
+    }
     if let (Some(own), Some(client)) = (&own, client) {
-        client.say(Request::Unlisten { slot: own.slot });
-        release_block(client, own.index);
+        client.say(Request::Unlisten { slot: own.slot() });
+        release_block(client, own.index());
     }
     let b = link.block();
     if let Some(client) = client {
@@ -157,8 +182,8 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
         // that share the listener keep their own queues.
         if (home || last) && b.region.swap(0, Ordering::AcqRel) != 0 {
             client.say(match home {
-                true => Request::Unlisten { slot: link.slot },
-                false => Request::Closed { region: link.mapped.id, slot: link.slot },
+                true => Request::Unlisten { slot: link.slot() },
+                false => Request::Closed { region: link.mapped.id, slot: link.slot() },
             });
         }
     }
@@ -204,7 +229,7 @@ fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accept
     let link = Link::new(mapped, record.slot, client.home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
-    let accepted = Sock::accepted(sock.family(), fd, link);
+    let accepted = Sock::accepted(sock.family(), link);
     crate::options::inherit(sock, &accepted, fd);
     Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }

@@ -22,6 +22,11 @@ impl Notices {
         self.on.store(on, Ordering::Relaxed);
     }
 
+    /// Those of a socket accepted from the one that these belong to.
+    pub fn fresh(&self) -> Self {
+        Self { on: AtomicBool::new(self.on.load(Ordering::Relaxed)), counts: AtomicU64::new(0) }
+    }
+
     /// One more send with the flag. False: without the option the flag means nothing.
     pub fn sent(&self) -> bool {
         let on = self.on.load(Ordering::Relaxed);

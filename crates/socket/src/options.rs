@@ -2,17 +2,21 @@
 //! Here stands what has a meaning for accelerated bytes, and what no accelerated socket can honour.
 
 use crate::address;
-use crate::client::{self, lock};
+use crate::client;
 use crate::link::{Link, state};
-use crate::sock::{Kept, Sock};
+use crate::sock::{Kept, Settings, Sock};
 use crate::sys;
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
+
+/// A limit as good as none, which can still be added to the time that it is now.
+const LONGEST_S: u64 = 100 * 365 * 24 * 3600;
 
 /// Who looks at an option that is set.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,13 +83,13 @@ fn long(value: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// `struct timeval` as nanoseconds, 0 for "no limit".
-fn timeval(value: &[u8]) -> Option<u64> {
-    let (s, us) = (long(value, 0)?, long(value, 8)?);
-    if s < 0 || !(0..1_000_000).contains(&us) {
+/// `struct timeval`; none for "no limit".
+fn timeval(value: &[u8]) -> Option<Duration> {
+    let (s, us) = (u64::try_from(long(value, 0)?).ok()?, long(value, 8)?);
+    if !(0..1_000_000).contains(&us) || (s, us) == (0, 0) {
         return None;
     }
-    Some((s as u64).saturating_mul(1_000_000_000).saturating_add(us as u64 * 1_000))
+    Some(Duration::new(s.min(LONGEST_S), us as u32 * 1_000))
 }
 
 /// `setsockopt`: takes note of what matters here; the kernel is asked first, and its refusal stands.
@@ -125,7 +129,7 @@ fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
         (false, false) => {
             sys::setsockopt(fd, level, name, value)?;
             if sock.role().is_none() {
-                let _ = sock.kernel_only.set("TCP_CONGESTION");
+                sock.keep_in_kernel("TCP_CONGESTION");
             }
             Ok(())
         }
@@ -156,7 +160,7 @@ pub fn tell(sock: &Sock) {
         _ => return,
     };
     if let Some(client) = crate::client::current() {
-        let (region, slot) = (link.mapped.id, link.slot);
+        let (region, slot) = (link.mapped.id, link.slot());
         client.say(Request::SetOptions { region, slot, options: of_socket(sock) });
     }
 }
@@ -168,7 +172,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
             return Err(Errno::NOPROTOOPT);
         }
         sys::setsockopt(fd, level, name, value)?;
-        let _ = sock.kernel_only.set(word);
+        sock.keep_in_kernel(word);
         return Ok(());
     }
     match (level, name) {
@@ -176,56 +180,50 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
         _ => sys::setsockopt(fd, level, name, value)?,
     }
-    match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => {
-            sock.receive_timeout.store(timeval(value).unwrap_or(0), Ordering::Relaxed);
-        }
-        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => {
-            sock.send_timeout.store(timeval(value).unwrap_or(0), Ordering::Relaxed);
-        }
-        (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            let on = int(value).is_some_and(|on| on != 0);
-            let seconds = value.get(4..).and_then(int).unwrap_or(0);
-            sock.linger.store(if on { i64::from(seconds) } else { -1 }, Ordering::Relaxed);
-        }
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => sock.notices.switch(int(value).is_some_and(|on| on != 0)),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
-                link.set_no_delay(on != 0);
-            }
-        }
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-            if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
+    obey(sock, level, name, value);
+    sock.set(|settings| settings.note(level, name, value));
+    Ok(())
+}
+
+impl Settings {
+    /// Remembers what has a meaning later.
+    fn note(&mut self, level: i32, name: i32, value: &[u8]) {
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.receive_limit = timeval(value),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => self.send_limit = timeval(value),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 // As the kernel reads it: a negative number is a large one.
-                link.set_buffer(bytes as u32);
+                let seconds = value.get(4..).and_then(int).unwrap_or(0) as u32;
+                self.linger = int(value).is_some_and(|on| on != 0).then_some(seconds);
             }
-        }
-        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
-            if let (Some(link), Some(bytes)) = (sock.stream(), int(value)) {
-                link.set_lowat(bytes as u32);
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => {
+                self.notices.get_or_insert_default().switch(int(value).is_some_and(|on| on != 0));
             }
+            _ => {}
         }
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
-                link.set_cork(on != 0);
-            }
+        if obeyed_by(level, name).is_some() {
+            self.kept.retain(|(l, n, _)| (*l, *n) != (level, name));
+            self.kept.push((level, name, value.into()));
         }
-        (libc::IPPROTO_TCP, TCP_INQ) => {
-            sock.tells_unread.store(int(value).is_some_and(|on| on != 0), Ordering::Relaxed);
-        }
-        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => {
-            if let (Some(link), Some(on)) = (sock.stream(), int(value)) {
-                link.set_quick_ack(on != 0);
-            }
-        }
+    }
+}
+
+/// Does what an option that is set now says about a connection.
+fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
+    let Some(number) = int(value) else { return };
+    if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+        sock.tell_unread(number != 0);
+    }
+    let Some(link) = sock.stream() else { return };
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => link.set_no_delay(number != 0),
+        // As the kernel reads it: a negative number is a large one.
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.set_buffer(number as u32),
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => link.set_lowat(number as u32),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => link.set_cork(number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => link.set_quick_ack(number != 0),
         _ => {}
     }
-    if obeyed_by(level, name).is_some() {
-        let mut kept = lock(&sock.kept);
-        kept.retain(|(l, n, _)| (*l, *n) != (level, name));
-        kept.push((level, name, value.into()));
-    }
-    Ok(())
 }
 
 /// An option's value as set.
@@ -235,8 +233,8 @@ fn find(kept: &[Kept], level: i32, name: i32) -> Option<&[u8]> {
 
 /// What holds segments back or does not, and what bounds sends, as set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Link) {
-    let kept = lock(&sock.kept);
-    let set = |level, name| find(&kept, level, name).and_then(int);
+    let settings = sock.settings().unwrap_or_default();
+    let set = |level, name| find(&settings.kept, level, name).and_then(int);
     let is_on = |name| set(libc::IPPROTO_TCP, name).is_some_and(|on| on != 0);
     if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_SNDBUF) {
         link.set_buffer(bytes as u32);
@@ -257,15 +255,18 @@ pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
         // As the system says, unless the listener said more.
         link.set_lowat(0);
     }
-    for (level, name, value) in lock(&from.kept).iter() {
+    let settings = from.settings();
+    for (level, name, value) in settings.iter().flat_map(|settings| &settings.kept) {
         // What the kernel took on the listener it takes here.
-        let _ = note(to, fd, *level, *name, value);
+        let _ = sys::setsockopt(fd, *level, *name, value);
+        obey(to, *level, *name, value);
     }
+    to.share_settings(settings);
 }
 
 /// Sets on another kernel socket what was set on this one.
 pub fn repeat(sock: &Sock, fd: RawFd) {
-    for (level, name, value) in lock(&sock.kept).iter() {
+    for (level, name, value) in sock.settings().iter().flat_map(|settings| &settings.kept) {
         // What the kernel took once it takes again.
         let _ = sys::setsockopt(fd, *level, *name, value);
     }
@@ -279,8 +280,8 @@ fn service(value: &[u8]) -> u8 {
 
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
-    let kept = lock(&sock.kept);
-    let raw = |level, name| find(&kept, level, name);
+    let settings = sock.settings().unwrap_or_default();
+    let raw = |level, name| find(&settings.kept, level, name);
     let socket = |name| raw(libc::SOL_SOCKET, name).and_then(int).unwrap_or(0);
     let tcp = |name| raw(libc::IPPROTO_TCP, name).and_then(int).unwrap_or(0);
     // The kernel has checked the ranges; what does not fit is as much as can be said.
@@ -346,7 +347,7 @@ fn asked(link: &Link) -> Option<(TcpInfo, String)> {
     if link.mapped.pair || link.is_over() {
         return None;
     }
-    let request = Request::Info { region: link.mapped.id, slot: link.slot };
+    let request = Request::Info { region: link.mapped.id, slot: link.slot() };
     match client::present()?.ask(request).ok()? {
         (Reply::Info { info, congestion }, _) => Some((*info, congestion)),
         _ => None,

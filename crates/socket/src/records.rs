@@ -28,7 +28,7 @@ impl Link {
         // Pairs with the fence in `queue::stream::consumed`.
         fence(Ordering::SeqCst);
         self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
-        self.stalls.fetch_add(1, Ordering::Relaxed);
+        self.stall();
         Ok(!self.is_full_of_records(peer.rx_tail.load(Ordering::Acquire)))
     }
 

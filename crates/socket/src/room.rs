@@ -172,7 +172,7 @@ impl Link {
         }
         let before = self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
         if before & flags::FULL == 0 {
-            self.stalls.fetch_add(1, Ordering::Relaxed);
+            self.stall();
         }
     }
 

@@ -8,70 +8,82 @@ use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
 use crate::notices::Notices;
 use crate::stream::ready;
+use crate::watchers::Watchers;
 use control::{RECORD_LEN, Request};
 use queue::stream::watch;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::mem;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// What a socket turned out to be.
-#[derive(Debug)]
-pub enum Role {
+#[derive(Debug, Clone, Copy)]
+pub enum Role<'a> {
     /// A connection.
-    Stream(Link),
+    Stream(&'a Link),
     /// An accept queue; the kernel socket listens too.
-    Listener(Link),
+    Listener(&'a Link),
 }
 
 /// An option set: level, name, value.
 pub type Kept = (i32, i32, Box<[u8]>);
 
-/// Who wants to know what happens to a socket.
-#[derive(Debug, Default)]
-pub struct Watchers {
-    /// Threads that sleep right now.
-    threads: Vec<Arc<Context>>,
-    /// Sets that hold it, with the descriptor they know it by.
-    sets: Vec<(Weak<Set>, RawFd)>,
+/// What the program has set. Accepted sockets share their listener's until either changes.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// `SO_RCVTIMEO`.
+    pub receive_limit: Option<Duration>,
+    /// `SO_SNDTIMEO`.
+    pub send_limit: Option<Duration>,
+    /// `SO_LINGER` in seconds, when it is on.
+    pub linger: Option<u32>,
+    /// Something was set that only the kernel can honour: why this socket is never accelerated.
+    pub kernel_only: Option<&'static str>,
+    /// Of `MSG_ZEROCOPY`: each socket's own.
+    pub notices: Option<Arc<Notices>>,
+    /// Options set that an accepted socket inherits.
+    pub kept: Vec<Kept>,
 }
 
-/// See the module.
+/// What may change at any time.
+#[derive(Debug, Default)]
+struct Moving {
+    watchers: Watchers,
+    /// None where everything is as it is at first.
+    settings: Option<Arc<Settings>>,
+}
+
+/// Bits of `Sock::flags`.
+mod flag {
+    /// The family is `AF_INET6`.
+    pub const IPV6: u8 = 1;
+    /// The last descriptor is closed.
+    pub const CLOSED: u8 = 1 << 1;
+    /// `O_NONBLOCK`, until there is a link.
+    pub const NONBLOCK: u8 = 1 << 2;
+    /// `TCP_INQ`: `recvmsg` tells how much is left.
+    pub const TELLS_UNREAD: u8 = 1 << 3;
+    /// Inherited by a child that got no holder bit.
+    pub const PARENTS: u8 = 1 << 4;
+}
+
+/// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
+/// what keeps the two halves of a connection, which the service or the peer has to see.
 #[derive(Debug)]
 pub struct Sock {
-    /// `AF_INET` or `AF_INET6`; `IPV6_ADDRFORM` changes it.
-    family: AtomicI32,
-    /// A descriptor that stands for it.
-    pub fd: AtomicI32,
-    /// How many descriptors of this process do.
+    link: OnceLock<Link>,
+    moving: Mutex<Moving>,
+    /// How many descriptors of this process stand for it.
     descriptors: AtomicU32,
-    /// The last one is closed.
-    pub closed: AtomicBool,
-    nonblock: AtomicBool,
-    /// `SO_RCVTIMEO`, nanoseconds; 0: none.
-    pub receive_timeout: AtomicU64,
-    /// `SO_SNDTIMEO`.
-    pub send_timeout: AtomicU64,
-    /// `SO_LINGER` in seconds, -1 when off.
-    pub linger: AtomicI64,
-    /// Something was set that only the kernel can honour: why this socket is never accelerated.
-    pub kernel_only: OnceLock<&'static str>,
-    /// `TCP_INQ`: `recvmsg` tells how much is left.
-    pub tells_unread: AtomicBool,
-    /// Of `MSG_ZEROCOPY`.
-    pub notices: Notices,
-    /// Options set that an accepted socket inherits.
-    pub kept: Mutex<Vec<Kept>>,
-    role: OnceLock<Role>,
     /// The thread whose `connect` is about to decide; 0: none.
     deciding: AtomicU32,
-    watchers: Mutex<Watchers>,
-    /// Inherited by a child that got no holder bit: the parent's to close, and to accept from.
-    pub parents: AtomicBool,
-    /// The forked child's own accept queue for an inherited listener, by fork generation.
-    pub shared: Mutex<Option<(u32, Option<Arc<Link>>)>>,
+    flags: AtomicU8,
 }
+
+// With the counters of an `Arc`, what the allocator adds and a place in the table: 120 bytes.
+const _: () = assert!(size_of::<Sock>() <= 88);
 
 /// See [`Sock::begin_deciding`].
 #[derive(Debug)]
@@ -86,53 +98,85 @@ impl Drop for Deciding<'_> {
 }
 
 impl Sock {
-    /// A new socket behind `fd`.
+    /// A new socket.
     #[must_use]
-    pub fn new(family: i32, fd: RawFd, nonblock: bool) -> Self {
+    pub fn new(family: i32, nonblock: bool) -> Self {
+        let ipv6 = if family == libc::AF_INET6 { flag::IPV6 } else { 0 };
+        let nonblock = if nonblock { flag::NONBLOCK } else { 0 };
         Self {
-            family: AtomicI32::new(family),
-            fd: AtomicI32::new(fd),
+            link: OnceLock::new(),
+            moving: Mutex::new(Moving::default()),
             descriptors: AtomicU32::new(1),
-            closed: AtomicBool::new(false),
-            nonblock: AtomicBool::new(nonblock),
-            receive_timeout: AtomicU64::new(0),
-            send_timeout: AtomicU64::new(0),
-            linger: AtomicI64::new(-1),
-            kernel_only: OnceLock::new(),
-            tells_unread: AtomicBool::new(false),
-            notices: Notices::default(),
-            kept: Mutex::new(Vec::new()),
-            role: OnceLock::new(),
             deciding: AtomicU32::new(0),
-            watchers: Mutex::new(Watchers::default()),
-            parents: AtomicBool::new(false),
-            shared: Mutex::new(None),
+            flags: AtomicU8::new(ipv6 | nonblock),
         }
     }
 
     /// An accepted connection.
     #[must_use]
-    pub fn accepted(family: i32, fd: RawFd, link: Link) -> Self {
-        let sock = Self::new(family, fd, link.is_nonblocking());
+    pub fn accepted(family: i32, link: Link) -> Self {
+        let sock = Self::new(family, link.is_nonblocking());
         // A new cell is empty.
-        let _ = sock.role.set(Role::Stream(link));
+        let _ = sock.link.set(link);
         sock
+    }
+
+    #[inline]
+    fn has(&self, flag: u8) -> bool {
+        // Acquire: pairs with the Release of `mark`, for `CLOSED`.
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    fn mark(&self, flag: u8, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Ordering::Release);
+        } else {
+            self.flags.fetch_and(!flag, Ordering::Release);
+        }
     }
 
     /// `AF_INET` or `AF_INET6`.
     #[must_use]
     pub fn family(&self) -> i32 {
-        self.family.load(Ordering::Relaxed)
+        if self.has(flag::IPV6) { libc::AF_INET6 } else { libc::AF_INET }
     }
 
     /// `IPV6_ADDRFORM`: an IPv4 connection stops to pass for one of IPv6.
     pub fn become_ipv4(&self) {
-        self.family.store(libc::AF_INET, Ordering::Relaxed);
+        self.mark(flag::IPV6, false);
+    }
+
+    /// True when its last descriptor is closed.
+    pub fn is_closed(&self) -> bool {
+        self.has(flag::CLOSED)
+    }
+
+    /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
+    pub fn is_parents(&self) -> bool {
+        self.has(flag::PARENTS)
+    }
+
+    /// See [`Self::is_parents`].
+    pub fn leave_to_parent(&self) {
+        if self.link().is_some() {
+            self.mark(flag::PARENTS, true);
+        }
+    }
+
+    /// `TCP_INQ`.
+    #[inline]
+    pub fn tells_unread(&self) -> bool {
+        self.has(flag::TELLS_UNREAD)
+    }
+
+    /// Sets `TCP_INQ`.
+    pub fn tell_unread(&self, on: bool) {
+        self.mark(flag::TELLS_UNREAD, on);
     }
 
     /// Decides. False when somebody was quicker.
-    pub fn decide(&self, role: Role) -> bool {
-        self.role.set(role).is_ok()
+    pub fn decide(&self, link: Link) -> bool {
+        self.link.set(link).is_ok()
     }
 
     /// Says that the calling thread is about to decide; until the guard is gone, other threads that ask what it is wait.
@@ -146,20 +190,26 @@ impl Sock {
 
     /// What it is, once decided.
     #[inline]
-    pub fn role(&self) -> Option<&Role> {
-        match self.role.get() {
+    pub fn role(&self) -> Option<Role<'_>> {
+        match self.decided() {
             None if self.deciding.load(Ordering::Acquire) != 0 => self.decided_by_another(),
             role => role,
         }
     }
 
+    #[inline]
+    fn decided(&self) -> Option<Role<'_>> {
+        let link = self.link.get()?;
+        Some(if link.is_queue() { Role::Listener(link) } else { Role::Stream(link) })
+    }
+
     /// Waits for the thread that decides, unless it is this one (a signal handler interrupted its `connect`).
     #[cold]
-    fn decided_by_another(&self) -> Option<&Role> {
+    fn decided_by_another(&self) -> Option<Role<'_>> {
         let me = thread_number();
         loop {
             let thread = self.deciding.load(Ordering::Acquire);
-            let role = self.role.get();
+            let role = self.decided();
             if role.is_some() || thread == 0 || thread == me {
                 return role;
             }
@@ -188,9 +238,7 @@ impl Sock {
     /// Its place in shared memory.
     #[inline]
     pub fn link(&self) -> Option<&Link> {
-        match self.role.get()? {
-            Role::Stream(link) | Role::Listener(link) => Some(link),
-        }
+        self.link.get()
     }
 
     /// `O_NONBLOCK` as the program set it.
@@ -198,13 +246,13 @@ impl Sock {
     pub fn is_nonblocking(&self) -> bool {
         match self.link() {
             Some(link) => link.is_nonblocking(),
-            None => self.nonblock.load(Ordering::Relaxed),
+            None => self.has(flag::NONBLOCK),
         }
     }
 
     /// Sets `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
-        self.nonblock.store(on, Ordering::Relaxed);
+        self.mark(flag::NONBLOCK, on);
         if let Some(link) = self.link() {
             let flags = &link.block().flags;
             if on {
@@ -215,20 +263,58 @@ impl Sock {
         }
     }
 
+    /// What the program has set, if anything.
+    pub fn settings(&self) -> Option<Arc<Settings>> {
+        lock(&self.moving).settings.clone()
+    }
+
+    /// Sets something.
+    pub fn set(&self, how: impl FnOnce(&mut Settings)) {
+        how(Arc::make_mut(lock(&self.moving).settings.get_or_insert_default()));
+    }
+
+    /// Takes over what is set on the listener it was accepted from.
+    pub fn share_settings(&self, settings: Option<Arc<Settings>>) {
+        let counts = settings.as_ref().is_some_and(|settings| settings.notices.is_some());
+        lock(&self.moving).settings = settings;
+        if counts {
+            self.set(|settings| {
+                settings.notices = settings.notices.take().map(|before| Arc::new(before.fresh()))
+            });
+        }
+    }
+
+    /// Those of `MSG_ZEROCOPY`, if the option was ever set.
+    pub fn notices(&self) -> Option<Arc<Notices>> {
+        lock(&self.moving).settings.as_ref()?.notices.clone()
+    }
+
+    /// Why this socket is never accelerated.
+    pub fn kernel_only(&self) -> Option<&'static str> {
+        lock(&self.moving).settings.as_ref()?.kernel_only
+    }
+
+    /// It is never accelerated, for this reason, unless there is one already.
+    pub fn keep_in_kernel(&self, reason: &'static str) {
+        self.set(|settings| {
+            settings.kernel_only.get_or_insert(reason);
+        });
+    }
+
     /// How long a receive may wait.
     pub fn receive_limit(&self) -> Option<Duration> {
-        limit(&self.receive_timeout)
+        lock(&self.moving).settings.as_ref()?.receive_limit
     }
 
     /// How long a send may wait.
     pub fn send_limit(&self) -> Option<Duration> {
-        limit(&self.send_timeout)
+        lock(&self.moving).settings.as_ref()?.send_limit
     }
 
     /// What it is ready for.
     #[inline]
     pub fn readiness(&self) -> u32 {
-        match self.role.get() {
+        match self.decided() {
             Some(Role::Stream(link)) => link.stream_readiness(),
             Some(Role::Listener(link)) => self.listener_readiness(link),
             None => 0,
@@ -262,35 +348,33 @@ impl Sock {
     }
 
     fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        let watchers = {
-            let mut watchers = lock(&self.watchers);
-            std::mem::take(&mut *watchers)
+        self.mark(flag::CLOSED, true);
+        let (watchers, linger) = {
+            let mut moving = lock(&self.moving);
+            let linger = moving.settings.as_ref().and_then(|settings| settings.linger);
+            (mem::take(&mut moving.watchers), linger)
         };
-        for (set, fd) in &watchers.sets {
-            if let Some(set) = set.upgrade() {
-                set.forget(*fd, self);
-            }
+        for (set, fd) in watchers.sets() {
+            set.forget(fd, self);
         }
-        if let (Some(role), false) = (self.role.get(), self.parents.load(Ordering::Relaxed)) {
-            self.let_go(role);
+        if let (Some(role), false) = (self.decided(), self.is_parents()) {
+            self.let_go(role, linger);
         }
-        watchers.threads.iter().for_each(|context| context.wake());
+        watchers.threads().for_each(|context| context.wake());
     }
 
     /// This process holds it no more.
-    fn let_go(&self, role: &Role) {
+    fn let_go(&self, role: Role<'_>, linger: Option<u32>) {
         let client = client::present();
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
             Role::Stream(link) => {
-                let linger = self.linger.load(Ordering::Relaxed);
-                if linger > 0 && !link.mapped.pair {
-                    crate::wait::sent(link, Duration::from_secs(linger as u64));
+                if let Some(seconds) = linger.filter(|seconds| *seconds > 0 && !link.mapped.pair) {
+                    crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
-                let last = link.release(ours, linger == 0);
+                let last = link.release(ours, linger == Some(0));
                 if let (true, false, Some(client)) = (last, link.mapped.pair, client) {
-                    client.say(Request::Closed { region: link.mapped.id, slot: link.slot });
+                    client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
                 }
             }
             Role::Listener(link) => crate::listener::close(self, link, ours, client.as_deref()),
@@ -299,51 +383,50 @@ impl Sock {
 
     /// A set wants to know.
     pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
-        let mut watchers = lock(&self.watchers);
-        watchers.sets.push((set, fd));
-        if watchers.sets.len() > 1 {
+        let mut moving = lock(&self.moving);
+        if moving.watchers.add_set(set, fd) > 1 {
             crate::fork::dispute();
         }
-        self.announce(&watchers);
+        self.announce(&moving.watchers);
     }
 
     /// A set does not want to know any more.
     pub fn leave_set(&self, set: &Set, fd: RawFd) {
-        let mut watchers = lock(&self.watchers);
-        watchers.sets.retain(|(s, f)| !(*f == fd && std::ptr::eq(s.as_ptr(), set)));
-        self.announce(&watchers);
+        let mut moving = lock(&self.moving);
+        moving.watchers.remove_set(set, fd);
+        self.announce(&moving.watchers);
     }
 
     /// Another context speaks for a set now, or the role was just decided.
     pub fn announce_again(&self) {
-        self.announce(&lock(&self.watchers));
+        self.announce(&lock(&self.moving).watchers);
     }
 
     /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.
     pub fn enter(&self, context: &Arc<Context>) {
-        let mut watchers = lock(&self.watchers);
-        watchers.threads.push(context.clone());
-        self.announce(&watchers);
+        let mut moving = lock(&self.moving);
+        moving.watchers.add_thread(context.clone());
+        self.announce(&moving.watchers);
     }
 
     /// It sleeps no more. Whatever it was told, the others look for themselves.
     pub fn leave(&self, context: &Arc<Context>) {
-        let mut watchers = lock(&self.watchers);
-        if let Some(i) = watchers.threads.iter().rposition(|c| Arc::ptr_eq(c, context)) {
-            watchers.threads.remove(i);
+        let mut moving = lock(&self.moving);
+        moving.watchers.remove_thread(context);
+        self.announce(&moving.watchers);
+        let alone = matches!(moving.watchers, Watchers::Nobody);
+        drop(moving);
+        if !alone {
+            self.pass_on();
         }
-        self.announce(&watchers);
-        drop(watchers);
-        self.pass_on(None);
     }
 
-    /// Everybody else who wants to know looks again.
-    pub fn pass_on(&self, but: Option<&Arc<Context>>) {
+    /// Everybody who wants to know looks again.
+    pub fn pass_on(&self) {
         let (threads, sets) = {
-            let watchers = lock(&self.watchers);
-            let others = watchers.threads.iter().filter(|c| but.is_none_or(|b| !Arc::ptr_eq(b, c)));
-            let sets = watchers.sets.iter().filter_map(|(set, fd)| Some((set.upgrade()?, *fd)));
-            (others.cloned().collect::<Vec<_>>(), sets.collect::<Vec<_>>())
+            let moving = lock(&self.moving);
+            let threads: Vec<_> = moving.watchers.threads().cloned().collect();
+            (threads, moving.watchers.sets().collect::<Vec<_>>())
         };
         threads.iter().for_each(|context| context.wake());
         sets.iter().for_each(|(set, fd)| set.poke(*fd));
@@ -351,15 +434,14 @@ impl Sock {
 
     /// Sets that hold it.
     pub fn sets(&self) -> Vec<(Arc<Set>, RawFd)> {
-        lock(&self.watchers).sets.iter().filter_map(|(set, fd)| Some((set.upgrade()?, *fd))).collect()
+        lock(&self.moving).watchers.sets().collect()
     }
 
     /// Writes into our half who is told: the thread that came last, else the first set.
     fn announce(&self, watchers: &Watchers) {
         let Some(link) = self.link() else { return };
-        let thread = watchers.threads.last().map(|c| c.number);
-        let context =
-            thread.or_else(|| watchers.sets.iter().find_map(|(set, _)| set.upgrade()?.context_number()));
+        let thread = watchers.threads().next_back().map(|c| c.number);
+        let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
         watch(link.halves().0, context);
         if let Some(own) = crate::listener::own_queue(self) {
             watch(own.halves().0, context);
@@ -367,15 +449,15 @@ impl Sock {
     }
 
     /// Before a fork.
-    pub fn hold_watchers(self: &Arc<Self>, held: &mut Held) {
-        held.take(self, |s| &s.watchers);
+    pub fn hold(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |s| &s.moving);
     }
 
     /// In a forked child: nobody sleeps here yet, and a `connect` that another thread was in goes on in the parent alone.
     pub fn forget_threads(&self) {
         self.deciding.store(0, Ordering::Relaxed);
-        if let Ok(mut watchers) = self.watchers.try_lock() {
-            watchers.threads.clear();
+        if let Ok(mut moving) = self.moving.try_lock() {
+            moving.watchers.forget_threads();
         }
     }
 
@@ -395,20 +477,14 @@ impl Sock {
     }
 }
 
-fn limit(ns: &AtomicU64) -> Option<Duration> {
-    match ns.load(Ordering::Relaxed) {
-        0 => None,
-        ns => Some(Duration::from_nanos(ns)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn who_asks_while_another_thread_connects_hears_what_became_of_it() {
-        let sock = Sock::new(libc::AF_INET, -1, false);
+        let sock = Sock::new(libc::AF_INET, false);
         let answered = AtomicBool::new(false);
         let deciding = sock.begin_deciding();
         assert!(sock.role().is_none(), "a signal handler of the connecting thread does not wait for itself");

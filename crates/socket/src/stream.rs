@@ -183,7 +183,7 @@ impl Link {
             }
             if waits {
                 self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
-                self.stalls.fetch_add(1, Ordering::Relaxed);
+                self.stall();
                 return Ok(done);
             }
         }
@@ -194,7 +194,7 @@ impl Link {
         self.block().flags.fetch_and(!flags::FULL, Ordering::Relaxed);
         self.halves().0.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
         // From here on the consumer tells nobody: others that wait for space must hear it from us.
-        self.freed.store(true, Ordering::Relaxed);
+        self.free();
     }
 
     /// A writer has waited for a while, and its peer reads nothing: as long a ring as `left` bytes need, or more, for what it sends next.

@@ -255,6 +255,12 @@ pub fn some_handler_interrupts() -> bool {
     })
 }
 
+/// True when this process has no other thread, as far as that can be told.
+pub fn is_only_thread() -> bool {
+    // A folder's links: itself, its parent's entry, and one for each folder in it.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+}
+
 /// Wakes whoever sleeps on the eventfd `fd`.
 pub fn ring(fd: &OwnedFd) {
     // EAGAIN (a counter at its limit) cannot lose a wake-up: the descriptor is readable then.

@@ -199,17 +199,22 @@ mod whole {
             self.cell(fd)?.remove()
         }
 
-        /// Every descriptor with its object.
-        pub fn all(&self) -> Vec<(RawFd, Arc<T>)> {
-            let mut all = Vec::new();
+        /// Shows every descriptor with its object.
+        pub fn each(&self, mut look: impl FnMut(RawFd, &Pinned<'_, T>)) {
             for (c, chunk) in self.chunks.iter().enumerate() {
                 let Some(cells) = chunk.get() else { continue };
                 for (i, cell) in cells.iter().enumerate() {
                     if let Some(pinned) = cell.pin() {
-                        all.push(((c * CHUNK + i) as RawFd, pinned.share()));
+                        look((c * CHUNK + i) as RawFd, &pinned);
                     }
                 }
             }
+        }
+
+        /// Every descriptor with its object.
+        pub fn all(&self) -> Vec<(RawFd, Arc<T>)> {
+            let mut all = Vec::new();
+            self.each(|fd, pinned| all.push((fd, pinned.share())));
             all
         }
     }

@@ -36,7 +36,7 @@ impl Party {
     pub fn ready(&self) -> u32 {
         match self {
             Self::Sock(sock, wanted) => {
-                let closed = if sock.closed.load(Ordering::Acquire) { libc::POLLNVAL as u32 } else { 0 };
+                let closed = if sock.is_closed() { libc::POLLNVAL as u32 } else { 0 };
                 sock.readiness() & (wanted | ready::ALWAYS) | closed
             }
             Self::Set(set) => {
@@ -133,6 +133,11 @@ fn block(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
+    let limit = left(deadline);
+    if kernel.is_empty() && parties.iter().all(|party| matches!(party, Party::Sock(..))) {
+        // The usual case in one call.
+        return context.sleep(limit, mask).map(|()| 0);
+    }
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let sets = parties.iter().filter_map(|p| match p {
         Party::Set(set) => set.context().map(|c| entry(c.epfd())),
@@ -141,7 +146,7 @@ fn block(
     let mut all: Vec<libc::pollfd> = kernel.to_vec();
     all.push(entry(context.epfd()));
     all.extend(sets);
-    sys::poll(&mut all, left(deadline), mask)?;
+    sys::poll(&mut all, limit, mask)?;
     kernel.copy_from_slice(&all[..kernel.len()]);
     if all[kernel.len()].revents != 0 {
         context.harvest();
@@ -162,7 +167,7 @@ pub fn for_one(
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
     let parties = [Party::Sock(sock.clone(), wanted)];
     loop {
-        if sock.closed.load(Ordering::Acquire) {
+        if sock.is_closed() {
             return Err(Errno::BADF);
         }
         if parties[0].ready() != 0 {

@@ -5,6 +5,7 @@ import errno
 import os
 import platform
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -76,6 +77,78 @@ class fork_shares:
         assert poll_events(sock, select.POLLIN | select.POLLRDHUP) == 0, "the child's close is not the end"
         sock.sendall(b"second")
         assert read_all(sock) == b"parent"
+
+
+class fork_untouched:
+    """A child that makes no call on what it inherits holds it all the same, until it ends."""
+
+    def server(listener):
+        sock, control = accept(listener), accept(listener)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(reader, 1)
+            os._exit(0)
+        sock.sendall(b"a")
+        sock.close()
+        assert read_exactly(control, 4) == b"held"
+        os.write(writer, b"end")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert read_all(control) == b"over"
+
+    def client(address):
+        sock, control = connect(address), connect(address)
+        assert read_exactly(sock, 1) == b"a"
+        time.sleep(0.1)
+        assert poll_events(sock, select.POLLIN | select.POLLRDHUP) == 0, "the child holds it"
+        control.sendall(b"held")
+        assert read_all(sock) == b""
+        control.sendall(b"over")
+
+
+class fork_exec_lets_go:
+    """A child that becomes another program at once lets go of what is closed on exec."""
+
+    def server(listener):
+        sock = accept(listener)
+        pid = os.fork()
+        if pid == 0:
+            os.execvp("sleep", ["sleep", "60"])
+        sock.sendall(read_exactly(sock, 1))
+        sock.close()
+        assert read_all(accept(listener)) == b"over"
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b"a")
+        assert read_all(sock) == b"a"
+        with connect(address) as control:
+            control.sendall(b"over")
+
+
+class fork_daemon:
+    """A parent that ends at once leaves its connections to its child."""
+
+    def server(listener):
+        for _ in range(10):
+            sock = accept(listener)
+            middle = os.fork()
+            if middle == 0:
+                if os.fork() == 0:
+                    time.sleep(0.02)
+                    sock.sendall(read_exactly(sock, 3)[::-1])
+                    sock.close()
+                os._exit(0)
+            sock.close()
+            assert os.waitpid(middle, 0)[1] == 0
+
+    def client(address):
+        for _ in range(10):
+            sock = connect(address)
+            sock.sendall(b"abc")
+            assert read_all(sock) == b"cba"
 
 
 class fork_per_connection:
