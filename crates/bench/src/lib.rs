@@ -2,7 +2,7 @@
 //!
 //! Each measurement is a name for [`run`], prints the common form of a result (`--json`), a table or Markdown, and runs
 //! Towpath and its peers interleaved. Nothing here is needed by the product; only the command line calls it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod affinity;
 mod clock;
@@ -20,6 +20,7 @@ mod program;
 mod redis;
 mod report;
 mod samples;
+mod sockets;
 mod spikes;
 mod table;
 mod tap;
@@ -49,6 +50,11 @@ const BENCHES: &[Bench] = &[
         name: "iperf-tap",
         about: "one iperf3 stream over TAP, both ways, with and without offloads",
         run: tap::towpath::run,
+    },
+    Bench {
+        name: "sockets",
+        about: "what sockets cost beside the kernel's: waking, epoll with 10,000, making and ending, fork, memory",
+        run: sockets::run,
     },
     Bench { name: "idle", about: "what the service uses with 1,000 idle connections", run: idle::run },
     Bench {

@@ -4,7 +4,7 @@
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::forwarder;
-use crate::{interrupt, loss};
+use crate::{interrupt, loss, sockets};
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +25,7 @@ const ROLES: &[(&str, Role)] = &[
     (forwarder::ROLE, forwarder::main),
     (loss::source::ROLE, loss::source::main),
     (loss::sink::ROLE, loss::sink::main),
+    (sockets::actor::ROLE, sockets::actor::main),
 ];
 
 /// The main function of a peer process.

@@ -1,0 +1,114 @@
+//! What sockets cost beside the kernel's: waking, waiting, epoll with many connections, making and ending them, fork, memory.
+
+pub mod actor;
+mod bars;
+#[allow(unsafe_code)]
+mod calls;
+mod cycle;
+mod memory;
+mod pair;
+mod ready;
+mod wake;
+
+use crate::launch::{Port, Service};
+use crate::redis::local;
+use crate::samples::Samples;
+use crate::{Options, Report};
+use anyhow::{Context, bail};
+use pair::Pair;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors of one process at most.
+const DESCRIPTORS: u64 = 11_000;
+/// Runs in which blocked waits are looked at: each takes a second a way.
+const BLOCKED_RUNS: usize = 3;
+/// Runs in which memory is: it varies little.
+const MEMORY_RUNS: usize = 3;
+
+/// How much of everything is done in one run.
+struct Amount {
+    wakes: u32,
+    waits: u32,
+    cycles: u32,
+    forks: u32,
+}
+
+/// The measurement `sockets`.
+///
+/// # Errors
+/// When the service does not start, descriptors are too few, or a process fails.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("sockets");
+    raise_limit()?;
+    local::limit_cores(&mut report)?;
+    let service = Service::start(options, Port::None)?;
+    let systems = [Some(&service), None];
+    let amount = match options.quick {
+        true => Amount { wakes: 50, waits: 1_000, cycles: 200, forks: 10 },
+        false => Amount { wakes: 200, waits: 2_000, cycles: 500, forks: 30 },
+    };
+    let mut samples = Samples::default();
+    for run in 0..options.runs() {
+        for system in systems {
+            one(system, run, &amount, &mut samples)?;
+        }
+    }
+    many(systems, options.runs(), &amount, &mut samples)?;
+    for _ in 0..options.runs().min(MEMORY_RUNS) {
+        for system in systems {
+            memory::measure_unconnected(&Pair::start(system)?, &mut samples)?;
+            memory::measure(&Pair::start(system)?, &mut samples)?;
+        }
+    }
+    service.stop();
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("towpath", &["eventfd", "kernel"]);
+    bars::judge(&mut report);
+    Ok(report)
+}
+
+/// What needs few connections.
+fn one(system: Option<&Service>, run: usize, amount: &Amount, samples: &mut Samples) -> anyhow::Result<()> {
+    let pair = Pair::start(system)?;
+    wake::measure(&pair, amount.wakes, samples).context("wake")?;
+    if run < BLOCKED_RUNS {
+        wake::measure_blocked(&pair, samples).context("blocked")?;
+    }
+    cycle::measure(&pair, amount.cycles, samples).context("cycle")?;
+    drop(pair);
+    cycle::measure_fork(&Pair::start(system)?, amount.forks, samples).context("fork")
+}
+
+/// What needs thousands: connected once.
+fn many(
+    systems: [Option<&Service>; 2],
+    runs: usize,
+    amount: &Amount,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    let most = ready::READY + ready::IDLE.into_iter().max().unwrap_or(0);
+    let pairs = systems.map(|system| {
+        let pair = Pair::start(system)?;
+        pair.connect(most - 1)?;
+        anyhow::Ok(pair)
+    });
+    for _ in 0..runs {
+        for pair in &pairs {
+            let Ok(pair) = pair else { continue };
+            ready::measure(pair, amount.waits, samples).context("epoll")?;
+        }
+    }
+    pairs.into_iter().try_for_each(|pair| pair.map(|_| ())).context("epoll")
+}
+
+/// Takes the descriptors that are needed; children inherit the limit.
+fn raise_limit() -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < DESCRIPTORS) {
+        bail!("a process needs {DESCRIPTORS} descriptors: raise the limit (ulimit -Hn)");
+    }
+    if limit.current.is_some_and(|now| now < DESCRIPTORS) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: limit.maximum })?;
+    }
+    Ok(())
+}

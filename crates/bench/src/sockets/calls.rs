@@ -1,0 +1,72 @@
+//! Calls as a C program makes them, through the C library: what the standard library has no safe name for. `rustix` goes
+//! past the C library, and so past what is measured.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// What `epoll_wait` writes.
+pub type Event = libc::epoll_event;
+
+/// Room for an event.
+pub const NO_EVENT: Event = Event { events: 0, u64: 0 };
+
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    let fd = checked(fd)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An unconnected TCP socket.
+pub fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: three numbers.
+    owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// Waits by `poll` until there is something to read.
+pub fn poll_readable(fd: &impl AsRawFd, limit: Option<Duration>) -> io::Result<bool> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, alive during the call.
+    Ok(checked(unsafe { libc::poll(&raw mut entry, 1, milliseconds(limit)) })? > 0)
+}
+
+fn milliseconds(limit: Option<Duration>) -> i32 {
+    limit.map_or(-1, |limit| limit.as_millis().min(i32::MAX as u128) as i32)
+}
+
+/// A new epoll set.
+pub fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: a number.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+/// Adds `fd`, level-triggered, for reading.
+pub fn epoll_add(set: &OwnedFd, fd: &impl AsRawFd, data: u64) -> io::Result<()> {
+    let mut event = Event { events: libc::EPOLLIN as u32, u64: data };
+    let op = libc::EPOLL_CTL_ADD;
+    // SAFETY: the event is alive during the call.
+    checked(unsafe { libc::epoll_ctl(set.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) }).map(|_| ())
+}
+
+/// Waits for events; how many there are.
+pub fn epoll_wait(set: &OwnedFd, events: &mut [Event], limit: Option<Duration>) -> io::Result<usize> {
+    let (at, room) = (events.as_mut_ptr(), events.len() as i32);
+    // SAFETY: there is room for so many events.
+    Ok(checked(unsafe { libc::epoll_wait(set.as_raw_fd(), at, room, milliseconds(limit)) })? as usize)
+}
+
+/// Forks. In the child `child` runs and the process ends; the parent gets the child's number.
+pub fn fork(child: impl FnOnce()) -> io::Result<i32> {
+    // SAFETY: this process has one thread, so the child may do whatever its parent may.
+    let pid = checked(unsafe { libc::fork() })?;
+    if pid == 0 {
+        child();
+        // SAFETY: a number; nothing of this process is needed any more.
+        unsafe { libc::_exit(0) };
+    }
+    Ok(pid)
+}

@@ -1,0 +1,114 @@
+//! What an open socket takes: memory of the process, shared memory, memory of the kernel.
+
+use super::actor::{Answer, Ask};
+use super::pair::Pair;
+use super::ready;
+use crate::samples::Samples;
+use anyhow::{Context, bail};
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// So many.
+const OPEN: u32 = 10_000;
+/// Made before: what is needed once.
+const WARM_UP: u32 = 200;
+/// The kernel frees some things only after a grace period.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// A number of bytes by its name in a file of lines `Name: 123 kB`.
+fn bytes(text: &str, name: &str) -> anyhow::Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    Ok(number.with_context(|| format!("no {name}"))? * 1024.0)
+}
+
+/// In a process: its own memory, and what it shares, present now.
+pub fn resident() -> anyhow::Result<Answer> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").context("no smaps_rollup")?;
+    let own = bytes(&text, "Anonymous")?;
+    Ok(vec![own, bytes(&text, "Rss")? - own])
+}
+
+/// Memory of the kernel's own objects, and its pages of TCP.
+fn slab() -> anyhow::Result<f64> {
+    sleep(GRACE);
+    bytes(&fs::read_to_string("/proc/meminfo")?, "Slab")
+}
+
+struct Look {
+    near: Answer,
+    far: Answer,
+    slab: f64,
+}
+
+impl Look {
+    fn at(pair: &Pair<'_>) -> anyhow::Result<Self> {
+        Ok(Self { near: pair.near(&Ask::Memory)?, far: pair.far(&Ask::Memory)?, slab: slab()? })
+    }
+
+    /// What has come since, for each of [`OPEN`] sockets: of one process, and (`ends` of a connection) in the kernel.
+    fn add(
+        &self,
+        later: &Self,
+        side: fn(&Self) -> &Answer,
+        ends: f64,
+        case: &str,
+        system: &str,
+        samples: &mut Samples,
+    ) -> anyhow::Result<()> {
+        let (before, after) = (side(self), side(later));
+        let ([own, shared], [own_after, shared_after]) = (&before[..], &after[..]) else {
+            bail!("no memory of a process");
+        };
+        let each = f64::from(OPEN);
+        samples.add(case, system, "own", "B", (own_after - own) / each);
+        samples.add(case, system, "shared", "B", (shared_after - shared) / each);
+        samples.add(case, system, "kernel", "B", (later.slab - self.slab) / each / ends);
+        Ok(())
+    }
+}
+
+/// Measures a new pair of processes.
+pub fn measure(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
+    let near: fn(&Look) -> &Answer = |look| &look.near;
+    let far: fn(&Look) -> &Answer = |look| &look.far;
+    pair.near(&Ask::Open(WARM_UP))?;
+    pair.connect(WARM_UP)?;
+    let first = Look::at(pair)?;
+    pair.connect(OPEN)?;
+    let connected = Look::at(pair)?;
+    first.add(&connected, near, 2.0, "sockets/memory/connected", pair.name, samples)?;
+    first.add(&connected, far, 2.0, "sockets/memory/accepted", pair.name, samples)?;
+    pair.near(&Ask::Ready(ready::Ask::Register(WARM_UP + OPEN)))?;
+    let registered = Look::at(pair)?;
+    connected.add(&registered, near, 1.0, "sockets/memory/in-epoll", pair.name, samples)
+}
+
+/// Measures sockets without a connection, of a new pair of processes.
+pub fn measure_unconnected(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
+    pair.near(&Ask::Open(WARM_UP))?;
+    let first = Look::at(pair)?;
+    pair.near(&Ask::Open(OPEN))?;
+    let open = Look::at(pair)?;
+    first.add(&open, |look| &look.near, 1.0, "sockets/memory/unconnected", pair.name, samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_found_by_its_whole_name() {
+        let text = "Rss:    12 kB\nPss:   7 kB\nAnonymous:  3 kB\nRss_Extra: 5 kB\n";
+        assert_eq!(bytes(text, "Rss").unwrap(), 12.0 * 1024.0);
+        assert_eq!(bytes(text, "Anonymous").unwrap(), 3.0 * 1024.0);
+        assert!(bytes(text, "Slab").is_err());
+    }
+
+    #[test]
+    fn our_own_memory_is_there() {
+        let resident = resident().unwrap();
+        assert!(resident.iter().all(|bytes| *bytes > 0.0), "{resident:?}");
+    }
+}

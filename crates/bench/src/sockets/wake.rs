@@ -1,0 +1,197 @@
+//! How long after its peer has written a blocked call returns, beside a bare eventfd between the same two processes; and
+//! what a call costs that stays blocked.
+
+use super::actor::{Actor, Answer};
+use super::pair::Pair;
+use super::{actor, calls};
+use crate::samples::{Samples, median};
+use crate::{affinity, clock, cpu};
+use anyhow::{Context, bail};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Before each write: longer than anybody spins.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Rounds whose numbers do not count: until spinning has been given up.
+const WARM_UP: u32 = 20;
+/// How long a call stays blocked while its processor time is looked at.
+const BLOCKED: Duration = Duration::from_secs(1);
+/// Between the moment the reader is told to wait and the one at which it surely does.
+const SETTLED: Duration = Duration::from_millis(20);
+
+/// What is asked of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Write in turn to the eventfd and for each way to wait, so many rounds.
+    Write(u32),
+    /// Wait for all of it; the answer is the median time of each, microseconds.
+    Read(u32),
+    /// Write once after [`BLOCKED`].
+    WriteLate,
+    /// Wait for that this way; the answer is the share of the time for which it used the processor, percent.
+    Block(Way),
+}
+
+/// How a reader waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Way {
+    /// A read of the eventfd.
+    Eventfd,
+    /// `recv`.
+    Receive,
+    /// `poll`, then `recv`.
+    Poll,
+    /// `epoll_wait`, then `recv`.
+    Epoll,
+}
+
+impl Way {
+    /// The bare eventfd first.
+    pub const ALL: [Self; 4] = [Self::Eventfd, Self::Receive, Self::Poll, Self::Epoll];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Eventfd => "eventfd",
+            Self::Receive => "recv",
+            Self::Poll => "poll",
+            Self::Epoll => "epoll_wait",
+        }
+    }
+}
+
+/// In a process: obeys.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    match ask {
+        Ask::Write(rounds) => {
+            for _ in 0..rounds + WARM_UP {
+                for way in Way::ALL {
+                    sleep(PAUSE);
+                    write(actor, way)?;
+                    let [ours, _] = bells(actor)?;
+                    rustix::io::read(ours, &mut [0; 8])?;
+                }
+            }
+            Ok(Answer::new())
+        }
+        Ask::Read(rounds) => read(actor, rounds),
+        Ask::WriteLate => {
+            sleep(SETTLED + BLOCKED);
+            write(actor, Way::Receive)?;
+            Ok(Answer::new())
+        }
+        Ask::Block(way) => {
+            let set = watched(actor)?;
+            let (start, before) = (clock::now_ns(), clock::process_cpu_ns());
+            wait(actor, way, &set)?;
+            let used = clock::process_cpu_ns() - before;
+            Ok(vec![used as f64 / (clock::now_ns() - start) as f64 * 100.0])
+        }
+    }
+}
+
+/// The eventfds: ours to read, ours to write.
+fn bells(actor: &Actor) -> anyhow::Result<&[OwnedFd; 2]> {
+    actor.bells.as_ref().context("no eventfd")
+}
+
+/// An epoll set that holds the first connection.
+fn watched(actor: &Actor) -> anyhow::Result<OwnedFd> {
+    let set = calls::epoll_create()?;
+    calls::epoll_add(&set, actor.streams.first().context("no connection")?, 0)?;
+    Ok(set)
+}
+
+/// Writes the time.
+fn write(actor: &Actor, way: Way) -> anyhow::Result<()> {
+    if way == Way::Eventfd {
+        rustix::io::write(&bells(actor)?[1], &clock::now_ns().to_ne_bytes())?;
+    } else {
+        let mut stream = actor.streams.first().context("no connection")?;
+        stream.write_all(&clock::now_ns().to_ne_bytes())?;
+    }
+    Ok(())
+}
+
+/// Waits for a time that was written; nanoseconds since then.
+fn wait(actor: &Actor, way: Way, set: &OwnedFd) -> anyhow::Result<u64> {
+    let mut stream = actor.streams.first().context("no connection")?;
+    let mut stamp = [0; 8];
+    let returned = match way {
+        Way::Eventfd => {
+            rustix::io::read(&bells(actor)?[0], &mut stamp)?;
+            return Ok(clock::now_ns() - u64::from_ne_bytes(stamp));
+        }
+        Way::Receive => {
+            stream.read_exact(&mut stamp)?;
+            return Ok(clock::now_ns() - u64::from_ne_bytes(stamp));
+        }
+        Way::Poll => calls::poll_readable(stream, None).map(|_| clock::now_ns())?,
+        Way::Epoll => calls::epoll_wait(set, &mut [calls::NO_EVENT; 8], None).map(|_| clock::now_ns())?,
+    };
+    stream.read_exact(&mut stamp)?;
+    Ok(returned - u64::from_ne_bytes(stamp))
+}
+
+fn read(actor: &Actor, rounds: u32) -> anyhow::Result<Answer> {
+    let set = watched(actor)?;
+    let mut waits: [Vec<f64>; 4] = Default::default();
+    for round in 0..rounds + WARM_UP {
+        for (way, waits) in Way::ALL.into_iter().zip(&mut waits) {
+            let ns = wait(actor, way, &set)?;
+            // The writer goes on.
+            rustix::io::write(&bells(actor)?[1], &1u64.to_ne_bytes())?;
+            if round >= WARM_UP {
+                waits.push(ns as f64 / 1e3);
+            }
+        }
+    }
+    Ok(waits.iter().filter_map(|waits| median(waits)).collect())
+}
+
+/// Measures the wakes of a new pair of processes, on one core and on two.
+pub fn measure(pair: &Pair<'_>, rounds: u32, samples: &mut Samples) -> anyhow::Result<()> {
+    let all = affinity::allowed();
+    let [first, rest @ ..] = all.as_slice() else { bail!("no processor") };
+    let mut places = vec![("one-core", [vec![*first], vec![*first]])];
+    if let Some(second) = rest.first() {
+        places.push(("two-cores", [vec![*first], vec![*second]]));
+    }
+    for (place, cpus) in places {
+        let [near, far] = cpus.map(actor::Ask::Pin);
+        pair.both(&near, &far)?;
+        let (read, write) = (Ask::Read(rounds), Ask::Write(rounds));
+        let (times, _) = pair.both(&actor::Ask::Wake(read), &actor::Ask::Wake(write))?;
+        let eventfd = *times.first().context("no time of the eventfd")?;
+        for (way, us) in Way::ALL.into_iter().zip(&times).skip(1) {
+            let case = format!("sockets/wake/{place}/{}", way.name());
+            samples.add(&case, pair.name, "wake", "us", *us);
+            if pair.is_accelerated() {
+                samples.add(&case, "eventfd", "wake", "us", eventfd);
+            }
+        }
+    }
+    pair.both(&actor::Ask::Pin(all.clone()), &actor::Ask::Pin(all.clone()))?;
+    Ok(())
+}
+
+/// Measures what waits that are not over cost.
+pub fn measure_blocked(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
+    for way in Way::ALL.into_iter().skip(1) {
+        let service = || pair.service.and_then(|service| cpu::process_ns(service.pid()));
+        let before = service();
+        let (percent, _) =
+            pair.both(&actor::Ask::Wake(Ask::Block(way)), &actor::Ask::Wake(Ask::WriteLate))?;
+        let case = format!("sockets/blocked/{}", way.name());
+        for percent in percent {
+            samples.add(&case, pair.name, "processor time", "% of a core", percent);
+        }
+        if let (Some(before), Some(after)) = (before, service()) {
+            let percent = (after - before) as f64 / (SETTLED + BLOCKED).as_nanos() as f64 * 100.0;
+            samples.add(&case, "service", "processor time", "% of a core", percent);
+        }
+    }
+    Ok(())
+}
