@@ -279,7 +279,7 @@ impl Sock {
         lock(&self.moving).settings = settings;
         if counts {
             self.set(|settings| {
-                settings.notices = settings.notices.take().map(|before| Arc::new(before.fresh()))
+                settings.notices = settings.notices.take().map(|before| Arc::new(before.fresh()));
             });
         }
     }
