@@ -95,7 +95,7 @@ def reload(reuse_port):
         server = Nginx(w, workers=2, reuse_port=reuse_port)
         load = start_load(w, server.port, server.sha256, 4, 1, 4)
         for _ in range(4):
-            time.sleep(0.7)
+            time.sleep(0.4)
             w.start("reload", server.command("-s", "reload"), accelerated=w.way.server).succeed(10)
         seen = json.loads(load.succeed(30))
         # docs/limitations.md: what an old worker had not accepted when it stopped to listen is reset.
