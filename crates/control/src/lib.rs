@@ -8,6 +8,7 @@ mod accept;
 mod line;
 mod message;
 mod paths;
+pub mod profile;
 mod tcp_info;
 
 pub use accept::{AcceptRecord, RECORD_LEN};

@@ -6,7 +6,7 @@ use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -221,10 +221,12 @@ pub enum Request {
         /// Which slot.
         slot: u32,
     },
-    /// A socket went to the kernel for a reason that the service did not give. No reply.
+    /// A socket went to the kernel. No reply.
     FellBack {
-        /// One word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.
+        /// As the service gave it with `Reply::Kernel`, or a word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.
         reason: String,
+        /// The kernel socket's inode, by which `explain` knows it again.
+        inode: u64,
     },
     /// For people: reply `Text` with a memfd of JSON.
     Report(Report),
@@ -239,6 +241,8 @@ pub enum Report {
     Statistics,
     /// Leave: close everything and exit. Only the service's own user or root.
     Shutdown,
+    /// Every socket with all that is known of it, and the sockets that fell back, by application.
+    Explain,
 }
 
 /// What a registered process learns first.

@@ -1,17 +1,12 @@
 //! Bytes in and out.
 
 use crate::readiness::check;
-use crate::{fail, next, status};
-use libc::{
-    c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec,
-};
+use crate::{fail, next, pointers, status};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use socket::{Errno, fds};
 
 /// Vectors up to this length need no allocation.
 const FEW: usize = 16;
-/// Bytes that sendfile and splice move at once.
-const CHUNK: usize = 64 << 10;
 
 /// # Safety
 /// `at` is writable for `len` bytes, or `len` is 0.
@@ -39,18 +34,33 @@ const TCP_CM_INQ: c_int = 36;
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_COPIED: u8 = 1;
 
-/// A read of `len` bytes to NULL: as Linux, EFAULT once there is something to write there. `None`: not so, or not ours.
-fn unreadable(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option<Result<usize, Errno>> {
-    if !at.is_null() || len == 0 {
-        return None;
-    }
-    let looked = fds::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)?;
-    Some(looked.and_then(|n| if n > 0 { Err(Errno::FAULT) } else { Ok(0) }))
+/// Lengths and addresses of parts are to be looked at before use: the user wants it, or one is NULL.
+fn is_doubtful(parts: &[iovec]) -> bool {
+    pointers::are_checked() || parts.iter().any(|v| v.iov_base.is_null() && v.iov_len > 0)
 }
 
-/// A write of `len` bytes from NULL.
-fn unwritable(fd: c_int, at: *const c_void, len: usize) -> Option<Result<usize, Errno>> {
-    (at.is_null() && len > 0 && fds::is_stream(fd)).then_some(Err(Errno::FAULT))
+/// How much of a read into `parts` may go ahead; `Err`: the call's answer. As Linux, a bad address is an error once there is something
+/// to write there; an address of the kernel's always is.
+fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usize, Result<usize, Errno>>> {
+    let total = parts.iter().fold(0usize, |sum, v| sum.saturating_add(v.iov_len));
+    if total == 0 || flags & (libc::MSG_TRUNC | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return Some(Ok(total));
+    }
+    if parts.iter().any(|v| v.iov_len > 0 && (v.iov_base as isize) < 0) {
+        return Some(Err(Err(Errno::FAULT)));
+    }
+    let found = match fds::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)? {
+        Ok(n) if n > 0 => fds::unread(fd).unwrap_or(0).max(n),
+        answer => return Some(Err(answer)),
+    };
+    let most = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(found) };
+    let mut left = most;
+    let good = parts.iter().all(|v| {
+        let n = v.iov_len.min(left);
+        left -= n;
+        pointers::is_writable(v.iov_base, n)
+    });
+    Some(if good { Ok(most) } else { Err(Err(Errno::FAULT)) })
 }
 
 /// # Safety
@@ -64,11 +74,25 @@ unsafe fn scatter(
     if !fds::is_stream(fd) {
         return None;
     }
+    if !pointers::is_readable(vector, count.saturating_mul(size_of::<iovec>())) {
+        return Some(Err(Errno::FAULT));
+    }
     // SAFETY: the caller's promise.
     let entries: &[iovec] =
         unsafe { if count == 0 { &[] } else { std::slice::from_raw_parts(vector, count) } };
-    // SAFETY: as above.
-    let part = |v: &iovec| unsafe { room(v.iov_base, v.iov_len) };
+    let mut left = usize::MAX;
+    if is_doubtful(entries) {
+        match writable_part(fd, entries, flags)? {
+            Ok(most) => left = most,
+            Err(answer) => return Some(answer),
+        }
+    }
+    let mut part = |v: &iovec| {
+        let n = v.iov_len.min(left);
+        left -= n;
+        // SAFETY: as above.
+        unsafe { room(v.iov_base, n) }
+    };
     if count <= FEW {
         let mut parts: [&mut [u8]; FEW] = std::array::from_fn(|_| &mut [][..]);
         parts.iter_mut().zip(entries).for_each(|(p, v)| *p = part(v));
@@ -90,9 +114,15 @@ unsafe fn gather(
     if !fds::is_stream(fd) {
         return None;
     }
+    if !pointers::is_readable(vector, count.saturating_mul(size_of::<iovec>())) {
+        return Some(Err(Errno::FAULT));
+    }
     // SAFETY: the caller's promise.
     let entries: &[iovec] =
         unsafe { if count == 0 { &[] } else { std::slice::from_raw_parts(vector, count) } };
+    if is_doubtful(entries) && !entries.iter().all(|v| pointers::is_readable(v.iov_base, v.iov_len)) {
+        return Some(Err(Errno::FAULT));
+    }
     // SAFETY: as above.
     let part = |v: &iovec| unsafe { data(v.iov_base, v.iov_len) };
     if count <= FEW {
@@ -105,6 +135,34 @@ unsafe fn gather(
     }
 }
 
+/// A read into one buffer.
+///
+/// # Safety
+/// As for `room`.
+unsafe fn take(fd: c_int, at: *mut c_void, len: usize, flags: c_int) -> Option<Result<usize, Errno>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if at.is_null() || pointers::are_checked() {
+            return scatter(fd, &iovec { iov_base: at, iov_len: len }, 1, flags);
+        }
+        fds::receive(fd, &mut [room(at, len)], flags)
+    }
+}
+
+/// A write from one buffer.
+///
+/// # Safety
+/// As for `data`.
+unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option<Result<usize, Errno>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if at.is_null() || pointers::are_checked() {
+            return gather(fd, &iovec { iov_base: at.cast_mut(), iov_len: len }, 1, flags);
+        }
+        fds::send(fd, &[data(at, len)], flags)
+    }
+}
+
 /// See read(2).
 ///
 /// # Safety
@@ -113,7 +171,7 @@ unsafe fn gather(
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unreadable(fd, buffer, len, 0).or_else(|| fds::receive(fd, &mut [room(buffer, len)], 0)) {
+        match take(fd, buffer, len, 0) {
             Some(result) => status(result),
             None => next::read(fd, buffer, len),
         }
@@ -128,7 +186,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], 0)) {
+        match give(fd, buffer, len, 0) {
             Some(result) => status(result),
             None => next::write(fd, buffer, len),
         }
@@ -173,8 +231,7 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unreadable(fd, buffer, len, flags).or_else(|| fds::receive(fd, &mut [room(buffer, len)], flags))
-        {
+        match take(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::recv(fd, buffer, len, flags),
         }
@@ -189,11 +246,27 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags
 pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], flags)) {
+        match give(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::send(fd, buffer, len, flags),
         }
     }
+}
+
+/// Whoever asks for the sender's name is told that there is none.
+///
+/// # Safety
+/// `len` is null, or can be written.
+unsafe fn names_nobody(name: *const sockaddr, len: *mut socklen_t) -> Result<(), Errno> {
+    if name.is_null() {
+        return Ok(());
+    }
+    if !pointers::is_writable(len, size_of::<socklen_t>()) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise, and it is not null.
+    unsafe { *len = 0 };
+    Ok(())
 }
 
 /// See recvfrom(2). A connected stream names nobody.
@@ -211,14 +284,8 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unreadable(fd, buffer, len, flags).or_else(|| fds::receive(fd, &mut [room(buffer, len)], flags))
-        {
-            Some(result) => {
-                if let (Ok(_), Some(name_len)) = (&result, name_len.as_mut()) {
-                    *name_len = 0;
-                }
-                status(result)
-            }
+        match take(fd, buffer, len, flags) {
+            Some(result) => status(result.and_then(|n| names_nobody(name, name_len).map(|()| n))),
             None => next::recvfrom(fd, buffer, len, flags, name, name_len),
         }
     }
@@ -239,7 +306,7 @@ pub unsafe extern "C" fn sendto(
 ) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match unwritable(fd, buffer, len).or_else(|| fds::send(fd, &[data(buffer, len)], flags)) {
+        match give(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::sendto(fd, buffer, len, flags, name, name_len),
         }
@@ -249,6 +316,9 @@ pub unsafe extern "C" fn sendto(
 /// # Safety
 /// `message` is a valid message header.
 unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
+    if fds::is_stream(fd) && !pointers::is_writable(message, size_of::<msghdr>()) {
+        return Some(Err(Errno::FAULT));
+    }
     if flags & libc::MSG_ERRQUEUE != 0 {
         let told = fds::notice(fd)?;
         return Some(told.map(|(family, range)| {
@@ -317,6 +387,18 @@ unsafe fn tell(message: &mut msghdr, level: c_int, kind: c_int, bytes: &[u8]) {
     message.msg_controllen = whole;
 }
 
+/// A message header, unless the kernel is to say that there is none.
+///
+/// # Safety
+/// `at` is null or points to one.
+unsafe fn header<'a>(at: *mut msghdr) -> Option<&'a mut msghdr> {
+    if !pointers::is_readable(at, size_of::<msghdr>()) {
+        return None;
+    }
+    // SAFETY: the caller's promise, and it is not null.
+    unsafe { at.as_mut() }
+}
+
 /// See recvmsg(2).
 ///
 /// # Safety
@@ -325,7 +407,7 @@ unsafe fn tell(message: &mut msghdr, level: c_int, kind: c_int, bytes: &[u8]) {
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match message.as_mut().and_then(|m| received(fd, m, flags)) {
+        match header(message).and_then(|m| received(fd, m, flags)) {
             Some(result) => status(result),
             None => next::recvmsg(fd, message, flags),
         }
@@ -340,7 +422,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match message.as_ref().and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen, flags)) {
+        match header(message.cast_mut()).and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen, flags)) {
             Some(result) => status(result),
             None => next::sendmsg(fd, message, flags),
         }
@@ -367,8 +449,13 @@ pub unsafe extern "C" fn recvmmsg(
     while done < count {
         let wait = if done == 0 { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: C's contract: `count` headers.
+        let at = unsafe { messages.add(done as usize) };
+        if !pointers::is_writable(at, size_of::<mmsghdr>()) {
+            return if done == 0 { fail(Errno::FAULT) } else { done as c_int };
+        }
+        // SAFETY: as above.
         let (header, result) = unsafe {
-            let header = &mut *messages.add(done as usize);
+            let header = &mut *at;
             let result = received(fd, &mut header.msg_hdr, flags | wait);
             (header, result)
         };
@@ -397,8 +484,13 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
     }
     for done in 0..count {
         // SAFETY: C's contract: `count` headers.
+        let at = unsafe { messages.add(done as usize) };
+        if !pointers::is_writable(at, size_of::<mmsghdr>()) {
+            return if done == 0 { fail(Errno::FAULT) } else { done as c_int };
+        }
+        // SAFETY: as above.
         let n = unsafe {
-            let header = &mut *messages.add(done as usize);
+            let header = &mut *at;
             let n = sendmsg(fd, &header.msg_hdr, flags);
             header.msg_len = n.max(0) as c_uint;
             n
@@ -408,116 +500,6 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         }
     }
     count as c_int
-}
-
-/// See sendfile(2): for an accelerated socket the file is read and sent in pieces.
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    if !fds::is_stream(out) {
-        // SAFETY: C's contract.
-        return unsafe { next::sendfile(out, from, offset, count) };
-    }
-    // SAFETY: C's contract.
-    unsafe {
-        let given = offset.as_ref().copied();
-        let mut at = given.unwrap_or_else(|| next::lseek(from, 0, libc::SEEK_CUR));
-        if at < 0 {
-            return fail(Errno::INVAL) as ssize_t;
-        }
-        let mut buffer = vec![0u8; CHUNK.min(count)];
-        let mut done = 0;
-        while done < count {
-            let want = (count - done).min(buffer.len());
-            let n = next::pread(from, buffer.as_mut_ptr().cast(), want, at);
-            if n <= 0 {
-                if n < 0 && done == 0 {
-                    return -1;
-                }
-                // The file is shorter than was said: nothing more to come after all.
-                let _ = fds::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-                break;
-            }
-            let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
-            match fds::send(out, &[&buffer[..n as usize]], more) {
-                Some(Ok(sent)) => {
-                    done += sent;
-                    at += sent as off_t;
-                    if sent < n as usize {
-                        break;
-                    }
-                }
-                Some(Err(e)) if done == 0 => return fail(e) as ssize_t,
-                _ => break,
-            }
-        }
-        match offset.as_mut() {
-            Some(offset) => *offset = at,
-            None => {
-                let _ = next::lseek(from, at, libc::SEEK_SET);
-            }
-        }
-        done as ssize_t
-    }
-}
-
-/// See sendfile(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the same function on 64-bit machines.
-    unsafe { sendfile(out, from, offset, count) }
-}
-
-/// See splice(2): between a pipe and an accelerated socket the bytes are copied.
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
-    from: c_int,
-    from_at: *mut loff_t,
-    to: c_int,
-    to_at: *mut loff_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    let patience = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
-    let mut buffer = [0u8; 4096];
-    let want = len.min(buffer.len());
-    // SAFETY: C's contract; the buffer is a local.
-    unsafe {
-        if fds::is_stream(from) {
-            let peeked = fds::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK);
-            return match peeked {
-                Some(Ok(n)) if n > 0 => {
-                    let written = next::write(to, buffer.as_ptr().cast(), n);
-                    if written > 0 {
-                        // The bytes are there: they were just seen, and one reader at a time is the caller's contract.
-                        let _ =
-                            fds::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
-                    }
-                    written
-                }
-                other => status(other.unwrap_or(Err(Errno::BADF))),
-            };
-        }
-        if fds::is_stream(to) {
-            if fds::has_space(to) == Some(false) {
-                return fail(Errno::AGAIN) as ssize_t;
-            }
-            let n = next::read(from, buffer.as_mut_ptr().cast(), want);
-            if n <= 0 {
-                return n;
-            }
-            return status(fds::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0));
-        }
-        next::splice(from, from_at, to, to_at, len, flags)
-    }
 }
 
 /// The checked twin of `read` that fortified programs call.

@@ -6,9 +6,11 @@
 mod bytes;
 mod descriptors;
 mod next;
+mod pointers;
 mod readiness;
 mod sockets;
 mod syscall;
+mod transfer;
 
 use socket::Errno;
 use std::sync::Once;

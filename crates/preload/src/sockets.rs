@@ -1,16 +1,20 @@
 //! Making, naming and ending sockets.
 
-use crate::{fail, int, next, start, status};
+use crate::{fail, int, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use socket::{Errno, address, fds};
 use std::net::SocketAddr;
+
+/// No option of ours is longer.
+const OPTION_MAX: socklen_t = 256;
 
 /// C's bytes.
 ///
 /// # Safety
 /// `at` is null or readable for `len` bytes while the answer lives.
 unsafe fn input<'a>(at: *const c_void, len: usize) -> &'a [u8] {
-    if at.is_null() {
+    if at.is_null() || !pointers::is_readable(at, len) {
+        // The kernel, asked about the placeholder, says what is wrong with it.
         return &[];
     }
     // SAFETY: the caller's promise.
@@ -30,13 +34,16 @@ unsafe fn output(
     if name.is_null() {
         return Ok(());
     }
-    if len.is_null() {
+    if !pointers::is_writable(len, size_of::<socklen_t>()) {
         return Err(Errno::FAULT);
     }
     let (bytes, full) = address::bytes(address, family);
     // SAFETY: the caller's promise.
     unsafe {
         let room = (*len as usize).min(full);
+        if !pointers::is_writable(name, room) {
+            return Err(Errno::FAULT);
+        }
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), name.cast::<u8>(), room);
         *len = full as socklen_t;
     }
@@ -94,6 +101,9 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: C's contract.
     unsafe {
+        if !pointers::is_readable(name, len as usize) {
+            return next::connect(fd, name, len);
+        }
         match fds::connect(fd, input(name.cast(), len as usize)) {
             Some(result) => int(result),
             None => next::connect(fd, name, len),
@@ -210,13 +220,16 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if value.is_null() || len.is_null() {
+    let known = pointers::is_writable(len, size_of::<socklen_t>());
+    // SAFETY: C's contract; it is not null.
+    let room = if known { unsafe { *len }.min(OPTION_MAX) as usize } else { 0 };
+    if value.is_null() || !(known && pointers::is_writable(value, room)) {
         // SAFETY: the kernel checks.
         return unsafe { next::getsockopt(fd, level, name, value, len) };
     }
     // SAFETY: C's contract: `*len` bytes at `value`.
     unsafe {
-        let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize);
+        let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), room);
         match fds::option(fd, level, name, out) {
             Some(Ok(n)) => {
                 *len = n as socklen_t;
@@ -242,7 +255,7 @@ pub unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        if value.is_null() {
+        if value.is_null() || !pointers::is_readable(value, len as usize) {
             return next::setsockopt(fd, level, name, value, len);
         }
         match fds::set_option(fd, level, name, input(value, len as usize)) {

@@ -1,6 +1,6 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{bytes, descriptors, fail, readiness, sockets};
+use crate::{bytes, descriptors, fail, readiness, sockets, transfer};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -10,7 +10,7 @@ macro_rules! ours {
 }
 
 /// See syscall(2). The socket calls are ours under their numbers too; io_uring would work on placeholders, so that from its
-/// set-up on new sockets are the kernel's; everything else reaches the kernel as it is.
+/// set-up on new sockets are the kernel's (or it fails, where none may be); everything else reaches the kernel as it is.
 ///
 /// # Safety
 /// As C's for the call.
@@ -29,8 +29,10 @@ pub unsafe extern "C" fn syscall(
         if let Some(result) = portable(n, [a, b, c, d, e, f]).or_else(|| old(n, [a, b, c, d, e])) {
             return result;
         }
-        if n == libc::SYS_io_uring_setup {
-            fds::bypassed();
+        if n == libc::SYS_io_uring_setup
+            && let Err(error) = socket::fallback::bypassed()
+        {
+            return c_long::from(fail(error));
         }
         match socket::sys::raw(n, [a, b, c, d, e, f]) {
             Ok(r) => r as c_long,
@@ -58,8 +60,8 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_sendmsg => ours!(bytes::sendmsg, a, b, c),
             libc::SYS_recvmmsg => ours!(bytes::recvmmsg, a, b, c, d, e),
             libc::SYS_sendmmsg => ours!(bytes::sendmmsg, a, b, c, d),
-            libc::SYS_sendfile => ours!(bytes::sendfile, a, b, c, d),
-            libc::SYS_splice => ours!(bytes::splice, a, b, c, d, e, f),
+            libc::SYS_sendfile => ours!(transfer::sendfile, a, b, c, d),
+            libc::SYS_splice => ours!(transfer::splice, a, b, c, d, e, f),
             libc::SYS_close => ours!(descriptors::close, a),
             libc::SYS_close_range => ours!(descriptors::close_range, a, b, c),
             libc::SYS_dup => ours!(descriptors::dup, a),

@@ -3,7 +3,7 @@
 use crate::statistics::Process;
 use control::Line;
 use rustix::fd::OwnedFd;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,8 +37,37 @@ pub struct Application {
     pub sockets: u32,
     /// What is counted.
     pub process: Process,
+    /// Its kernel sockets.
+    pub fallen: Fallen,
     /// `Push::Grow` is on its way.
     pub growing: bool,
+}
+
+/// Kernel sockets that fell back, by inode; the last ones of very many.
+#[derive(Debug, Default)]
+pub struct Fallen {
+    sockets: VecDeque<(u64, String)>,
+}
+
+impl Fallen {
+    /// So many are remembered.
+    pub const MAX: usize = 1024;
+
+    /// One more. 0 is no inode.
+    pub fn add(&mut self, inode: u64, reason: String) {
+        if inode == 0 {
+            return;
+        }
+        if self.sockets.len() == Self::MAX {
+            self.sockets.pop_front();
+        }
+        self.sockets.push_back((inode, reason));
+    }
+
+    /// Inodes and reasons, the oldest first: where an inode comes twice, the last is true.
+    pub fn iter(&self) -> impl Iterator<Item = &(u64, String)> {
+        self.sockets.iter()
+    }
 }
 
 impl Application {
@@ -89,5 +118,18 @@ impl Family {
     /// True when there may soon be no bit for a forked child, which could not go on with what its parent accepted.
     pub fn is_crowded(&self) -> bool {
         self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_kernel_sockets_the_last_are_known() {
+        let mut fallen = Fallen::default();
+        (0..5_000).for_each(|inode| fallen.add(inode, format!("reason {inode}")));
+        assert_eq!(fallen.iter().count(), Fallen::MAX);
+        assert_eq!(fallen.iter().last(), Some(&(4_999, "reason 4999".to_owned())));
     }
 }

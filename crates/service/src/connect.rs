@@ -59,12 +59,12 @@ impl Registry {
         let Some(key) = self.choose_queue(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
-                ip if ip.is_loopback() => self.fall_back(id, "no accelerated listener there"),
+                ip if ip.is_loopback() => Answer::kernel("no accelerated listener there"),
                 _ if sockets >= self.config.max_sockets => {
-                    self.fall_back(id, "the application has as many sockets as it may")
+                    Answer::kernel("the application has as many sockets as it may")
                 }
                 _ if self.config.port == PortKind::None => {
-                    self.fall_back(id, "the address is not on this host, and the service has no port")
+                    Answer::kernel("the address is not on this host, and the service has no port")
                 }
                 _ => self.tcp_connect(id, [local, remote], asked, options),
             };
@@ -78,13 +78,13 @@ impl Registry {
             return Answer::refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer");
         }
         if local.port() == 0 {
-            return self.fall_back(id, "the socket has no port yet");
+            return Answer::kernel("the socket has no port yet");
         }
         if sockets >= self.config.max_sockets {
-            return self.fall_back(id, "the application has as many sockets as it may");
+            return Answer::kernel("the application has as many sockets as it may");
         }
         if !own && self.forks_too_much(acceptor) {
-            return self.fall_back(id, "the listening program has almost as many processes as it may");
+            return Answer::kernel("the listening program has almost as many processes as it may");
         }
         let shared = match self.config.sharing {
             Sharing::Always => true,
@@ -161,11 +161,11 @@ impl Registry {
     ) -> Answer {
         let region = match self.pair_region(parties) {
             Ok(region) => region,
-            Err(reason) => return self.fall_back(parties[0], &reason),
+            Err(reason) => return Answer::kernel(&reason),
         };
         let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
         let Some(slot) = self.take_pair_slot(region, connection) else {
-            return self.fall_back(parties[0], "the pair region is full");
+            return Answer::kernel("the pair region is full");
         };
         for party in parties {
             if let Some(a) = self.applications.get_mut(&party) {

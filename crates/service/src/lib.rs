@@ -4,7 +4,7 @@
 //! ```text
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
 //!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
-//!   departure  death and detaching               report    ss and stat         registry  what all of these share
+//!   departure  death and detaching               report    ss, stat, explain   registry  what all of these share
 //! ```
 #![deny(unsafe_code)]
 
@@ -17,6 +17,8 @@ mod control_loop;
 mod cores;
 mod departure;
 mod error;
+mod explain;
+mod limit;
 mod listen;
 mod listeners;
 mod listening;

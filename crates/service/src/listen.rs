@@ -49,7 +49,7 @@ impl Registry {
         let members = self.applications.values().filter(|m| m.family() == family);
         let uids: Vec<u32> = members.map(|m| m.uid).collect();
         if wish.kernel && !proc::listens(pid, &uids, local) {
-            return self.fall_back(id, "the service sees no kernel socket of this user listening there");
+            return Answer::kernel("the service sees no kernel socket of this user listening there");
         }
         let listener = Listener {
             local,
@@ -66,7 +66,7 @@ impl Registry {
         let (backlog, sock) = (wish.backlog, Some(wish.sock));
         let slot = match self.new_queue(id, backlog, sock) {
             Ok(slot) => slot,
-            Err(reason) => return self.fall_back(id, reason),
+            Err(reason) => return Answer::kernel(reason),
         };
         let listener = self.listeners.add(listener);
         self.attach_queue(listener, slot);
@@ -111,7 +111,7 @@ impl Registry {
                 self.attach_queue(listener, key);
                 Answer::plain(Reply::Listening { slot: key.1 })
             }
-            Err(reason) => self.fall_back(id, reason),
+            Err(reason) => Answer::kernel(reason),
         }
     }
 
@@ -122,14 +122,6 @@ impl Registry {
             self.close_queue((region, slot));
         }
         Answer::plain(Reply::Done)
-    }
-
-    /// Counts a socket left to the kernel and says so.
-    pub fn fall_back(&mut self, id: u32, reason: &str) -> Answer {
-        if let Some(a) = self.applications.get_mut(&id) {
-            a.process.fell_back(reason);
-        }
-        Answer::kernel(reason)
     }
 
     /// Takes a slot in the application's own region for an accept queue.

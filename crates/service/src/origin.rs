@@ -28,12 +28,12 @@ impl Registry {
     ) -> Answer {
         let connector = self.applications.get(&parties[0]).and_then(|a| a.region);
         let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
-            return self.fall_back(parties[0], "its region is not mapped");
+            return Answer::kernel("its region is not mapped");
         };
         let id = self.new_relay_id();
         let regions = [own, key.0];
         let Some(slots) = self.take_relay_slots(id, regions) else {
-            return self.fall_back(parties[0], "an application region is full");
+            return Answer::kernel("an application region is full");
         };
         let places = [(own, slots[0]), (key.0, slots[1])];
         let ends =

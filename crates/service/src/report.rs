@@ -1,6 +1,8 @@
 //! Reports for people: every socket, and the counters, as JSON in a memfd.
 
 use crate::cores::Core;
+use crate::explain::{self, Detail};
+use crate::limit::Limit;
 use crate::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
 use crate::traffic::Traffic;
@@ -17,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// One line of `towpath ss`.
 #[derive(Debug, Serialize)]
-struct Socket<'a> {
+pub struct Socket<'a> {
     proto: &'static str,
     state: &'static str,
     local: String,
@@ -37,6 +39,9 @@ struct Socket<'a> {
     cwnd: u32,
     /// Payload of a full segment.
     mss: u32,
+    /// For `towpath explain`.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    detail: Option<Box<Detail<'a>>>,
 }
 
 /// As Linux names the state of the end that `own` describes.
@@ -82,7 +87,7 @@ impl Registry {
         let json = match report {
             Report::Sockets => {
                 self.sweep();
-                serde_json::to_vec(&self.sockets())
+                serde_json::to_vec(&self.sockets(false))
             }
             Report::Statistics => {
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
@@ -91,6 +96,10 @@ impl Registry {
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);
                 serde_json::to_vec(&self.statistics.summary(alive, traffic))
+            }
+            Report::Explain => {
+                self.sweep();
+                serde_json::to_vec(&self.explanation())
             }
             Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
         };
@@ -101,7 +110,8 @@ impl Registry {
         }
     }
 
-    fn sockets(&self) -> Vec<Socket<'_>> {
+    /// Every socket there is.
+    pub fn sockets(&self, detailed: bool) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
         for ((region, slot), queue) in &self.listeners.queues {
             let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
@@ -109,6 +119,7 @@ impl Registry {
                 self.regions.get(region).and_then(|r| r.memory.region().slot(*slot)).map(|s| &s.half[1]);
             let read = half.map_or(0, |h| h.rx_tail.load(Relaxed)).min(queue.sender.head);
             let unread = (queue.sender.head - read) / control::RECORD_LEN as u64;
+            let listening = if queue.is_full() { Limit::Accept } else { Limit::Connections };
             all.push(Socket {
                 state: "LISTEN",
                 local: listener.local.to_string(),
@@ -116,6 +127,7 @@ impl Registry {
                 kind: "listener",
                 recv_queue: unread + queue.waiting.len() as u64,
                 send_queue: u64::from(queue.backlog),
+                detail: Some(Box::new(Detail::of(listening))),
                 ..self.blank(queue.application)
             });
         }
@@ -125,6 +137,9 @@ impl Registry {
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
         all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
+        if !detailed {
+            all.iter_mut().for_each(|socket| socket.detail = None);
+        }
         all
     }
 
@@ -158,6 +173,8 @@ impl Registry {
             let info = s.flow.and_then(|flow| self.tcp.slow.info(self.tcp.now(), flow));
             let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
             let mut line = self.blank(slot.map_or(0, |(owner, ..)| owner));
+            let halves = slot.as_ref().map(|(_, service, app)| (*service, *app));
+            line.detail = Some(Box::new(explain::of_flow(s.state, halves, info.clone())));
             if let Some((_, service, app)) = slot {
                 line.recv_queue = load(&service.tx_head).saturating_sub(load(&app.rx_tail));
                 line.send_queue = load(&app.tx_head).saturating_sub(load(&service.rx_tail));
@@ -190,8 +207,15 @@ impl Registry {
         }
         let queued =
             |from: &Half, to: &Half| from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed));
+        let other = self.applications.get(&connection.applications[side ^ 1]).map(|a| &a.process);
+        let detail = Detail {
+            peer_pid: other.map(|p| p.pid),
+            peer_process: other.map(|p| p.process.as_str()),
+            ..explain::of_shared(connection.stage, (own, peer), queued(own, peer), queued(peer, own))
+        };
         Some(Socket {
             state: state(own, peer, connection.stage, side == 0),
+            detail: Some(Box::new(detail)),
             local: connection.addresses[side].to_string(),
             remote: connection.addresses[side ^ 1].to_string(),
             kind,
@@ -222,6 +246,7 @@ impl Registry {
             rtt_us: 0,
             cwnd: 0,
             mss: 0,
+            detail: None,
         }
     }
 }

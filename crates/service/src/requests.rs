@@ -1,6 +1,6 @@
 //! Registration and regions: every request that is no listen, connect or report.
 
-use crate::application::{Application, Context, HOLDERS, Member};
+use crate::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::cores::Command;
 use crate::proc;
 use crate::region::AppRegion;
@@ -143,6 +143,7 @@ impl Registry {
             pairs: BTreeSet::new(),
             sockets: 0,
             process,
+            fallen: Fallen::default(),
             growing: false,
         };
         self.applications.insert(id, application);
@@ -167,9 +168,10 @@ impl Registry {
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),
-            Request::FellBack { reason } => {
+            Request::FellBack { reason, inode } => {
                 if let Some(a) = self.applications.get_mut(&id) {
-                    a.process.fell_back(&reason);
+                    let known = a.process.fell_back(&reason);
+                    a.fallen.add(inode, known);
                 }
                 Answer::Silent
             }

@@ -37,17 +37,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// Counts one socket left to the kernel.
-    pub fn fell_back(&mut self, reason: &str) {
+    /// Counts one socket left to the kernel. The reason as it is kept.
+    pub fn fell_back(&mut self, reason: &str) -> String {
         self.fallen_back += 1;
-        count(&mut self.by_reason, reason);
+        let short: String = reason.chars().filter(|c| !c.is_control()).take(REASON_LEN).collect();
+        let room = self.by_reason.contains_key(&short) || self.by_reason.len() < REASONS_MAX;
+        let kept = if room { short } else { "other".to_owned() };
+        *self.by_reason.entry(kept.clone()).or_default() += 1;
+        kept
     }
-}
-
-fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
-    let short: String = reason.chars().filter(|c| !c.is_control()).take(REASON_LEN).collect();
-    let room = reasons.contains_key(&short) || reasons.len() < REASONS_MAX;
-    *reasons.entry(if room { short } else { "other".to_owned() }).or_default() += 1;
 }
 
 /// Counts of all processes, ended ones included.
@@ -136,7 +134,7 @@ mod tests {
         let mut all = Statistics::default();
         for pid in 0..ENDED_MAX as i32 + 50 {
             let mut p = Process { pid, accelerated: 2, ..Process::default() };
-            p.fell_back("no listener");
+            assert_eq!(p.fell_back("no listener"), "no listener");
             all.end(p);
         }
         let sum = all.summary([Process { accelerated: 1, ..Process::default() }].iter(), Traffic::default());
@@ -148,7 +146,9 @@ mod tests {
     #[test]
     fn invented_reasons_cannot_grow_the_table() {
         let mut p = Process::default();
-        (0..10_000).for_each(|i| p.fell_back(&format!("{i}\n{}", "x".repeat(500))));
+        let mut last = String::new();
+        (0..10_000).for_each(|i| last = p.fell_back(&format!("{i}\n{}", "x".repeat(500))));
+        assert_eq!(last, "other");
         assert!(p.by_reason.len() <= REASONS_MAX + 1 && p.by_reason.keys().all(|k| k.len() <= REASON_LEN));
         assert_eq!(p.fallen_back, 10_000);
     }

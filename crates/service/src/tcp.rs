@@ -338,11 +338,11 @@ impl Registry {
     ) -> Answer {
         let own = self.applications.get(&id).and_then(|a| a.region);
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
-            return self.fall_back(id, "its region is not mapped");
+            return Answer::kernel("its region is not mapped");
         };
         let flow = Flow { application: id, closed: false };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
-            return self.fall_back(id, "its region is full");
+            return Answer::kernel("its region is full");
         };
         let bound = crate::listeners::canonical(local);
         let what = Connect {
@@ -364,7 +364,7 @@ impl Registry {
                 let kernel =
                     matches!(error, slowpath::ConnectError::NoRoute | slowpath::ConnectError::NotOurs);
                 return if kernel {
-                    self.fall_back(id, "no route through the port")
+                    Answer::kernel("no route through the port")
                 } else {
                     Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string())
                 };

@@ -84,8 +84,41 @@ fn without_an_accelerated_listener_the_kernel_does_it() {
         kernel: true,
     };
     assert!(matches!(app.ask(liar).0, Reply::Kernel { .. }), "nobody takes an address it does not listen at");
+    for inode in [11, 12, 11] {
+        app.say(Request::FellBack { reason: format!("reason {inode}"), inode });
+    }
+    let _ = app.ask(Request::Region { region: 1 << 20 });
     let counts = daemon.report(Report::Statistics);
     assert_eq!((counts["accelerated"].as_u64(), counts["fallen_back"].as_u64()), (Some(0), Some(3)));
+    let explained = daemon.report(Report::Explain);
+    assert_eq!(explained["applications"][0]["kernel"]["11"], "reason 11");
+    assert_eq!(explained["applications"][0]["pid"], std::process::id());
+}
+
+#[test]
+fn what_limits_a_connection_is_explained() {
+    let daemon = daemon();
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut there = client.connect(address);
+    let (mut here, _) = server.accept_wait(queue, &mut 0);
+    let limits = || {
+        let explained = daemon.report(Report::Explain);
+        let sockets = explained["sockets"].as_array().unwrap().clone();
+        let of = |remote: &str| {
+            let mut found = sockets.iter().filter(|s| s["remote"].as_str().unwrap().starts_with(remote));
+            found.next().unwrap()["limited_by"].as_str().unwrap().to_owned()
+        };
+        (of("*"), of(&address.to_string()), of("127.0.0.1:40000"))
+    };
+    assert_eq!(limits(), ("connections".into(), "application".into(), "application".into()));
+    client.send(&mut there, b"request");
+    assert_eq!(limits(), ("connections".into(), "peer-reader".into(), "reader".into()));
+    assert_eq!(server.receive_exact(&mut here, 7), b"request");
+    assert_eq!(limits(), ("connections".into(), "application".into(), "application".into()));
+    let plain = daemon.report(Report::Sockets);
+    assert!(plain[0].get("limited_by").is_none(), "ss stays as it was");
 }
 
 #[test]

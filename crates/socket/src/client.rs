@@ -175,6 +175,7 @@ impl Client {
             taken.fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
         }
         crate::stream::limit_rings(welcome.settings.ring_max);
+        crate::stream::begin_rings(crate::config::ring_min());
         crate::room::take_sysctl();
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
         Arc::new(Self {

@@ -1,13 +1,14 @@
-//! What the environment says.
+//! What the environment says, or the profile that it names.
 
 use crate::log::{Level, log};
+use control::profile::{
+    self, CHECK_POINTERS_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, SPIN_ENV,
+};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Set to 1: every call goes to the kernel.
 pub const DISABLE_ENV: &str = "TOWPATH_DISABLE";
-/// Spin at most that many microseconds before sleeping, whatever the service says.
-pub const SPIN_ENV: &str = "TOWPATH_SPIN_US";
 
 /// True when the user wants no acceleration, or nobody should: a set-user-id program.
 pub fn is_disabled() -> bool {
@@ -16,6 +17,7 @@ pub fn is_disabled() -> bool {
         let disabled = std::env::var_os(DISABLE_ENV).is_some_and(|v| !v.is_empty() && v != "0");
         if !disabled {
             match_launcher();
+            know_profile();
         }
         disabled
     })
@@ -37,11 +39,44 @@ fn match_launcher() {
     }
 }
 
+/// A profile that nobody knows changes nothing, which is said.
+fn know_profile() {
+    let Ok(name) = std::env::var(PROFILE_ENV) else { return };
+    if !name.is_empty() && profile::profile(&name).is_none() {
+        log(Level::Error, format_args!("{PROFILE_ENV}={name}: there is no such profile"));
+    }
+}
+
 /// The user's limit for spinning.
 pub fn spin() -> Option<Duration> {
     static SPIN: OnceLock<Option<Duration>> = OnceLock::new();
     *SPIN.get_or_init(|| {
-        let us: u64 = std::env::var(SPIN_ENV).ok()?.trim().parse().ok()?;
+        let us: u64 = profile::setting(SPIN_ENV)?.trim().parse().ok()?;
         Some(Duration::from_micros(us.min(1_000_000)))
     })
+}
+
+/// Sockets fail where they would fall back to the kernel.
+#[inline]
+pub fn is_required() -> bool {
+    static REQUIRED: OnceLock<bool> = OnceLock::new();
+    *REQUIRED.get_or_init(|| profile::is_on(REQUIRE_ENV))
+}
+
+/// Connections over a port acknowledge at once.
+pub fn quick_ack() -> bool {
+    static QUICK_ACK: OnceLock<bool> = OnceLock::new();
+    *QUICK_ACK.get_or_init(|| profile::is_on(QUICK_ACK_ENV))
+}
+
+/// Bad pointers fail with EFAULT.
+#[inline]
+pub fn checks_pointers() -> bool {
+    static CHECKS: OnceLock<bool> = OnceLock::new();
+    *CHECKS.get_or_init(|| profile::is_on(CHECK_POINTERS_ENV))
+}
+
+/// The shortest ring that a sender lends itself, bytes; 0: as short as may be.
+pub fn ring_min() -> usize {
+    profile::setting(RING_MIN_ENV).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
 }

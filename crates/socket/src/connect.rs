@@ -6,14 +6,45 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
-use crate::{sys, wait};
+use crate::{config, sys, wait};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// Why the kernel is to carry a socket.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Why {
+    /// In words.
+    pub reason: Cow<'static, str>,
+    /// What to say where the kernel must not.
+    pub errno: Errno,
+}
+
+impl Why {
+    /// The program asked for something that only the kernel has.
+    pub const fn asked(word: &'static str) -> Self {
+        Self { reason: Cow::Borrowed(word), errno: Errno::OPNOTSUPP }
+    }
+
+    /// There is no service, or none any more.
+    pub const NO_SERVICE: Self = Self { reason: Cow::Borrowed("no service answers"), errno: Errno::NETDOWN };
+}
+
+/// The registration to ask about `sock`, or why there is none to ask.
+///
+/// # Errors
+/// The socket is the kernel's.
+pub fn whom_to_ask(sock: &Sock) -> Result<Arc<Client>, Why> {
+    match sock.kernel_only() {
+        Some(word) => Err(Why::asked(word)),
+        None => client::current().ok_or(Why::NO_SERVICE),
+    }
+}
 
 /// What became of `connect`.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +52,9 @@ pub enum Connected {
     /// Established.
     Now,
     /// The kernel is to connect this socket.
-    Kernel,
+    Kernel(Why),
+    /// The kernel knows what is wrong with that address; nothing is decided.
+    Nowhere,
     /// It was connected, and is no more.
     Dissolved,
 }
@@ -88,22 +121,29 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         Some(Role::Stream(link)) => return again(sock, link, name),
         None => {}
     }
-    // AF_UNSPEC and addresses of other families: the kernel knows what to say.
-    let Ok(remote) = address::parse(name) else { return Ok(Connected::Kernel) };
-    let client = match sock.kernel_only() {
-        None => client::current(),
-        Some(_) => None,
+    // AF_UNSPEC and addresses of other families.
+    let Ok(remote) = address::parse(name) else { return Ok(Connected::Nowhere) };
+    if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
+        return Ok(Connected::Nowhere);
+    }
+    let client = match whom_to_ask(sock) {
+        Ok(client) => client,
+        Err(why) => return Ok(Connected::Kernel(why)),
     };
-    let Some(client) = client else { return Ok(Connected::Kernel) };
     let plain = address::plain(remote);
-    let family_fits = remote.is_ipv4() == (sock.family() == libc::AF_INET);
-    if !(family_fits && is_candidate(&client, plain.ip())) {
-        client.say(Request::FellBack { reason: "no port leads there".to_owned() });
-        return Ok(Connected::Kernel);
+    // What a host says that has no accelerated listener there, or no way there.
+    let absent = if plain.ip().is_loopback() { Errno::CONNREFUSED } else { Errno::NETUNREACH };
+    let kernel = |reason, errno| Ok(Connected::Kernel(Why { reason: Cow::Borrowed(reason), errno }));
+    if !is_candidate(&client, plain.ip()) {
+        return kernel("no port leads there", absent);
     }
     let _deciding = sock.begin_deciding();
-    let Ok(local) = reserve(fd, sock.family(), plain.ip()) else { return Ok(Connected::Kernel) };
-    let Some(index) = client.take_block() else { return Ok(Connected::Kernel) };
+    let Ok(local) = reserve(fd, sock.family(), plain.ip()) else {
+        return kernel("no local port could be reserved", Errno::ADDRNOTAVAIL);
+    };
+    let Some(index) = client.take_block() else {
+        return kernel("the application has as many sockets as it may", Errno::NOBUFS);
+    };
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
         Ok((Reply::Connecting { region, slot, local }, _)) => {
@@ -123,10 +163,14 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             log(Level::Info, format_args!("connect to {remote}: {reason}"));
             Err(Errno::from_raw_os_error(errno))
         }
-        other => {
+        Ok((Reply::Kernel { reason }, _)) => {
             free(&client, index);
-            log(Level::Info, format_args!("connect to {remote} in the kernel: {other:?}"));
-            Ok(Connected::Kernel)
+            log(Level::Info, format_args!("connect to {remote} in the kernel: {reason}"));
+            Ok(Connected::Kernel(Why { reason: Cow::Owned(reason), errno: absent }))
+        }
+        _ => {
+            free(&client, index);
+            Ok(Connected::Kernel(Why::NO_SERVICE))
         }
     }
 }
@@ -175,6 +219,10 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
 /// `connect` on a socket that has connected or tried to.
 fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
     if name.len() >= 2 && i32::from(u16::from_ne_bytes([name[0], name[1]])) == libc::AF_UNSPEC {
+        if config::is_required() {
+            // The socket would be the kernel's from here on.
+            return Err(Errno::OPNOTSUPP);
+        }
         link.reset();
         return Ok(Connected::Dissolved);
     }

@@ -3,6 +3,7 @@
 use crate::address;
 use crate::connect::{self, Connected};
 use crate::epoll::Set;
+use crate::fallback::{self, fall_back, surrender};
 use crate::link::{Link, state};
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
@@ -29,7 +30,6 @@ pub static SETS: Table<Set> = Table::new();
 /// Anything ever stood in one of them.
 static USED: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
-static BYPASSED: AtomicBool = AtomicBool::new(false);
 
 /// Remembers which process this is; again in a forked child.
 pub fn settle() {
@@ -54,11 +54,6 @@ pub fn has_any() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
-pub fn bypassed() {
-    BYPASSED.store(true, Ordering::Relaxed);
-}
-
 /// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
 fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
     USED.store(true, Ordering::Relaxed);
@@ -78,18 +73,23 @@ fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
 
 /// The kernel made a socket.
 pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
-    let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
+    let stream = kind & 0xf == libc::SOCK_STREAM && tcp;
     let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
     if !(stream && inet) || config::is_disabled() || is_borrowed() {
         return;
     }
-    if BYPASSED.load(Ordering::Relaxed) {
-        return count("io_uring");
+    if fallback::is_bypassed() {
+        return fallback::count(fallback::IO_URING, Some(fd));
     }
     if PROCESS.load(Ordering::Relaxed) == 0 {
         settle();
     }
-    put(&SOCKS, fd, Arc::new(Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0)));
+    let sock = Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0);
+    if protocol == libc::IPPROTO_MPTCP {
+        sock.keep_in_kernel("MPTCP");
+    }
+    put(&SOCKS, fd, Arc::new(sock));
 }
 
 /// The kernel made an epoll set.
@@ -174,31 +174,13 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     if sock.stream().is_some() {
         return Some(Err(Errno::INVAL));
     }
-    Some(listener::listen(&sock, fd, backlog).map(|listened| {
-        if listened == Listened::Kernel {
-            surrender(&[fd], &sock);
-        }
+    Some(listener::listen(&sock, fd, backlog).and_then(|listened| match listened {
+        Listened::Accelerated => Ok(()),
+        Listened::Kernel(why) => fall_back(fd, &sock, &why, format_args!("listen")).inspect_err(|_| {
+            // The kernel was asked first; its socket listens no more.
+            let _ = rustix::net::shutdown(sys::borrow(fd), rustix::net::Shutdown::Read);
+        }),
     }))
-}
-
-/// The socket is the kernel's from now on.
-fn surrender(fds: &[RawFd], sock: &Arc<Sock>) {
-    for (set, fd) in sock.sets() {
-        set.abandon(sock, fd);
-    }
-    for fd in fds {
-        drop(SOCKS.remove(*fd));
-    }
-    if let Some(reason) = sock.kernel_only() {
-        count(reason);
-    }
-}
-
-/// Has the service count a socket left to the kernel, even if it is the process's first.
-fn count(reason: &str) {
-    if let Some(client) = client::current() {
-        client.say(Request::FellBack { reason: reason.to_owned() });
-    }
 }
 
 /// `connect` to `AF_UNSPEC` on a connection: behind its descriptors there is from now on an unconnected socket of the
@@ -216,8 +198,7 @@ fn dissolve(sock: &Arc<Sock>) -> Result<(), Errno> {
         let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
         result = result.and(sys::dup3(fresh, fd, flags));
     }
-    sock.keep_in_kernel("connect to AF_UNSPEC");
-    surrender(&fds, sock);
+    surrender(&fds, sock, "connect to AF_UNSPEC");
     fds.iter().for_each(|_| sock.drop_descriptor());
     result.and(sys::close(fresh))
 }
@@ -228,13 +209,11 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
     match connect::connect(&sock, fd, name) {
         Ok(Connected::Now) => Some(Ok(())),
         Ok(Connected::Dissolved) => Some(dissolve(&sock)),
-        Ok(Connected::Kernel) => {
-            // AF_UNSPEC before any decision leaves it undecided.
-            if address::parse(name).is_ok() {
-                surrender(&[fd], &sock);
-            }
-            None
-        }
+        Ok(Connected::Nowhere) => None,
+        Ok(Connected::Kernel(why)) => match address::parse(name) {
+            Ok(to) => fall_back(fd, &sock, &why, format_args!("connect to {to}")).err().map(Err),
+            Err(_) => None,
+        },
         Err(e) => Some(Err(e)),
     }
 }

@@ -5,7 +5,7 @@
 //!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
 //!   sock      a socket: undecided, connection or accept queue      watchers  who is told of its news
 //!   link      its place in shared memory         stream    bytes in and out of it
-//!   connect, listener, options                   interest, epoll, poll, wait   readiness and sleep
+//!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
 //!   client    registration with the service      region, context, spin, fork, hold, internal
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
@@ -20,13 +20,15 @@ pub mod address;
 #[cfg(not(loom))]
 mod client;
 #[cfg(not(loom))]
-mod config;
+pub mod config;
 #[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
 mod context;
 #[cfg(not(loom))]
 mod epoll;
+#[cfg(not(loom))]
+pub mod fallback;
 #[cfg(not(loom))]
 pub mod fds;
 #[cfg(not(loom))]

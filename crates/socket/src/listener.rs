@@ -2,18 +2,20 @@
 
 use crate::address;
 use crate::client::{self, Client, lock};
+use crate::connect::{Why, whom_to_ask};
 use crate::hold::Held;
 use crate::link::Link;
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
-use crate::{fork, log, wait};
+use crate::{config, fork, log, wait};
+use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -23,7 +25,7 @@ pub enum Listened {
     /// Accelerated; the kernel socket listens too.
     Accelerated,
     /// The kernel's alone.
-    Kernel,
+    Kernel(Why),
 }
 
 fn local_address(fd: RawFd) -> Option<SocketAddr> {
@@ -47,17 +49,18 @@ fn somaxconn() -> u32 {
 /// # Errors
 /// As the kernel's `listen`, or as the service refuses.
 pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Errno> {
-    let client = match sock.kernel_only() {
-        None => client::current(),
-        Some(_) => None,
-    };
+    let client = whom_to_ask(sock);
     sys::listen(fd, backlog)?;
-    let (Some(client), Some(local)) = (client, local_address(fd)) else { return Ok(Listened::Kernel) };
+    let client = match client {
+        Ok(client) => client,
+        Err(why) => return Ok(Listened::Kernel(why)),
+    };
+    let local = local_address(fd).ok_or(Errno::INVAL)?;
     let block = match sock.listener() {
         Some(link) => link.index(),
         None => match client.take_block() {
             Some(block) => block,
-            None => return Ok(Listened::Kernel),
+            None => return Ok(Listened::Kernel(Why::asked("the application has as many sockets as it may"))),
         },
     };
     let request = Request::Listen {
@@ -78,10 +81,11 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
             release_block(&client, block);
             return match other {
                 Ok((Reply::Refused { errno, .. }, _)) => Err(Errno::from_raw_os_error(errno)),
-                other => {
-                    log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {other:?}"));
-                    Ok(Listened::Kernel)
+                Ok((Reply::Kernel { reason }, _)) => {
+                    log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {reason}"));
+                    Ok(Listened::Kernel(Why { reason: reason.into(), errno: Errno::OPNOTSUPP }))
                 }
+                _ => Ok(Listened::Kernel(Why::NO_SERVICE)),
             };
         }
     };
@@ -245,11 +249,28 @@ fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Op
             }
         }
     }
-    match sys::accept(fd, flags) {
-        Ok(fd) => Ok(Some(Accepted { fd, sock: None, peer: None })),
-        Err(Errno::AGAIN) => Ok(None),
-        Err(e) => Err(e),
+    loop {
+        match sys::accept(fd, flags) {
+            Ok(fd) if config::is_required() => turn_away(fd)?,
+            Ok(fd) => return Ok(Some(Accepted { fd, sock: None, peer: None })),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(e),
+        }
     }
+}
+
+/// Resets a connection that the kernel has accepted where it must not. Said once: anybody on this host may connect.
+fn turn_away(fd: RawFd) -> Result<(), Errno> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        let text = format_args!(
+            "accept: a connection is reset: its peer is a kernel socket, and {REQUIRE_ENV} is set (said once)"
+        );
+        log::log(log::Level::Error, text);
+    }
+    let at_once = [1i32, 0].map(i32::to_ne_bytes).concat();
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &at_once);
+    sys::close(fd)
 }
 
 /// `accept4` on an accelerated listener.

@@ -247,6 +247,14 @@ pub fn advise_all(sock: &Sock, link: &Link) {
     if is_on(libc::TCP_CORK) {
         link.set_cork(true);
     }
+    acknowledge_soon(link);
+}
+
+/// `TCP_QUICKACK` from the beginning, where the environment says so; the program may take it back.
+fn acknowledge_soon(link: &Link) {
+    if crate::config::quick_ack() && !link.mapped.pair {
+        link.set_quick_ack(true);
+    }
 }
 
 /// Gives an accepted socket what was set on its listener.
@@ -254,6 +262,7 @@ pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
     if let Some(link) = to.stream() {
         // As the system says, unless the listener said more.
         link.set_lowat(0);
+        acknowledge_soon(link);
     }
     let settings = from.settings();
     for (level, name, value) in settings.iter().flat_map(|settings| &settings.kept) {

@@ -31,6 +31,14 @@ pub mod ready {
 /// Longest ring a sender lends itself, log2 of its pages; set from the service's settings.
 static CLASS_MOST: AtomicU32 = AtomicU32::new(8);
 
+/// Shortest ring, as [`CLASS_MOST`]; set from the environment.
+static CLASS_LEAST: AtomicU32 = AtomicU32::new(0);
+
+/// From now on a sender's first ring has so many bytes at least, if there is room.
+pub fn begin_rings(bytes: usize) {
+    CLASS_LEAST.store(class_of(bytes) as u32, Ordering::Relaxed);
+}
+
 /// Takes over the service's limit for rings.
 pub fn limit_rings(bytes: u32) {
     CLASS_MOST.store(class_of(bytes as usize) as u32, Ordering::Relaxed);
@@ -227,7 +235,10 @@ impl Link {
         }
         let most = CLASS_MOST.load(Ordering::Relaxed) as usize;
         let best = match sender.ring {
-            None => class_of(bound.unwrap_or(left)).min(most),
+            None => {
+                let least = CLASS_LEAST.load(Ordering::Relaxed) as usize;
+                class_of(bound.unwrap_or(left)).max(least).min(most)
+            }
             Some(ring) => {
                 let size = ring.size() as usize;
                 let larger = bound.unwrap_or_else(|| (size * 4).min(left)).max(size * 2);

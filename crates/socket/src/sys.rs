@@ -3,8 +3,10 @@
 //! What rustix offers safely (its linux-raw backend makes the call itself) is used directly elsewhere; here stand the
 //! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
+use crate::log::{Level, log};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// One system call; the kernel's answer.
@@ -228,6 +230,68 @@ pub fn raise_pipe() {
     };
 }
 
+/// Pages looked at by one system call.
+const PROBES: usize = 64;
+/// The least page there is; where pages are larger some are looked at twice.
+const PAGE: usize = 4096;
+
+/// True when all of `len` bytes at `at` can be read, by the word of the kernel, which copies a byte of each page.
+#[must_use]
+pub fn is_readable(at: usize, len: usize) -> bool {
+    probe(at, len, false)
+}
+
+/// True when all of `len` bytes at `at` can be written: a byte of each page is written as it was. That is for memory which the
+/// program has said is to be written to, and nobody else's meanwhile.
+#[must_use]
+pub fn is_writable(at: usize, len: usize) -> bool {
+    probe(at, len, true)
+}
+
+fn probe(at: usize, len: usize, write: bool) -> bool {
+    let Some(end) = at.checked_add(len) else { return false };
+    let mut next = at;
+    while next < end {
+        let mut pages = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 }; PROBES];
+        let mut n = 0;
+        while n < PROBES && next < end {
+            pages[n].iov_base = next as *mut libc::c_void;
+            n += 1;
+            next = (next | (PAGE - 1)).saturating_add(1);
+        }
+        if !passes(&pages[..n], write) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Copies a byte from each of `pages`, and back again to `write`.
+fn passes(pages: &[libc::iovec], write: bool) -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let mut bytes = [0u8; PROBES];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages.len().min(PROBES) };
+    let own = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let calls: &[libc::c_long] = &[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
+    for number in &calls[..1 + usize::from(write)] {
+        let local_at = std::ptr::from_ref(&local) as usize;
+        // SAFETY: the kernel checks `pages`; it writes into `bytes` at most as many as it is long, and into `pages` what it has
+        // read there, which the caller's contract allows.
+        let r = unsafe { call(*number, [own, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
+        match answer(r) {
+            Ok(n) if n == local.iov_len => {}
+            Ok(_) | Err(Errno::FAULT) => return false,
+            Err(e) => {
+                if !SAID.swap(true, Ordering::Relaxed) {
+                    log(Level::Error, format_args!("pointers cannot be checked here: process_vm_readv: {e}"));
+                }
+                return true;
+            }
+        }
+    }
+    true
+}
+
 /// EFAULT when the signal set at `at` cannot be read: the kernel copies it before it refuses a change of no known kind.
 ///
 /// # Errors
@@ -270,4 +334,34 @@ pub fn ring(fd: &OwnedFd) {
 /// The number of an owned descriptor.
 pub fn number(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn every_page_is_looked_at_and_stays_as_it_was() {
+        const LEN: usize = 200 * PAGE;
+        // SAFETY: fresh memory of this test's own, which nobody else touches until it is unmapped.
+        unsafe {
+            let flags = MapFlags::PRIVATE;
+            let at =
+                mmap_anonymous(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, flags).unwrap();
+            let start = at as usize;
+            at.cast::<u8>().add(LEN - 1).write(7);
+            assert!(is_readable(start, LEN) && is_writable(start, LEN) && is_writable(start + 5, LEN - 5));
+            assert_eq!(at.cast::<u8>().add(LEN - 1).read(), 7);
+            assert!(is_writable(0, 0) && !is_readable(0, 1) && !is_readable(usize::MAX, 2));
+            assert!(!is_readable(usize::MAX - 1, 1), "the kernel's half of the addresses");
+            let last = at.cast::<u8>().add(LEN - PAGE).cast();
+            mprotect(last, PAGE, MprotectFlags::READ).unwrap();
+            assert!(is_readable(start, LEN) && !is_writable(start, LEN) && is_writable(start, LEN - PAGE));
+            mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
+            assert!(!is_readable(start, LEN) && !is_readable(start + LEN - PAGE, 1));
+            munmap(at, LEN).unwrap();
+            assert!(!is_readable(start, 1));
+        }
+    }
 }

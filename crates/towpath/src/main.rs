@@ -1,8 +1,12 @@
 //! The command line: it starts and asks the service, and starts programs with the preload library.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod ask;
+mod explain;
 mod link_command;
+mod process;
+mod program;
 mod run;
 mod script;
 mod sim;
@@ -61,9 +65,7 @@ enum Command {
         place: Where,
     },
     /// Run a program with accelerated sockets
-    #[command(after_help = "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control \
-        /run/towpath/control.sock -- curl http://127.0.0.1:8000/\n\nWhen no service answers, a private one is started \
-        for this user; it leaves with its last application.")]
+    #[command(after_help = run::help())]
     Run(run::Run),
     /// List accelerated sockets
     #[command(
@@ -85,6 +87,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say of each socket whether it is accelerated, why not, and what limits it now
+    #[command(after_help = explain::HELP)]
+    Explain(explain::Explain),
     /// Emulate a link between two interfaces: rate, delay, queue, marks, loss and other mishaps
     #[command(after_help = link_command::HELP)]
     Link(Box<link_command::LinkCommand>),
@@ -131,6 +136,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json } => table::statistics(&place.path(), json),
+        Command::Explain(explain) => explain.execute(),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),
         Command::Bench { args } => return measure(&args),

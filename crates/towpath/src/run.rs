@@ -1,12 +1,17 @@
 //! `towpath run`: a program with the preload library and a service to talk to, a private one if need be.
 
-use crate::ask::{dial, is_up, unreachable};
+use crate::ask::{dial, is_up, report, unreachable};
+use crate::program;
 use crate::up::detached;
 use anyhow::{Context, bail};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
+use control::Report;
+use control::profile::{self, PROFILE_ENV, PROFILES, REQUIRE_ENV};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,11 +21,43 @@ const LIBRARY: &str = "libtowpath_preload.so";
 /// A service for the whole machine, used by `run` when there is no other.
 const SYSTEM: &str = "/run/towpath/control.sock";
 
+/// As the shell's for a command that is there and cannot be run.
+const CANNOT_RUN: i32 = 126;
+
+/// Examples, and the profiles with what they set.
+pub fn help() -> String {
+    let mut text = String::from(
+        "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control /run/towpath/control.sock -- curl \
+         http://127.0.0.1:8000/\n  towpath run --profile latency -- ./trader\n  towpath run --require -- \
+         redis-benchmark\n\nWhen no service answers, a private one is started for this user; it leaves with its last \
+         application.\n\nWith --require `connect` fails with ECONNREFUSED (nobody accelerated listens at that loopback \
+         address), ENETUNREACH (only the kernel has a way there), ENETDOWN (no service) or EOPNOTSUPP (the socket asked \
+         for what only the kernel has), `listen` with the last two, `accept` resets kernel clients, io_uring_setup \
+         fails with EPERM; one line on standard error says why. The exit status is 126 for a program that the library \
+         cannot see.\n\nProfiles, and the variables they stand for; a variable that is set wins:",
+    );
+    for profile in &PROFILES {
+        text.push_str(&format!("\n  {:<11} {}", profile.name, profile.purpose));
+        for knob in profile.knobs {
+            let pair = format!("{}={}", knob.variable, knob.value);
+            text.push_str(&format!("\n              {pair:<26} {}", knob.effect));
+        }
+    }
+    text
+}
+
 #[derive(Debug, Args)]
 pub struct Run {
     /// Control socket of the service [default: this user's service, else the machine's, else a private one]
     #[arg(long, env = "TOWPATH_CONTROL", value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Fail instead of falling back: no service, a program that the library cannot see, or a TCP socket that the kernel would
+    /// have to carry is an error (also TOWPATH_REQUIRE=1)
+    #[arg(long)]
+    require: bool,
+    /// How the library is to behave: latency, throughput or safe, see below (also TOWPATH_PROFILE)
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PROFILES.map(|profile| profile.name)))]
+    profile: Option<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -28,24 +65,56 @@ pub struct Run {
 
 impl Run {
     pub fn execute(self) -> anyhow::Result<()> {
+        let required = self.require || profile::is_on(REQUIRE_ENV);
+        self.look_at_program(required);
         let library = library()?;
         let control = match self.control {
             Some(path) => ready(path)?,
             None => own_or_system()?,
         };
+        if required {
+            if profile::is_on("TOWPATH_DISABLE") {
+                bail!("--require, and TOWPATH_DISABLE sends every call to the kernel: unset one of them");
+            }
+            // Somebody answers; it may yet refuse this user.
+            report(&control, Report::Statistics)?;
+        }
         let mut preload = library.into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
             preload.push(":");
             preload.push(others);
         }
         let program = &self.command[0];
-        let error = Command::new(program)
+        let mut command = Command::new(program);
+        if required {
+            command.env(REQUIRE_ENV, "1");
+        }
+        if let Some(name) = &self.profile {
+            command.env(PROFILE_ENV, name);
+        }
+        let error = command
             .args(&self.command[1..])
             .env("LD_PRELOAD", preload)
             .env(control::CONTROL_ENV, control)
             .env(control::VERSIONS_ENV, control::versions())
             .exec();
         Err(error).with_context(|| format!("cannot run {}", program.display()))
+    }
+}
+
+impl Run {
+    /// A program that the library will not see is refused where that matters, and told of where somebody reads it.
+    fn look_at_program(&self, required: bool) {
+        let Some(path) = program::find(&self.command[0]) else { return };
+        let Some(why) = program::unseen(&path) else { return };
+        let (name, what) = (path.display(), why.what());
+        if required {
+            eprintln!("towpath: {name} {what}; {}", why.advice());
+            std::process::exit(CANNOT_RUN);
+        }
+        if std::io::stderr().is_terminal() {
+            eprintln!("towpath: {name} {what}; its sockets stay on the kernel (--require refuses it)");
+        }
     }
 }
 

@@ -20,8 +20,9 @@ def corner(name):
             raise Skip(f"{limitation}: docs/limitations.md")
         port = free_port()
         program = [sys.executable, PEERS / "corners.py", name]
-        server = w.server("server", [*program, "server", w.way.listen, port], port, launcher=False)
-        client = w.client("client", [*program, "client", w.way.target, port], launcher=False)
+        how = {"launcher": False, "environment": getattr(CORNERS[name], "environment", None)}
+        server = w.server("server", [*program, "server", w.way.listen, port], port, **how)
+        client = w.client("client", [*program, "client", w.way.target, port], **how)
         client.succeed(25)
         status = server.wait(10)
         require(status == getattr(CORNERS[name], "status", 0), f"the server ended with status {status}")

@@ -2,17 +2,17 @@
 
 Each corner is a class: `server` gets the listener, `client` the address. They assert what Linux does; the kernel run of the
 tests proves the assertions. `status` is the server's exit status where it is not 0, `fallen_back` the number of sockets that may
-end up on the kernel.
+end up on the kernel; `environment` is what both ends run with beside.
 """
 
 import socket
 import sys
 
-from corner import ends, families, streams, waits
+from corner import ends, families, pointers, streams, waits
 
 CORNERS = {
     name: value
-    for module in (ends, streams, waits, families)
+    for module in (ends, streams, waits, families, pointers)
     for name, value in vars(module).items()
     if isinstance(value, type) and hasattr(value, "server")
 }

@@ -180,6 +180,11 @@ impl App {
         }
     }
 
+    /// Says something that has no answer.
+    pub fn say(&self, what: Request) {
+        request(&self.line, 0, what);
+    }
+
     pub fn ask(&mut self, what: Request) -> (Reply, Vec<OwnedFd>) {
         self.number += 1;
         request(&self.line, self.number, what);

@@ -1,0 +1,126 @@
+//! How the library is to behave: by variables of the environment, or by a profile, which is a named set of them. A variable
+//! that is set wins over the profile.
+
+/// Names a [`Profile`].
+pub const PROFILE_ENV: &str = "TOWPATH_PROFILE";
+/// Spin at most that many microseconds before sleeping, whatever the service says.
+pub const SPIN_ENV: &str = "TOWPATH_SPIN_US";
+/// Not 0: acknowledge at once on connections over a port, as if the program had set `TCP_QUICKACK`.
+pub const QUICK_ACK_ENV: &str = "TOWPATH_QUICK_ACK";
+/// Bytes of the shortest ring that a sender lends itself.
+pub const RING_MIN_ENV: &str = "TOWPATH_RING_MIN";
+/// Not 0: EFAULT for a bad pointer, where the program would fault otherwise.
+pub const CHECK_POINTERS_ENV: &str = "TOWPATH_CHECK_POINTERS";
+/// Not 0: fail instead of falling back to the kernel.
+pub const REQUIRE_ENV: &str = "TOWPATH_REQUIRE";
+
+/// One variable of a profile.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Its name.
+    pub variable: &'static str,
+    /// What the profile sets it to.
+    pub value: &'static str,
+    /// What that does, for people.
+    pub effect: &'static str,
+}
+
+/// A named set of variables.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// As given to `towpath run --profile`.
+    pub name: &'static str,
+    /// What it is for.
+    pub purpose: &'static str,
+    /// What it sets.
+    pub knobs: &'static [Knob],
+}
+
+/// All there are.
+pub const PROFILES: [Profile; 3] = [
+    Profile {
+        name: "latency",
+        purpose: "the answer as soon as possible, for processor time",
+        knobs: &[
+            // A wake-up costs 40 to 60 us on two cores: a wait of a few hundred is worth the spinning to whoever asks.
+            Knob {
+                variable: SPIN_ENV,
+                value: "1000",
+                effect: "waits spin for up to a millisecond before they sleep",
+            },
+            Knob {
+                variable: QUICK_ACK_ENV,
+                value: "1",
+                effect: "over a port every segment is acknowledged at once",
+            },
+        ],
+    },
+    Profile {
+        name: "throughput",
+        purpose: "processor time for the work, none for waiting",
+        knobs: &[
+            Knob { variable: SPIN_ENV, value: "0", effect: "waits sleep at once" },
+            Knob {
+                variable: RING_MIN_ENV,
+                value: "262144",
+                effect: "send rings begin with 256 KiB instead of growing to that",
+            },
+        ],
+    },
+    Profile {
+        name: "safe",
+        purpose: "programs that rely on EFAULT, or are not to be trusted with pointers",
+        knobs: &[Knob {
+            variable: CHECK_POINTERS_ENV,
+            value: "1",
+            effect: "a bad pointer is EFAULT as on the kernel, for a system call or two more in each call",
+        }],
+    },
+];
+
+/// The profile of that name.
+#[must_use]
+pub fn profile(name: &str) -> Option<&'static Profile> {
+    PROFILES.iter().find(|profile| profile.name == name)
+}
+
+/// What a variable comes to in an environment.
+#[must_use]
+pub fn setting_in(variable: &str, environment: impl Fn(&str) -> Option<String>) -> Option<String> {
+    environment(variable).filter(|value| !value.is_empty()).or_else(|| {
+        let profile = profile(&environment(PROFILE_ENV)?)?;
+        profile.knobs.iter().find(|knob| knob.variable == variable).map(|knob| knob.value.to_owned())
+    })
+}
+
+/// What a variable comes to in this process.
+#[must_use]
+pub fn setting(variable: &str) -> Option<String> {
+    setting_in(variable, |name| std::env::var(name).ok())
+}
+
+/// True when a variable that is a switch is on in this process.
+#[must_use]
+pub fn is_on(variable: &str) -> bool {
+    setting(variable).is_some_and(|value| value != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_wins_over_the_profile() {
+        let environment = |pairs: &'static [(&str, &str)]| {
+            move |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+        };
+        let latency = environment(&[(PROFILE_ENV, "latency")]);
+        assert_eq!(setting_in(SPIN_ENV, latency).as_deref(), Some("1000"));
+        assert_eq!(setting_in(CHECK_POINTERS_ENV, latency), None);
+        let both = environment(&[(PROFILE_ENV, "latency"), (SPIN_ENV, "7")]);
+        assert_eq!(setting_in(SPIN_ENV, both).as_deref(), Some("7"));
+        let empty = environment(&[(PROFILE_ENV, "throughput"), (SPIN_ENV, "")]);
+        assert_eq!(setting_in(SPIN_ENV, empty).as_deref(), Some("0"));
+        assert_eq!(setting_in(SPIN_ENV, environment(&[(PROFILE_ENV, "fast")])), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! What `towpath explain` is told: every socket with what it waits for, and the kernel sockets of each application by inode.
+
+use crate::application::Application;
+use crate::limit::{self, Limit, Numbers};
+use crate::region::Stage;
+use crate::registry::Registry;
+use crate::report::Socket;
+use control::TcpInfo;
+use queue::Ring;
+use serde::Serialize;
+use shm::Half;
+use shm::application_flags::{HOLD, NODELAY};
+use shm::half_flags::{FIN, WANT_SPACE};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What `towpath explain` says beside: what the socket waits for, and the numbers that say it.
+#[derive(Debug, Serialize)]
+pub struct Detail<'a> {
+    /// What it waits for.
+    pub limited_by: Limit,
+    /// Bytes written and not sent.
+    pub unsent: u64,
+    /// Bytes sent and not acknowledged.
+    pub in_flight: u64,
+    /// Bytes that the peer would take.
+    pub peer_window: u64,
+    /// Bytes of the ring that its program has written into last; 0: it has not written yet.
+    pub ring: u64,
+    /// The program at the other end, when it is one of ours.
+    pub peer_pid: Option<i32>,
+    /// Its command.
+    pub peer_process: Option<&'a str>,
+    /// All that TCP knows, over a port.
+    pub info: Option<TcpInfo>,
+}
+
+/// One application of `towpath explain`.
+#[derive(Debug, Serialize)]
+struct Explained<'a> {
+    pid: i32,
+    process: &'a str,
+    uid: u32,
+    fallen_back: u64,
+    /// Its kernel sockets: inode, reason.
+    kernel: BTreeMap<u64, &'a str>,
+}
+
+impl<'a> Explained<'a> {
+    fn of(a: &'a Application) -> Self {
+        Self {
+            pid: a.pid,
+            process: &a.process.process,
+            uid: a.uid,
+            fallen_back: a.process.fallen_back,
+            // The last of several with one number counts.
+            kernel: a.fallen.iter().map(|(inode, reason)| (*inode, reason.as_str())).collect(),
+        }
+    }
+}
+
+/// `towpath explain`.
+#[derive(Debug, Serialize)]
+pub struct Explanation<'a> {
+    applications: Vec<Explained<'a>>,
+    sockets: Vec<Socket<'a>>,
+}
+
+impl Registry {
+    /// `Report::Explain`.
+    pub fn explanation(&self) -> Explanation<'_> {
+        let mut applications: Vec<_> = self.applications.values().map(Explained::of).collect();
+        applications.sort_by_key(|a| a.pid);
+        Explanation { applications, sockets: self.sockets(true) }
+    }
+}
+
+impl<'a> Detail<'a> {
+    /// Nothing but what it waits for is known.
+    pub fn of(limited_by: Limit) -> Self {
+        Self {
+            limited_by,
+            unsent: 0,
+            in_flight: 0,
+            peer_window: 0,
+            ring: 0,
+            peer_pid: None,
+            peer_process: None,
+            info: None,
+        }
+    }
+}
+
+/// Bytes of the ring that this end lends itself.
+fn ring_of(half: &Half) -> u64 {
+    let rings = half.ring.iter().filter_map(|word| Ring::parse(word.load(Relaxed), u64::MAX).ok());
+    rings.map(Ring::size).max().unwrap_or(0)
+}
+
+/// One end of a connection through shared memory.
+pub fn of_shared<'a>(stage: Stage, (own, peer): (&Half, &Half), queued: u64, unread: u64) -> Detail<'a> {
+    let wants_space = queued > 0 && own.flags.load(Relaxed) & WANT_SPACE != 0;
+    let limited_by = match stage {
+        Stage::Pending => Limit::Handshake,
+        _ if own.flags.load(Relaxed) & peer.flags.load(Relaxed) & FIN != 0 => Limit::Closing,
+        _ => limit::of_shared(&Numbers { queued, unread, wants_space, ..Numbers::default() }),
+    };
+    Detail { in_flight: queued, ring: ring_of(own), ..Detail::of(limited_by) }
+}
+
+/// A connection over the port; the halves are the service's and the application's.
+pub fn of_flow<'a>(
+    state: slowpath::State,
+    halves: Option<(&Half, &Half)>,
+    info: Option<TcpInfo>,
+) -> Detail<'a> {
+    use slowpath::State::{CloseWait, Established, SynReceived, SynSent};
+    let (Some((service, app)), Some(info)) = (halves, info) else {
+        let opening = matches!(state, SynSent | SynReceived);
+        return Detail::of(if opening { Limit::Handshake } else { Limit::Closing });
+    };
+    let load = |word: &std::sync::atomic::AtomicU64| word.load(Relaxed);
+    let (flags, extra) = (app.flags.load(Relaxed), load(&app.extra));
+    let numbers = Numbers {
+        unread: load(&service.tx_head).saturating_sub(load(&app.rx_tail)),
+        queued: load(&app.tx_head).saturating_sub(load(&service.rx_tail)),
+        unsent: u64::from(info.notsent_bytes),
+        peer_window: u64::from(info.snd_wnd),
+        congestion_window: u64::from(info.snd_cwnd) * u64::from(info.snd_mss),
+        own_window: u64::from(info.rcv_wnd),
+        segment: u64::from(info.snd_mss),
+        timeouts: info.retransmits,
+        wants_space: flags & WANT_SPACE != 0,
+        no_delay: extra & NODELAY != 0,
+        is_corked: extra & HOLD != 0,
+    };
+    let limited_by = match state {
+        Established | CloseWait => limit::of_flow(&numbers),
+        _ if numbers.queued > 0 || numbers.unread > 0 => limit::of_flow(&numbers),
+        _ => Limit::Closing,
+    };
+    Detail {
+        unsent: numbers.unsent,
+        in_flight: numbers.queued.saturating_sub(numbers.unsent),
+        peer_window: numbers.peer_window,
+        ring: ring_of(app),
+        info: Some(info),
+        ..Detail::of(limited_by)
+    }
+}

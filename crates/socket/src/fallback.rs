@@ -1,0 +1,74 @@
+//! Sockets that are the kernel's: the one place where a socket is given up, and where the service is told why; or where the call fails,
+//! when the program was started to have none of those (`TOWPATH_REQUIRE`).
+
+use crate::connect::Why;
+use crate::fds::SOCKS;
+use crate::log::{Level, log};
+use crate::sock::Sock;
+use crate::{client, config, sys};
+use control::Request;
+use control::profile::REQUIRE_ENV;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static BYPASSED: AtomicBool = AtomicBool::new(false);
+/// Why the sockets of a process with a ring are the kernel's.
+pub const IO_URING: &str = "io_uring";
+
+/// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
+///
+/// # Errors
+/// EPERM, as where the administrator has disabled it, when no socket may be the kernel's.
+pub fn bypassed() -> Result<(), Errno> {
+    if config::is_required() {
+        refuse(format_args!("io_uring_setup"), "what a ring does with sockets is done by the kernel");
+        return Err(Errno::PERM);
+    }
+    BYPASSED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// True once a ring was set up.
+pub fn is_bypassed() -> bool {
+    BYPASSED.load(Ordering::Relaxed)
+}
+
+/// One line that says why a call fails which could have gone to the kernel.
+fn refuse(call: fmt::Arguments<'_>, reason: &str) {
+    log(Level::Error, format_args!("{call} fails: {reason}, and {REQUIRE_ENV} is set"));
+}
+
+/// The socket is the kernel's from now on, where that may be.
+///
+/// # Errors
+/// What `why` has for a program that wants no kernel sockets; then nothing is decided.
+pub fn fall_back(fd: RawFd, sock: &Arc<Sock>, why: &Why, call: fmt::Arguments<'_>) -> Result<(), Errno> {
+    if config::is_required() {
+        refuse(call, &why.reason);
+        return Err(why.errno);
+    }
+    surrender(&[fd], sock, &why.reason);
+    Ok(())
+}
+
+/// The socket is the kernel's from now on.
+pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: &str) {
+    for (set, fd) in sock.sets() {
+        set.abandon(sock, fd);
+    }
+    for fd in fds {
+        drop(SOCKS.remove(*fd));
+    }
+    count(reason, fds.first().copied());
+}
+
+/// Tells the service of a socket left to the kernel, even if it is the process's first: this is how anybody learns of it.
+pub fn count(reason: &str, fd: Option<RawFd>) {
+    if let Some(client) = client::current() {
+        let inode = fd.and_then(|fd| rustix::fs::fstat(sys::borrow(fd)).ok()).map_or(0, |s| s.st_ino);
+        client.say(Request::FellBack { reason: reason.to_owned(), inode });
+    }
+}

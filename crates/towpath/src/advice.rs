@@ -1,0 +1,195 @@
+//! What a reader of `towpath explain` may do next, in words: by what limits a connection, and by why a socket is the kernel's.
+
+use serde_json::Value;
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+/// Bytes, short.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{} kB", n / 1_000),
+        _ => format!("{} MB", n / 1_000_000),
+    }
+}
+
+/// What an accelerated socket waits for, and what would help; the second is empty where nothing is wrong.
+pub fn of_limit(row: &Value) -> (String, String) {
+    let info = &row["info"];
+    let other = || match row["peer_process"].as_str() {
+        Some(name) => format!("{name} ({})", row["peer_pid"]),
+        None => "the program at the other end".to_owned(),
+    };
+    let (unread, in_flight) = (bytes(number(row, "recv_queue")), bytes(number(row, "in_flight")));
+    let (what, advice) = match row["limited_by"].as_str().unwrap_or("") {
+        "handshake" => (
+            format!("the handshake: no answer yet to {} SYN", number(info, "retransmits") + 1),
+            "see that the peer listens and is reached; `towpath stat` counts what the port dropped",
+        ),
+        "connections" => ("nothing: it waits for connections".to_owned(), ""),
+        "accept" => (
+            "its program, which does not accept what has come".to_owned(),
+            "accept sooner or from more threads; a larger backlog only hides it",
+        ),
+        "closing" => ("nothing: it is closing".to_owned(), ""),
+        "application" => (
+            "its program: all that it has written is on its way".to_owned(),
+            "write more at once, or do not wait for each answer before the next request",
+        ),
+        "reader" => (format!("its program: {unread} wait to be read"), "read sooner, or more at once"),
+        "peer-reader" => (
+            format!("{}, which has {in_flight} to read", other()),
+            "let that program read sooner, or more at once",
+        ),
+        "receiver-window" => (
+            format!("the peer's window of {}", bytes(number(row, "peer_window"))),
+            "let the peer's program read sooner, or give the peer a larger receive buffer (SO_RCVBUF, tcp_rmem)",
+        ),
+        "congestion-window" => (
+            format!("the congestion window of {} segments", number(info, "snd_cwnd")),
+            "the path decides: look at its rate and at the losses; another --congestion may fit it better",
+        ),
+        "loss" => (
+            format!("an answer that does not come: {} timeouts in a row", number(info, "retransmits")),
+            "see whether the path is up; `towpath stat` counts what the port dropped",
+        ),
+        "send-buffer" => (
+            "its send buffer: all that it holds is on its way".to_owned(),
+            "leave SO_SNDBUF unset, or raise it, --send-buffer or --ring-max",
+        ),
+        "small-writes" => (
+            format!("a full segment: {} are held back", bytes(number(row, "unsent"))),
+            "write whole messages at once, set TCP_NODELAY, or take TCP_CORK back",
+        ),
+        "pacing" => (
+            format!("the pacer ({}/s), or a busy core of the service", bytes(number(info, "pacing_rate"))),
+            "if it stays so: more --cores, or less work on these processors",
+        ),
+        other => (other.to_owned(), ""),
+    };
+    (what, advice.to_owned())
+}
+
+/// The numbers that say it.
+pub fn numbers(row: &Value) -> String {
+    let queues = format!(
+        "unread {}, unsent {}, in flight {}, ring {}",
+        bytes(number(row, "recv_queue")),
+        bytes(number(row, "unsent")),
+        bytes(number(row, "in_flight")),
+        bytes(number(row, "ring"))
+    );
+    let info = &row["info"];
+    if row["state"] == "LISTEN" {
+        return format!("{} of {} wait to be accepted", row["recv_queue"], row["send_queue"]);
+    }
+    if !info.is_object() {
+        return queues;
+    }
+    format!(
+        "{queues}; cwnd {} x {} B, peer's window {}, own window {}, srtt {:.3} ms, {} segments sent again{}",
+        info["snd_cwnd"],
+        info["snd_mss"],
+        bytes(number(info, "snd_wnd")),
+        bytes(number(info, "rcv_wnd")),
+        number(info, "rtt") as f64 / 1000.0,
+        info["total_retrans"],
+        shares(info)
+    )
+}
+
+/// Of the time that something was to be sent, what share each limit has had.
+fn shares(info: &Value) -> String {
+    let busy = number(info, "busy_time");
+    let percent = |us: u64| us.min(busy) * 100 / busy.max(1);
+    let (window, buffer) = (number(info, "rwnd_limited"), number(info, "sndbuf_limited"));
+    match busy {
+        0 => String::new(),
+        _ => format!(
+            "; busy {:.1} s, of it the peer's window {} %, the send buffer {} %, path and congestion window {} %",
+            busy as f64 / 1e6,
+            percent(window),
+            percent(buffer),
+            100 - percent(window.saturating_add(buffer))
+        ),
+    }
+}
+
+/// What would have kept a socket from the kernel: beginnings of reasons.
+const CURES: [(&str, &str); 11] = [
+    ("no accelerated listener", "start the server with `towpath run`, too, for the same service"),
+    (
+        "no port leads there",
+        "give the service a port: `towpath up --port ...`; `towpath up --help` lists them",
+    ),
+    ("the address is not on this host", "give the service a port: `towpath up --port ...`"),
+    ("no route through the port", "see the service's --address and --gateway"),
+    ("its peer is a kernel socket", "start the client with `towpath run`, too, for the same service"),
+    ("io_uring", "tell the program to use epoll instead of io_uring"),
+    ("MPTCP", "turn multipath TCP off in the program (for Go: GODEBUG=multipathtcp=0)"),
+    ("the application has as many", "raise --max-sockets or the memory limits of `towpath up`"),
+    ("its region is full", "raise --region-slots of `towpath up`"),
+    ("the pair region is full", "raise --region-slots of `towpath up`"),
+    ("connect to AF_UNSPEC", "close the socket and open another instead of dissolving its connection"),
+];
+
+/// What to do about a socket that is the kernel's for that reason.
+pub fn of_reason(reason: &str) -> &'static str {
+    let cure = CURES.iter().find(|(begin, _)| reason.starts_with(begin)).map(|(_, cure)| *cure);
+    let is_option = reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.contains('_');
+    match cure {
+        Some(cure) => cure,
+        None if is_option => "if the program can do without that option, the socket can be accelerated",
+        None => "`towpath stat` counts how many have this reason; the service's log (--log info) says more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_limit_has_words() {
+        for limit in [
+            "handshake",
+            "connections",
+            "accept",
+            "closing",
+            "application",
+            "reader",
+            "peer-reader",
+            "receiver-window",
+            "congestion-window",
+            "loss",
+            "send-buffer",
+            "small-writes",
+            "pacing",
+        ] {
+            let (what, _) = of_limit(&json!({ "limited_by": limit }));
+            assert!(what.len() > limit.len() && what.contains(' '), "{limit}: {what}");
+        }
+        let row = json!({ "limited_by": "peer-reader", "peer_process": "redis", "peer_pid": 7, "in_flight": 123_456 });
+        assert_eq!(of_limit(&row).0, "redis (7), which has 123 kB to read");
+    }
+
+    #[test]
+    fn shares_add_up() {
+        let info = json!({ "busy_time": 2_000_000, "rwnd_limited": 500_000, "sndbuf_limited": 250_000 });
+        let said = shares(&info);
+        assert!(
+            said.contains("window 25 %") && said.contains("buffer 12 %") && said.ends_with("window 63 %"),
+            "{said}"
+        );
+        assert_eq!(shares(&json!({})), "");
+    }
+
+    #[test]
+    fn an_option_is_told_from_a_sentence() {
+        assert!(of_reason("SO_BINDTODEVICE").contains("without that option"));
+        assert!(of_reason("no route through the port").contains("--gateway"));
+        assert!(of_reason("something else").contains("towpath stat"));
+    }
+}

@@ -1,0 +1,381 @@
+//! `towpath explain`: of each socket, whether it is accelerated, why it is not, what it waits for, and what to do next.
+
+use crate::Where;
+use crate::advice::{self, bytes};
+use crate::ask::report;
+use crate::process::{Absence, KernelSocket, Process};
+use crate::table::print;
+use anyhow::{Context, bail};
+use clap::Args;
+use control::Report;
+use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
+
+pub const HELP: &str = "Examples:\n  \
+towpath explain                            every socket of every program that uses this service\n  \
+towpath explain 4711                       one process, also one that does not use it: why not\n  \
+towpath explain :6379                      sockets with that port at either end\n  \
+towpath explain 10.0.0.1:80                sockets with that address at either end\n  \
+towpath explain 10.0.0.2:40000-10.0.0.1:80 one socket, by its own end and its peer's\n  \
+towpath explain --json | jq '.processes[].sockets[] | select(.accelerated | not) | .reason'\n\n\
+One line a socket; below it what it waits for now, what to do about it, and the numbers that say so. Kernel sockets of other\n\
+users' processes are shown to root only.";
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    place: Where,
+    /// A process number, or a socket: 10.0.0.1:80, :80, or OWN-PEER [default: everything]
+    #[arg(value_name = "PID|SOCKET")]
+    target: Option<Target>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One end of a socket: an address with its port, or a port alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Address(SocketAddr),
+    Port(u16),
+}
+
+impl FromStr for End {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let port = text.strip_prefix(':').map(str::parse).and_then(Result::ok).map(Self::Port);
+        let address = || text.parse().ok().map(Self::Address);
+        port.or_else(address)
+            .ok_or_else(|| format!("`{text}` is no address like 10.0.0.1:80, [::1]:80 or :80"))
+    }
+}
+
+impl End {
+    fn is(self, text: &Value) -> bool {
+        let parsed: Option<SocketAddr> = text.as_str().and_then(|text| text.parse().ok());
+        parsed.is_some_and(|address| match self {
+            Self::Address(wanted) => wanted == address,
+            Self::Port(port) => port == address.port(),
+        })
+    }
+}
+
+/// What is asked about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    Process(i32),
+    /// At either end.
+    Either(End),
+    /// Own and peer's.
+    Both(End, End),
+}
+
+impl FromStr for Target {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(pid) = text.parse() {
+            return Ok(Self::Process(pid));
+        }
+        match text.split_once('-') {
+            Some((own, peer)) => Ok(Self::Both(own.parse()?, peer.parse()?)),
+            None => Ok(Self::Either(text.parse()?)),
+        }
+    }
+}
+
+impl Target {
+    fn is(self, row: &Value) -> bool {
+        match self {
+            Self::Process(_) => true,
+            Self::Either(end) => end.is(&row["local"]) || end.is(&row["remote"]),
+            Self::Both(own, peer) => own.is(&row["local"]) && peer.is(&row["remote"]),
+        }
+    }
+}
+
+impl Explain {
+    pub fn execute(self) -> anyhow::Result<()> {
+        let control = self.place.path();
+        let known = report(&control, Report::Explain);
+        let mut processes = match (known, self.target) {
+            (Ok(known), Some(Target::Process(pid))) => vec![one(&known, pid, &control)?],
+            (Ok(known), _) => all(&known, &control),
+            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &e)?],
+            (Err(e), _) => return Err(e),
+        };
+        if let Some(target @ (Target::Either(_) | Target::Both(..))) = self.target {
+            for process in &mut processes {
+                process.sockets.retain(|row| target.is(row));
+            }
+            processes.retain(|process| !process.sockets.is_empty());
+            if processes.is_empty() {
+                bail!(
+                    "no program of this service has such a socket; `towpath explain PID` says why a program has none"
+                );
+            }
+        }
+        if self.json {
+            let processes: Vec<Value> = processes.iter().map(Explained::json).collect();
+            return print(&serde_json::to_string_pretty(
+                &json!({ "control": control, "processes": processes }),
+            )?);
+        }
+        if processes.is_empty() {
+            return print("no program uses this service; start one with `towpath run -- COMMAND`");
+        }
+        let shown: Vec<String> = processes.iter().map(Explained::text).collect();
+        print(shown.join("\n\n").trim_end())
+    }
+}
+
+/// One process, with its sockets.
+#[derive(Debug)]
+struct Explained {
+    pid: i32,
+    name: String,
+    is_attached: bool,
+    /// Why nothing of it is accelerated, or why something of it cannot be told.
+    absence: Option<Absence>,
+    settings: Value,
+    sockets: Vec<Value>,
+}
+
+/// Everything of every attached process.
+fn all(known: &Value, control: &Path) -> Vec<Explained> {
+    let pids = known["applications"].as_array().into_iter().flatten().filter_map(|a| a["pid"].as_i64());
+    let mut pids: Vec<i32> = pids.filter_map(|pid| pid.try_into().ok()).collect();
+    pids.dedup();
+    // One that has ended meanwhile is left out.
+    pids.into_iter().filter_map(|pid| one(known, pid, control).ok()).collect()
+}
+
+/// One process.
+fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
+    let process = Process::new(pid).with_context(|| format!("there is no process {pid}"))?;
+    let of_it = |list: &'static str| {
+        known[list].as_array().into_iter().flatten().filter(move |row| row["pid"] == pid).cloned()
+    };
+    let application = of_it("applications").next();
+    let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
+    let mut absence = application.is_none().then(|| process.absence(control));
+    match process.kernel_sockets(|inode| reason_of(known, inode).is_some()) {
+        Ok(found) => {
+            let rows = found.iter().filter_map(|socket| {
+                let reason = reason_of(known, socket.inode).map(str::to_owned);
+                kernel(&process, absence.as_ref(), &sockets, socket, reason)
+            });
+            let rows: Vec<Value> = rows.collect();
+            sockets.extend(rows);
+        }
+        Err(e) => {
+            absence.get_or_insert(Absence {
+                reason: format!("its kernel sockets cannot be looked at: {e}"),
+                advice: "ask as its user, or as root".to_owned(),
+            });
+        }
+    }
+    Ok(Explained {
+        pid,
+        name: process.name(),
+        is_attached: application.is_some(),
+        absence,
+        settings: json!(process.settings()),
+        sockets,
+    })
+}
+
+/// One process, when no service can be asked.
+fn without_service(pid: i32, e: &anyhow::Error) -> anyhow::Result<Explained> {
+    let mut explained = one(&json!({}), pid, Path::new(""))?;
+    let unseen = Process::new(pid).and_then(|process| process.unseen());
+    if unseen.is_none() {
+        let advice = "start the service, then the program again with `towpath run`".to_owned();
+        let absence = Absence { reason: e.to_string(), advice };
+        for row in &mut explained.sockets {
+            (row["reason"], row["advice"]) = (json!(absence.reason), json!(absence.advice));
+        }
+        explained.absence = Some(absence);
+    }
+    Ok(explained)
+}
+
+/// Why a kernel socket is one, as its program has told the service.
+fn reason_of(known: &Value, inode: u64) -> Option<&str> {
+    let inode = inode.to_string();
+    known["applications"].as_array()?.iter().find_map(|a| a["kernel"][inode.as_str()].as_str())
+}
+
+/// A socket as the service describes it.
+fn accelerated(mut row: Value) -> Value {
+    let (what, advice) = advice::of_limit(&row);
+    row["accelerated"] = json!(true);
+    row["waits_for"] = json!(what);
+    row["advice"] = json!(advice);
+    row
+}
+
+/// A kernel socket; `None`: it is the kernel's twin of an accelerated listener.
+fn kernel(
+    process: &Process,
+    absence: Option<&Absence>,
+    accelerated: &[Value],
+    socket: &KernelSocket,
+    reason: Option<String>,
+) -> Option<Value> {
+    let is_listener = |row: &&Value| row["state"] == "LISTEN";
+    let port_of =
+        |row: &Value| row["local"].as_str().and_then(|a| a.parse::<SocketAddr>().ok()).map(|a| a.port());
+    let line = socket.line.as_ref();
+    let listens = line.is_some_and(|line| {
+        accelerated.iter().filter(is_listener).any(|row| port_of(row) == Some(line.local.port()))
+    });
+    if listens && reason.is_none() && line.is_some_and(|line| line.state == "LISTEN") {
+        return None;
+    }
+    let (reason, advice) = match (reason, absence) {
+        (Some(reason), _) => {
+            let advice = advice::of_reason(&reason).to_owned();
+            (reason, advice)
+        }
+        (None, Some(absence)) => (absence.reason.clone(), absence.advice.clone()),
+        (None, None) => without_reason(process, listens),
+    };
+    let mut row = Map::new();
+    row.insert("accelerated".to_owned(), json!(false));
+    row.insert("fd".to_owned(), json!(socket.fd));
+    row.insert("inode".to_owned(), json!(socket.inode));
+    row.insert("state".to_owned(), json!(line.map_or("-", |line| line.state)));
+    if let Some(line) = line {
+        row.insert("local".to_owned(), json!(line.local.to_string()));
+        let remote = if line.state == "LISTEN" { "*".to_owned() } else { line.remote.to_string() };
+        row.insert("remote".to_owned(), json!(remote));
+        row.insert("recv_queue".to_owned(), json!(line.recv_queue));
+        row.insert("send_queue".to_owned(), json!(line.send_queue));
+    }
+    row.insert("reason".to_owned(), json!(reason));
+    row.insert("advice".to_owned(), json!(advice));
+    Some(Value::Object(row))
+}
+
+/// Why a socket of an attached process is the kernel's, when it has not told.
+fn without_reason(process: &Process, at_listener: bool) -> (String, String) {
+    if let Some(why) = process.unseen() {
+        return (format!("the program {}", why.what()), why.advice().to_owned());
+    }
+    if at_listener {
+        let reason = "its peer is a kernel socket: the client is not accelerated";
+        return (reason.to_owned(), advice::of_reason("its peer is a kernel socket").to_owned());
+    }
+    (
+        "the library was not asked: the socket is older than the library's use of this service, was inherited, or was \
+         connected past libc (io_uring, a system call of the program's own)"
+            .to_owned(),
+        "see whether a socket that the program opens now is accelerated".to_owned(),
+    )
+}
+
+impl Explained {
+    fn json(&self) -> Value {
+        json!({
+            "pid": self.pid,
+            "process": self.name,
+            "attached": self.is_attached,
+            "reason": self.absence.as_ref().map(|a| &a.reason),
+            "advice": self.absence.as_ref().map(|a| &a.advice),
+            "settings": self.settings,
+            "sockets": self.sockets,
+        })
+    }
+
+    fn text(&self) -> String {
+        let all = self.sockets.len();
+        let accelerated = self.sockets.iter().filter(|row| row["accelerated"] == true).count();
+        let mut lines = vec![format!(
+            "{} ({}): {accelerated} accelerated, {} on the kernel",
+            self.name,
+            self.pid,
+            all - accelerated
+        )];
+        let settings = self.settings.as_object().into_iter().flatten();
+        let settings: Vec<String> =
+            settings.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();
+        if !settings.is_empty() {
+            lines.push(format!("  started with {}", settings.join(" ")));
+        }
+        if let Some(absence) = &self.absence {
+            lines.push(format!("  {}", absence.reason));
+            lines.push(format!("    -> {}", absence.advice));
+        }
+        for row in &self.sockets {
+            self.socket_text(row, &mut lines);
+        }
+        lines.join("\n")
+    }
+
+    fn socket_text(&self, row: &Value, lines: &mut Vec<String>) {
+        let text = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
+        let ends = match row["remote"].as_str() {
+            None | Some("*") => text("local"),
+            Some(remote) => format!("{} -> {remote}", text("local")),
+        };
+        if row["accelerated"] == false {
+            let line = format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]);
+            // What holds for the whole process is said once.
+            if self.absence.as_ref().is_some_and(|absence| row["reason"] == absence.reason) {
+                return lines.push(line);
+            }
+            lines.push(format!("{line}: {}", text("reason")));
+            return lines.push(format!("    -> {}", text("advice")));
+        }
+        let way = match row["kind"].as_str().unwrap_or("") {
+            "pair" => "shared memory",
+            "relay" => "relayed by the service",
+            "flow" => "TCP over the port",
+            _ => "and open to the kernel's clients",
+        };
+        lines.push(format!("  {} {ends}: accelerated, {way}", text("state")));
+        lines.push(format!("    limited by {}", text("waits_for")));
+        if row["advice"] != "" {
+            lines.push(format!("    -> {}", text("advice")));
+        }
+        let moved = [("bytes_in", "in"), ("bytes_out", "out")]
+            .map(|(key, word)| format!("{} {word}", bytes(row[key].as_u64().unwrap_or(0))));
+        let moved = if row["state"] == "LISTEN" { String::new() } else { format!("; {}", moved.join(", ")) };
+        lines.push(format!("    {}{moved}", advice::numbers(row)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_as_they_are_meant() {
+        let target = |text: &str| text.parse::<Target>();
+        assert_eq!(target("4711"), Ok(Target::Process(4711)));
+        assert_eq!(target(":80"), Ok(Target::Either(End::Port(80))));
+        let one: SocketAddr = "[::1]:80".parse().unwrap();
+        assert_eq!(target("[::1]:80"), Ok(Target::Either(End::Address(one))));
+        let both = Target::Both(End::Address("10.0.0.2:4".parse().unwrap()), End::Port(80));
+        assert_eq!(target("10.0.0.2:4-:80"), Ok(both));
+        for bad in ["", ":", ":99999", "10.0.0.1", "redis", "10.0.0.1:80-", "1.2.3.4:5-6"] {
+            assert!(target(bad).is_err(), "{bad}");
+        }
+        let row = json!({ "local": "10.0.0.2:4", "remote": "10.0.0.1:80" });
+        assert!(both.is(&row) && target(":80").unwrap().is(&row) && target("10.0.0.2:4").unwrap().is(&row));
+        assert!(!target("10.0.0.1:80-10.0.0.2:4").unwrap().is(&row) && !target(":81").unwrap().is(&row));
+        assert!(!target(":80").unwrap().is(&json!({ "local": "-", "remote": "*" })));
+    }
+
+    #[test]
+    fn a_reason_is_found_with_whoever_told_it() {
+        let known = json!({ "applications": [
+            { "pid": 1, "kernel": {} }, { "pid": 2, "kernel": { "77": "io_uring" } },
+        ] });
+        assert_eq!(reason_of(&known, 77), Some("io_uring"), "a child may hold what its parent opened");
+        assert_eq!(reason_of(&known, 78), None);
+        assert_eq!(reason_of(&json!({}), 77), None);
+    }
+}

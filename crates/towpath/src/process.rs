@@ -1,0 +1,272 @@
+//! What `/proc` says of a process: its kernel sockets, and whether the library is in it, and if not, why.
+
+use crate::program::{Unseen, unseen_format};
+use control::profile::{self, PROFILE_ENV, REQUIRE_ENV};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// A TCP socket of the kernel's that a process holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelSocket {
+    /// A descriptor that stands for it.
+    pub fd: u32,
+    /// Its inode.
+    pub inode: u64,
+    /// As `ss` names it; `None`: the kernel lists it nowhere.
+    pub line: Option<Line>,
+}
+
+/// A line of `/proc/net/tcp`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// As `ss` names it.
+    pub state: &'static str,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// Bytes not acknowledged.
+    pub send_queue: u64,
+    /// Bytes not read; of a listener: connections not accepted.
+    pub recv_queue: u64,
+}
+
+/// Why the library does nothing in a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Absence {
+    /// In words.
+    pub reason: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// A process by its number.
+#[derive(Debug)]
+pub struct Process {
+    folder: PathBuf,
+    environment: std::io::Result<BTreeMap<String, String>>,
+}
+
+const STATES: [&str; 13] = [
+    "?",
+    "ESTABLISHED",
+    "SYN-SENT",
+    "SYN-RECV",
+    "FIN-WAIT-1",
+    "FIN-WAIT-2",
+    "TIME-WAIT",
+    "CLOSED",
+    "CLOSE-WAIT",
+    "LAST-ACK",
+    "LISTEN",
+    "CLOSING",
+    "SYN-RECV",
+];
+
+impl Process {
+    /// The process of that number; `None`: there is none.
+    pub fn new(pid: i32) -> Option<Self> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        folder.is_dir().then(|| {
+            let environment = std::fs::read(folder.join("environ")).map(|bytes| parse_environment(&bytes));
+            Self { folder, environment }
+        })
+    }
+
+    /// Its command's name.
+    pub fn name(&self) -> String {
+        std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// Variables and profile that it was started with, as far as they change anything.
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        let Ok(environment) = &self.environment else { return BTreeMap::new() };
+        let own = [PROFILE_ENV, REQUIRE_ENV, "TOWPATH_DISABLE"];
+        let knobs = profile::PROFILES.iter().flat_map(|p| p.knobs).map(|knob| knob.variable);
+        let value = |name: &str| {
+            let value = profile::setting_in(name, |name| environment.get(name).cloned())?;
+            Some((name.to_owned(), value))
+        };
+        own.into_iter().chain(knobs).filter_map(value).collect()
+    }
+
+    /// Its kernel TCP sockets, and those of `told` that the kernel lists nowhere.
+    ///
+    /// # Errors
+    /// Its descriptors may not be looked at.
+    pub fn kernel_sockets(&self, told: impl Fn(u64) -> bool) -> std::io::Result<Vec<KernelSocket>> {
+        let mut held = BTreeMap::new();
+        for entry in std::fs::read_dir(self.folder.join("fd"))?.filter_map(Result::ok) {
+            let fd: Option<u32> = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let target = std::fs::read_link(entry.path()).ok();
+            let inode = target.as_deref().and_then(Path::to_str).and_then(inode_of);
+            if let (Some(fd), Some(inode)) = (fd, inode) {
+                let least = held.entry(inode).or_insert(fd);
+                *least = fd.min(*least);
+            }
+        }
+        let mut listed = BTreeMap::new();
+        for table in ["net/tcp", "net/tcp6"] {
+            let text = std::fs::read_to_string(self.folder.join(table)).unwrap_or_default();
+            listed.extend(text.lines().skip(1).filter_map(parse_line));
+        }
+        let sockets =
+            held.into_iter().map(|(inode, fd)| KernelSocket { fd, inode, line: listed.remove(&inode) });
+        let mut sockets: Vec<_> = sockets.filter(|s| s.line.is_some() || told(s.inode)).collect();
+        sockets.sort_by_key(|socket| socket.fd);
+        Ok(sockets)
+    }
+
+    /// Why the library does nothing in it, although the service at `control` is there.
+    pub fn absence(&self, control: &Path) -> Absence {
+        let because = |reason: &str, advice: &str| Absence { reason: reason.into(), advice: advice.into() };
+        let unseen = |why: Unseen| because(&format!("the program {}", why.what()), why.advice());
+        if let Some(why) = self.unseen() {
+            return unseen(why);
+        }
+        let environment = match &self.environment {
+            Ok(environment) => environment,
+            Err(e) if Errno::from_io_error(e) == Some(Errno::ACCESS) => {
+                return because(
+                    "it is another user's: nothing can be seen of it",
+                    "ask as that user, or as root",
+                );
+            }
+            Err(_) => return because("it has ended", "look at a process that lives"),
+        };
+        let value = |name: &str| environment.get(name).map(String::as_str).filter(|value| !value.is_empty());
+        let is_loaded = std::fs::read_to_string(self.folder.join("maps"))
+            .is_ok_and(|maps| maps.contains("libtowpath_preload"));
+        let asks_for = value("LD_PRELOAD").is_some_and(|list| list.contains("libtowpath_preload"));
+        let other = value(control::CONTROL_ENV).filter(|path| Path::new(path) != control);
+        match () {
+            () if is_loaded && value("TOWPATH_DISABLE").is_some_and(|v| v != "0") => because(
+                "TOWPATH_DISABLE is set: every call goes to the kernel",
+                "start it without that variable",
+            ),
+            () if is_loaded && other.is_some() => because(
+                &format!("its library talks to another service, at {}", other.unwrap_or_default()),
+                "ask that service: towpath explain --control PATH PID",
+            ),
+            () if is_loaded => because(
+                "the library is loaded and has not registered: no TCP socket was connected or listened on yet, or no \
+                 service answered then",
+                "nothing, if a service answers now: the next connect or listen registers it",
+            ),
+            () if asks_for => because(
+                "LD_PRELOAD names the library, and the loader has not loaded it",
+                "look for the loader's complaint on its standard error",
+            ),
+            () => because(
+                "it was started without the library: LD_PRELOAD does not name it",
+                "start it again with `towpath run -- COMMAND`",
+            ),
+        }
+    }
+
+    /// Why a library would not see what it does.
+    pub fn unseen(&self) -> Option<Unseen> {
+        let exe = self.folder.join("exe");
+        let by_format = unseen_format(&exe);
+        let is_secure = std::fs::read(self.folder.join("auxv")).is_ok_and(|vector| is_secure(&vector));
+        by_format.or(is_secure.then_some(Unseen::Privileged))
+    }
+}
+
+fn parse_environment(bytes: &[u8]) -> BTreeMap<String, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// `AT_SECURE` of an auxiliary vector: pairs of words.
+fn is_secure(vector: &[u8]) -> bool {
+    const AT_SECURE: u64 = 23;
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+    vector.chunks_exact(16).any(|pair| word(&pair[..8]) == AT_SECURE && word(&pair[8..]) != 0)
+}
+
+/// `socket:[123]`.
+fn inode_of(target: &str) -> Option<u64> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Inode and line: `sl local remote state tx:rx tr:when retransmits uid timeout inode`.
+fn parse_line(line: &str) -> Option<(u64, Line)> {
+    let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, local, remote, state, queues, ..] = columns[..] else { return None };
+    let (send, receive) = queues.split_once(':')?;
+    let state = usize::from_str_radix(state, 16).ok()?;
+    let line = Line {
+        state: STATES.get(state).copied().unwrap_or(STATES[0]),
+        local: parse_address(local)?,
+        remote: parse_address(remote)?,
+        send_queue: u64::from_str_radix(send, 16).ok()?,
+        recv_queue: u64::from_str_radix(receive, 16).ok()?,
+    };
+    Some((columns.get(9)?.parse().ok()?, line))
+}
+
+/// An address in words of this machine's byte order, v4-mapped ones as v4.
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let words = (0..ip.len() / 8).map(|i| u32::from_str_radix(ip.get(i * 8..i * 8 + 8)?, 16).ok());
+    let bytes: Vec<u8> =
+        words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let ip = match <[u8; 16]>::try_from(&bytes[..]) {
+        Ok(bytes) => IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical(),
+        Err(_) => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..]).ok()?)),
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_kernel_sockets_of_a_process_are_found_by_descriptor() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(at).unwrap();
+        let sockets = Process::new(std::process::id() as i32).unwrap().kernel_sockets(|_| false).unwrap();
+        let of = |fd: i32| sockets.iter().find(|s| s.fd == fd as u32).and_then(|s| s.line.clone()).unwrap();
+        assert_eq!((of(listener.as_raw_fd()).state, of(listener.as_raw_fd()).local), ("LISTEN", at));
+        let connected = of(stream.as_raw_fd());
+        let ends = (stream.local_addr().unwrap(), at);
+        assert_eq!((connected.state, (connected.local, connected.remote)), ("ESTABLISHED", ends));
+    }
+
+    #[test]
+    fn a_line_of_the_kernels_table_reads_as_it_means() {
+        let text = "   1: 0100007F:1F90 0200000A:0050 08 0000000A:00000014 00:00000000 00000000  1000        0 4711 1 0 20";
+        let (inode, line) = parse_line(text).unwrap();
+        assert_eq!((inode, line.state, line.send_queue, line.recv_queue), (4711, "CLOSE-WAIT", 10, 20));
+        if cfg!(target_endian = "little") {
+            assert_eq!(
+                (line.local.to_string(), line.remote.to_string()),
+                ("127.0.0.1:8080".into(), "10.0.0.2:80".into())
+            );
+        }
+        let mapped = parse_address("0000000000000000FFFF00000100007F:0016").unwrap();
+        assert!(mapped.is_ipv4() || cfg!(target_endian = "big"));
+        for bad in ["", "1:", "1: zz zz 01 0:0", "1: 0100007F:1F90 0200000A:0050 01 0:0", "sl local"] {
+            assert_eq!(parse_line(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_the_library_says_what_to_do() {
+        let own = Process::new(std::process::id() as i32).unwrap();
+        let absence = own.absence(Path::new("/nowhere"));
+        assert!(absence.advice.contains("towpath run"), "{absence:?}");
+        assert!(Process::new(i32::MAX).is_none());
+        let vector = |key: u64, value: u64| [0u64, 0, key, value].map(u64::to_ne_bytes).concat();
+        assert!(is_secure(&vector(23, 1)) && !is_secure(&vector(23, 0)) && !is_secure(&vector(22, 1)));
+        assert!(!is_secure(&[1, 2, 3]));
+    }
+}

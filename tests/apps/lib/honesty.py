@@ -1,0 +1,276 @@
+"""The truth about each socket: `towpath explain`, and `run --require`, which fails where a socket would fall back."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from lib.command_line import mistake, refused, root_only
+from lib.process import Skip, require, until
+from lib.registry import test
+from lib.world import HOST_ADDRESS, PEERS, TAP, find, free_port, plain_environment, run_towpath
+
+HONEST = PEERS / "honest.py"
+
+
+def explained(w, *arguments):
+    done = w.command("explain", "--json", *arguments)
+    require(done.returncode == 0, f"towpath explain {arguments}: {done.stderr}")
+    return json.loads(done.stdout)["processes"]
+
+
+def program(w, name, *arguments, **how):
+    return w.start(name, [sys.executable, HONEST, *arguments], accelerated=True, launcher=False, **how)
+
+
+def rows(w, pid):
+    of_it = [p for p in explained(w, pid) if p["pid"] == pid]
+    return of_it[0]["sockets"] if of_it else []
+
+
+def row(w, pid, **wanted):
+    found = [r for r in rows(w, pid) if all(r.get(key) == value for key, value in wanted.items())]
+    require(len(found) == 1, f"{len(found)} sockets with {wanted}: {json.dumps(rows(w, pid), indent=1)}")
+    return found[0]
+
+
+def waits(w, pid, limit, **wanted):
+    until(lambda: any(r.get("limited_by") == limit for r in rows(w, pid)), 5, f"{limit}: {json.dumps(rows(w, pid))[:2000]}")
+    return row(w, pid, limited_by=limit, **wanted)
+
+
+@mistake("explain")
+def explain(w):
+    """Each socket of two programs of one host, accelerated and not, by process and by address, as text and as JSON."""
+    w.up()
+    port, other = free_port(), free_port()
+    kernel = socket.create_server(("127.0.0.1", other))
+    server = program(w, "server", "serve", "127.0.0.1", port)
+    server.until_prints("listens")
+    client = program(w, "client", "connect", "127.0.0.1", port, other)
+    client.until_prints("connected")
+    server.until_prints("accepted")
+    listener = row(w, server.pid, state="LISTEN")
+    require(listener["accelerated"] and listener["limited_by"] == "connections", f"{listener}")
+    # The server has sent 100 bytes that the client does not read, and reads nothing of a stream.
+    made = waits(w, client.pid, "peer-reader")
+    require(made["remote"] == f"127.0.0.1:{port}" and made["peer_pid"] == server.pid and made["in_flight"] > 100_000, f"{made}")
+    taken = waits(w, server.pid, "reader", remote=made["local"])
+    require(taken["recv_queue"] == made["in_flight"] and taken["peer_pid"] == client.pid, f"{taken}")
+    fallen = row(w, client.pid, accelerated=False)
+    require(fallen["reason"] == "no accelerated listener there" and "towpath run" in fallen["advice"], f"{fallen}")
+    require(fallen["remote"] == f"127.0.0.1:{other}" and fallen["fd"] > 2, f"{fallen}")
+    # A client of the kernel's reaches the same listener.
+    plain = socket.create_connection(("127.0.0.1", port))
+    until(lambda: any("peer is a kernel socket" in r.get("reason", "") for r in rows(w, server.pid)), 5, "the kernel client is shown")
+    require({p["pid"] for p in explained(w)} == {server.pid, client.pid}, "without an argument all are shown")
+    one = explained(w, f"{made['local']}-{made['remote']}")
+    require([p["pid"] for p in one] == [client.pid] and len(one[0]["sockets"]) == 1, f"{one}")
+    require({p["pid"] for p in explained(w, f":{port}")} == {server.pid, client.pid}, "by port")
+    text = w.command("explain").stdout
+    for words in ("no accelerated listener there", "limited by its program", "shared memory", f"({server.pid})", "-> ", "wait to be accepted"):
+        require(words in text, f"no {words!r}: {text}")
+    refused(w.command("explain", ":1"), "towpath explain PID")
+    refused(w.command("explain", "redis"), "redis", lines=8)
+    refused(w.command("explain", "2147483646"), "no process")
+    plain.close()
+    kernel.close()
+
+
+@test("cli.explain_over_tap", kernel=False, own_service=True, namespace=True)
+def explain_over_tap(w):
+    """What limits a connection over the port: its program, the peer's window, its own program's reading."""
+    w.up(*TAP)
+    with socket.create_server((HOST_ADDRESS, 0)) as far:
+        port = far.getsockname()[1]
+        client = program(w, "client", "stream", HOST_ADDRESS, port)
+        peer = far.accept()[0]
+        found = waits(w, client.pid, "receiver-window", kind="flow")
+        require(found["unsent"] > 0 and found["info"]["snd_wnd"] == found["peer_window"], f"{found}")
+        text = w.command("explain", client.pid).stdout
+        require("the peer's window" in text and "srtt" in text and "cwnd" in text, text)
+        while peer.recv(1 << 20) != b"":
+            pass
+        client.until_prints("written")
+        waits(w, client.pid, "closing", state="FIN-WAIT-2")
+        peer.sendall(bytes(1000))
+        waits(w, client.pid, "reader")
+    # No route but the kernel's.
+    listener = socket.create_server(("127.0.0.1", 0))
+    lost = program(w, "lost", "stream", "127.0.0.1", listener.getsockname()[1])
+    until(lambda: any(r.get("reason") == "no accelerated listener there" for r in rows(w, lost.pid)), 5, "the fallen one")
+
+
+@mistake("explain_asked_for_the_kernel")
+def explain_asked_for_the_kernel(w):
+    """Sockets that asked for what only the kernel has: each says what."""
+    w.up()
+    listener = socket.create_server(("127.0.0.1", 0))
+    asker = program(w, "asker", "ask", "127.0.0.1", listener.getsockname()[1])
+    asker.until_prints("asked")
+    reasons = sorted(r["reason"] for r in rows(w, asker.pid))
+    wanted = ["MPTCP", "SO_TIMESTAMPING", "io_uring"]
+    if "no MPTCP" in asker.output():
+        wanted.remove("MPTCP")
+    require(reasons == wanted, f"{reasons}")
+
+
+@mistake("explain_programs_unseen")
+def explain_programs_unseen(w):
+    """Why a process has nothing accelerated: no library, static, Go, disabled, another service."""
+    w.up()
+    listener = socket.create_server(("127.0.0.1", 0))
+    at = [HONEST, "stream", "127.0.0.1", listener.getsockname()[1]]
+    python = sys.executable
+
+    def said(process, *words):
+        until(lambda: rows(w, process.pid), 5, "a kernel socket")
+        one = explained(w, process.pid)[0]
+        require(not one["attached"] and one["reason"] == one["sockets"][0]["reason"], f"{one}")
+        text = w.command("explain", process.pid).stdout
+        for word in words:
+            require(word in text, f"no {word!r}: {text}")
+
+    said(w.start("plain", [python, *at]), "without the library", "towpath run")
+    disabled = {"TOWPATH_DISABLE": "1"}
+    said(w.start("disabled", [python, *at], accelerated=True, launcher=False, environment=disabled), "TOWPATH_DISABLE")
+    static = static_program(w)
+    process = w.start("static", [static, "127.0.0.1", listener.getsockname()[1]], accelerated=True)
+    said(process, "statically linked", "dynamically linked build")
+    w.service.kill()
+    w.service.wait()
+    done = w.command("explain", process.pid)
+    require(done.returncode == 0 and "statically linked" in done.stdout, f"without a service: {done.stdout} {done.stderr}")
+    refused(w.command("explain"), str(w.control))
+
+
+STATIC = """
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(argc > 2 ? atoi(argv[2]) : 1)};
+    inet_pton(AF_INET, argc > 1 ? argv[1] : "127.0.0.1", &to.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (argc > 2 && connect(fd, (struct sockaddr *)&to, sizeof to) != 0) return 1;
+    return argc > 2 ? pause() : 0;
+}
+"""
+
+
+def static_program(w):
+    source, made = w.directory / "static.c", w.directory / "static"
+    source.write_text(STATIC)
+    subprocess.run([find("cc"), "-static", "-o", made, source], check=True)
+    return made
+
+
+@mistake("explain_of_another_user")
+def explain_of_another_user(w):
+    """Root sees the kernel sockets of a nobody's process; nobody does not see root's."""
+    root_only()
+    w.up()
+    setpriv = [find("setpriv"), "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    w.control.chmod(0o666)
+    w.directory.chmod(0o755)
+    port = free_port()
+    server = program(w, "server", "serve", "127.0.0.1", port)
+    server.until_prints("listens")
+    places = w.directory / "bin"
+    places.mkdir()
+    shutil.copy(w.towpath, places / "towpath")
+    (places / "towpath").chmod(0o755)
+    done = run_towpath([*setpriv, places / "towpath", "explain", "--control", w.control, server.pid])
+    require("root" in done.stdout + done.stderr, f"{done.stdout} {done.stderr}")
+
+
+def required(w, *command, **how):
+    return run_towpath([w.towpath, "run", "--require", "--control", w.control, "--", *command], **how)
+
+
+@mistake("require_sockets")
+def require_sockets(w):
+    """A socket that would fall back gets an errno, and one line says why; accelerated ones, UNIX and UDP sockets work."""
+    w.up()
+    kernel = socket.create_server(("127.0.0.1", 0))
+    done = required(w, sys.executable, HONEST, "required", "127.0.0.1", kernel.getsockname()[1], seconds=20)
+    require(done.returncode == 0, f"{done.stdout} {done.stderr}")
+    told = [line for line in done.stderr.splitlines() if "TOWPATH_REQUIRE" in line]
+    for words in (
+        f"connect to 127.0.0.1:{kernel.getsockname()[1]} fails: no accelerated listener there",
+        "connect to 192.0.2.1:9 fails: no port leads there",
+        f"connect to 127.0.0.1:{kernel.getsockname()[1]} fails: SO_TIMESTAMPING",
+        "listen fails: SO_TIMESTAMPING",
+        "io_uring_setup fails",
+        "accept: a connection is reset",
+    ):
+        require(sum(words in line for line in told) == 1, f"not one line of {words!r}: {done.stderr}")
+    stat = w.stat()
+    require(stat["fallen_back"] == 0 and stat["accelerated"] >= 3, f"{stat}")
+    kernel.settimeout(0.1)
+    try:
+        kernel.accept()
+        raise AssertionError("a connection came to the kernel's listener")
+    except TimeoutError:
+        pass
+
+
+@mistake("require_programs")
+def require_programs(w):
+    """Programs that the library cannot see are refused before they start; without --require they run, and nothing is said."""
+    w.up()
+    static = static_program(w)
+    script = w.directory / "script"
+    script.write_text(f"#!{static}\n")
+    script.chmod(0o755)
+    for command in ([static], [script]):
+        done = required(w, *command)
+        refused(done, "statically linked", str(command[0]))
+        require(done.returncode == 126, f"status {done.returncode}")
+        done = run_towpath([w.towpath, "run", "--control", w.control, "--", *command])
+        require((done.returncode, done.stderr) == (0, ""), f"{done.returncode} {done.stderr}")
+    if os.geteuid() == 0:
+        own = w.directory / "set-user-id"
+        shutil.copy(find("true"), own)
+        os.chown(own, 65534, -1)
+        own.chmod(0o4755)
+        refused(required(w, own), "set-user-id")
+    require(required(w, "true").returncode == 0, "an ordinary program")
+    require(required(w, "sh", "-c", "exit 7").returncode == 7, "its status")
+    done = run_towpath([w.towpath, "run", "--require", "--control", w.control, "--", "true"], environment={"TOWPATH_DISABLE": "1"})
+    refused(done, "TOWPATH_DISABLE")
+
+
+@mistake("require_go", limit_s=200)
+def require_go(w):
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        raise Skip("no Go")
+    w.up()
+    (w.directory / "main.go").write_text("package main\n\nfunc main() {}\n")
+    environment = plain_environment() | {"HOME": str(w.directory), "GOCACHE": str(w.directory / "cache"), "GOTOOLCHAIN": "local"}
+    for flags in ([], ["-ldflags=-s -w -buildid="]):
+        subprocess.run([go, "build", *flags, "-o", "prog", "main.go"], cwd=w.directory, env=environment, check=True, capture_output=True)
+        refused(required(w, w.directory / "prog"), "Go program")
+
+
+@mistake("require_service")
+def require_service(w):
+    """No service, and none to be had: an error before the program starts. A service that goes: an error of the socket."""
+    nowhere = Path("/proc/towpath/control.sock")
+    done = run_towpath([w.towpath, "run", "--require", "--control", nowhere, "--", "echo", "started"])
+    refused(done, "/proc/towpath")
+    require("started" not in done.stdout, "it started")
+    w.up()
+    process = w.start("orphan", [w.towpath, "run", "--require", "--control", w.control, "--", sys.executable, HONEST, "orphan"], stdin=subprocess.PIPE)
+    process.until_prints("ready")
+    w.service.kill()
+    w.service.wait()
+    process.popen.stdin.write(b"\n")
+    process.popen.stdin.flush()
+    process.until_prints(f"connect {errno.ENETDOWN}")
+    require(process.wait(5) == 0 and "no service answers" in process.errors(), process.errors())
