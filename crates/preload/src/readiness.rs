@@ -1,10 +1,13 @@
 //! epoll, poll and select.
 
-use crate::{fail, next};
+use crate::{fail, next, pointers};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use socket::poll::{self as towpath, Wait};
 use socket::{Errno, fds};
 use std::time::Duration;
+
+/// Events that one call finds at most, where pointers are checked.
+const AT_ONCE: usize = 1024;
 
 /// Milliseconds as C's poll means them.
 fn millis(ms: c_int) -> Option<Duration> {
@@ -16,6 +19,9 @@ fn millis(ms: c_int) -> Option<Duration> {
 /// # Safety
 /// `at` is null or points to a timespec.
 unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
+    if !at.is_null() && !pointers::is_readable(at, size_of::<timespec>()) {
+        return Err(Errno::FAULT);
+    }
     // SAFETY: the caller's promise.
     let Some(t) = (unsafe { at.as_ref() }) else { return Ok(None) };
     match (u64::try_from(t.tv_sec), u32::try_from(t.tv_nsec)) {
@@ -84,8 +90,11 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    // SAFETY: C's contract.
+    // SAFETY: C's contract; the kernel says EFAULT for what cannot be read.
     unsafe {
+        if op != libc::EPOLL_CTL_DEL && !pointers::is_readable(event, size_of::<epoll_event>()) {
+            return next::epoll_ctl(epfd, op, fd, event);
+        }
         let wanted = if op == libc::EPOLL_CTL_DEL { None } else { event.as_ref().copied() };
         match fds::epoll_control(epfd, op, fd, wanted) {
             Some(result) => crate::int(result),
@@ -106,9 +115,22 @@ unsafe fn waited(
         return None;
     }
     let set = fds::set(epfd)?;
-    // SAFETY: the caller's promise.
-    let events = unsafe { std::slice::from_raw_parts_mut(events, n as usize) };
-    Some(count(wait().and_then(|(timeout, mask)| set.wait(events, timeout, mask))))
+    let wait = |found: &mut [epoll_event]| wait().and_then(|(timeout, mask)| set.wait(found, timeout, mask));
+    // SAFETY: the caller's promise, or what was just looked at.
+    Some(count(unsafe {
+        if pointers::are_checked() {
+            let mut found = vec![epoll_event { events: 0, u64: 0 }; (n as usize).min(AT_ONCE)];
+            wait(&mut found).and_then(|n| {
+                if !pointers::is_writable(events, n * size_of::<epoll_event>()) {
+                    return Err(Errno::FAULT);
+                }
+                events.copy_from_nonoverlapping(found.as_ptr(), n);
+                Ok(n)
+            })
+        } else {
+            wait(std::slice::from_raw_parts_mut(events, n as usize))
+        }
+    }))
 }
 
 /// See epoll_wait(2).
@@ -170,7 +192,9 @@ pub unsafe extern "C" fn epoll_pwait2(
 /// # Safety
 /// `list` is writable for `n` entries.
 unsafe fn polled(list: *mut pollfd, n: nfds_t, wait: impl FnOnce() -> Result<Wait, Errno>) -> Option<c_int> {
-    if list.is_null() || n == 0 || !fds::has_any() {
+    // What the kernel cannot read it says itself.
+    let length = (n as usize).saturating_mul(size_of::<pollfd>());
+    if list.is_null() || n == 0 || !fds::has_any() || !pointers::is_writable(list, length) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -258,7 +282,10 @@ unsafe fn selected(
     sets: [*mut fd_set; 3],
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<c_int> {
-    if !fds::has_any() {
+    let length = (most.max(0) as usize).div_ceil(64) * size_of::<u64>();
+    let good = |set: &*mut fd_set| set.is_null() || pointers::is_writable(*set, length);
+    // What the kernel cannot read it says itself.
+    if !(fds::has_any() && sets.iter().all(good)) {
         return None;
     }
     // SAFETY: the caller's promise.

@@ -245,6 +245,18 @@ def require_programs(w):
     refused(done, "TOWPATH_DISABLE")
 
 
+@mistake("unseen_program_on_a_terminal")
+def unseen_program_on_a_terminal(w):
+    """Somebody at a terminal is told that a program cannot be seen; it runs all the same."""
+    w.up()
+    ours, theirs = os.openpty()
+    command = [w.towpath, "run", "--control", w.control, "--", static_program(w)]
+    done = subprocess.run(command, stderr=theirs, env=plain_environment(), timeout=10, check=False)
+    os.close(theirs)
+    said = os.read(ours, 4096).decode()
+    require(done.returncode == 0 and "statically linked" in said and "--require" in said, f"{done.returncode} {said!r}")
+
+
 @mistake("require_go", limit_s=200)
 def require_go(w):
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")

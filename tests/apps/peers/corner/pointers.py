@@ -29,7 +29,7 @@ def result(name, fd, *arguments, kind=ctypes.c_ssize_t):
     call = getattr(LIBC, name)
     call.restype = kind
     ctypes.set_errno(0)
-    value = call(fd, *(ctypes.c_size_t(a) if isinstance(a, int) else a for a in arguments))
+    value = call(*(ctypes.c_size_t(a) if isinstance(a, int) else a for a in (fd, *arguments)))
     return errno.errorcode[ctypes.get_errno()] if value < 0 else value
 
 
@@ -93,6 +93,7 @@ class bad_pointers:
             ("connect", none, 16),
         ):
             assert result(call, fd, *arguments, kind=ctypes.c_int) == "EFAULT", (call, arguments)
+        events_of(fd, none, room)
         # Everything is still there, and only what comes need fit.
         assert result("read", fd, edge, 5) == 5 and ctypes.string_at(edge, 5) == TEN[:5]
         assert result("read", fd, edge, 10) == 5 and ctypes.string_at(edge, 5) == TEN[5:]
@@ -108,6 +109,25 @@ class bad_pointers:
         sock.sendall(TEN)
         assert read_all(sock) == TEN[5:] * 2, "nothing was sent from bad pointers"
         sock.close()
+
+
+def events_of(fd, none, room):
+    """Events of a socket that is readable."""
+    epfd = LIBC.epoll_create1(0)
+    number = {"kind": ctypes.c_int}
+    event = ctypes.create_string_buffer(struct.pack("=IQ", 1, 7))
+    assert result("epoll_ctl", epfd, 1, fd, none, **number) == "EFAULT"
+    assert result("epoll_ctl", epfd, 1, fd, ctypes.addressof(event), **number) == 0
+    for _ in range(2):
+        assert result("epoll_wait", epfd, none, 4, 1000, **number) == "EFAULT"
+    assert result("epoll_pwait2", epfd, room, 4, none, None, **number) == "EFAULT"
+    assert result("epoll_wait", epfd, room, 1 << 20, 1000, **number) == 1
+    assert ctypes.string_at(room, 12) == struct.pack("=IQ", 1, 7)
+    listed = ctypes.create_string_buffer(struct.pack("ihh", fd, 1, 0))
+    assert result("poll", none, 1, 1000, **number) == "EFAULT"
+    assert result("poll", ctypes.addressof(listed), 1, 1000, **number) == 1
+    assert result("select", fd + 1, none, None, None, None, **number) == "EFAULT"
+    os.close(epfd)
 
 
 class bad_pointers_wait:
