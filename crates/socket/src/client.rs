@@ -37,6 +37,8 @@ struct Exchange {
 pub struct Client {
     exchange: Mutex<Exchange>,
     control: RawFd,
+    /// What this process is called.
+    name: String,
     /// What the service said first.
     pub welcome: Welcome,
     /// Our application region.
@@ -110,6 +112,7 @@ impl Exchange {
 pub struct Announced {
     exchange: Exchange,
     control: RawFd,
+    name: String,
 }
 
 impl Announced {
@@ -117,13 +120,14 @@ impl Announced {
     pub fn new(parent: Option<(&Client, u8)>) -> Result<Self, LineError> {
         let line = Line::new(dial()?);
         let control = line.as_fd().as_raw_fd();
-        let mut announced = Self { exchange: Exchange { line, number: 0 }, control };
+        let name = parent.map_or_else(command_name, |(p, _)| p.name.clone());
         let parent = parent.map(|(p, holder)| Parent {
             application: p.welcome.application,
             secret: p.welcome.secret,
             holder,
         });
-        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: command_name(), parent };
+        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: name.clone(), parent };
+        let mut announced = Self { exchange: Exchange { line, number: 0 }, control, name };
         match announced.exchange.send(hello) {
             Ok(()) => Ok(announced),
             Err(e) => {
@@ -181,6 +185,7 @@ impl Client {
         Arc::new(Self {
             exchange: Mutex::new(said.exchange),
             control: said.control,
+            name: said.name,
             welcome,
             home,
             oldest,

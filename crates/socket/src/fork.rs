@@ -3,7 +3,9 @@
 use crate::client::{self, Client};
 use crate::hold::Held;
 use crate::log::{Level, log};
-use crate::{context, fds, link, listener, sys};
+use crate::sock::{self, Sock};
+use crate::sys::Alone;
+use crate::{context, fds, link, listener};
 use rustix::fd::RawFd;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -29,16 +31,12 @@ pub fn dispute() {
 }
 
 thread_local! {
+    /// The forking process has no other thread.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
     /// The holder bit promised to the child that is about to be forked.
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
-
-fn has_sockets() -> bool {
-    let mut any = false;
-    fds::SOCKS.each(|_, sock| any |= sock.link().is_some());
-    any
 }
 
 /// In the parent, before: promises the child a holder bit, then takes every lock, so that none is held by a thread that
@@ -48,18 +46,19 @@ pub fn prepare() {
     let mut held = Held::new();
     // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
     // fork goes on in the child as here.
-    let alone = sys::is_only_thread();
+    let alone = Alone::new();
+    ALONE.set(alone.is_some());
     // Its own registration is whole from here on.
     let _ = client::present();
-    if !alone {
+    if alone.is_none() {
         // From here on nobody registers: the child finds what its bits were promised by.
         client::hold_attempts(&mut held);
     }
     let client = client::present();
     if let Some(client) = &client {
-        promise(client);
+        promise(client, alone.as_ref());
     }
-    if !alone {
+    if alone.is_none() {
         hold(client.as_ref(), &mut held);
     }
     HELD.set(Some(held));
@@ -86,22 +85,28 @@ fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
     all
 }
 
-/// Sets the bit of the child to be on every socket.
-fn promise(client: &Client) {
-    if client.dead.load(Ordering::Relaxed) || !has_sockets() {
+/// Sets the bit of the child to be on every socket; takes one when the first is found.
+fn promise(client: &Client, alone: Option<&Alone>) {
+    if client.dead.load(Ordering::Relaxed) {
         return;
     }
-    dispute();
-    let Some(holder) = take_holder(client) else {
-        log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
-        return;
-    };
-    fds::SOCKS.each(|_, sock| {
-        if let Some(link) = sock.link() {
-            link.block().holders.fetch_or(1 << holder, Ordering::AcqRel);
+    let mut holder = None;
+    let mut give = |sock: &Sock| {
+        let Some(link) = sock.link() else { return };
+        if let Some(bit) = *holder.get_or_insert_with(|| take_holder(client)) {
+            link.block().holders.fetch_or(1 << bit, Ordering::AcqRel);
         }
-    });
-    PROMISED.set(Some(holder));
+    };
+    match alone {
+        Some(alone) => fds::SOCKS.each_alone(alone, &mut give),
+        None => fds::SOCKS.each(|_, sock| give(sock)),
+    }
+    let Some(holder) = holder else { return };
+    dispute();
+    if holder.is_none() {
+        log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
+    }
+    PROMISED.set(holder);
 }
 
 fn take_holder(client: &Client) -> Option<u8> {
@@ -132,7 +137,10 @@ pub fn child() {
     let Some(parent) = client::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());
-    fds::SOCKS.each(|_, sock| sock.forget_threads());
+    if !(ALONE.get() && sock::none_decides()) {
+        fds::SOCKS.each(|_, sock| sock.forget_threads());
+        sock::nobody_decides();
+    }
     let Some(holder) = PROMISED.take() else {
         // Nothing says that we hold them too: if we closed one, the parent would lose it.
         fds::SOCKS.each(|_, sock| sock.leave_to_parent());

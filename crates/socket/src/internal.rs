@@ -20,7 +20,8 @@ pub fn is_internal(fd: RawFd) -> bool {
 /// Moves `fd` to a high number, if the limits allow, and claims it.
 pub fn claim(fd: OwnedFd) -> OwnedFd {
     use rustix::process::{Resource, getrlimit};
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(4096);
+    // Not higher than most systems' limit would have it: a fork copies the table up to the highest descriptor.
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(1024);
     let from = limit.saturating_sub(512).max(64);
     let moved = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as usize);
     let fd = match moved {

@@ -89,10 +89,24 @@ const _: () = assert!(size_of::<Sock>() <= 88);
 #[derive(Debug)]
 pub struct Deciding<'a>(Option<&'a AtomicU32>);
 
+/// How many threads are about to decide.
+static DECIDING: AtomicU32 = AtomicU32::new(0);
+
+/// True when no thread of this process is in the middle of a `connect`.
+pub fn none_decides() -> bool {
+    DECIDING.load(Ordering::Relaxed) == 0
+}
+
+/// In a forked child, which has none of the threads that did.
+pub fn nobody_decides() {
+    DECIDING.store(0, Ordering::Relaxed);
+}
+
 impl Drop for Deciding<'_> {
     fn drop(&mut self) {
         if let Some(word) = self.0 {
             word.store(0, Ordering::Release);
+            DECIDING.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -185,6 +199,9 @@ impl Sock {
     pub fn begin_deciding(&self) -> Deciding<'_> {
         let me = thread_number();
         let ours = self.deciding.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if ours {
+            DECIDING.fetch_add(1, Ordering::Relaxed);
+        }
         Deciding(ours.then_some(&self.deciding))
     }
 

@@ -319,10 +319,25 @@ pub fn some_handler_interrupts() -> bool {
     })
 }
 
-/// True when this process has no other thread, as far as that can be told.
-pub fn is_only_thread() -> bool {
-    // A folder's links: itself, its parent's entry, and one for each folder in it.
-    rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3)
+/// Proof that this process has no other thread.
+#[derive(Debug)]
+pub struct Alone(std::marker::PhantomData<*const ()>);
+
+impl Alone {
+    /// The proof, where it can be had.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        // unshare(2): asked of a process with one thread this changes nothing; of one with several it is EINVAL.
+        // SAFETY: a number.
+        let alone =
+            match answer(unsafe { call(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) }) {
+                Ok(_) => true,
+                Err(Errno::INVAL) => false,
+                // A sandbox that allows no such call. A folder's links: itself, its parent's entry, one for each folder in it.
+                Err(_) => rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3),
+            };
+        alone.then_some(Self(std::marker::PhantomData))
+    }
 }
 
 /// Wakes whoever sleeps on the eventfd `fd`.

@@ -100,6 +100,16 @@ impl<T> Cell<T> {
         }
     }
 
+    /// Shows the object, if there is one, where nobody else can take it out meanwhile.
+    #[cfg(not(loom))]
+    fn peek<R>(&self, _: &crate::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let word = self.word.load(Ordering::Acquire);
+        let object = pointer::<T>(word);
+        let usable = word != 0 && word & CLOSING == 0;
+        // SAFETY: a word that is not 0 holds a reference, which only this thread, the only one, could take out.
+        usable.then(|| look(unsafe { &*object }))
+    }
+
     /// Takes the object out: no `pin` finds it any more. Of several callers exactly one gets it.
     pub fn remove(&self) -> Option<Arc<T>> {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -207,6 +217,15 @@ mod whole {
                     if let Some(pinned) = cell.pin() {
                         look((c * CHUNK + i) as RawFd, &pinned);
                     }
+                }
+            }
+        }
+
+        /// Shows every object, some several times: what [`Self::each`] does without proof that nobody else is there.
+        pub fn each_alone(&self, alone: &crate::sys::Alone, mut look: impl FnMut(&T)) {
+            for chunk in self.chunks.iter().filter_map(OnceLock::get) {
+                for cell in chunk {
+                    cell.peek(alone, &mut look);
                 }
             }
         }
