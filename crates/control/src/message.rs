@@ -11,6 +11,8 @@ pub const PROTOCOL: u32 = 3;
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
 pub const SLOW_CONTEXT: u32 = 255;
+/// The application-side context on which the service itself is told, in the name of a process that let a connection go.
+pub const TRUST_CONTEXT: u32 = 254;
 
 /// From application or command line to service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -112,6 +114,27 @@ pub enum Congestion {
     Dctcp,
 }
 
+/// A connection whose descriptor may turn up in another process: after `exec`, or by `SCM_RIGHTS`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Left {
+    /// Where it lives.
+    pub region: u32,
+    /// Its slot there.
+    pub slot: u32,
+    /// The side of whoever leaves it.
+    pub side: u8,
+    /// The application region that holds the socket block.
+    pub home: u32,
+    /// The socket block.
+    pub sock: u32,
+    /// What `getsockname` says.
+    pub local: SocketAddr,
+    /// What `getpeername` says.
+    pub peer: SocketAddr,
+    /// `SHUT_RD` was said.
+    pub shut_read: bool,
+}
+
 /// What is asked of the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -209,6 +232,14 @@ pub enum Request {
         /// Which slot.
         slot: u32,
     },
+    /// The connection's descriptor, which comes along, may turn up in another process. The sender has set `shm::TRUST` in the
+    /// socket block: from now on the service holds the connection as long as anybody holds the descriptor. Reply `Done`.
+    Leave(Left),
+    /// This process has got the descriptor that comes along and asks for the connection behind it. Reply `Moved`; `Kernel`
+    /// when there is none, `Refused` when it is another process's.
+    Present,
+    /// Of a socket that was left only the service's hold remains here. No reply.
+    LetGo,
     /// Asks for a region named by an accept record that this process has not mapped. Reply `Region` with the memfd.
     Region {
         /// Which.
@@ -301,6 +332,19 @@ pub enum Reply {
         slot: u32,
         /// Local address.
         local: SocketAddr,
+    },
+    /// The connection goes on at `slot` of this process's application region.
+    Moved {
+        /// Its slot.
+        slot: u32,
+        /// Local address.
+        local: SocketAddr,
+        /// The other end's.
+        peer: SocketAddr,
+        /// `SHUT_RD` was said.
+        shut_read: bool,
+        /// `SHUT_WR` was said.
+        shut_write: bool,
     },
     /// Refused with this errno.
     Refused {

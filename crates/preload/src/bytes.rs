@@ -1,7 +1,7 @@
 //! Bytes in and out.
 
 use crate::readiness::check;
-use crate::{fail, next, pointers, status};
+use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use socket::{Errno, fds};
 
@@ -409,7 +409,13 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     unsafe {
         match header(message).and_then(|m| received(fd, m, flags)) {
             Some(result) => status(result),
-            None => next::recvmsg(fd, message, flags),
+            None => {
+                let n = next::recvmsg(fd, message, flags);
+                if n >= 0 {
+                    programs::received(message);
+                }
+                n
+            }
         }
     }
 }
@@ -424,7 +430,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     unsafe {
         match header(message.cast_mut()).and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen, flags)) {
             Some(result) => status(result),
-            None => next::sendmsg(fd, message, flags),
+            None => {
+                programs::sending(message);
+                next::sendmsg(fd, message, flags)
+            }
         }
     }
 }

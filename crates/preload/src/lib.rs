@@ -7,6 +7,7 @@ mod bytes;
 mod descriptors;
 mod next;
 mod pointers;
+mod programs;
 mod readiness;
 mod sockets;
 mod syscall;
@@ -60,6 +61,7 @@ fn start() {
 
 extern "C" fn construct() {
     start();
+    socket::moving::inherit();
 }
 
 #[used]

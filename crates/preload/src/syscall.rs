@@ -1,6 +1,6 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{bytes, descriptors, fail, readiness, sockets, transfer};
+use crate::{bytes, descriptors, fail, programs, readiness, sockets, transfer};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -62,6 +62,8 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_sendmmsg => ours!(bytes::sendmmsg, a, b, c, d),
             libc::SYS_sendfile => ours!(transfer::sendfile, a, b, c, d),
             libc::SYS_splice => ours!(transfer::splice, a, b, c, d, e, f),
+            libc::SYS_execve => ours!(programs::execve, a, b, c),
+            libc::SYS_execveat => ours!(programs::execveat, a, b, c, d, e),
             libc::SYS_close => ours!(descriptors::close, a),
             libc::SYS_close_range => ours!(descriptors::close_range, a, b, c),
             libc::SYS_dup => ours!(descriptors::dup, a),

@@ -125,7 +125,7 @@ fn notices_of_sends_without_copies() {
     prints_the_same("zerocopy", 0..=0);
 }
 
-/// A family has 64 holder bits, some of which are kept in reserve: from then on connections are the kernel's.
+/// A family has 63 holder bits, some of which are kept in reserve: from then on connections are the kernel's.
 #[test]
 fn a_server_with_a_child_for_each_of_100_connections() {
     prints_the_same("children", 50..=60);

@@ -15,7 +15,7 @@
 use crate::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::{Ring, Violation, fence};
 use base::limits::RING_MAX;
-use shm::{Half, half_flags};
+use shm::{Half, SockBlock, half_flags};
 
 /// Bytes at the reader's position that lie in one ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +97,56 @@ impl Default for Sender {
     }
 }
 
+const INDEX_BIT: u64 = 1 << 63;
+
 impl Sender {
+    /// As kept in a socket block.
+    #[must_use]
+    #[inline]
+    pub fn of(block: &SockBlock, data_len: u64) -> Self {
+        let ring = block.tx_ring.load(Relaxed);
+        Self {
+            head: block.tx_head.load(Relaxed),
+            tail: block.spare.load(Relaxed),
+            ring: Ring::parse(ring & !INDEX_BIT, data_len).ok(),
+            start: block.tx_start.load(Relaxed),
+            old: Ring::parse(block.tx_old.load(Relaxed), data_len).ok(),
+            index: u8::from(ring & INDEX_BIT != 0),
+        }
+    }
+
+    /// Keeps it in a socket block.
+    #[inline]
+    pub fn keep(&self, block: &SockBlock) {
+        let index = if self.index == 0 { 0 } else { INDEX_BIT };
+        block.tx_head.store(self.head, Relaxed);
+        block.spare.store(self.tail, Relaxed);
+        block.tx_ring.store(self.ring.map_or(0, Ring::packed) | index, Relaxed);
+        block.tx_start.store(self.start, Relaxed);
+        block.tx_old.store(self.old.map_or(0, Ring::packed), Relaxed);
+    }
+
+    /// As [`of`](Self::of), from the block of somebody who is not trusted, for whoever goes on in their name: `own` is their
+    /// half.
+    ///
+    /// # Errors
+    /// The positions contradict each other or what was published; or their owner was killed in the middle of a send.
+    pub fn taken_over(block: &SockBlock, own: &Half, data_len: u64) -> Result<Self, Violation> {
+        let sender = Self::of(block, data_len);
+        let published = own.tx_head.load(Acquire);
+        if sender.head != published {
+            return Err(Violation::Position { known: sender.head, found: published });
+        }
+        if !(sender.tail <= sender.head && sender.start <= sender.head) {
+            return Err(Violation::Position { known: sender.head, found: sender.tail.max(sender.start) });
+        }
+        let held = sender.head - sender.tail.max(sender.start);
+        if sender.ring.map_or(0, Ring::size) < held {
+            return Err(Violation::NoRing(sender.head));
+        }
+        Ok(sender)
+    }
+
     /// Takes in how far the consumer has come. Returns a ring that nobody needs any more, to be given back.
     ///
     /// # Errors

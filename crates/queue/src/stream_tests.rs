@@ -122,3 +122,54 @@ fn garbage_from_the_other_side_is_a_violation_or_a_bounded_read() {
         assert!(sender.tail <= sender.head && sender.space() <= RING_MIN as usize);
     }
 }
+
+#[test]
+fn a_stream_goes_on_where_its_sender_stopped() {
+    let mut ends = Ends::new();
+    ends.send(&[7; 6000], class_of(8192));
+    ends.receive(1000);
+    let home =
+        Region::create(Params { kind: Kind::Application, id: 2, slots: 64, data_len: 1 << 20 }).unwrap().0;
+    let block = home.sock(5).unwrap();
+    ends.sender.keep(block);
+    assert_eq!(Sender::of(block, 4 << 20), ends.sender);
+    let own = &ends.region.slot(3).unwrap().half[0];
+    assert_eq!(Sender::taken_over(block, own, 4 << 20), Ok(ends.sender));
+    ends.send(&[8; 100], 0);
+    let own = &ends.region.slot(3).unwrap().half[0];
+    assert!(
+        Sender::taken_over(block, own, 4 << 20).is_err(),
+        "killed after it published, before it took note"
+    );
+}
+
+#[test]
+fn a_hostile_block_is_refused_or_has_positions_that_hold() {
+    let home =
+        Region::create(Params { kind: Kind::Application, id: 2, slots: 64, data_len: 1 << 20 }).unwrap().0;
+    let (block, region) = (home.sock(5).unwrap(), region());
+    let own = &region.slot(3).unwrap().half[0];
+    let mut rng = Seed::new(5);
+    let mut taken = 0;
+    for _ in 0..200_000 {
+        // Near each other, so that some make sense.
+        let mut word = || match rng.below(4) {
+            0 => rng.next_u64(),
+            _ => rng.below(20_000),
+        };
+        let ring = word() & 0xff | (12 + word() % 8) << 32 | (word() & 1) << 63;
+        let places = [&block.tx_head, &block.spare, &block.tx_start, &block.tx_old];
+        places.into_iter().for_each(|place| place.store(word(), Relaxed));
+        block.tx_ring.store(ring, Relaxed);
+        let published = if word() & 1 == 0 { block.tx_head.load(Relaxed) } else { word() };
+        own.tx_head.store(published, Relaxed);
+        let Ok(mut sender) = Sender::taken_over(block, own, 1 << 20) else { continue };
+        taken += 1;
+        assert!(sender.head == published && sender.tail <= sender.head && sender.start <= sender.head);
+        let size = sender.ring.map_or(0, Ring::size);
+        assert!(sender.space() as u64 <= size);
+        let _ = sender.acknowledge(word());
+        assert!(sender.space() as u64 <= size);
+    }
+    assert!(taken > 100, "{taken} made sense");
+}

@@ -7,10 +7,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Processes that a family may have at once: each has a bit in `SockBlock::holders`.
-pub const HOLDERS: u8 = 64;
+/// Processes that a family may have at once: each has a bit in `SockBlock::holders`, whose last one is `shm::TRUST`.
+pub const HOLDERS: u8 = 63;
 /// Bits that are kept for the children to which connections belong that wait to be accepted.
-const HOLDERS_SPARE: u32 = 16;
+const HOLDERS_SPARE: u32 = 15;
 
 /// A registered process.
 #[derive(Debug)]

@@ -38,6 +38,14 @@ impl Bells {
         });
     }
 
+    /// Wakes `context` of `family`.
+    pub fn wake_in(&self, family: u32, context: u32) {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(eventfd) = table.contexts.get(&(family, context)) {
+            write_eventfd(eventfd.as_fd());
+        }
+    }
+
     /// Wakes `context` of the family that owns the region of that index.
     pub fn wake(&self, index: u16, context: u32) {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);

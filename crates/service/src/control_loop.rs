@@ -184,7 +184,7 @@ impl Service {
 
     /// How long to sleep: for ever while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more || !self.restless.is_empty() {
+        if self.more || !self.restless.is_empty() || self.registry.trusts.changed {
             return Some(Timespec::default());
         }
         let sweep = self.sweep.map(|(at, _)| at);
@@ -194,6 +194,9 @@ impl Service {
     }
 
     fn timers(&mut self, now: Instant) {
+        if std::mem::take(&mut self.registry.trusts.changed) {
+            self.reap = Some(now);
+        }
         if self.reap.is_some_and(|at| at <= now) {
             self.reap = self.registry.reap(now, false);
             self.sweep_survivors(now);
@@ -212,6 +215,11 @@ impl Service {
                 }
             }
             _ => {}
+        }
+        // A program that has just been started may yet ask for what was left to it.
+        let is_waited_for = !self.registry.trusts.is_empty();
+        if is_waited_for && self.leave.is_some_and(|at| at <= now) {
+            self.leave = Some(now + GRACE.0);
         }
         if self.leave.is_some_and(|at| at <= now) {
             tracing::info!("no application is left; this private service leaves");
@@ -288,7 +296,7 @@ impl Service {
         let Received { message: ToService { number, request }, fds } = received;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
-        if !fds.is_empty() {
+        if !(fds.is_empty() || matches!(request, Request::Leave(_) | Request::Present)) {
             return self.detach(id, "it sent descriptors that nobody asked for");
         }
         let answer = match request {
@@ -296,7 +304,9 @@ impl Service {
                 peer.asked = true;
                 self.people(who, report)
             }
-            request if self.registry.applications.contains_key(&id) => self.registry.request(id, request),
+            request if self.registry.applications.contains_key(&id) => {
+                self.registry.request(id, request, &fds)
+            }
             request => {
                 let answer = self.registry.hello(id, line.clone(), who, request);
                 if self.registry.applications.contains_key(&id) {

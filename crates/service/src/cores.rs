@@ -4,8 +4,9 @@
 use crate::ServiceError;
 use crate::bells::Bells;
 use crate::clock::Clock;
+use crate::end::End;
 use crate::registry::write_eventfd;
-use crate::relay::{End, Outcome, Relays};
+use crate::relay::{Outcome, Relays};
 use crate::requests::new_eventfd;
 use crate::traffic::Counted;
 use base::{Duration, Instant};
@@ -26,7 +27,7 @@ pub enum Command {
     Watch(Arc<OwnedFd>),
     /// It is gone.
     Unwatch(Arc<OwnedFd>),
-    /// Relay.
+    /// Relay. Where one end is a deputy's it comes first.
     Open(u32, Box<[End; 2]>),
     /// Something about that relay has changed.
     Look(u32),
@@ -114,6 +115,11 @@ impl Core {
         let (ask, answer) = channel();
         self.say(Command::Count(ask));
         answer.recv_timeout(std::time::Duration::from_millis(100)).ok()
+    }
+
+    /// What ends its sleep.
+    pub fn bell(&self) -> Arc<OwnedFd> {
+        self.bell.clone()
     }
 
     /// Ends its sleep.
@@ -205,6 +211,7 @@ impl Worker {
 
     /// Serves the relays that have news. True when there were any.
     fn relay(&mut self) -> bool {
+        self.relays.listen();
         if self.relays.is_idle() {
             return false;
         }
@@ -225,6 +232,11 @@ impl Worker {
             self.port.disarm();
             return;
         }
+        if !self.relays.deputies.prepare_sleep() {
+            self.core.awake();
+            self.port.disarm();
+            return;
+        }
         self.wait_for_port(wait);
         let left = deadline.since(now);
         let timeout = (deadline != Instant::NEVER).then(|| Timespec {
@@ -238,6 +250,7 @@ impl Worker {
             Err(e) => tracing::error!("a core cannot wait: {e}"),
         }
         self.core.awake();
+        self.relays.deputies.awake();
         self.port.disarm();
     }
 

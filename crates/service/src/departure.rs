@@ -7,11 +7,11 @@ use crate::listeners::QueueKey;
 use crate::present::present_parts;
 use crate::region::{AppRegion, PairRegion, Use};
 use crate::registry::{Answer, BellChange, Registry};
-use control::Push;
+use control::{Push, TRUST_CONTEXT};
 use queue::stream::raise;
 use rustix::fd::AsFd;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{Side, SockBlock};
+use shm::{Side, SockBlock, TRUST};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -71,9 +71,9 @@ impl Registry {
 
     /// Ends what no live process holds any more. Returns when to look again.
     pub fn reap(&mut self, now: Instant, offender: bool) -> Option<Instant> {
-        let (mut next, mut over, mut expired) = (None::<Instant>, Vec::new(), Vec::new());
+        let (mut next, mut over, mut expired) = (self.settle_trusts(now), Vec::new(), Vec::new());
         for (id, family) in &mut self.families {
-            let mut waits = false;
+            let mut waits = self.trusts.has_family(*id);
             for member in family.members.values_mut() {
                 match member.ghost {
                     Some((until, bits)) if until <= now => {
@@ -107,6 +107,7 @@ impl Registry {
         let mut ghosts =
             self.families.values().flat_map(|f| &f.members).filter(|(_, member)| member.ghost.is_some());
         self.applications.values().any(|a| a.descends_from(process))
+            || self.trusts.hold(process)
             || ghosts.any(|(id, member)| *id == process || member.ancestors.contains(&process))
     }
 
@@ -135,7 +136,7 @@ impl Registry {
     /// Takes `bits` out of every socket block of the family; what nobody holds then is closed. Returns the bits found
     /// that belong to no live process.
     fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
-        let alive = self.families.get(&family).map_or(0, |f| f.holders);
+        let alive = self.families.get(&family).map_or(0, |f| f.holders) | TRUST;
         let members: Vec<u32> =
             self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
         let (mut unknown, mut orphans) = (0, Vec::new());
@@ -199,7 +200,7 @@ impl Registry {
     }
 
     /// Closes one end of a pair connection by Linux's rule, in the name of a holder that is gone.
-    fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
+    pub fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
         let Some(pair) = self.pairs.get(&region) else { return };
         if pair.slots.get(slot).is_none() {
             return;
@@ -258,6 +259,9 @@ impl Registry {
         }
         let Some(pair) = self.pairs.remove(&id) else { return };
         self.pair_of.retain(|_, region| *region != id);
+        for (_, bell) in pair.wakers.iter().filter(|((_, context), _)| *context == TRUST_CONTEXT) {
+            self.cores[0].say(Command::Unwatch(bell.clone()));
+        }
         for (_, connection) in pair.slots.iter() {
             for party in connection.applications {
                 if let Some(a) = self.applications.get_mut(&party) {

@@ -5,6 +5,7 @@
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
 //!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
 //!   departure  death and detaching               report    ss, stat, explain   registry  what all of these share
+//!   trust      connections on their way from one process to another
 //! ```
 #![deny(unsafe_code)]
 
@@ -16,6 +17,8 @@ mod connect;
 mod control_loop;
 mod cores;
 mod departure;
+mod deputies;
+mod end;
 mod error;
 mod explain;
 mod limit;
@@ -40,6 +43,7 @@ mod statistics;
 mod sys;
 mod tcp;
 mod traffic;
+mod trust;
 mod values;
 
 pub use config::{Config, Link, Options, Sharing};

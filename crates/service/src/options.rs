@@ -57,7 +57,8 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence(format!("options for region {region}, which is a stranger's"));
         }
-        let index = r.memory.index;
+        let (region, slot) = self.first_place((region, slot));
+        let Some(index) = self.regions.get(&region).map(|r| r.memory.index) else { return Answer::Silent };
         let options = of_flow(told);
         if let Some(queue) = self.listeners.queues.get(&(region, slot)) {
             let listener = queue.listener;

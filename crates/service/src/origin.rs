@@ -3,10 +3,11 @@
 
 use crate::connect::as_asked;
 use crate::cores::Command;
+use crate::end::End;
 use crate::listeners::{Origin, QueueKey};
 use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
-use crate::relay::{End, Outcome};
+use crate::relay::Outcome;
 use control::{AcceptRecord, RegionInfo, Reply};
 use queue::stream::{raise, watch};
 use shm::Side;
@@ -178,7 +179,8 @@ impl Registry {
     }
 
     fn relay_end_gone(&mut self, id: u32, end: usize) {
-        let Some(relay) = self.relays.get_mut(&id) else { return };
+        self.deputy_gone(id, end);
+        let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
         relay.gone[end] = true;
         let (region, slot) = relay.places[end];
         let party = relay.connection.applications[end];

@@ -14,6 +14,7 @@ use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::Statistics;
 use crate::tcp::Tcp;
+use crate::trust::Trusts;
 use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
@@ -81,6 +82,8 @@ pub struct Registry {
     pub port: String,
     /// Who listens.
     pub listeners: Listeners,
+    /// Connections on their way from one process to another.
+    pub trusts: Trusts,
     /// What is counted.
     pub statistics: Statistics,
     /// Applications to detach, with the reason.
@@ -123,6 +126,7 @@ impl Registry {
             pairs: HashMap::new(),
             pair_of: HashMap::new(),
             listeners: Listeners::default(),
+            trusts: Trusts::default(),
             statistics: Statistics::default(),
             doomed: Vec::new(),
             bells_changed: Vec::new(),

@@ -6,15 +6,16 @@
 //!   half[1] (application) --bytes--> copy, at most TURN at once --> half[0] (service) ... and the same the other way
 //! ```
 //! Each end looks to its application like a connection over the wire: FIN follows the bytes, RESET overtakes them, a
-//! full ring on one side fills the ring of the other.
+//! full ring on one side fills the ring of the other. A connection that has moved to another process goes through a relay,
+//! too: one of its ends is the deputy of the process that let it go.
 
 use crate::bells::Bells;
-use crate::memory::Memory;
+use crate::deputies::Deputies;
+use crate::end::{End, Seat};
 use queue::Violation;
 use queue::pages::{Pool, class_of};
-use queue::stream::{Sender, consumed, raise, readable};
-use shm::Side;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use queue::stream::{consumed, readable};
+use shm::half_flags::{FIN, RELEASED, RESET};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,44 +24,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TURN: usize = 256 << 10;
 /// Bytes copied at once: both copies stay in the second-level cache.
 const PIECE: usize = 32 << 10;
-
-/// One end, as the core uses it.
-#[derive(Debug)]
-pub struct End {
-    /// Whose memory.
-    pub memory: Arc<Memory>,
-    /// The slot there.
-    pub slot: u32,
-    sender: Sender,
-    /// Consumed of what the application produced.
-    tail: u64,
-    /// The application's FIN has been passed on, or no more of its bytes will be.
-    ended: bool,
-    /// The slot is no longer looked at.
-    gone: bool,
-}
-
-impl End {
-    /// A fresh end.
-    pub fn new(memory: Arc<Memory>, slot: u32) -> Self {
-        Self { memory, slot, sender: Sender::default(), tail: 0, ended: false, gone: false }
-    }
-
-    fn flags(&self) -> u32 {
-        // The slot of an end that is gone may be another connection's by now.
-        if self.gone {
-            return FIN | READ_CLOSED | RELEASED;
-        }
-        self.memory.halves(self.slot).map_or(RESET, |(_, app)| app.flags.load(Ordering::Acquire))
-    }
-
-    fn raise(&self, bells: &Bells, flags: u32) {
-        if let Some((own, _)) = self.memory.halves(self.slot).filter(|_| !self.gone) {
-            raise(own, flags);
-            self.memory.tell(bells, self.slot);
-        }
-    }
-}
 
 /// What the control thread must know.
 #[derive(Debug)]
@@ -90,13 +53,15 @@ enum Flowed {
 pub struct Relays {
     all: HashMap<u32, [End; 2]>,
     by_slot: HashMap<(u16, u32), u32>,
-    /// Warm rings by region, with the number of ends there.
-    pools: HashMap<u32, (Pool, usize)>,
+    /// Warm rings by seat, with the number of ends there.
+    pools: HashMap<Seat, (Pool, usize)>,
     queue: VecDeque<u32>,
     queued: HashSet<u32>,
     /// Relays that wait for memory of a region.
     starved: HashMap<u32, HashSet<u32>>,
     scratch: Vec<u8>,
+    /// Of those ends that are one.
+    pub deputies: Deputies,
     /// Bytes copied so far, for everybody to see.
     pub bytes: Arc<AtomicU64>,
 }
@@ -105,8 +70,14 @@ impl Relays {
     /// Begins to relay.
     pub fn open(&mut self, id: u32, ends: [End; 2]) {
         for end in &ends {
-            self.by_slot.insert((end.memory.index, end.slot), id);
-            self.pools.entry(end.memory.id).or_default().1 += 1;
+            let seat = end.place.seat();
+            match end.place.memory().filter(|_| !end.place.is_deputy()) {
+                Some(memory) => {
+                    self.by_slot.insert((memory.index, end.slot), id);
+                }
+                None => self.deputies.add(id, end),
+            }
+            self.pools.entry(seat).or_default().1 += 1;
         }
         self.all.insert(id, ends);
         self.look(id);
@@ -117,6 +88,36 @@ impl Relays {
         if let Some(id) = self.by_slot.get(&(region, slot)) {
             self.look(*id);
         }
+    }
+
+    /// Takes in what deputies are told.
+    pub fn listen(&mut self) {
+        if let Some(relays) = self.deputies.listen() {
+            relays.into_iter().for_each(|id| self.look(id));
+            self.sweep();
+        }
+    }
+
+    /// Takes back the rings of deputies that have let go and that nobody reads any more.
+    fn sweep(&mut self) {
+        self.deputies.over().into_iter().for_each(|end| self.leave_seat(end));
+    }
+
+    /// An end is over: its rings, and its seat when nobody else sits there, are given back.
+    fn leave_seat(&mut self, mut end: End) {
+        let seat = end.place.seat();
+        let Some((pool, ends)) = self.pools.get_mut(&seat) else { return };
+        let rings = [end.sender.ring.take(), end.sender.old.take()];
+        rings.into_iter().flatten().for_each(|ring| end.place.give_back(pool, ring));
+        *ends -= 1;
+        if *ends == 0 {
+            end.place.flush(pool);
+            self.pools.remove(&seat);
+        }
+        if end.place.is_deputy() {
+            self.deputies.leave_seat(seat);
+        }
+        self.fed(seat.0);
     }
 
     /// Looks at a relay in the next `work`.
@@ -140,25 +141,38 @@ impl Relays {
             if self.serve(id, &mut ends, bells, out) {
                 self.look(id);
             }
-            self.retire(id, &mut ends, out);
-            if ends.iter().all(|end| end.gone) {
-                self.queued.remove(&id);
-            } else {
+            self.retire(id, &mut ends, bells, out);
+            if !ends.iter().all(|end| end.gone) {
                 self.all.insert(id, ends);
             }
+        }
+        self.sweep();
+    }
+
+    /// The news of that slot are no longer this relay's.
+    fn forget(&mut self, id: u32, end: &End) {
+        match end.place.memory().filter(|_| !end.place.is_deputy()) {
+            Some(memory) => {
+                let place = (memory.index, end.slot);
+                if self.by_slot.get(&place) == Some(&id) {
+                    self.by_slot.remove(&place);
+                }
+            }
+            None => self.deputies.forget(id, end),
         }
     }
 
     /// Both directions. True: there is more.
     fn serve(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
         let mut more = false;
+        ends[0].advise(&ends[1], bells);
         for from in 0..2 {
             match self.direction(ends, from, bells) {
                 Flowed::Done => {}
                 Flowed::More => more = true,
                 Flowed::Starved => more |= self.starve(id, &mut ends[from ^ 1], out),
                 Flowed::Broken(end, violation) => {
-                    out.push(Outcome::Violation(ends[end].memory.id, violation));
+                    out.push(Outcome::Violation(ends[end].place.region_id, violation));
                     ends.iter_mut().for_each(|e| {
                         e.ended = true;
                         e.raise(bells, RESET);
@@ -177,10 +191,11 @@ impl Relays {
         }
         // Flags before bytes: a FIN seen here was raised after the last byte that `copy` finds.
         let (flags, peer) = (ends[from].flags(), ends[to].flags());
-        if flags & RESET != 0 || peer & RESET != 0 {
-            let told = if flags & RESET != 0 { to } else { from };
+        let over = [ends[from].cut(flags), ends[to].cut(peer)];
+        if over != [0, 0] {
+            let (told, how) = if over[0] != 0 { (to, over[0]) } else { (from, over[1]) };
             ends.iter_mut().for_each(|e| e.ended = true);
-            ends[told].raise(bells, RESET);
+            ends[told].raise(bells, how);
             return Flowed::Done;
         }
         let copied = match self.copy(ends, from, bells) {
@@ -215,18 +230,18 @@ impl Relays {
         self.scratch.resize(PIECE, 0);
         let [first, second] = ends;
         let (source, sink) = if from == 0 { (first, second) } else { (second, first) };
-        let memories = (source.memory.clone(), sink.memory.clone());
+        let places = (source.place.clone(), sink.place.clone());
         let (Some((source_own, source_app)), Some((sink_own, sink_app))) =
-            (memories.0.halves(source.slot), memories.1.halves(sink.slot))
+            (places.0.halves(source.slot), places.1.halves(sink.slot))
         else {
             return Ok(Copied::Empty);
         };
-        let data_len = source.memory.region().layout().params.data_len;
+        let data_len = source.place.data_len();
         if sink.flags() & RELEASED != 0 {
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             return Ok(if found.is_some() { Copied::Refused } else { Copied::Empty });
         }
-        let Some((pool, _)) = self.pools.get_mut(&sink.memory.id) else { return Ok(Copied::Empty) };
+        let Some((pool, _)) = self.pools.get_mut(&sink.place.seat()) else { return Ok(Copied::Empty) };
         let (mut left, mut told) = (TURN, false);
         let result = loop {
             if left == 0 {
@@ -234,30 +249,30 @@ impl Relays {
             }
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             let Some(found) = found else { break Copied::Empty };
-            source.memory.check_ring(found.ring).map_err(|v| (from, v))?;
             let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
                 break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
             };
             let n = found.len.min(room).min(PIECE).min(left);
             let piece = &mut self.scratch[..n];
-            let [(a, an), (b, bn)] = found.ring.spans(source.tail, n);
-            source.memory.region().read(Side::One, a, &mut piece[..an]);
-            source.memory.region().read(Side::One, b, &mut piece[an..an + bn]);
+            let spans @ [(a, an), (b, bn)] = found.ring.spans(source.tail, n);
+            source.place.check(found.ring, &spans).map_err(|v| (from, v))?;
+            source.place.read(a, &mut piece[..an]);
+            source.place.read(b, &mut piece[an..an + bn]);
             let [(a, an), (b, bn)] = ring.spans(sink.sender.head, n);
-            sink.memory.region().write(Side::Zero, a, &piece[..an]);
-            sink.memory.region().write(Side::Zero, b, &piece[an..an + bn]);
+            sink.place.write(a, &piece[..an]);
+            sink.place.write(b, &piece[an..an + bn]);
             source.tail += n as u64;
             left -= n;
             sink.sender.publish(sink_own, n);
             if consumed(source_own, source_app, source.tail) {
-                source.memory.tell(bells, source.slot);
+                source.tell(bells);
             }
             told = true;
         };
         self.bytes.fetch_add((TURN - left) as u64, Ordering::Relaxed);
         if told {
-            sink.memory.tell(bells, sink.slot);
+            sink.tell(bells);
         }
         Ok(result)
     }
@@ -265,26 +280,27 @@ impl Relays {
     /// A region has no memory for `sink`. Takes back what other streams into it no longer need; true: some came back. Else
     /// the relay waits until the application has populated more.
     fn starve(&mut self, id: u32, sink: &mut End, out: &mut Vec<Outcome>) -> bool {
-        let memory = sink.memory.clone();
-        let Some((pool, _)) = self.pools.get_mut(&memory.id) else { return false };
+        let seat = sink.place.seat();
+        let Some((pool, _)) = self.pools.get_mut(&seat) else { return false };
         let mut freed = false;
-        for end in self.all.values_mut().flatten().filter(|end| end.memory.id == memory.id && !end.gone) {
-            let Some((_, app)) = memory.halves(end.slot) else { continue };
+        for end in self.all.values_mut().flatten().filter(|end| end.place.seat() == seat && !end.gone) {
+            let place = end.place.clone();
+            let Some((_, app)) = place.halves(end.slot) else { continue };
             // What it did wrong is found when its own relay is served.
             let old = end.sender.update(app).ok().flatten();
             for ring in old.into_iter().chain(end.sender.give_back()) {
-                memory.give_back(pool, ring);
+                place.give_back(pool, ring);
                 freed = true;
             }
         }
         // Warm rings of other sizes are memory, too.
-        memory.flush(pool);
+        sink.place.flush(pool);
         if freed {
             return true;
         }
-        self.starved.entry(memory.id).or_default().insert(id);
-        if memory.area.note_shortage() {
-            out.push(Outcome::MemoryShort(memory.id));
+        self.starved.entry(seat.0).or_default().insert(id);
+        if sink.place.memory().is_some_and(|memory| memory.area.note_shortage()) {
+            out.push(Outcome::MemoryShort(seat.0));
         }
         false
     }
@@ -294,30 +310,30 @@ impl Relays {
         self.starved.remove(&region).into_iter().flatten().for_each(|id| self.look(id));
     }
 
-    /// Lets go of ends whose application has let go and has nothing more to say.
-    fn retire(&mut self, id: u32, ends: &mut [End; 2], out: &mut Vec<Outcome>) {
-        let mut freed = Vec::new();
-        for (i, end) in ends.iter_mut().enumerate() {
-            if end.gone || !end.ended || end.flags() & RELEASED == 0 {
+    /// Lets go of ends whose application has let go and has nothing more to say, then of the deputies opposite to them.
+    fn retire(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) {
+        // The deputy comes first: see `Command::Open`.
+        for i in (0..2).rev() {
+            let is_deputy = ends[i].place.is_deputy();
+            let lets_go = match is_deputy {
+                true => ends[i ^ 1].gone,
+                false => ends[i].ended && ends[i].flags() & RELEASED != 0,
+            };
+            if ends[i].gone || !lets_go {
                 continue;
             }
-            end.gone = true;
-            let place = (end.memory.index, end.slot);
-            if self.by_slot.get(&place) == Some(&id) {
-                self.by_slot.remove(&place);
+            if is_deputy {
+                ends[i].release(bells);
             }
-            let Some((pool, ends)) = self.pools.get_mut(&end.memory.id) else { continue };
-            let rings = [end.sender.ring.take(), end.sender.old.take()];
-            rings.into_iter().flatten().for_each(|ring| end.memory.give_back(pool, ring));
-            *ends -= 1;
-            if *ends == 0 {
-                end.memory.flush(pool);
-                self.pools.remove(&end.memory.id);
+            let rest = ends[i].leave();
+            self.forget(id, &rest);
+            if is_deputy && !rest.is_over() {
+                self.deputies.linger(rest);
+            } else {
+                self.leave_seat(rest);
             }
             out.push(Outcome::EndGone(id, i));
-            freed.push(end.memory.id);
         }
-        freed.into_iter().for_each(|region| self.fed(region));
     }
 }
 
@@ -342,7 +358,7 @@ fn make_room(
     wanted: usize,
 ) -> Result<usize, Violation> {
     let freed = sink.sender.update(app)?;
-    freed.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+    freed.into_iter().for_each(|ring| sink.place.give_back(pool, ring));
     let space = sink.sender.space();
     if space > 0 {
         return Ok(space);
@@ -354,15 +370,15 @@ fn make_room(
         let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
         // Little memory is better than none, but no reason to swap.
         let classes = if sink.sender.ring.is_none() { 0..=class } else { class..=class };
-        let lent = || classes.rev().find_map(|class| sink.memory.lend(pool, class));
+        let lent = || classes.rev().find_map(|class| sink.place.lend(pool, class));
         if let Some(ring) = if grows { lent() } else { None } {
             let old = sink.sender.lend(own, ring);
-            old.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+            old.into_iter().for_each(|ring| sink.place.give_back(pool, ring));
             return Ok(sink.sender.space());
         }
     }
     let mut freed = None;
     let waits = sink.sender.want_space(own, app, |ring| freed = Some(ring))?;
-    freed.into_iter().for_each(|ring| sink.memory.give_back(pool, ring));
+    freed.into_iter().for_each(|ring| sink.place.give_back(pool, ring));
     Ok(if waits { 0 } else { sink.sender.space() })
 }

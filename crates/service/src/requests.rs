@@ -7,12 +7,14 @@ use crate::region::AppRegion;
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::statistics::Process;
 use crate::values::PortKind;
-use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, Welcome};
+use control::{
+    Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, TRUST_CONTEXT, Welcome,
+};
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use shm::{CONTEXTS, Region, Side};
+use shm::{CONTEXTS, Region, Side, TRUST};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -150,8 +152,14 @@ impl Registry {
     }
 
     /// Everything a registered process may ask.
-    pub fn request(&mut self, id: u32, request: Request) -> Answer {
+    pub fn request(&mut self, id: u32, request: Request, fds: &[OwnedFd]) -> Answer {
         match request {
+            Request::Leave(left) => self.leave(id, left, fds),
+            Request::Present => self.present(id, fds),
+            Request::LetGo => {
+                self.trusts.changed = true;
+                Answer::Silent
+            }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
             Request::OpenRegion => self.open_region(id),
             Request::Mapped { region } => self.mapped(id, region),
@@ -202,6 +210,7 @@ impl Registry {
             }
         };
         self.bells.set_region(index as u16, Some(family));
+        self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[0].bell()));
         for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
             core.say(Command::Watch(bell.clone()));
         }
@@ -260,7 +269,7 @@ impl Registry {
         let oldest = a.ancestors.first().copied().unwrap_or(id);
         let region = self.regions.values().find(|r| r.owner == oldest);
         region.is_some_and(|r| {
-            r.memory.region().header().holders_taken.load(Ordering::Relaxed).count_ones() > 1
+            (r.memory.region().header().holders_taken.load(Ordering::Relaxed) & !TRUST).count_ones() > 1
         })
     }
 
@@ -268,7 +277,7 @@ impl Registry {
         let Some(family) = self.applications.get(&id).map(Application::family) else {
             return Answer::Silent;
         };
-        if context as usize >= CONTEXTS {
+        if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
             return Answer::Offence(format!("context {context} is out of range"));
         }
         // The service must never block on an application's account.
@@ -318,6 +327,14 @@ impl Registry {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         };
         let sleeper = side ^ 1;
+        if context == TRUST_CONTEXT {
+            self.cores[0].wake();
+            let bell = self.pairs.get(&region).and_then(|pair| pair.wakers.get(&(sleeper, context)).cloned());
+            return bell.map_or_else(
+                || Answer::refused(Errno::NOENT, "nobody sleeps there"),
+                |bell| Answer::Reply(Reply::Done, vec![bell]),
+            );
+        }
         let party = self.pairs.get(&region).map_or(0, |p| p.parties[sleeper]);
         let family = self.family_of(party);
         let found =
@@ -386,8 +403,12 @@ impl Registry {
 }
 
 /// Announces the slow path's sleep in a new region: from here on the application writes its bell once for any number of
-/// news, until `control` has looked.
+/// news, until `control` has looked. What is the service's own among the application's contexts and holders is taken.
 fn arm(region: &Region) {
+    let header = region.header();
+    header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
+    let word = TRUST_CONTEXT as usize / 64;
+    header.context_taken[Side::One.index()][word].fetch_or(1 << (TRUST_CONTEXT % 64), Ordering::Relaxed);
     if let Some(block) = region.context(Side::Zero, SLOW_CONTEXT) {
         // In a new region there is no news yet.
         let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();

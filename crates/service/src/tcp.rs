@@ -389,6 +389,10 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence("it asked about a stranger's socket".to_owned());
         }
+        let (region, slot) = self.first_place((region, slot));
+        let Some(r) = self.regions.get(&region) else {
+            return Answer::refused(Errno::NOTCONN, "it is no connection over the port");
+        };
         let slow = &self.tcp.slow;
         let info = slow.slot_info(self.tcp.clock.now(), r.memory.index, slot);
         match info.zip(slow.slot_algorithm(r.memory.index, slot)) {

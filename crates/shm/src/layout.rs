@@ -259,9 +259,15 @@ pub struct Slot {
     pub half: [Half; 2],
 }
 
+/// The bit of [`SockBlock::holders`] by which the service holds a connection for whoever shows its descriptor next.
+pub const TRUST: u64 = 1 << 63;
+/// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection lives in another process now.
+pub const MOVED: u32 = u32::MAX;
+
 /// An application's own state of one socket: two lines in the application region, shared with forked children.
-/// The service reads `holders`, `region` and `slot` (hostile) to clean up after a death; everything else is the
-/// library's. Crate `socket` gives the fields their meaning.
+/// The service reads `holders`, `region` and `slot` (hostile) to clean up after a death, and takes over locks and positions
+/// when the connection moves to another process; everything else is the library's. Crate `socket` gives the fields their
+/// meaning.
 ///
 /// ```text
 ///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64

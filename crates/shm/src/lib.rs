@@ -25,8 +25,8 @@ mod map;
 mod region;
 
 pub use layout::{
-    CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, Params, Sending, Side, Slot, SockBlock,
-    VERSION, WORDS_MAX, application_flags, half_flags,
+    CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, MOVED, Params, Sending, Side, Slot, SockBlock,
+    TRUST, VERSION, WORDS_MAX, application_flags, half_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

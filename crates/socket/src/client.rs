@@ -79,9 +79,11 @@ fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
 }
 
 impl Exchange {
-    fn send(&mut self, request: Request) -> Result<(), LineError> {
+    /// Asks, showing `fd`.
+    fn send(&mut self, request: Request, fd: Option<RawFd>) -> Result<(), LineError> {
         self.number = self.number.wrapping_add(1).max(1);
-        self.line.send(&ToService { number: self.number, request }, &[], true)
+        let shown = fd.map(sys::borrow);
+        self.line.send(&ToService { number: self.number, request }, shown.as_slice(), true)
     }
 
     /// Waits for the answer to what was sent last; pushes that come first go to `pushed`.
@@ -102,7 +104,7 @@ impl Exchange {
         request: Request,
         pushed: impl FnMut(Push, Vec<OwnedFd>),
     ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
-        self.send(request)?;
+        self.send(request, None)?;
         self.answer(pushed)
     }
 }
@@ -128,7 +130,7 @@ impl Announced {
         });
         let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: name.clone(), parent };
         let mut announced = Self { exchange: Exchange { line, number: 0 }, control, name };
-        match announced.exchange.send(hello) {
+        match announced.exchange.send(hello, None) {
             Ok(()) => Ok(announced),
             Err(e) => {
                 unclaim(control);
@@ -200,13 +202,19 @@ impl Client {
 
     /// Asks the service. Regions that come with the answer are mapped before anybody else can ask.
     pub fn ask(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+        self.ask_with(request, None)
+    }
+
+    /// As [`ask`](Self::ask), showing a descriptor.
+    pub fn ask_with(&self, request: Request, fd: Option<RawFd>) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         if self.dead.load(Ordering::Relaxed) {
             return Err(Errno::PIPE);
         }
         let mut pushes = Vec::new();
         let (answer, new) = {
             let mut exchange = lock(&self.exchange);
-            let mut answer = exchange.ask(request, |push, fds| pushes.push((push, fds)));
+            let sent = exchange.send(request, fd);
+            let mut answer = sent.and_then(|()| exchange.answer(|push, fds| pushes.push((push, fds))));
             let new = match &mut answer {
                 Ok((Reply::Region(info) | Reply::Connecting { region: info, .. }, fds)) => {
                     self.adopt(*info, fds.drain(..).next())
@@ -234,6 +242,14 @@ impl Client {
         let failed = lock(&self.exchange).line.send(&ToService { number: 0, request }, &[], true).is_err();
         if failed {
             self.die();
+        }
+    }
+
+    /// Says something about a descriptor from a `vfork` child: no trouble there is this process's.
+    pub fn hint(&self, request: Request, fd: RawFd) {
+        let message = ToService { number: 0, request };
+        if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
+            log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
         }
     }
 
@@ -485,6 +501,12 @@ pub fn present() -> Option<Arc<Client>> {
         finish();
     }
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// True in a forked child that has said hello and no more.
+#[must_use]
+pub fn is_announced() -> bool {
+    IS_ANNOUNCED.load(Ordering::Acquire)
 }
 
 /// A live registration; registers if there is none and the last attempt is long enough ago.

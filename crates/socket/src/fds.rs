@@ -37,7 +37,7 @@ pub fn settle() {
 }
 
 /// True in a `vfork` child, which shares our memory and must not change it.
-fn is_borrowed() -> bool {
+pub fn is_borrowed() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
     known != 0 && known != rustix::process::getpid().as_raw_nonzero().get()
 }
@@ -92,6 +92,13 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     put(&SOCKS, fd, Arc::new(sock));
 }
 
+/// A socket of another process's came in.
+pub fn put_inherited(fd: RawFd, sock: Sock) {
+    if !is_borrowed() {
+        put(&SOCKS, fd, Arc::new(sock));
+    }
+}
+
 /// The kernel made an epoll set.
 pub fn epoll_opened(fd: RawFd) {
     if !(config::is_disabled() || is_borrowed()) {
@@ -105,7 +112,8 @@ pub fn epoll_opened(fd: RawFd) {
 /// EBADF for our own descriptors.
 pub fn closing(fd: RawFd) -> Result<(), Errno> {
     if internal::is_internal(fd) {
-        return if is_borrowed() { Ok(()) } else { Err(Errno::BADF) };
+        // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
+        return Err(Errno::BADF);
     }
     if !is_ours(fd) || is_borrowed() {
         return Ok(());
@@ -121,7 +129,14 @@ pub fn closing(fd: RawFd) -> Result<(), Errno> {
 
 /// `new` stands for the same as `old` from now on.
 pub fn duplicated(old: RawFd, new: RawFd) {
-    if old == new || is_borrowed() {
+    if old == new {
+        return;
+    }
+    if is_borrowed() {
+        // The child's numbers are its own: by this the parent's socket is known again.
+        if let (Some(sock), Some(cookie)) = (SOCKS.pin(old), crate::moving::cookie(new)) {
+            sock.set(|settings| settings.cookie = cookie);
+        }
         return;
     }
     if let Some(sock) = SOCKS.pin(old).map(|s| s.share()) {
@@ -140,13 +155,10 @@ pub fn duplicated(old: RawFd, new: RawFd) {
 /// Descriptors `first..=last` are about to be closed: ours are let go. Returns the ranges to close, without our own
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
-    if is_borrowed() {
-        return None;
-    }
     for (fd, _) in
         SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
     {
-        if (first..=last).contains(&(fd as u32)) {
+        if (first..=last).contains(&(fd as u32)) && !is_borrowed() {
             let _ = closing(fd);
         }
     }

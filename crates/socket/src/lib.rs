@@ -7,6 +7,7 @@
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
 //!   client    registration with the service      region, context, spin, fork, hold, internal
+//!   moving    connections from and to other processes
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!
@@ -47,6 +48,8 @@ pub mod link;
 mod listener;
 #[cfg(not(loom))]
 mod log;
+#[cfg(not(loom))]
+pub mod moving;
 mod notices;
 #[cfg(not(loom))]
 mod options;

@@ -3,12 +3,12 @@
 use crate::client;
 use crate::region::Mapped;
 use base::limits::SLOTS_MAX;
+use queue::Violation;
 use queue::stream::{Sender, raise};
-use queue::{Ring, Violation};
 use rustix::io::Errno;
 use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
-use shm::{Half, SockBlock, half_flags};
+use shm::{Half, MOVED, SockBlock, TRUST, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,8 +40,6 @@ pub mod flags {
     /// Accepted, not connected.
     pub const PASSIVE: u32 = 1 << 2;
 }
-
-const INDEX_BIT: u64 = 1 << 63;
 
 /// Bits of `Link::marks`.
 mod marks {
@@ -111,7 +109,8 @@ pub fn forget_thread_number() {
 /// Takes one direction's lock.
 ///
 /// # Errors
-/// EAGAIN when this very thread holds it: a signal handler has interrupted a call on the same socket.
+/// EAGAIN when this very thread holds it: a signal handler has interrupted a call on the same socket. ENOTCONN when the
+/// connection has gone to another process with a descriptor.
 #[inline]
 pub fn own(word: &AtomicU32) -> Result<Owned<'_>, Errno> {
     let me = thread_number();
@@ -128,6 +127,7 @@ fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(Owned(word)),
             Err(owner) if owner == me => return Err(Errno::AGAIN),
+            Err(MOVED) => return Err(Errno::NOTCONN),
             // The owner was killed in the middle: a forked process that shared the socket with us.
             Err(owner) if round.is_multiple_of(256) && is_dead(owner) => {
                 if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -239,29 +239,13 @@ impl Link {
     /// The sending side's positions.
     #[inline]
     pub fn sender(&self) -> Sender {
-        let b = self.block();
-        let ring = b.tx_ring.load(Ordering::Relaxed);
-        let len = self.mapped.data_len();
-        Sender {
-            head: b.tx_head.load(Ordering::Relaxed),
-            tail: b.spare.load(Ordering::Relaxed),
-            ring: Ring::parse(ring & !INDEX_BIT, len).ok(),
-            start: b.tx_start.load(Ordering::Relaxed),
-            old: Ring::parse(b.tx_old.load(Ordering::Relaxed), len).ok(),
-            index: u8::from(ring & INDEX_BIT != 0),
-        }
+        Sender::of(self.block(), self.mapped.data_len())
     }
 
     /// Stores them back.
     #[inline]
     pub fn store(&self, s: &Sender) {
-        let b = self.block();
-        let index = if s.index == 0 { 0 } else { INDEX_BIT };
-        b.tx_head.store(s.head, Ordering::Relaxed);
-        b.spare.store(s.tail, Ordering::Relaxed);
-        b.tx_ring.store(s.ring.map_or(0, Ring::packed) | index, Ordering::Relaxed);
-        b.tx_start.store(s.start, Ordering::Relaxed);
-        b.tx_old.store(s.old.map_or(0, Ring::packed), Ordering::Relaxed);
+        s.keep(self.block());
     }
 
     /// `TCP_QUICKACK`.
@@ -429,6 +413,18 @@ impl Link {
         Errno::CONNRESET
     }
 
+    /// True when the connection has gone to another process: nothing here is about it any more.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.block().rx_lock.load(Ordering::Acquire) == MOVED
+    }
+
+    /// True when only the service holds it, for whoever has its descriptor.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.block().holders.load(Ordering::Acquire) == TRUST
+    }
+
     /// Raises flags of our half and tells the other side.
     pub fn raise(&self, bits: u32) {
         raise(self.halves().0, bits);
@@ -447,6 +443,12 @@ impl Link {
                 return false;
             }
             b.holders.store(ours, Ordering::Release);
+        }
+        if self.has_moved() {
+            // The slot may be another connection's.
+            b.region.store(0, Ordering::Release);
+            b.holders.store(0, Ordering::Release);
+            return false;
         }
         let (own_half, peer) = self.halves();
         // Both locks: a thread in the middle of a copy finishes first. One interrupted by this very call cannot.

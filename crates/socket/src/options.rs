@@ -273,6 +273,30 @@ pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
     to.share_settings(settings);
 }
 
+/// Takes note of what was set on a socket that comes from another process: the placeholder knows.
+pub fn take_over(sock: &Sock, fd: RawFd) {
+    const LONG: [(i32, i32, usize); 3] = [
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO, 16),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
+        (libc::SOL_SOCKET, libc::SO_LINGER, 8),
+    ];
+    const INTS: [(i32, i32); 6] = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::IPPROTO_IP, libc::IP_TOS),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    ];
+    for (level, name, len) in LONG.into_iter().chain(INTS.map(|(level, name)| (level, name, 4))) {
+        let mut value = vec![0; len];
+        if sys::getsockopt(fd, level, name, &mut value) == Ok(len) {
+            // What the kernel says it takes.
+            let _ = note(sock, fd, level, name, &value);
+        }
+    }
+}
+
 /// Sets on another kernel socket what was set on this one.
 pub fn repeat(sock: &Sock, fd: RawFd) {
     for (level, name, value) in sock.settings().iter().flat_map(|settings| &settings.kept) {

@@ -45,7 +45,13 @@ pub struct Settings {
     pub notices: Option<Arc<Notices>>,
     /// Options set that an accepted socket inherits.
     pub kept: Vec<Kept>,
+    /// `SO_COOKIE`, where the socket came from another process or was let out; else 0.
+    pub cookie: u64,
 }
+
+/// In place of a thread that decides: the descriptor came into this process, and whoever first asks what the socket is has to
+/// ask the service.
+const INHERITED: u32 = u32::MAX;
 
 /// What may change at any time.
 #[derive(Debug, Default)]
@@ -135,6 +141,20 @@ impl Sock {
         sock
     }
 
+    /// A socket whose descriptor came from another program or process.
+    #[must_use]
+    pub fn inherited(family: i32, nonblock: bool, cookie: u64) -> Self {
+        let sock = Self::new(family, nonblock);
+        sock.set(|settings| settings.cookie = cookie);
+        sock.deciding.store(INHERITED, Ordering::Relaxed);
+        sock
+    }
+
+    /// See [`Settings::cookie`].
+    pub fn cookie(&self) -> u64 {
+        lock(&self.moving).settings.as_ref().map_or(0, |settings| settings.cookie)
+    }
+
     #[inline]
     fn has(&self, flag: u8) -> bool {
         // Acquire: pairs with the Release of `mark`, for `CLOSED`.
@@ -214,8 +234,9 @@ impl Sock {
         }
     }
 
+    /// What it is, as far as anybody has asked.
     #[inline]
-    fn decided(&self) -> Option<Role<'_>> {
+    pub fn decided(&self) -> Option<Role<'_>> {
         let link = self.link.get()?;
         Some(if link.is_queue() { Role::Listener(link) } else { Role::Stream(link) })
     }
@@ -227,6 +248,15 @@ impl Sock {
         loop {
             let thread = self.deciding.load(Ordering::Acquire);
             let role = self.decided();
+            if thread == INHERITED {
+                let ours = self.deciding.compare_exchange(thread, me, Ordering::AcqRel, Ordering::Relaxed);
+                if ours.is_ok() {
+                    DECIDING.fetch_add(1, Ordering::Relaxed);
+                    let _deciding = Deciding(Some(&self.deciding));
+                    crate::moving::take_over(self);
+                }
+                continue;
+            }
             if role.is_some() || thread == 0 || thread == me {
                 return role;
             }
@@ -390,6 +420,9 @@ impl Sock {
                     crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
                 let last = link.release(ours, linger == Some(0));
+                if let (true, Some(client)) = (link.is_left(), &client) {
+                    client.say(Request::LetGo);
+                }
                 if let (true, false, Some(client)) = (last, link.mapped.pair, client) {
                     client.say(Request::Closed { region: link.mapped.id, slot: link.slot() });
                 }
@@ -459,7 +492,9 @@ impl Sock {
         let Some(link) = self.link() else { return };
         let thread = watchers.threads().next_back().map(|c| c.number);
         let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
-        watch(link.halves().0, context);
+        if !link.has_moved() {
+            watch(link.halves().0, context);
+        }
         if let Some(own) = crate::listener::own_queue(self) {
             watch(own.halves().0, context);
         }
@@ -472,7 +507,9 @@ impl Sock {
 
     /// In a forked child: nobody sleeps here yet, and a `connect` that another thread was in goes on in the parent alone.
     pub fn forget_threads(&self) {
-        self.deciding.store(0, Ordering::Relaxed);
+        if self.deciding.load(Ordering::Relaxed) != INHERITED {
+            self.deciding.store(0, Ordering::Relaxed);
+        }
         if let Ok(mut moving) = self.moving.try_lock() {
             moving.watchers.forget_threads();
         }

@@ -2,7 +2,7 @@
 
 import sys
 
-from lib.process import Skip, require
+from lib.process import require
 from lib.registry import add
 from lib.world import PEERS, WAYS, Way, free_port
 
@@ -15,9 +15,6 @@ OTHER_LOOPBACK = Way("127_0_0_2", True, True, "127.0.0.2", "127.0.0.2")
 
 def corner(name):
     def run(w):
-        limitation = getattr(CORNERS[name], "limitation", None)
-        if limitation and w.service is not None and w.way.server and w.way.carried:
-            raise Skip(f"{limitation}: docs/limitations.md")
         port = free_port()
         program = [sys.executable, PEERS / "corners.py", name]
         how = {"launcher": False, "environment": getattr(CORNERS[name], "environment", None)}

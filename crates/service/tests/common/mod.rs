@@ -186,8 +186,13 @@ impl App {
     }
 
     pub fn ask(&mut self, what: Request) -> (Reply, Vec<OwnedFd>) {
+        self.ask_showing(what, &[])
+    }
+
+    /// Asks with descriptors.
+    pub fn ask_showing(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
         self.number += 1;
-        request(&self.line, self.number, what);
+        self.line.send(&ToService { number: self.number, request }, fds, true).unwrap();
         loop {
             let got = self.line.receive::<ToApplication>(true).unwrap();
             match got.message {

@@ -202,8 +202,6 @@ class duplicates:
 class exec_inherits:
     """A program started on a connection as its standard input and output, as inetd does."""
 
-    limitation = "a connection inherited over exec"
-
     def server(listener):
         sock = accept(listener)
         code = "import sys; line = sys.stdin.readline(); print(line.strip()[::-1]); sys.stdout.flush()"
@@ -214,6 +212,150 @@ class exec_inherits:
         sock = connect(address)
         sock.sendall(b"abc\n")
         assert read_all(sock) == b"cba\n"
+
+
+class exec_replaces:
+    """A program replaces itself: what it has not read is there for the next one, what it has sent arrives, and the next one ends
+    the connection."""
+
+    def server(listener):
+        sock = accept(listener)
+        assert sock.recv(5) == b"first"
+        sock.sendall(SMALL)
+        sock.shutdown(socket.SHUT_WR)
+        code = (
+            "import socket\n"
+            "sock = socket.socket(fileno=0)\n"
+            "data = b''\n"
+            "while part := sock.recv(65536): data += part\n"
+            "assert data == b'second' + bytes(range(256)) * 300, len(data)\n"
+            "try: sock.send(b'x')\n"
+            "except BrokenPipeError: pass\n"
+            "else: raise SystemExit('sent after SHUT_WR')\n"
+        )
+        os.dup2(sock.fileno(), 0)
+        os.execv(sys.executable, [sys.executable, "-c", code])
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b"first")
+        sock.sendall(b"second")
+        sock.sendall(bytes(range(256)) * 300)
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock) == SMALL
+
+
+class exec_serves:
+    """A server forks for each connection and starts a program for it, as sshd does; the program talks at length."""
+
+    def server(listener):
+        code = (
+            "import socket, select\n"
+            "sock = socket.socket(fileno=7)\n"
+            "assert sock.getpeername() and sock.getsockname()\n"
+            "sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)\n"
+            "poller = select.epoll()\n"
+            "poller.register(sock, select.EPOLLIN)\n"
+            "while True:\n"
+            "    assert poller.poll(10)\n"
+            "    data = sock.recv(65536)\n"
+            "    if not data: break\n"
+            "    sock.sendall(data)\n"
+        )
+        for _ in range(3):
+            sock = accept(listener)
+            pid = os.fork()
+            if pid == 0:
+                os.dup2(sock.fileno(), 7)
+                os.execv(sys.executable, [sys.executable, "-c", code])
+            sock.close()
+            assert os.waitpid(pid, 0)[1] == 0
+
+    def client(address):
+        for _ in range(3):
+            sock = connect(address)
+            for i in range(200):
+                sock.sendall(b"%010d" % i)
+                assert read_exactly(sock, 10) == b"%010d" % i
+            for i in range(20):
+                sock.sendall(SMALL[: 50_000])
+                assert read_exactly(sock, 50_000) == SMALL[: 50_000]
+            sock.shutdown(socket.SHUT_WR)
+            assert read_all(sock) == b""
+
+
+class exec_connects:
+    """The connecting side starts a program on its connection."""
+
+    def server(listener):
+        sock = accept(listener)
+        assert read_exactly(sock, 6) == b"before"
+        sock.sendall(b"to the program\n")
+        assert read_all(sock) == b"margorp eht ot"
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b"before")
+        code = "import os; os.write(1, os.read(0, 100).strip()[::-1])"
+        os.dup2(sock.fileno(), 0)
+        os.dup2(sock.fileno(), 1)
+        program = sys.executable.encode()
+        arguments = [ctypes.c_char_p(word) for word in (program, b"-B", b"-E", b"-s", b"-u", b"-W", b"ignore", b"-c", code.encode(), None)]
+        LIBC.execl(program, *arguments)
+
+
+class exec_unseen:
+    """A program that does nothing with the connection that it was started on: the peer sees its end."""
+
+    def server(listener):
+        sock = accept(listener)
+        assert sock.recv(1) == b"."
+        pid = os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, sock.fileno(), 0)])
+        sock.close()
+        assert os.waitpid(pid, 0)[1] == 0
+        # The service's own patience included.
+        accept(listener).close()
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(b".")
+        assert sock.recv(1) == b""
+        connect(address).close()
+
+
+class passed_on:
+    """A connection goes to another process by SCM_RIGHTS; the giver closes its copy."""
+
+    def server(listener):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            for _ in range(2):
+                word, fds, _, _ = socket.recv_fds(theirs, 10, 1)
+                assert word == b"take"
+                sock = socket.socket(fileno=fds[0])
+                assert read_exactly(sock, 4) == b"ping"
+                sock.sendall(SMALL)
+                assert read_all(sock) == SMALL[::-1]
+                sock.sendall(b"end")
+                sock.close()
+            os._exit(0)
+        theirs.close()
+        for _ in range(2):
+            sock = accept(listener)
+            socket.send_fds(ours, [b"take"], [sock.fileno()])
+            sock.close()
+        assert os.waitpid(pid, 0)[1] == 0
+
+    def client(address):
+        for _ in range(2):
+            sock = connect(address)
+            sock.sendall(b"ping")
+            assert read_exactly(sock, len(SMALL)) == SMALL
+            sock.sendall(SMALL[::-1])
+            sock.shutdown(socket.SHUT_WR)
+            assert read_all(sock) == b"end"
 
 
 class subprocess_beside:

@@ -1,0 +1,241 @@
+//! Starting programs, and descriptors in messages: connections that go to other processes, or come from them.
+
+use crate::next;
+use libc::{c_char, c_int, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use socket::moving;
+
+/// See execve(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::execve(path, arguments, environment) }
+}
+
+/// See execv(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::execv(path, arguments) }
+}
+
+/// See execvp(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::execvp(file, arguments) }
+}
+
+/// See execvpe(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::execvpe(file, arguments, environment) }
+}
+
+/// Functions with any number of arguments: ours says what has to be said and then is the next one, its arguments as they are.
+macro_rules! variadic {
+    ($($name:ident by $door:ident)*) => { $(
+        extern "C" fn $door() -> usize {
+            moving::before_exec();
+            next::address(concat!(stringify!($name), "\0"))
+        }
+
+        #[doc = concat!("See ", stringify!($name), "(3).")]
+        ///
+        /// # Safety
+        /// As C's.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "call {door}",
+                "mov r11, rax",
+                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "jmp r11",
+                door = sym $door
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                "bl {door}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "br x16",
+                door = sym $door
+            );
+        }
+    )* };
+}
+
+variadic! {
+    execl by before_execl
+    execlp by before_execlp
+    execle by before_execle
+}
+
+/// See fexecve(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(
+    fd: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::fexecve(fd, arguments, environment) }
+}
+
+/// See execveat(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::execveat(folder, path, arguments, environment, flags) }
+}
+
+/// See posix_spawn(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+}
+
+/// See posix_spawnp(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
+}
+
+/// See posix_spawn_file_actions_adddup2(3): by this a descriptor gets into the program to be started.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    old: c_int,
+    new: c_int,
+) -> c_int {
+    moving::leaving(old);
+    // SAFETY: C's contract.
+    unsafe { next::posix_spawn_file_actions_adddup2(actions, old, new) }
+}
+
+/// Calls `f` with every descriptor in `message`.
+///
+/// # Safety
+/// `message` is a valid message header.
+unsafe fn each_descriptor(message: &msghdr, f: fn(c_int)) {
+    if message.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: the walk stays inside the `msg_controllen` bytes at `msg_control`, which the caller answers for.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: not NULL: a whole header is there.
+    while let Some(found) = unsafe { header.as_ref() } {
+        if (found.cmsg_level, found.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: computes only.
+            let (data, empty) = unsafe { (libc::CMSG_DATA(header), libc::CMSG_LEN(0) as usize) };
+            let bytes = found.cmsg_len.saturating_sub(empty);
+            for i in 0..bytes / size_of::<c_int>() {
+                // SAFETY: inside the data of this control message; C does not promise alignment.
+                f(unsafe { data.cast::<c_int>().add(i).read_unaligned() });
+            }
+        }
+        // SAFETY: as for the first.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}
+
+/// A message is about to be sent: connections may go with it.
+///
+/// # Safety
+/// `message` is NULL or as sendmsg wants it.
+#[inline]
+pub unsafe fn sending(message: *const msghdr) {
+    // SAFETY: the caller's promise.
+    if let Some(message) = unsafe { message.as_ref() }
+        && message.msg_controllen > 0
+    {
+        // SAFETY: the caller's promise.
+        unsafe { each_descriptor(message, moving::leaving) };
+    }
+}
+
+/// A message has come: connections may have come with it.
+///
+/// # Safety
+/// `message` is NULL or as recvmsg left it.
+#[inline]
+pub unsafe fn received(message: *const msghdr) {
+    // SAFETY: the caller's promise.
+    if let Some(message) = unsafe { message.as_ref() }
+        && message.msg_controllen > 0
+    {
+        // SAFETY: the caller's promise.
+        unsafe { each_descriptor(message, moving::found) };
+    }
+}

@@ -1,0 +1,197 @@
+//! Connections that go from one process to another with their descriptor.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, Conn, Daemon, listener};
+use control::{Left, LineError, Reply, Request, ToApplication};
+use queue::stream::Sender;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketType, socket};
+use service::{Options, Sharing};
+use shm::half_flags::{FIN, RELEASED, RESET};
+use shm::{MOVED, TRUST};
+use std::sync::atomic::Ordering;
+
+/// The placeholder that a program would have.
+fn placeholder() -> OwnedFd {
+    socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
+}
+
+/// Writes the connection's state into block `sock`, as the library does, and leaves the connection.
+fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
+    let block = app.region.sock(sock).unwrap();
+    block.holders.store(1 << app.welcome.holder | TRUST, Ordering::Relaxed);
+    block.region.store(conn.region, Ordering::Relaxed);
+    block.slot.store(conn.slot, Ordering::Relaxed);
+    block.rx_tail.store(conn.tail, Ordering::Relaxed);
+    conn.sender.keep(block);
+    let left = Left {
+        region: conn.region,
+        slot: conn.slot,
+        side: conn.side as u8,
+        home: app.info.id,
+        sock,
+        local: "127.0.0.1:40000".parse().unwrap(),
+        peer: "127.0.0.1:1".parse().unwrap(),
+        shut_read: false,
+    };
+    app.ask_showing(Request::Leave(left), &[fd.as_fd()]).0
+}
+
+fn present(app: &mut App, fd: &OwnedFd) -> Result<Conn, Reply> {
+    match app.ask_showing(Request::Present, &[fd.as_fd()]).0 {
+        Reply::Moved { slot, .. } => {
+            Ok(Conn { region: app.info.id, slot, side: 1, sender: Sender::default(), tail: 0 })
+        }
+        reply => Err(reply),
+    }
+}
+
+/// A server, its end, a client and its end.
+fn connected(daemon: &Daemon) -> (App, Conn, App, Conn) {
+    let (mut server, mut client) = (App::new(daemon), App::new(daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let there = client.connect(address);
+    let (here, _) = server.accept_wait(queue, &mut 0);
+    (server, here, client, there)
+}
+
+fn goes_on(sharing: Sharing) {
+    let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+    let (mut server, mut here, mut client, mut there) = connected(&daemon);
+    let fd = placeholder();
+    client.send(&mut there, b"unread by the server");
+    client.send(&mut there, b"unread by the client");
+    server.send(&mut here, b"for whoever is there");
+    assert_eq!(server.receive_exact(&mut here, 20), b"unread by the server");
+    assert_eq!(client.receive_exact(&mut there, 4), b"for ");
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    drop(client);
+    let mut next = App::new(&daemon);
+    let mut moved = present(&mut next, &fd).unwrap();
+    assert_eq!(next.receive_exact(&mut moved, 16), b"whoever is there");
+    next.send(&mut moved, b" and more");
+    assert_eq!(server.receive_exact(&mut here, 29), b"unread by the client and more");
+    let bulk: Vec<u8> = (0..400_000u32).map(|i| i as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(server.receive_exact(&mut here, bulk.len()), bulk));
+        next.send(&mut moved, &bulk);
+    });
+    // And once more, from its new place.
+    assert_eq!(leave(&mut next, &moved, 11, &fd), Reply::Done);
+    let mut last = App::new(&daemon);
+    let mut again = present(&mut last, &fd).unwrap();
+    drop(next);
+    server.send(&mut here, b"to the last");
+    assert_eq!(last.receive_exact(&mut again, 11), b"to the last");
+    last.close(&again);
+    server.until("the end comes through", |s| s.receive(&mut here, 10).is_none());
+    server.close(&here);
+    daemon.until("nothing is left of it", |sockets| sockets.len() == 1);
+}
+
+#[test]
+fn a_connection_goes_on_with_who_shows_its_descriptor() {
+    goes_on(Sharing::Always);
+}
+
+#[test]
+fn a_relayed_connection_goes_on_with_who_shows_its_descriptor() {
+    goes_on(Sharing::Never);
+}
+
+#[test]
+fn a_connection_ends_when_nobody_has_its_descriptor() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, here, mut client, there) = connected(&daemon);
+    let fd = placeholder();
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    drop(client);
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "somebody has it");
+    drop(fd);
+    server.until("its end", |s| s.peer_flags(&here) & RELEASED != 0);
+}
+
+#[test]
+fn who_has_let_a_connection_out_cannot_take_part_in_it() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, mut here, mut client, there) = connected(&daemon);
+    let fd = placeholder();
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    let mut next = App::new(&daemon);
+    let block = |client: &App| {
+        let block = client.region.sock(9).unwrap();
+        (block.tx_lock.load(Ordering::Relaxed), block.rx_lock.load(Ordering::Relaxed))
+    };
+    // In the middle of a call the connection stays.
+    client.region.sock(9).unwrap().rx_lock.store(77, Ordering::Relaxed);
+    assert!(matches!(present(&mut next, &fd), Err(Reply::Refused { .. })));
+    assert_eq!(block(&client), (0, 77));
+    client.region.sock(9).unwrap().rx_lock.store(0, Ordering::Relaxed);
+    let mut moved = present(&mut next, &fd).unwrap();
+    assert_eq!(block(&client), (MOVED, MOVED));
+    assert!(matches!(present(&mut server, &fd), Err(Reply::Refused { .. })), "one holder at a time");
+    drop(client);
+    next.send(&mut moved, b"still there");
+    assert_eq!(server.receive_exact(&mut here, 11), b"still there");
+    drop(next);
+    server.until("its end", |s| s.peer_flags(&here) & RELEASED != 0);
+}
+
+#[test]
+fn positions_that_make_no_sense_end_the_connection_alone() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, here, mut client, mut there) = connected(&daemon);
+    let fd = placeholder();
+    client.send(&mut there, b"some bytes");
+    there.sender.head += 4096;
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    let mut next = App::new(&daemon);
+    assert!(matches!(present(&mut next, &fd), Err(Reply::Refused { .. })));
+    server.until("the reset", |s| s.peer_flags(&here) & RESET != 0);
+    assert!(matches!(present(&mut next, &fd), Err(Reply::Kernel { .. })), "it is forgotten");
+    drop(client);
+}
+
+#[test]
+fn nobody_gives_away_what_is_not_theirs() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, here, mut client, there) = connected(&daemon);
+    let fd = placeholder();
+    assert!(matches!(present(&mut server, &fd), Err(Reply::Kernel { .. })), "no connection was left");
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done, "said twice");
+    // The server has the descriptor, too: it cannot pass its own connection off for the client's.
+    assert!(matches!(leave(&mut server, &here, 9, &fd), Reply::Refused { .. }));
+    assert_eq!(server.region.sock(9).unwrap().holders.load(Ordering::Relaxed) & TRUST, 0);
+    let thief = App::new(&daemon);
+    let left = Left {
+        region: there.region,
+        slot: there.slot,
+        side: 0,
+        home: thief.info.id,
+        sock: 3,
+        local: "127.0.0.1:40000".parse().unwrap(),
+        peer: "127.0.0.1:1".parse().unwrap(),
+        shut_read: false,
+    };
+    let message = control::ToService { number: 0, request: Request::Leave(left) };
+    thief.line.send(&message, &[placeholder().as_fd()], true).unwrap();
+    let end = std::time::Instant::now() + common::PATIENCE;
+    loop {
+        match thief.line.receive::<ToApplication>(false) {
+            Err(LineError::WouldBlock) => {
+                assert!(std::time::Instant::now() < end, "the thief is not detached");
+            }
+            Err(_) => break,
+            Ok(_) => {}
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    assert!(present(&mut App::new(&daemon), &fd).is_ok(), "it is the client's all the same");
+    drop((client, thief));
+}
