@@ -124,5 +124,5 @@ def ssh(w):
 
 for way_name in ("pair", "tap_server", "tap_client"):
     add(f"{way_name}.rsync", needs(rsync, "rsync"), WAYS[way_name], limit_s=60)
-# Its server executes itself anew with the connection that it has accepted: docs/limitations.md.
+# Its server locks itself in by seccomp while it holds the connection: docs/limitations.md.
 add("tap_client.ssh", needs(ssh, "sshd", "ssh", "scp"), WAYS["tap_client"], limit_s=60)
