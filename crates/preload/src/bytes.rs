@@ -1,8 +1,9 @@
 //! Bytes in and out.
 
+use crate::checks::{measured, says_what_a_stream_knows, unsendable};
 use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use socket::{Errno, fds};
 
 /// Vectors up to this length need no allocation.
@@ -27,6 +28,11 @@ unsafe fn data<'a>(at: *const c_void, len: usize) -> &'a [u8] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len.min(isize::MAX as usize)) }
 }
+
+/// Most bytes that a call moves, as Linux's `MAX_RW_COUNT`.
+const LENGTH_MAX: usize = 0x7fff_f000;
+/// Longest address, as Linux's `struct sockaddr_storage`.
+const NAME_MAX: usize = size_of::<libc::sockaddr_storage>();
 
 /// `linux/tcp.h`: what `TCP_INQ` has recvmsg tell.
 const TCP_CM_INQ: c_int = 36;
@@ -65,17 +71,21 @@ fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usiz
 
 /// # Safety
 /// `vector` holds `count` entries, each as for `room`.
-unsafe fn scatter(
+pub unsafe fn scatter(
     fd: c_int,
     vector: *const iovec,
     count: usize,
     flags: c_int,
+    too_many: Errno,
 ) -> Option<Result<usize, Errno>> {
     if !fds::is_stream(fd) {
         return None;
     }
-    if !pointers::is_readable(vector, count.saturating_mul(size_of::<iovec>())) {
-        return Some(Err(Errno::FAULT));
+    // SAFETY: the caller's promise.
+    match unsafe { measured(vector, count, too_many) } {
+        Ok((total, true)) if flags & libc::MSG_TRUNC != 0 => return fds::discard(fd, total, flags),
+        Ok(_) => {}
+        Err(e) => return Some(Err(e)),
     }
     // SAFETY: the caller's promise.
     let entries: &[iovec] =
@@ -105,23 +115,25 @@ unsafe fn scatter(
 
 /// # Safety
 /// `vector` holds `count` entries, each as for `data`.
-unsafe fn gather(
+pub unsafe fn gather(
     fd: c_int,
     vector: *const iovec,
     count: usize,
     flags: c_int,
+    too_many: Errno,
 ) -> Option<Result<usize, Errno>> {
     if !fds::is_stream(fd) {
         return None;
     }
-    if !pointers::is_readable(vector, count.saturating_mul(size_of::<iovec>())) {
-        return Some(Err(Errno::FAULT));
+    // SAFETY: the caller's promise.
+    if let Err(e) = unsafe { measured(vector, count, too_many) } {
+        return Some(Err(e));
     }
     // SAFETY: the caller's promise.
     let entries: &[iovec] =
         unsafe { if count == 0 { &[] } else { std::slice::from_raw_parts(vector, count) } };
     if is_doubtful(entries) && !entries.iter().all(|v| pointers::is_readable(v.iov_base, v.iov_len)) {
-        return Some(Err(Errno::FAULT));
+        return Some(unsendable(fd, flags, Errno::FAULT));
     }
     // SAFETY: as above.
     let part = |v: &iovec| unsafe { data(v.iov_base, v.iov_len) };
@@ -143,7 +155,13 @@ unsafe fn take(fd: c_int, at: *mut c_void, len: usize, flags: c_int) -> Option<R
     // SAFETY: the caller's promise.
     unsafe {
         if at.is_null() || pointers::are_checked() {
-            return scatter(fd, &iovec { iov_base: at, iov_len: len }, 1, flags);
+            return scatter(
+                fd,
+                &iovec { iov_base: at, iov_len: len.min(LENGTH_MAX) },
+                1,
+                flags,
+                Errno::INVAL,
+            );
         }
         fds::receive(fd, &mut [room(at, len)], flags)
     }
@@ -157,10 +175,26 @@ unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option
     // SAFETY: the caller's promise.
     unsafe {
         if at.is_null() || pointers::are_checked() {
-            return gather(fd, &iovec { iov_base: at.cast_mut(), iov_len: len }, 1, flags);
+            let part = iovec { iov_base: at.cast_mut(), iov_len: len.min(LENGTH_MAX) };
+            return gather(fd, &part, 1, flags, Errno::INVAL);
         }
         fds::send(fd, &[data(at, len)], flags)
     }
+}
+
+/// `readv` and `writev` of no bytes do nothing, whatever has become of the connection.
+///
+/// # Safety
+/// As [`measured`]'s.
+pub unsafe fn empty(fd: c_int, vector: *const iovec, count: usize) -> Option<Result<usize, Errno>> {
+    // SAFETY: the caller's promise.
+    let is_empty = unsafe { matches!(measured(vector, count, Errno::INVAL), Ok((0, _))) };
+    (is_empty && fds::is_stream(fd)).then_some(Ok(0))
+}
+
+/// `read` of no bytes does nothing; of more than there is address space it fails.
+fn odd_length(len: usize) -> ssize_t {
+    if len == 0 { 0 } else { fail(Errno::FAULT) as ssize_t }
 }
 
 /// See read(2).
@@ -171,6 +205,9 @@ unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
+        if len.wrapping_sub(1) >= isize::MAX as usize && fds::is_stream(fd) {
+            return odd_length(len);
+        }
         match take(fd, buffer, len, 0) {
             Some(result) => status(result),
             None => next::read(fd, buffer, len),
@@ -201,7 +238,9 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) ->
 pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match scatter(fd, vector, count.max(0) as usize, 0) {
+        match empty(fd, vector, count as usize)
+            .or_else(|| scatter(fd, vector, count as usize, 0, Errno::INVAL))
+        {
             Some(result) => status(result),
             None => next::readv(fd, vector, count),
         }
@@ -216,7 +255,9 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
 pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match gather(fd, vector, count.max(0) as usize, 0) {
+        match empty(fd, vector, count as usize)
+            .or_else(|| gather(fd, vector, count as usize, 0, Errno::INVAL))
+        {
             Some(result) => status(result),
             None => next::writev(fd, vector, count),
         }
@@ -265,7 +306,12 @@ unsafe fn names_nobody(name: *const sockaddr, len: *mut socklen_t) -> Result<(),
         return Err(Errno::FAULT);
     }
     // SAFETY: the caller's promise, and it is not null.
-    unsafe { *len = 0 };
+    unsafe {
+        if (*len).cast_signed() < 0 {
+            return Err(Errno::INVAL);
+        }
+        *len = 0;
+    }
     Ok(())
 }
 
@@ -306,6 +352,14 @@ pub unsafe extern "C" fn sendto(
 ) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
+        if !name.is_null() && fds::is_stream(fd) {
+            if name_len as usize > NAME_MAX {
+                return fail(Errno::INVAL) as ssize_t;
+            }
+            if !socket::sys::is_readable(name as usize, name_len as usize) {
+                return fail(Errno::FAULT) as ssize_t;
+            }
+        }
         match give(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::sendto(fd, buffer, len, flags, name, name_len),
@@ -315,7 +369,7 @@ pub unsafe extern "C" fn sendto(
 
 /// # Safety
 /// `message` is a valid message header.
-unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
+pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
     if fds::is_stream(fd) && !pointers::is_writable(message, size_of::<msghdr>()) {
         return Some(Err(Errno::FAULT));
     }
@@ -329,10 +383,16 @@ unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Resu
             0
         }));
     }
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 && fds::is_stream(fd) {
+        return Some(Err(Errno::INVAL));
+    }
     // SAFETY: the caller's promise.
-    let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags) }?;
+    let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags, Errno::MSGSIZE) }?;
     if result.is_ok() {
-        (message.msg_namelen, message.msg_flags) = (0, 0);
+        if !message.msg_name.is_null() {
+            message.msg_namelen = 0;
+        }
+        message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         match fds::left(fd) {
             Some(left) => {
                 let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
@@ -420,6 +480,25 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     }
 }
 
+/// # Safety
+/// `message` is a valid message header.
+unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
+    if !fds::is_stream(fd) {
+        return None;
+    }
+    // As long as a name may be, Linux takes it and does not look at it; a longer one it cuts.
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        if message.msg_controllen > 0 && !says_what_a_stream_knows(message) {
+            return Some(unsendable(fd, flags, Errno::INVAL));
+        }
+        gather(fd, message.msg_iov, message.msg_iovlen, flags, Errno::MSGSIZE)
+    }
+}
+
 /// See sendmsg(2).
 ///
 /// # Safety
@@ -428,7 +507,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match header(message.cast_mut()).and_then(|m| gather(fd, m.msg_iov, m.msg_iovlen, flags)) {
+        match header(message.cast_mut()).and_then(|m| gathered(fd, m, flags)) {
             Some(result) => status(result),
             None => {
                 programs::sending(message);
@@ -436,79 +515,6 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             }
         }
     }
-}
-
-/// See recvmmsg(2): for a stream, as many calls of recvmsg as yield bytes without waiting after the first.
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    if !fds::is_stream(fd) {
-        // SAFETY: C's contract.
-        return unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
-    }
-    let mut done = 0;
-    while done < count {
-        let wait = if done == 0 { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: C's contract: `count` headers.
-        let at = unsafe { messages.add(done as usize) };
-        if !pointers::is_writable(at, size_of::<mmsghdr>()) {
-            return if done == 0 { fail(Errno::FAULT) } else { done as c_int };
-        }
-        // SAFETY: as above.
-        let (header, result) = unsafe {
-            let header = &mut *at;
-            let result = received(fd, &mut header.msg_hdr, flags | wait);
-            (header, result)
-        };
-        match result.unwrap_or(Err(Errno::BADF)) {
-            Ok(n) => header.msg_len = n as c_uint,
-            Err(e) if done == 0 => return fail(e),
-            Err(_) => break,
-        }
-        done += 1;
-        if header.msg_len == 0 {
-            break;
-        }
-    }
-    done as c_int
-}
-
-/// See sendmmsg(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if !fds::is_stream(fd) {
-        // SAFETY: C's contract.
-        return unsafe { next::sendmmsg(fd, messages, count, flags) };
-    }
-    for done in 0..count {
-        // SAFETY: C's contract: `count` headers.
-        let at = unsafe { messages.add(done as usize) };
-        if !pointers::is_writable(at, size_of::<mmsghdr>()) {
-            return if done == 0 { fail(Errno::FAULT) } else { done as c_int };
-        }
-        // SAFETY: as above.
-        let n = unsafe {
-            let header = &mut *at;
-            let n = sendmsg(fd, &header.msg_hdr, flags);
-            header.msg_len = n.max(0) as c_uint;
-            n
-        };
-        if n < 0 {
-            return if done == 0 { -1 } else { done as c_int };
-        }
-    }
-    count as c_int
 }
 
 /// The checked twin of `read` that fortified programs call.

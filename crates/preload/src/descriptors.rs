@@ -23,7 +23,8 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let ranges = if flags == 0 && first <= last { fds::closing_range(first, last) } else { None };
+    let closes = flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0;
+    let ranges = if closes && first <= last { fds::closing_range(first, last) } else { None };
     let whole = vec![(first, last)];
     let mut result = 0;
     for (first, last) in ranges.unwrap_or(whole) {

@@ -3,7 +3,9 @@
 //!
 //! Every function has the contract of the C function of its name: pointers are valid for what C says they are.
 
+mod batches;
 mod bytes;
+mod checks;
 mod descriptors;
 mod next;
 mod pointers;

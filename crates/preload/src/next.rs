@@ -68,6 +68,8 @@ next! {
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
     readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
     writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    preadv2(fd: c_int, vector: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vector: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     pread(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t;
     recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;

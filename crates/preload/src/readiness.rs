@@ -4,7 +4,10 @@ use crate::{fail, next, pointers};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use socket::poll::{self as towpath, Wait};
 use socket::{Errno, fds};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// More events than this `epoll_wait` does not take.
+const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
 /// Events that one call finds at most, where pointers are checked.
 const AT_ONCE: usize = 1024;
@@ -18,7 +21,7 @@ fn millis(ms: c_int) -> Option<Duration> {
 ///
 /// # Safety
 /// `at` is null or points to a timespec.
-unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
+pub unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
     if !at.is_null() && !pointers::is_readable(at, size_of::<timespec>()) {
         return Err(Errno::FAULT);
     }
@@ -111,7 +114,7 @@ unsafe fn waited(
     n: c_int,
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<c_int> {
-    if events.is_null() || n <= 0 {
+    if events.is_null() || !(1..=EVENTS_MAX).contains(&n) {
         return None;
     }
     let set = fds::set(epfd)?;
@@ -293,8 +296,7 @@ unsafe fn selected(
     towpath::select(most, towpath::Sets { read, write, except }, wait).map(count)
 }
 
-/// See select(2). The time left is not written back for accelerated sockets when a descriptor became ready; POSIX allows
-/// both.
+/// See select(2). As on Linux, what is left of the time is written back.
 ///
 /// # Safety
 /// As C's.
@@ -316,8 +318,17 @@ pub unsafe extern "C" fn select(
                 _ => Err(Errno::INVAL),
             }
         };
-        selected(most, [read, write, except], wait)
-            .unwrap_or_else(|| next::select(most, read, write, except, timeout))
+        let began = Instant::now();
+        let Some(result) = selected(most, [read, write, except], wait) else {
+            return next::select(most, read, write, except, timeout);
+        };
+        if let Some(t) = timeout.as_mut()
+            && let (Ok(s), Ok(us)) = (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec))
+        {
+            let left = (Duration::from_secs(s) + Duration::from_micros(us)).saturating_sub(began.elapsed());
+            (t.tv_sec, t.tv_usec) = (left.as_secs() as _, left.subsec_micros().into());
+        }
+        result
     }
 }
 

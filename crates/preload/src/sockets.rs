@@ -24,16 +24,13 @@ unsafe fn input<'a>(at: *const c_void, len: usize) -> &'a [u8] {
 /// Writes an address as C wants it: cut to the room given, the full length reported.
 ///
 /// # Safety
-/// `name` is null, or writable for `*len` bytes.
+/// `len` is null or points to a length, `name` is null or writable for as many bytes.
 unsafe fn output(
     address: SocketAddr,
     family: i32,
     name: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
-    if name.is_null() {
-        return Ok(());
-    }
     if !pointers::is_writable(len, size_of::<socklen_t>()) {
         return Err(Errno::FAULT);
     }
@@ -41,6 +38,9 @@ unsafe fn output(
     // SAFETY: the caller's promise.
     unsafe {
         let room = (*len as usize).min(full);
+        if (*len).cast_signed() < 0 {
+            return Err(Errno::INVAL);
+        }
         if !pointers::is_writable(name, room) {
             return Err(Errno::FAULT);
         }
@@ -65,14 +65,24 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
+/// True for what may be an address at all; else the kernel says what is wrong with it, as it does before anything else.
+fn is_name(name: *const sockaddr, len: socklen_t) -> bool {
+    let len = len as usize;
+    (size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>()).contains(&len)
+        && socket::sys::is_readable(name as usize, len)
+}
+
 /// See bind(2).
 ///
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: C's contract.
+    // SAFETY: C's contract, where it is kept.
     unsafe {
+        if !is_name(name, len) {
+            return next::bind(fd, name, len);
+        }
         match fds::bind(fd, input(name.cast(), len as usize)) {
             Some(result) => int(result),
             None => next::bind(fd, name, len),
@@ -99,9 +109,9 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: C's contract.
+    // SAFETY: C's contract, where it is kept.
     unsafe {
-        if !pointers::is_readable(name, len as usize) {
+        if !is_name(name, len) {
             return next::connect(fd, name, len);
         }
         match fds::connect(fd, input(name.cast(), len as usize)) {
@@ -151,10 +161,14 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c
     // SAFETY: the caller's promise.
     unsafe {
         match (&accepted.peer, &accepted.sock) {
-            (Some(peer), Some(sock)) => {
-                // A null length with a name is the caller's fault; the connection is theirs all the same.
-                let _ = output(*peer, sock.family(), name, len);
+            (Some(peer), Some(sock)) if !name.is_null() => {
+                if let Err(e) = output(*peer, sock.family(), name, len) {
+                    // As Linux: the connection is closed with the descriptor that nobody hears of.
+                    crate::descriptors::close(accepted.fd);
+                    return Some(fail(e));
+                }
             }
+            (Some(_), Some(_)) => {}
             _ if !name.is_null() => {
                 next::getpeername(accepted.fd, name, len);
             }
@@ -222,8 +236,9 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     let known = pointers::is_writable(len, size_of::<socklen_t>());
     // SAFETY: C's contract; it is not null.
-    let room = if known { unsafe { *len }.min(OPTION_MAX) as usize } else { 0 };
-    if value.is_null() || !(known && pointers::is_writable(value, room)) {
+    let given = if known { unsafe { *len } } else { 0 };
+    let room = given.min(OPTION_MAX) as usize;
+    if value.is_null() || given.cast_signed() < 0 || !(known && pointers::is_writable(value, room)) {
         // SAFETY: the kernel checks.
         return unsafe { next::getsockopt(fd, level, name, value, len) };
     }

@@ -1,6 +1,6 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{bytes, descriptors, fail, programs, readiness, sockets, transfer};
+use crate::{batches, bytes, descriptors, fail, programs, readiness, sockets, transfer};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -58,8 +58,8 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_sendto => ours!(bytes::sendto, a, b, c, d, e, f),
             libc::SYS_recvmsg => ours!(bytes::recvmsg, a, b, c),
             libc::SYS_sendmsg => ours!(bytes::sendmsg, a, b, c),
-            libc::SYS_recvmmsg => ours!(bytes::recvmmsg, a, b, c, d, e),
-            libc::SYS_sendmmsg => ours!(bytes::sendmmsg, a, b, c, d),
+            libc::SYS_recvmmsg => ours!(batches::recvmmsg, a, b, c, d, e),
+            libc::SYS_sendmmsg => ours!(batches::sendmmsg, a, b, c, d),
             libc::SYS_sendfile => ours!(transfer::sendfile, a, b, c, d),
             libc::SYS_splice => ours!(transfer::splice, a, b, c, d, e, f),
             libc::SYS_execve => ours!(programs::execve, a, b, c),

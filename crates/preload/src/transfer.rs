@@ -1,11 +1,16 @@
-//! Bytes between files or pipes and sockets.
+//! sendfile, splice, and the calls with vectors, offsets and flags of their own.
 
+use crate::bytes::{empty, gather, scatter};
 use crate::{fail, next, status};
-use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
+use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
 use socket::{Errno, fds};
 
 /// Bytes that sendfile moves at once.
 const CHUNK: usize = 64 << 10;
+/// Bytes that splice moves at once: a pipe that is ready has room for them.
+const PIPE_PIECE: usize = 4096;
+/// `linux/fs.h`.
+const RWF_NOWAIT: c_int = 8;
 
 /// See sendfile(2): for an accelerated socket the file is read and sent in pieces.
 ///
@@ -19,6 +24,10 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
     }
     // SAFETY: C's contract.
     unsafe {
+        let mode = next::fcntl(from, libc::F_GETFL, 0);
+        if mode < 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
+            return fail(Errno::BADF) as ssize_t;
+        }
         let given = offset.as_ref().copied();
         let mut at = given.unwrap_or_else(|| next::lseek(from, 0, libc::SEEK_CUR));
         if at < 0 {
@@ -31,10 +40,13 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
             let n = next::pread(from, buffer.as_mut_ptr().cast(), want, at);
             if n <= 0 {
                 if n < 0 && done == 0 {
-                    return -1;
+                    let is_folder = *libc::__errno_location() == libc::EISDIR;
+                    return if is_folder { fail(Errno::INVAL) as ssize_t } else { -1 };
                 }
-                // The file is shorter than was said: nothing more to come after all.
-                let _ = fds::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                if done > 0 {
+                    // The file is shorter than was said: nothing more to come after all.
+                    let _ = fds::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                }
                 break;
             }
             let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
@@ -83,36 +95,184 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let patience = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
-    let mut buffer = [0u8; 4096];
-    let want = len.min(buffer.len());
-    // SAFETY: C's contract; the buffer is a local.
+    let (takes, gives) = (fds::is_stream(to), fds::is_stream(from));
+    // SAFETY: C's contract.
     unsafe {
-        if fds::is_stream(from) {
-            let peeked = fds::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK);
-            return match peeked {
-                Some(Ok(n)) if n > 0 => {
-                    let written = next::write(to, buffer.as_ptr().cast(), n);
-                    if written > 0 {
-                        // The bytes are there: they were just seen, and one reader at a time is the caller's contract.
-                        let _ =
-                            fds::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
-                    }
-                    written
-                }
-                other => status(other.unwrap_or(Err(Errno::BADF))),
-            };
+        if len == 0 || !(takes || gives) {
+            return next::splice(from, from_at, to, to_at, len, flags);
         }
-        if fds::is_stream(to) {
-            if fds::has_space(to) == Some(false) {
+        let at = [(from, from_at), (to, to_at)].map(|(fd, at)| (fd, !at.is_null()));
+        if let Err(e) = spliceable(at, [gives, takes], flags) {
+            return fail(e) as ssize_t;
+        }
+        if gives { splice_out(from, to, len, flags) } else { splice_in(from, to, len, flags) }
+    }
+}
+
+/// Checks `(descriptor, has an offset)` of both sides in Linux's order; one of them is an accelerated stream, of which no offset is
+/// taken, the other has to be a pipe, which has none.
+///
+/// # Safety
+/// None needed.
+unsafe fn spliceable(at: [(c_int, bool); 2], stream: [bool; 2], flags: c_uint) -> Result<(), Errno> {
+    const KNOWN: c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    if flags & !KNOWN != 0 {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: numbers.
+    let modes = at.map(|(fd, _)| unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
+    let closed = [libc::O_WRONLY, libc::O_RDONLY];
+    let is_closed = |i: usize| modes[i] < 0 || !stream[i] && modes[i] & libc::O_ACCMODE == closed[i];
+    if is_closed(0) || is_closed(1) {
+        return Err(Errno::BADF);
+    }
+    for (i, (fd, has_offset)) in at.into_iter().enumerate() {
+        if !stream[i] && !socket::sys::is_pipe(fd) {
+            return Err(Errno::INVAL);
+        }
+        if !stream[i] && has_offset {
+            return Err(Errno::SPIPE);
+        }
+    }
+    if at[0].1 || at[1].1 || stream == [true, true] { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// True when a pipe has what `events` ask for, or the caller would wait for it.
+///
+/// # Safety
+/// None needed.
+unsafe fn is_ready(pipe: c_int, events: i16, flags: c_uint) -> bool {
+    let mut entry = libc::pollfd { fd: pipe, events, revents: 0 };
+    // SAFETY: one entry.
+    flags & libc::SPLICE_F_NONBLOCK == 0 || unsafe { next::poll(&mut entry, 1, 0) } != 0
+}
+
+/// From an accelerated stream into a pipe.
+///
+/// # Safety
+/// None needed.
+unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
+    let patience = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
+    let mut buffer = [0u8; PIPE_PIECE];
+    let want = len.min(buffer.len());
+    match fds::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK) {
+        // SAFETY: the buffer is a local.
+        Some(Ok(n)) if n > 0 => unsafe {
+            if !is_ready(to, libc::POLLOUT, flags) {
                 return fail(Errno::AGAIN) as ssize_t;
             }
-            let n = next::read(from, buffer.as_mut_ptr().cast(), want);
-            if n <= 0 {
-                return n;
+            let written = next::write(to, buffer.as_ptr().cast(), n);
+            if written > 0 {
+                // The bytes are there: they were just seen, and one reader at a time is the caller's contract.
+                let _ = fds::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
             }
-            return status(fds::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0));
-        }
-        next::splice(from, from_at, to, to_at, len, flags)
+            written
+        },
+        other => status(other.unwrap_or(Err(Errno::BADF))),
     }
+}
+
+/// From a pipe into an accelerated stream.
+///
+/// # Safety
+/// None needed.
+unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_t {
+    let mut buffer = [0u8; PIPE_PIECE];
+    let want = len.min(buffer.len());
+    // SAFETY: numbers; the buffer is a local.
+    unsafe {
+        if !is_ready(from, libc::POLLIN, flags) || fds::has_space(to) == Some(false) {
+            return fail(Errno::AGAIN) as ssize_t;
+        }
+        // What is taken from the pipe must go: trouble with the connection is told before.
+        if let Some(Err(e)) = fds::send(to, &[], 0) {
+            return fail(e) as ssize_t;
+        }
+        let n = next::read(from, buffer.as_mut_ptr().cast(), want);
+        if n <= 0 {
+            return n;
+        }
+        status(fds::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0))
+    }
+}
+
+/// See preadv2(2): a stream has a position only where none is given.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: C's contract.
+    unsafe {
+        if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
+            let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
+            let result = empty(fd, vector, count as usize)
+                .or_else(|| scatter(fd, vector, count as usize, patience, Errno::INVAL));
+            return status(result.unwrap_or(Err(Errno::BADF)));
+        }
+        next::preadv2(fd, vector, count, at, flags)
+    }
+}
+
+/// See pwritev2(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: C's contract.
+    unsafe {
+        if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
+            let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
+            let result = empty(fd, vector, count as usize)
+                .or_else(|| gather(fd, vector, count as usize, patience, Errno::INVAL));
+            return status(result.unwrap_or(Err(Errno::BADF)));
+        }
+        next::pwritev2(fd, vector, count, at, flags)
+    }
+}
+
+/// See preadv2(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the same function on 64-bit machines.
+    unsafe { preadv2(fd, vector, count, at, flags) }
+}
+
+/// See pwritev2(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the same function on 64-bit machines.
+    unsafe { pwritev2(fd, vector, count, at, flags) }
 }

@@ -122,7 +122,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         None => {}
     }
     // AF_UNSPEC and addresses of other families.
-    let Ok(remote) = address::parse(name) else { return Ok(Connected::Nowhere) };
+    let Ok(remote) = address::parse(name).map(somewhere) else { return Ok(Connected::Nowhere) };
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
     }
@@ -173,6 +173,24 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             Ok(Connected::Kernel(Why::NO_SERVICE))
         }
     }
+}
+
+/// To the unspecified address is to this host.
+fn somewhere(to: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => [127, 0, 0, 1].into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let mut to = to;
+    to.set_ip(ip);
+    to
+}
+
+/// True for an address that a socket of this family may be bound to, as far as its form goes.
+pub fn fits(sock: &Sock, name: &[u8]) -> bool {
+    name.len() <= size_of::<libc::sockaddr_storage>()
+        && address::parse(name).is_ok_and(|at| at.is_ipv4() == (sock.family() == libc::AF_INET))
 }
 
 fn free(client: &Client, block: u32) {
@@ -226,6 +244,9 @@ fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno>
         link.reset();
         return Ok(Connected::Dissolved);
     }
+    if link.state() & state::TOLD != 0 {
+        return Err(Errno::ISCONN);
+    }
     if let (true, Some(e)) = (link.peer_flags() != 0 && link.is_over(), link.take_error()) {
         return Err(e);
     }
@@ -233,5 +254,9 @@ fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno>
         let told = link.note(state::TOLD) & state::TOLD != 0;
         return if told { Err(Errno::ISCONN) } else { Ok(Connected::Now) };
     }
-    if sock.is_nonblocking() { Err(Errno::ALREADY) } else { finish(sock) }
+    if sock.is_nonblocking() {
+        return Err(Errno::ALREADY);
+    }
+    // Out of time it is said that there was a connect before.
+    finish(sock).map_err(|e| if e == Errno::INPROGRESS { Errno::ALREADY } else { e })
 }

@@ -33,6 +33,7 @@ pub struct Set {
     turns: AtomicU32,
     generation: AtomicU32,
     descriptors: AtomicU32,
+    nested: AtomicBool,
 }
 
 /// Words that mark our own descriptors in the kernel's set; no program's data equals them but by chance of 2^-63.
@@ -45,6 +46,24 @@ fn tags() -> [u64; 2] {
         let base = (u64::from_ne_bytes(bytes) | 1 << 63) & !(1 << 62 | 1);
         [base, base | 1]
     })
+}
+
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// Linux's rules for `EPOLLEXCLUSIVE`: only from the beginning, never changed, and not with everything.
+const fn is_allowed(op: i32, events: u32, is_exclusive: bool) -> bool {
+    const WITH: u32 = (libc::EPOLLIN
+        | libc::EPOLLOUT
+        | libc::EPOLLERR
+        | libc::EPOLLHUP
+        | libc::EPOLLWAKEUP
+        | libc::EPOLLET) as u32
+        | EXCLUSIVE;
+    match op {
+        libc::EPOLL_CTL_MOD => !is_exclusive && events & EXCLUSIVE == 0,
+        libc::EPOLL_CTL_ADD => events & EXCLUSIVE == 0 || events & !WITH == 0,
+        _ => true,
+    }
 }
 
 fn event(events: u32, data: u64) -> libc::epoll_event {
@@ -66,6 +85,7 @@ impl Set {
             turns: AtomicU32::new(0),
             generation: AtomicU32::new(fork::generation()),
             descriptors: AtomicU32::new(1),
+            nested: AtomicBool::new(false),
         })
     }
 
@@ -92,6 +112,11 @@ impl Set {
             crate::listener::share(sock);
         }
         let found = lock(&self.inner).find(fd, sock);
+        let is_exclusive =
+            found.is_some_and(|i| lock(&self.inner).item(i).is_some_and(|item| item.events & EXCLUSIVE != 0));
+        if !is_allowed(op, wanted.map_or(0, |wanted| wanted.events), is_exclusive) {
+            return Err(Errno::INVAL);
+        }
         match (op, found) {
             (libc::EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
             (libc::EPOLL_CTL_ADD, None) => self.add(fd, sock, wanted.ok_or(Errno::FAULT)?),
@@ -290,12 +315,17 @@ impl Set {
         mask: Option<u64>,
     ) -> Result<usize, Errno> {
         self.renew();
-        let deadline = timeout.filter(|t| !t.is_zero()).map(|t| Instant::now() + t);
+        let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
         loop {
             let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
             let context = context.as_deref();
-            let mut n = self.gather(out, context);
             let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            // Sockets whose news goes to somebody else: seldom, unless there is nothing else to do.
+            let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
+            let mut n = self.gather(out, context);
+            if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
+                n = self.gather(out, None);
+            }
             let instant = timeout.is_some_and(|t| t.is_zero());
             let look = instant && n == 0
                 || self.kernel.load(Ordering::Relaxed) && n < out.len() && turn.is_multiple_of(KERNEL_EVERY);
@@ -303,6 +333,7 @@ impl Set {
                 n += self.kernel_events(out, n, context, Some(Duration::ZERO), None)?;
             }
             if n > 0 || instant {
+                self.stir_outer(context);
                 return Ok(n);
             }
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
@@ -388,6 +419,27 @@ impl Set {
             context.wake();
         }
         result
+    }
+
+    /// Sockets whose news goes to somebody else are looked at. False: there are none.
+    fn seek_disputed(&self) -> bool {
+        let Some(ours) = self.context_number() else { return false };
+        lock(&self.inner).enqueue_disputed(ours)
+    }
+
+    /// It is in another set.
+    pub fn is_nested(&self) {
+        self.nested.store(true, Ordering::Relaxed);
+    }
+
+    /// What was reported is still so: the set around this one, in the kernel, has seen our bell only once.
+    fn stir_outer(&self, context: Option<&Context>) {
+        if self.nested.load(Ordering::Relaxed)
+            && let Some(context) = context
+            && lock(&self.inner).would_collect()
+        {
+            context.wake();
+        }
     }
 
     /// True when `epoll_wait` would report something of ours: for a set that is itself waited for.

@@ -234,6 +234,10 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
+    if sock.stream().is_some_and(Link::is_passive) && connect::fits(&sock, name) {
+        // The placeholder of an accepted connection has no address yet.
+        return Some(Err(Errno::INVAL));
+    }
     let ip = address::plain(address::parse(name).ok()?).ip();
     if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only().is_some() {
         return None;
@@ -281,6 +285,16 @@ fn pause(fd: RawFd, sock: &Arc<Sock>, how: &Wait, deadline: Option<Instant>) -> 
 
 /// `recv` and all its relatives.
 pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
+    let total = buffers.iter().map(|b| b.len()).sum();
+    receive_total(fd, buffers, total, flags)
+}
+
+/// `recv` with `MSG_TRUNC`, without a buffer.
+pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
+    receive_total(fd, &mut [], len, flags | libc::MSG_TRUNC)
+}
+
+fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
     if flags & libc::MSG_OOB != 0 {
@@ -289,7 +303,6 @@ pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usiz
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Some(Err(Errno::AGAIN));
     }
-    let total: usize = buffers.iter().map(|b| b.len()).sum();
     let how = How {
         peek: flags & libc::MSG_PEEK != 0,
         discard: if flags & libc::MSG_TRUNC != 0 { total } else { 0 },
@@ -338,11 +351,22 @@ fn receive_slowly(
 /// `send` and all its relatives.
 pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
-    let link = sock.stream()?;
-    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-        return match flags & libc::MSG_OOB {
-            0 => send_noticed(fd, &sock.share(), buffers, flags & !libc::MSG_ZEROCOPY),
-            _ => Some(Err(Errno::OPNOTSUPP)),
+    let Some(link) = sock.stream() else {
+        if flags & libc::MSG_FASTOPEN != 0 && sock.role().is_none() && sock.kernel_only().is_none() {
+            sock.keep_in_kernel("MSG_FASTOPEN");
+            // The kernel connects it.
+            surrender(&[fd], &sock.share(), "MSG_FASTOPEN");
+        }
+        return None;
+    };
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        return match flags {
+            _ if flags & libc::MSG_FASTOPEN != 0 => {
+                let before = !(link.is_open() || link.is_over());
+                Some(Err(if before { Errno::ALREADY } else { Errno::ISCONN }))
+            }
+            _ if flags & libc::MSG_OOB != 0 => Some(Err(Errno::OPNOTSUPP)),
+            _ => send_noticed(fd, &sock.share(), buffers, flags & !libc::MSG_ZEROCOPY),
         };
     }
     let total: usize = buffers.iter().map(|b| b.len()).sum();
@@ -439,10 +463,11 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
         .inspect(|_| sock.pass_on()),
         Role::Listener(link) => {
             // Linux stops listening; so do both queues.
-            if (how == libc::SHUT_RD || how == libc::SHUT_RDWR)
-                && let Some(client) = client::present()
-            {
-                client.say(Request::Unlisten { slot: link.slot() });
+            if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+                link.note(state::SHUT_RD);
+                if let Some(client) = client::present() {
+                    client.say(Request::Unlisten { slot: link.slot() });
+                }
             }
             None
         }
@@ -461,7 +486,7 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
     let _ = link.peer_flags();
-    if link.is_over() || !link.is_open() {
+    if link.is_over() || !link.is_open() || link.is_closed() {
         return Some(Err(Errno::NOTCONN));
     }
     Some(Ok((connect::addresses(link).1, sock.family())))
@@ -517,6 +542,11 @@ pub fn unsent(fd: RawFd) -> Option<usize> {
     SOCKS.pin(fd)?.stream().map(Link::unsent)
 }
 
+/// Takes a connection's pending error.
+pub fn pending(fd: RawFd) -> Option<Errno> {
+    Some(SOCKS.pin(fd)?.take_error()).filter(|e| *e != 0).map(Errno::from_raw_os_error)
+}
+
 /// True for an accelerated connection.
 #[inline]
 pub fn is_stream(fd: RawFd) -> bool {
@@ -533,6 +563,9 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
         }
         None => {
             set.has_kernel();
+            if let Some(inner) = SETS.pin(fd) {
+                inner.is_nested();
+            }
             None
         }
     }

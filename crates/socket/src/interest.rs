@@ -217,6 +217,17 @@ impl Interest {
         }
     }
 
+    /// Every socket that tells another context than `ours` may be ready. False: there is none.
+    pub fn enqueue_disputed(&mut self, ours: u32) -> bool {
+        let is_disputed = |item: &Item| {
+            item.sock.link().is_some_and(|l| l.halves().0.context.load(Ordering::Relaxed) != ours + 1)
+        };
+        let found: Vec<u32> =
+            (0..self.items.len() as u32).filter(|i| self.item(*i).is_some_and(is_disputed)).collect();
+        found.iter().for_each(|i| self.enqueue(*i));
+        !found.is_empty()
+    }
+
     /// Everything may be ready.
     pub fn enqueue_all(&mut self) {
         for i in 0..self.items.len() as u32 {

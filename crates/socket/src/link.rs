@@ -227,7 +227,8 @@ impl Link {
         b.rx_tail.store(0, Ordering::Relaxed);
         b.tx_lock.store(0, Ordering::Relaxed);
         b.rx_lock.store(0, Ordering::Relaxed);
-        b.state.store(0, Ordering::Relaxed);
+        // Nobody has to be told that an accepted connection is one.
+        b.state.store(if passive { state::TOLD } else { 0 }, Ordering::Relaxed);
         b.error.store(0, Ordering::Relaxed);
         b.records.store(0, Ordering::Relaxed);
         let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
@@ -364,6 +365,9 @@ impl Link {
         }
         let error = if seen & FAILED != 0 {
             (seen >> half_flags::ERRNO_SHIFT & 0xfff) as i32
+        } else if seen & FIN != 0 && before & state::SHUT_WR != 0 && self.mapped.pair {
+            // Both sides had finished: there is nothing left to be reset.
+            0
         } else if seen & (FIN | RESET) == FIN | RESET && before & state::SHUT_WR == 0 {
             // In CLOSE-WAIT.
             libc::EPIPE
@@ -377,6 +381,21 @@ impl Link {
     #[inline]
     pub fn is_over(&self) -> bool {
         self.state() & state::OVER != 0
+    }
+
+    /// True once both sides have finished and everything has come through: TCP's state is CLOSED (or TIME-WAIT, which no socket
+    /// stands in). Within one host what is written has arrived. So also once a peer that has closed was written to.
+    pub fn is_closed(&self) -> bool {
+        if self.state() & state::INTO_THE_VOID != 0 {
+            return true;
+        }
+        let finished = self.halves().1.flags.load(Ordering::Acquire) & FIN != 0;
+        finished && self.state() & state::SHUT_WR != 0 && (self.mapped.pair || self.unsent() == 0)
+    }
+
+    /// True for an accepted connection.
+    pub fn is_passive(&self) -> bool {
+        self.block().flags.load(Ordering::Relaxed) & flags::PASSIVE != 0
     }
 
     /// True when the handshake is over.

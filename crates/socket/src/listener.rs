@@ -4,7 +4,7 @@ use crate::address;
 use crate::client::{self, Client, lock};
 use crate::connect::{Why, whom_to_ask};
 use crate::hold::Held;
-use crate::link::Link;
+use crate::link::{Link, state};
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
@@ -72,7 +72,8 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         kernel: !crate::connect::is_own(&client, local.ip()),
     };
     let answer = client.ask(request);
-    if sock.listener().is_some() {
+    if let Some(link) = sock.listener() {
+        link.forget(state::SHUT_RD);
         return Ok(Listened::Accelerated);
     }
     let slot = match answer {
@@ -217,19 +218,11 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
-fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accepted>, Errno> {
+fn admit(sock: &Sock, record: &AcceptRecord, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     let client = client::present().ok_or(Errno::CONNABORTED)?;
     let mapped = client.region(record.region, record.side);
     let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
     let index = client.take_block().ok_or(Errno::NOBUFS)?;
-    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-    let fd = match sys::socket(sock.family(), kind, 0) {
-        Ok(fd) => fd,
-        Err(e) => {
-            release_block(&client, index);
-            return Err(e);
-        }
-    };
     let link = Link::new(mapped, record.slot, client.home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
@@ -238,15 +231,35 @@ fn admit(sock: &Sock, record: &AcceptRecord, flags: i32) -> Result<Option<Accept
     Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
 
+/// One try at a queue that is not empty. The descriptor comes first: without one the connection stays where it is.
+fn try_queue(sock: &Arc<Sock>, queue: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
+    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
+    let fd = sys::socket(sock.family(), kind, 0)?;
+    let result = loop {
+        match take(queue).map(|record| record.map(|record| admit(sock, &record, fd, flags))) {
+            // A record that cannot be used (its peer is gone already) is skipped.
+            Ok(Some(Ok(None))) => {}
+            Ok(Some(result)) => break result,
+            Ok(None) => break Ok(None),
+            Err(e) => break Err(e),
+        }
+    };
+    if !matches!(result, Ok(Some(_))) {
+        sys::close(fd)?;
+    }
+    result
+}
+
 /// One try at both queues.
 fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     let own = own_queue(sock);
+    let is_shut = link.state() & state::SHUT_RD != 0;
     for queue in own.iter().map(|own| &**own).chain([link]) {
-        // A record that cannot be used (its peer is gone already) is skipped.
-        while let Some(record) = take(queue)? {
-            if let Some(accepted) = admit(sock, &record, flags)? {
-                return Ok(Some(accepted));
-            }
+        if !is_shut
+            && queue.unread() >= RECORD_LEN
+            && let Some(accepted) = try_queue(sock, queue, flags)?
+        {
+            return Ok(Some(accepted));
         }
     }
     loop {

@@ -28,7 +28,7 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 25] = [
+const INHERITED: [(i32, i32, By); 49] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
@@ -54,21 +54,54 @@ const INHERITED: [(i32, i32, By); 25] = [
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, By::Service),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE, By::Library),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST, By::Library),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, By::Library),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT, By::Library),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, By::Library),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, By::Library),
+    (libc::SOL_SOCKET, libc::SO_MARK, By::Library),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, By::Library),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, By::Library),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, By::Library),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, By::Library),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, By::Library),
+    (libc::IPPROTO_IP, libc::IP_TTL, By::Library),
+    (libc::IPPROTO_IP, libc::IP_RECVERR, By::Library),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, By::Library),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, By::Library),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND, By::Library),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, By::Library),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, By::Library),
 ];
+
+/// Of these, what stays with the listener.
+const NOT_PASSED_ON: [(i32, i32); 2] =
+    [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
 
 /// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
-const KERNEL_ONLY: [(i32, i32, &str); 9] = [
+const KERNEL_ONLY: [(i32, i32, &str); 10] = [
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "SO_TIMESTAMPING"),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF"),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "IP_TRANSPARENT"),
     (libc::IPPROTO_TCP, libc::TCP_ULP, "TCP_ULP"),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, "TCP_REPAIR"),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG, "TCP_MD5SIG"),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, "TCP_FASTOPEN_CONNECT"),
 ];
+
+/// Options that a connection refuses; its placeholder would not.
+const UNCONNECTED_ONLY: [(i32, i32); 2] =
+    [(libc::IPPROTO_TCP, libc::TCP_FASTOPEN), (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE)];
 
 /// Who obeys an option that is inherited; `None` for any other.
 fn obeyed_by(level: i32, name: i32) -> Option<By> {
@@ -175,10 +208,24 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         sock.keep_in_kernel(word);
         return Ok(());
     }
+    if sock.stream().is_some_and(|link| !link.is_over()) && UNCONNECTED_ONLY.contains(&(level, name)) {
+        return Err(Errno::INVAL);
+    }
     match (level, name) {
-        (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM) if sock.stream().is_some() => become_ipv4(sock, value)?,
+        (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
+            if sock.stream().is_some() && sock.family() == libc::AF_INET6 =>
+        {
+            become_ipv4(sock, value)?;
+        }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
         _ => sys::setsockopt(fd, level, name, value)?,
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && sock.role().is_none()
+        && int(value).is_some_and(|n| !(0..=1).contains(&n))
+    {
+        // A reader of ours is told of every byte.
+        sock.keep_in_kernel("SO_RCVLOWAT");
     }
     obey(sock, level, name, value);
     sock.set(|settings| settings.note(level, name, value));
@@ -265,7 +312,11 @@ pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
         acknowledge_soon(link);
     }
     let settings = from.settings();
-    for (level, name, value) in settings.iter().flat_map(|settings| &settings.kept) {
+    for (level, name, value) in settings
+        .iter()
+        .flat_map(|settings| &settings.kept)
+        .filter(|(l, n, _)| !NOT_PASSED_ON.contains(&(*l, *n)))
+    {
         // What the kernel took on the listener it takes here.
         let _ = sys::setsockopt(fd, *level, *name, value);
         obey(to, *level, *name, value);
@@ -345,6 +396,14 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     let value = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => sock.family(),
+        (libc::SOL_SOCKET, libc::SO_PEERNAME) => return Some(peer_name(sock, link, out)),
+        (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM) if sock.family() == libc::AF_INET6 => sock.family(),
+        (libc::IPPROTO_IP, libc::IP_MTU) if !(link.is_over() || link.is_closed()) => mtu(link),
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+            if sock.family() == libc::AF_INET6 && !(link.is_over() || link.is_closed()) =>
+        {
+            mtu(link)
+        }
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             // Linux: a name of 16 bytes, zeros included.
@@ -365,6 +424,25 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     let n = out.len().min(4);
     out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
     Some(Ok(n))
+}
+
+/// `SO_PEERNAME`: no more is asked for than there is. As on Linux, also before and after the connection.
+fn peer_name(sock: &Sock, link: &Link, out: &mut [u8]) -> Result<usize, Errno> {
+    let (bytes, full) = address::bytes(crate::connect::addresses(link).1, sock.family());
+    if out.len() > full {
+        return Err(Errno::INVAL);
+    }
+    out.copy_from_slice(&bytes[..out.len()]);
+    Ok(out.len())
+}
+
+/// `IP_MTU`, `IPV6_MTU`: the path's, within one host the loopback interface's, of which IPv4 takes 65,535.
+fn mtu(link: &Link) -> i32 {
+    match asked(link) {
+        Some((info, _)) => info.pmtu as i32,
+        None if address::plain(crate::connect::addresses(link).1).is_ipv4() => 65_535,
+        None => 65_536,
+    }
 }
 
 /// The largest segment: loopback's between applications of one host.

@@ -60,7 +60,7 @@ fn mixed(
     timeout: Option<Duration>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let deadline = timeout.map(|t| Instant::now() + t);
+    let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
     let has_kernel = kernel.iter().any(|k| k.fd >= 0);
     let mut parties = Vec::with_capacity(ours.len());
     for (_, party) in ours {
@@ -77,7 +77,12 @@ fn mixed(
             entry.revents = k.revents;
         }
         for (i, party) in ours {
-            fds[*i].revents |= party.ready() as u16 as i16;
+            // A set is readable or not; a socket knows itself what it was asked.
+            let asked = match party {
+                Party::Sock(..) => u32::MAX,
+                Party::Set(_) => u32::from(fds[*i].events as u16),
+            };
+            fds[*i].revents |= (party.ready() & asked) as u16 as i16;
         }
         let n = fds.iter().filter(|e| e.revents != 0).count();
         let over = deadline.is_some_and(|d| d <= Instant::now());

@@ -105,10 +105,14 @@ impl Link {
         let seen = self.peer_flags();
         let bits = self.state();
         if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
+            if bits & state::INTO_THE_VOID != 0 {
+                // The error is told; what is left is the end.
+                self.note(state::OVER);
+            }
             return Err(self.take_error().unwrap_or(Errno::PIPE));
         }
         let total = buffers.iter().map(|x| x.len()).sum::<usize>() - skip;
-        if seen & (RELEASED | FIN) == RELEASED | FIN {
+        if seen & FIN != 0 && seen & (RELEASED | READ_CLOSED) != 0 {
             // The peer has closed both ways. Linux takes this send; the peer's RST makes the next one fail.
             if total > 0 {
                 self.note(state::INTO_THE_VOID);
@@ -123,6 +127,14 @@ impl Link {
             return Ok(Progress::Wait);
         }
         let is_released = self.say_more(said.more);
+        if total == 0 {
+            // No space is asked for, and none is given up.
+            drop(_owned);
+            if is_released {
+                self.tell();
+            }
+            return Ok(Progress::Done(0));
+        }
         let mut sender = self.sender();
         let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)));
         self.store(&sender);
@@ -337,7 +349,7 @@ impl Link {
 
     /// No byte was there: why, and what the call returns.
     fn nothing(&self, seen: u32, wanted: usize) -> Result<Progress, Errno> {
-        if wanted == 0 {
+        if wanted == 0 && self.unread() > 0 {
             return Ok(Progress::Done(0));
         }
         if seen & FIN != 0 {
@@ -400,11 +412,11 @@ impl Link {
         }
     }
 
-    /// Unread bytes, and 1 for the end of the stream when there are none (`TCP_INQ`).
+    /// Unread bytes and, as on Linux, the end of the stream, which has a sequence number, too (`TCP_INQ`).
     #[must_use]
     pub fn left(&self) -> usize {
         let is_end = self.stream_readiness() & ready::RDHUP != 0;
-        self.unread().max(usize::from(is_end))
+        self.unread() + usize::from(is_end)
     }
 
     /// Bytes the other side has not consumed (`SIOCOUTQ`).
@@ -421,7 +433,7 @@ impl Link {
     /// ENOTCONN when there is no connection any more.
     pub fn shut(&self, read: bool, write: bool) -> Result<(), Errno> {
         let _ = self.peer_flags();
-        if self.is_over() {
+        if self.is_over() || self.is_closed() {
             return Err(Errno::NOTCONN);
         }
         if read {

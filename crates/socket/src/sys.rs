@@ -340,6 +340,12 @@ impl Alone {
     }
 }
 
+/// True for either end of a pipe.
+pub fn is_pipe(fd: RawFd) -> bool {
+    let kind = rustix::fs::fstat(borrow(fd)).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+    kind == Ok(rustix::fs::FileType::Fifo)
+}
+
 /// Wakes whoever sleeps on the eventfd `fd`.
 pub fn ring(fd: &OwnedFd) {
     // EAGAIN (a counter at its limit) cannot lose a wake-up: the descriptor is readable then.

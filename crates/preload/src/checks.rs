@@ -1,0 +1,81 @@
+//! What Linux looks at before a byte moves: vectors, addresses that are NULL, control messages.
+
+use crate::{next, pointers};
+use libc::{c_int, iovec, msghdr};
+use socket::{Errno, fds};
+
+/// Longest vector, as Linux's `UIO_MAXIOV`.
+const IOV_MAX: usize = 1024;
+
+/// What `send` says of something that cannot be sent because of `e`: the connection's own trouble comes first.
+pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
+    match fds::send(fd, &[], flags & !libc::MSG_MORE) {
+        Some(Err(trouble)) => Err(trouble),
+        _ if e == Errno::FAULT && fds::has_space(fd) == Some(false) && !waits(fd, flags) => Err(Errno::AGAIN),
+        _ => Err(e),
+    }
+}
+
+/// True when a call with these flags waits for what is not there.
+fn waits(fd: c_int, flags: c_int) -> bool {
+    // SAFETY: numbers.
+    let mode = unsafe { next::fcntl(fd, libc::F_GETFL, 0) };
+    flags & libc::MSG_DONTWAIT == 0 && mode & libc::O_NONBLOCK == 0
+}
+
+/// What `readv` and `recvmsg` ask of their vector: its bytes, and whether there is no memory for some of them.
+///
+/// # Safety
+/// `vector` is null or holds `count` entries, as long as that is no more than [`IOV_MAX`].
+pub unsafe fn measured(vector: *const iovec, count: usize, too_many: Errno) -> Result<(usize, bool), Errno> {
+    if count > IOV_MAX {
+        return Err(too_many);
+    }
+    if count == 0 {
+        return Ok((0, false));
+    }
+    if !pointers::is_readable(vector, count * size_of::<iovec>()) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    let entries = unsafe { std::slice::from_raw_parts(vector, count) };
+    let (mut total, mut nowhere, mut beyond) = (0usize, false, false);
+    for entry in entries {
+        if entry.iov_len > isize::MAX as usize {
+            return Err(Errno::INVAL);
+        }
+        beyond |= entry.iov_base as usize > isize::MAX as usize - entry.iov_len;
+        total = total.saturating_add(entry.iov_len);
+        nowhere |= entry.iov_base.is_null() && entry.iov_len > 0;
+    }
+    if beyond { Err(Errno::FAULT) } else { Ok((total, nowhere)) }
+}
+
+/// Control messages that Linux's TCP takes: those of other levels, and of its own what it knows; each within the room.
+///
+/// # Safety
+/// `message` is a valid message header with control messages.
+pub unsafe fn says_what_a_stream_knows(message: &msghdr) -> bool {
+    let end = message.msg_control as usize + message.msg_controllen;
+    // SAFETY: these stay within the room that the header states, as is checked here where it is not there.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = at.as_ref() {
+            let len = header.cmsg_len;
+            if len < size_of::<libc::cmsghdr>() || len > end - at as usize {
+                return false;
+            }
+            let body = len - libc::CMSG_LEN(0) as usize;
+            let known = match header.cmsg_type {
+                libc::SO_MARK | libc::SO_PRIORITY | libc::SO_TIMESTAMPING => body == size_of::<u32>(),
+                libc::SCM_RIGHTS | libc::SCM_CREDENTIALS => true,
+                _ => false,
+            };
+            if header.cmsg_level == libc::SOL_SOCKET && !known {
+                return false;
+            }
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+    }
+    true
+}

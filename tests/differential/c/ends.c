@@ -1,0 +1,144 @@
+/* shutdown, close, and the names of both ends. */
+#include "differ.h"
+
+#define AT(w) ((struct sockaddr *)&(w)->at)
+
+CASE(shutdown, errors, EVERY) {
+    T(shutdown(w->s, 3));
+    T(shutdown(w->s, -1));
+}
+
+CASE(shutdown, read, EVERY) {
+    char b[16];
+    T(shutdown(w->s, SHUT_RD));
+    T(shutdown(w->s, SHUT_RD));
+    T(recv(w->s, b, 16, MSG_DONTWAIT));
+    T(recv(w->s, b, 16, MSG_DONTWAIT));
+    T(send(w->s, "x", 1, MSG_DONTWAIT));
+    if (w->p >= 0 && w->state >= STATE_connected) {
+        T(send(w->p, "y", 1, 0));
+        nap(2);
+        T(recv(w->s, b, 16, MSG_DONTWAIT));
+    }
+}
+
+CASE(shutdown, write, EVERY) {
+    char b[16];
+    T(shutdown(w->s, SHUT_WR));
+    T(shutdown(w->s, SHUT_WR));
+    T(send(w->s, "x", 1, MSG_DONTWAIT));
+    T(send(w->s, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+    T(recv(w->s, b, 16, MSG_DONTWAIT));
+    if (w->p >= 0 && w->state >= STATE_connected && w->state != STATE_full) {
+        T(recv(w->p, b, 16, MSG_DONTWAIT));
+        T(send(w->p, "y", 1, MSG_DONTWAIT));
+        nap(2);
+        T(recv(w->s, b, 16, MSG_DONTWAIT));
+    }
+}
+
+CASE(shutdown, both, EVERY) {
+    char b[16];
+    T(shutdown(w->s, SHUT_RDWR));
+    T(shutdown(w->s, SHUT_RDWR));
+    T(shutdown(w->s, SHUT_RD));
+    T(shutdown(w->s, SHUT_WR));
+    T(recv(w->s, b, 16, MSG_DONTWAIT));
+    T(send(w->s, "x", 1, MSG_DONTWAIT));
+    if (w->p >= 0 && w->state >= STATE_connected && w->state != STATE_full) {
+        T(recv(w->p, b, 16, MSG_DONTWAIT));
+        T(send(w->p, "y", 1, MSG_DONTWAIT));
+        nap(2);
+        T(send(w->p, "y", 1, MSG_DONTWAIT));
+        T(recv(w->p, b, 16, MSG_DONTWAIT));
+    }
+}
+
+CASE(shutdown, listener_again, BIT(listening) | BIT(waiting) | BIT(listening6)) {
+    T(shutdown(w->s, SHUT_RD));
+    T(accept(w->s, NULL, NULL));
+    int c = fresh(w->family);
+    nonblock(c, 1);
+    connect(c, AT(w), w->at_len);
+    until(c, POLLOUT);
+    int error = -1;
+    socklen_t len = sizeof error;
+    T(getsockopt(c, SOL_SOCKET, SO_ERROR, &error, &len));
+    say("connect: %s", errno_name(error));
+    T(listen(w->s, 4));
+    close(c);
+    c = fresh(w->family);
+    T(connect(c, AT(w), w->at_len));
+    until(w->s, POLLIN);
+    say("accept: %s", accept(w->s, NULL, NULL) >= 0 ? "ok" : errno_name(errno));
+}
+
+CASE(getsockname, each, EVERY) {
+    struct sockaddr_storage me = {0};
+    socklen_t len = sizeof me;
+    T(getsockname(w->s, (void *)&me, &len));
+    say("%u: %s", len, name_of(&me, len < sizeof me ? len : 0));
+}
+
+CASE(getpeername, each, EVERY) {
+    struct sockaddr_storage peer = {0};
+    socklen_t len = sizeof peer;
+    T(getpeername(w->s, (void *)&peer, &len));
+    say("%u: %s", len, name_of(&peer, len < sizeof peer ? len : 0));
+}
+
+CASE(getsockname, errors, EVERY) {
+    struct sockaddr_storage me = {0};
+    socklen_t len = sizeof me, negative = (socklen_t)-1, none = 0, some = 6;
+    T(getsockname(w->s, NULL, NULL));
+    T(getsockname(w->s, NULL, &len));
+    T(getsockname(w->s, (void *)&me, NULL));
+    T(getsockname(w->s, (void *)&me, &negative));
+    T(getsockname(w->s, (void *)&me, &none));
+    T(getsockname(w->s, (void *)&me, &some));
+    say("%u %u", none, some);
+}
+
+CASE(getpeername, errors, EVERY) {
+    struct sockaddr_storage me = {0};
+    socklen_t len = sizeof me, negative = (socklen_t)-1, none = 0, some = 6;
+    T(getpeername(w->s, NULL, NULL));
+    T(getpeername(w->s, NULL, &len));
+    T(getpeername(w->s, (void *)&me, NULL));
+    T(getpeername(w->s, (void *)&me, &negative));
+    T(getpeername(w->s, (void *)&me, &none));
+    T(getpeername(w->s, (void *)&me, &some));
+    say("%u %u", none, some);
+}
+
+CASE(close, each, EVERY) {
+    char b[16];
+    T(close(w->s));
+    T(close(w->s));
+    T(recv(w->s, b, 1, 0));
+    if (w->p >= 0 && w->state != STATE_waiting) {
+        until(w->p, POLLRDHUP);
+        T(recv(w->p, b, 16, MSG_DONTWAIT | (w->state == STATE_full ? MSG_PEEK : 0)));
+        T(send(w->p, "x", 1, MSG_DONTWAIT));
+        nap(2);
+        T(send(w->p, "x", 1, MSG_DONTWAIT));
+    }
+}
+
+CASE(close, waiting_connection, BIT(waiting)) {
+    // Connections that nobody has accepted are reset.
+    char b;
+    T(close(w->s));
+    until(w->p, POLLIN);
+    T(recv(w->p, &b, 1, MSG_DONTWAIT));
+    T(send(w->p, &b, 1, MSG_DONTWAIT));
+}
+
+CASE(close, lingering, BIT(connected) | BIT(full)) {
+    struct linger soft = {1, 0}, hard = {1, 1};
+    char b[16];
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_LINGER, w->state == STATE_full ? &hard : &soft, sizeof soft));
+    T(close(w->s));
+    if (w->state == STATE_connected)
+        T(recv(w->p, b, 16, MSG_DONTWAIT));
+}

@@ -1,0 +1,282 @@
+/* poll, select and epoll: what a socket is ready for in every state, and the errors of the calls. */
+#include "differ.h"
+
+static char b[1 << 16];
+
+CASE(poll, each, EVERY) {
+    static const short asked[] = {0,       POLLIN,     POLLOUT,    POLLIN | POLLOUT, POLLPRI,
+                                  POLLERR, POLLRDHUP,  POLLRDNORM, POLLWRNORM,       POLLRDBAND,
+                                  POLLWRBAND, POLLHUP, POLLNVAL,   -1};
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct pollfd p = {w->s, asked[i], -1};
+        errno = 0;
+        long n = poll(&p, 1, 0);
+        say("poll %s = %s %s", bits((unsigned short)asked[i]), said(n), bits((unsigned short)p.revents));
+    }
+}
+
+CASE(poll, waits, EVERY) {
+    struct pollfd p = {w->s, POLLIN | POLLRDHUP, 0};
+    B(poll(&p, 1, 1000));
+    say("%s", bits((unsigned)p.revents));
+    T(poll(&p, 1, 10));
+    say("%s", bits((unsigned)p.revents));
+}
+
+CASE(poll, mixed, LIVE) {
+    int ends[2];
+    MUST(pipe(ends));
+    MUST(write(ends[1], "x", 1));
+    struct pollfd p[5] = {{w->s, POLLIN | POLLOUT, -1},
+                          {ends[0], POLLIN, -1},
+                          {ends[1], POLLOUT, -1},
+                          {-5, POLLIN, -1},
+                          {w->s, POLLOUT, -1}};
+    T(poll(p, 5, 0));
+    for (int i = 0; i < 5; i++)
+        say("%s", bits((unsigned short)p[i].revents));
+    p[1].fd = 9999;
+    T(poll(p, 5, -1));
+    for (int i = 0; i < 5; i++)
+        say("%s", bits((unsigned short)p[i].revents));
+}
+
+CASE(poll, errors, BIT(connected) | BIT(fresh)) {
+    struct pollfd p = {w->s, POLLPRI, 0};
+    struct timespec negative = {-1, 0}, large = {0, 1000000000}, zero = {0, 0};
+    sigset_t none;
+    sigemptyset(&none);
+    T(poll(NULL, 1, 0));
+    T(poll(NULL, 0, 0));
+    T(poll(nowhere, 1, 0));
+    T(poll(&p, ULONG_MAX, 0));
+    T(poll(&p, 1 << 24, 0));
+    T(ppoll(&p, 1, &negative, NULL));
+    T(ppoll(&p, 1, &large, NULL));
+    T(ppoll(&p, 1, &zero, &none));
+    if (w->state == STATE_connected) {
+        // Longer than there will be time.
+        struct timespec ages = {LONG_MAX, 999999999};
+        p.events = POLLOUT;
+        T(ppoll(&p, 1, &ages, NULL));
+        p.events = POLLPRI;
+    }
+    T(ppoll(&p, 1, &zero, nowhere));
+}
+
+static fd_set only(int fd) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    return set;
+}
+
+static void say_sets(const char *what, long n, int fd, fd_set *r, fd_set *w, fd_set *e) {
+    say("%s = %s%s%s%s", what, said(n), FD_ISSET(fd, r) ? " read" : "", FD_ISSET(fd, w) ? " write" : "",
+        FD_ISSET(fd, e) ? " except" : "");
+}
+
+CASE(select, each, EVERY) {
+    fd_set r, wr, e;
+    struct timeval now = {0, 0};
+    struct timespec at_once = {0, 0};
+    for (int round = 0; round < 2; round++) {
+        r = wr = e = only(w->s);
+        errno = 0;
+        long n = round ? pselect(w->s + 1, &r, &wr, &e, &at_once, NULL) : select(w->s + 1, &r, &wr, &e, &now);
+        say_sets(round ? "pselect" : "select", n, w->s, &r, &wr, &e);
+    }
+    e = only(w->s);
+    FD_ZERO(&r);
+    FD_ZERO(&wr);
+    errno = 0;
+    long n = select(w->s + 1, NULL, NULL, &e, &now);
+    say_sets("except", n, w->s, &r, &wr, &e);
+}
+
+CASE(select, waits, EVERY) {
+    fd_set r = only(w->s);
+    struct timeval t = {1, 0};
+    B(select(w->s + 1, &r, NULL, NULL, &t));
+    t = (struct timeval){0, 10000};
+    r = only(w->s);
+    T(select(w->s + 1, &r, NULL, NULL, &t));
+    say("time left: %s, set %d", t.tv_sec || t.tv_usec ? "some" : "none", FD_ISSET(w->s, &r));
+}
+
+CASE(select, errors, BIT(connected) | BIT(fresh)) {
+    fd_set r = only(w->s);
+    struct timeval t = {0, 0}, negative = {-1, 0}, over = {0, 5000000};
+    struct timespec wrong = {0, 1000000000};
+    T(select(-1, &r, NULL, NULL, &t));
+    T(select(w->s + 1, &r, NULL, NULL, &negative));
+    T(select(0, NULL, NULL, NULL, &t));
+    T(pselect(w->s + 1, &r, NULL, NULL, &wrong, NULL));
+    if (w->p >= 0)
+        MUST(send(w->p, "x", 1, 0));
+    r = only(w->s);
+    T(select(w->s + 1, &r, NULL, NULL, &over));
+    FD_SET(800, &r);
+    T(select(801, &r, NULL, NULL, &t));
+    T(select(w->s + 1, (fd_set *)8, NULL, NULL, &t));
+}
+
+static int set_with(int fd, unsigned events) {
+    int set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event e = {events, {.u64 = 77}};
+    errno = 0;
+    long r = epoll_ctl(set, EPOLL_CTL_ADD, fd, &e);
+    say("add: %s", said(r));
+    return set;
+}
+
+static void say_events(int set, int timeout) {
+    struct epoll_event e[4];
+    errno = 0;
+    long n = epoll_wait(set, e, 4, timeout);
+    if (n == 1)
+        say("epoll: %s%s", bits(e[0].events), e[0].data.u64 == 77 ? "" : " of somebody else");
+    else
+        say("epoll: %s", said(n));
+}
+
+CASE(epoll, level, EVERY) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI);
+    say_events(set, 0);
+    say_events(set, 0);
+    T(recv(w->s, b, 4, 0));
+    say_events(set, 0);
+    T(recv(w->s, b, 64, 0));
+    say_events(set, 0);
+}
+
+CASE(epoll, edge, EVERY) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    say_events(set, 0);
+    say_events(set, 0);
+    T(recv(w->s, b, 4, 0));
+    say_events(set, 0);
+    struct epoll_event e = {EPOLLIN | EPOLLOUT | EPOLLET, {.u64 = 77}};
+    T(epoll_ctl(set, EPOLL_CTL_MOD, w->s, &e));
+    say_events(set, 0);
+    say_events(set, 0);
+}
+
+CASE(epoll, oneshot, EVERY) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT | EPOLLONESHOT);
+    say_events(set, 0);
+    say_events(set, 0);
+    struct epoll_event e = {EPOLLIN | EPOLLONESHOT, {.u64 = 77}};
+    T(epoll_ctl(set, EPOLL_CTL_MOD, w->s, &e));
+    say_events(set, 0);
+    say_events(set, 0);
+}
+
+CASE(epoll, exclusive, EVERY) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT | EPOLLEXCLUSIVE);
+    say_events(set, 0);
+    struct epoll_event e = {EPOLLIN, {.u64 = 77}};
+    T(epoll_ctl(set, EPOLL_CTL_MOD, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, &e));
+    e.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    e.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    e.events = EPOLLIN;
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    e.events = EPOLLIN | EPOLLEXCLUSIVE;
+    T(epoll_ctl(set, EPOLL_CTL_MOD, w->s, &e));
+}
+
+CASE(epoll, none_asked, EVERY) {
+    int set = set_with(w->s, 0);
+    say_events(set, 0);
+    say("poll of the set %s", polled(set));
+}
+
+CASE(epoll, control_errors, EVERY) {
+    int set = (int)MUST(epoll_create1(0)), other = (int)MUST(epoll_create1(0)), file = open("/proc/self/exe", O_RDONLY);
+    struct epoll_event e = {EPOLLIN, {.u64 = 77}};
+    T(epoll_ctl(set, EPOLL_CTL_MOD, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, NULL));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, nowhere));
+    T(epoll_ctl(set, 99, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, w->s, NULL));
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, NULL));
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, NULL));
+    T(epoll_ctl(-1, EPOLL_CTL_ADD, w->s, &e));
+    T(epoll_ctl(w->s, EPOLL_CTL_ADD, other, &e));
+    T(epoll_ctl(w->s, EPOLL_CTL_ADD, w->s, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, set, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, -1, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, file, &e));
+    T(epoll_ctl(set, EPOLL_CTL_ADD, other, &e));
+    T(epoll_ctl(other, EPOLL_CTL_ADD, set, &e));
+}
+
+CASE(epoll, wait_errors, BIT(connected) | BIT(data) | BIT(fresh)) {
+    int set = set_with(w->s, EPOLLIN);
+    struct epoll_event e[2];
+    struct timespec wrong = {0, 1000000000}, zero = {0, 0};
+    T(epoll_wait(set, e, 0, 0));
+    T(epoll_wait(set, e, -1, 0));
+    T(epoll_wait(set, e, INT_MAX, 0));
+    T(epoll_wait(set, NULL, 1, 0));
+    T(epoll_wait(set, nowhere, 1, 0));
+    T(epoll_wait(-1, e, 1, 0));
+    T(epoll_wait(w->s, e, 1, 0));
+    T(epoll_pwait2(set, e, 1, &wrong, NULL));
+    T(epoll_pwait2(set, e, 1, &zero, NULL));
+    T(epoll_pwait(set, e, 1, 0, NULL));
+}
+
+CASE(epoll, waits, EVERY) {
+    int set = set_with(w->s, EPOLLIN | EPOLLRDHUP);
+    struct epoll_event e;
+    B(epoll_wait(set, &e, 1, 1000));
+    say_events(set, 10);
+}
+
+CASE(epoll, close_removes, LIVE) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT), d = dup(w->s);
+    T(close(w->s));
+    say_events(set, 0);
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, NULL));
+    T(close(d));
+    say_events(set, 0);
+}
+
+CASE(epoll, of_duplicates, BIT(connected) | BIT(data) | BIT(listening)) {
+    int set = set_with(w->s, EPOLLIN | EPOLLOUT), d = dup(w->s);
+    struct epoll_event e[4] = {{EPOLLOUT | EPOLLIN, {.u64 = 88}}};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, d, e));
+    T(epoll_wait(set, e, 4, 0));
+    T(epoll_ctl(set, EPOLL_CTL_DEL, w->s, NULL));
+    T(epoll_wait(set, e, 4, 0));
+    T(epoll_wait(set, e, 1, 0));
+}
+
+CASE(epoll, nested, LIVE) {
+    int inner = set_with(w->s, EPOLLIN | EPOLLOUT), outer = (int)MUST(epoll_create1(0));
+    struct epoll_event e[4] = {{EPOLLIN, {.u64 = 77}}};
+    T(epoll_ctl(outer, EPOLL_CTL_ADD, inner, e));
+    say_events(outer, 0);
+    say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+    T(epoll_wait(inner, e, 4, 0));
+    say_events(outer, 0);
+    T(epoll_ctl(inner, EPOLL_CTL_DEL, w->s, NULL));
+    say_events(outer, 0);
+}
+
+CASE(epoll, several_sets, BIT(connected)) {
+    int one = set_with(w->s, EPOLLIN), two = set_with(w->s, EPOLLIN | EPOLLET), three = set_with(w->s, EPOLLOUT);
+    say_events(one, 0), say_events(two, 0), say_events(three, 0);
+    MUST(send(w->p, b, 10, 0));
+    say_events(one, 100), say_events(two, 100), say_events(three, 0);
+    say_events(one, 0), say_events(two, 0);
+    T(recv(w->s, b, 64, 0));
+    say_events(one, 0), say_events(two, 0);
+}

@@ -1,0 +1,96 @@
+"""Runs the cases and says which differ."""
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+LIMIT_S = 240
+# A difference must show as often as this: a machine with much to do is late now and then, on either side.
+TRIES = 3
+
+
+@dataclass
+class Result:
+    """What one case printed in one state."""
+
+    lines: tuple = ()
+    who: str = "none"
+
+
+def parse(text):
+    results = {}
+    for line in text.splitlines():
+        head, colon, rest = line.partition(": ")
+        name, mark, who = head.partition("#")
+        if mark:
+            results.setdefault(name, Result()).who = who.strip()
+        elif colon:
+            result = results.setdefault(name, Result())
+            result.lines += (rest,)
+    return results
+
+
+def run(command, names):
+    done = subprocess.run(
+        [*command, *names], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S, check=False, text=True, errors="replace"
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the cases ended with {done.returncode}")
+    return parse(done.stdout)
+
+
+@dataclass
+class Comparison:
+    """A case in one state: what both sides printed, whether they agreed."""
+
+    name: str
+    kernel: Result
+    ours: Result
+    agrees: bool
+    tries: int = 1
+    reason: str = ""
+    listed: list = field(default_factory=list)
+
+    @property
+    def case(self):
+        return self.name.partition("@")[0]
+
+    @property
+    def state(self):
+        return self.name.partition("@")[2]
+
+    def differing(self):
+        """Pairs of lines (the kernel's, ours) that are not the same."""
+        theirs, ours = self.kernel.lines, self.ours.lines
+        longest = max(len(theirs), len(ours))
+        padded = [list(lines) + ["(nothing)"] * (longest - len(lines)) for lines in (theirs, ours)]
+        return [(a, b) for a, b in zip(*padded) if a != b]
+
+
+def compare(on_kernel, through_us, names):
+    """Runs both ways at the same time; what differs once more, alone."""
+    seen = {}
+    found = {}
+    todo = names
+    for attempt in range(1, TRIES + 1):
+        with ThreadPoolExecutor(2) as pool:
+            kernel, ours = pool.map(lambda command: run(command, todo), (on_kernel, through_us))
+        for name in kernel.keys() | ours.keys():
+            theirs, mine = kernel.get(name, Result()), ours.get(name, Result())
+            # What the kernel says differently from time to time, we may say, too.
+            seen.setdefault(name, set()).add(theirs.lines)
+            found[name] = Comparison(name, theirs, mine, mine.lines in seen[name], attempt)
+        todo = sorted(name for name, c in found.items() if not c.agrees)
+        if not todo:
+            break
+    return sorted(found.values(), key=lambda c: c.name)
+
+
+def find_reasons(comparisons, command, service):
+    """Why cases fell back: each once more, between two looks at the service's counts."""
+    for c in comparisons:
+        if c.ours.who == "kernel":
+            before = service.counts()["by_reason"]
+            run(command, [c.name])
+            after = service.counts()["by_reason"]
+            c.reason = ", ".join(sorted(r for r, n in after.items() if n > before.get(r, 0))) or "no reason given"

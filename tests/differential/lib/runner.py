@@ -1,0 +1,128 @@
+"""Options, both runs, the verdict."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lib import cases, known, stress, table
+from lib.service import Service
+
+HERE = Path(__file__).resolve().parent.parent
+ACCELERATED_MIN = 0.95
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Cases and random calls on the kernel and through Towpath, compared.")
+    default = Path(os.environ.get("CARGO_TARGET_DIR") or HERE.parent.parent / "target") / "release"
+    parser.add_argument("--bin-dir", type=Path, default=default, help="where towpath and libtowpath_preload.so lie")
+    parser.add_argument("--only", action="append", default=[], metavar="CASE", help="group, group.case or group.case@state; may be repeated")
+    parser.add_argument("--kernel", action="store_true", help="compare the kernel with itself: shows that the cases are right")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/compatibility.md")
+    parser.add_argument("--stress", type=float, default=20, metavar="SECONDS", help="how long random calls are made (20); 0: not at all")
+    parser.add_argument("--seed", type=int, help="random calls from this seed only")
+    return parser.parse_args()
+
+
+def compile_programs(folder):
+    """The cases are one program, the random calls another."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return None
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-Wno-stringop-overflow", "-pthread"]
+    stress_sources = [HERE / "c" / name for name in ("stress.c", "chaos.c")]
+    sources = sorted(set((HERE / "c").glob("*.c")) - set(stress_sources))
+    jobs = [subprocess.Popen([compiler, *flags, "-c", s, "-o", folder / f"{s.stem}.o"]) for s in sources]
+    jobs.append(subprocess.Popen([compiler, *flags, *stress_sources, "-o", folder / "stress"]))
+    if any([job.wait() for job in jobs]):
+        sys.exit("tests/differential/run: c/ does not compile")
+    subprocess.run([compiler, "-pthread", "-o", folder / "differ", *(folder / f"{s.stem}.o" for s in sources)], check=True)
+    return folder / "differ"
+
+
+def report(name, is_good, told, lines=()):
+    print(f"{'ok' if is_good else 'not ok'} differential.{name} ({told})", flush=True)
+    for line in lines:
+        print(f"    {line}", flush=True)
+    return not is_good
+
+
+def report_groups(comparisons, unknown):
+    """A line a group of cases."""
+    failures = 0
+    strangers = {c.name: pairs for c, pairs in unknown}
+    groups = {}
+    for c in comparisons:
+        groups.setdefault(c.case.partition(".")[0], []).append(c)
+    for group, members in groups.items():
+        lines = []
+        for c in members:
+            for kernel, ours in strangers.get(c.name, ()):
+                lines += [f"{c.name}", f"    kernel:  {kernel}", f"    Towpath: {ours}"]
+        listed = sum(bool(c.listed) for c in members)
+        back = sum(c.agrees and c.ours.who == "kernel" for c in members)
+        again = sum(c.agrees and c.tries > 1 for c in members)
+        told = f"{len(members)} cases, {listed} differ as listed, {back} fall back"
+        failures += report(group, not lines, told + (f", {again} agreed when tried again" if again else ""), lines)
+    return failures
+
+
+def report_whole(options, comparisons, entries, service):
+    """What holds only when every case has run."""
+    failures = 0
+    if options.write and not options.only:
+        table.write(comparisons)
+    if not options.only and not table.is_of_this_kernel():
+        print(f"skipped: differential.table (docs/compatibility.md was not written on {table.kernel()})")
+    elif not options.only:
+        stale = known.unused(entries, [c.name for c in comparisons])
+        lines = [f"{pattern}: {entry.what}" for entry, pattern in stale]
+        failures += report("known", not stale, f"{len(entries)} entries, {len(stale)} patterns differ no longer", lines)
+        lines = table.difference(comparisons)
+        failures += report("table", not lines, "docs/compatibility.md says what was found; --write renews it", lines)
+    counts = service.counts()
+    ours, back = counts["accelerated"], counts["fallen_back"]
+    why = ", ".join(f"{n} {reason}" for reason, n in counts["by_reason"].items())
+    is_enough = ours > 0 and ours >= ACCELERATED_MIN * (ours + back)
+    failures += report("accelerated", is_enough or bool(options.only), f"{ours} of {ours + back} sockets{'; ' + why if why else ''}")
+    return failures
+
+
+def judge(options, folder):
+    program = compile_programs(folder)
+    if program is None:
+        print("skipped: differential (no C compiler: scripts/setup)")
+        return 0
+    service = None if options.kernel else Service(options.bin_dir.resolve() / "towpath", folder)
+    try:
+        began = time.monotonic()
+        command = [*(service.prefix() if service else []), str(program)]
+        comparisons = [] if options.only == ["stress"] else cases.compare([str(program)], command, options.only)
+        entries = [] if options.kernel else known.read()
+        unknown = known.attribute(comparisons, entries)
+        if service:
+            cases.find_reasons(comparisons, command, service)
+        failures = report_groups(comparisons, unknown)
+        print(f"    {len(comparisons)} cases in {time.monotonic() - began:.0f} s")
+        if service:
+            failures += report_whole(options, comparisons, entries, service)
+        if options.stress > 0 and (not options.only or "stress" in options.only):
+            failures += stress.run_all(options, folder / "stress", service, report)
+        if service:
+            failures += report("service", service.is_alive(), "the service is still there")
+    finally:
+        if service:
+            service.stop()
+    return 1 if failures else 0
+
+
+def main():
+    options = arguments()
+    if not options.kernel and not (options.bin_dir / "towpath").exists():
+        sys.exit(f"tests/differential/run: {options.bin_dir / 'towpath'} is not there; run cargo build --release, or name --bin-dir")
+    with tempfile.TemporaryDirectory(prefix="towpath-differential-") as folder:
+        return judge(options, Path(folder))
