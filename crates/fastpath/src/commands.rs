@@ -7,6 +7,7 @@ use crate::segment::Out;
 use crate::setup::{COMMANDS_MAX, Home, State, Work};
 use flow::{Command, Exception, FlowId, state};
 use port::Port;
+use shm::application_flags;
 use wire::{Body, Packet, RxChecksum, TcpFlags};
 
 /// What a command comes to, once its frame is out of the way.
@@ -110,6 +111,11 @@ impl State {
     fn probe<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         if w.f.rx.has(state::BLOCKED) && w.f.tx.snd_wnd > 0 && self.use_sliver(w, port) {
             return;
+        }
+        self.look_for_urgent(w, application_flags::URGENT);
+        if self.urgent_of == w.id.0 {
+            // As Linux: where no byte may go, the peer hears at least that there are urgent ones.
+            self.emit(w, port, &Out::bare(w.f.tx.snd_una, TcpFlags::ACK));
         }
         let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
         self.emit(w, port, &out);

@@ -24,7 +24,8 @@ impl State {
     pub(crate) fn holds(&mut self, w: &mut Work<'_>, advice: u64, end: u32) -> bool {
         let pushed_to = (advice >> application_flags::PUSHED_SHIFT) as u32;
         let is_word_over = advice & application_flags::CORK == 0 && !self.is_rung;
-        if self.is_pushing || pushed_to == end || is_word_over || is_starved(w) {
+        let is_urgent = self.urgent_of == w.id.0;
+        if self.is_pushing || pushed_to == end || is_word_over || is_urgent || is_starved(w) {
             self.held.remove(w.id.0);
             return false;
         }

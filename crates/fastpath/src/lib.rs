@@ -40,6 +40,7 @@ mod setup;
 mod space;
 mod transmit;
 mod undo;
+mod urgent;
 
 pub use crate::core::{Core, Progress};
 pub use counters::{Cause, Counters};

@@ -27,32 +27,63 @@ impl State {
         frame: Frame<'_>,
         port: &mut P,
     ) -> Result<(), FrameReason> {
-        let h = &p.header;
-        let fin = h.flags.contains(TcpFlags::FIN);
-        let len = p.payload.len() as u32;
-        if h.flags.contains(TcpFlags::RST) {
+        if p.header.flags.intersects(TcpFlags::RST | TcpFlags::SYN | TcpFlags::URG) {
+            return self.receive_rare(w, p, frame, port);
+        }
+        if self.admits(w, p) { self.take_in(w, p, frame, port) } else { Ok(()) }
+    }
+
+    /// A segment with a flag that few have.
+    #[cold]
+    fn receive_rare<P: Port + ?Sized>(
+        &mut self,
+        w: &mut Work<'_>,
+        p: &TcpPacket,
+        frame: Frame<'_>,
+        port: &mut P,
+    ) -> Result<(), FrameReason> {
+        if p.header.flags.contains(TcpFlags::RST) {
             return Err(FrameReason::Rst(w.id));
         }
-        if h.flags.contains(TcpFlags::SYN) {
+        if p.header.flags.contains(TcpFlags::SYN) {
             return Err(FrameReason::Syn(w.id));
         }
+        if !self.admits(w, p) {
+            return Ok(());
+        }
+        self.note_urgent(w, &p.header);
+        self.take_in(w, p, frame, port)
+    }
+
+    /// The questions, and whether the answer to all of them is yes.
+    #[inline]
+    fn admits(&mut self, w: &mut Work<'_>, p: &TcpPacket) -> bool {
+        let h = &p.header;
+        let len = p.payload.len() as u32;
         self.counters.segments_in += 1;
         let counters = &mut w.f.cold.counters;
         counters.segments_in = counters.segments_in.wrapping_add(1);
         counters.data_in = counters.data_in.wrapping_add(u32::from(len > 0));
         w.f.cold.heard_at = self.now;
-        if !self.is_recent(&mut w.f, p) {
-            return Ok(());
-        }
-        if !self.is_acceptable(&mut w.f, h.seq, len + u32::from(fin)) {
-            return Ok(());
-        }
-        if !self.is_ack_good(&mut w.f, h.ack, h.flags) {
-            return Ok(());
-        }
-        if !self.refresh(w) {
-            return Ok(());
-        }
+        let fin = u32::from(h.flags.contains(TcpFlags::FIN));
+        self.is_recent(&mut w.f, p)
+            && self.is_acceptable(&mut w.f, h.seq, len + fin)
+            && self.is_ack_good(&mut w.f, h.ack, h.flags)
+            && self.refresh(w)
+    }
+
+    /// A segment that was admitted: acknowledgement, data, FIN.
+    #[inline]
+    fn take_in<P: Port + ?Sized>(
+        &mut self,
+        w: &mut Work<'_>,
+        p: &TcpPacket,
+        frame: Frame<'_>,
+        port: &mut P,
+    ) -> Result<(), FrameReason> {
+        let h = &p.header;
+        let fin = h.flags.contains(TcpFlags::FIN);
+        let len = p.payload.len() as u32;
         self.take_timestamp(&mut w.f, p);
         self.acknowledged(w, p, len + u32::from(fin));
         if len == 0 && !fin {

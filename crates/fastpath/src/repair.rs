@@ -103,7 +103,9 @@ impl State {
                 return false;
             }
         };
-        let record = match record_left(w, peer.extra.load(Relaxed), position) {
+        let advice = peer.extra.load(Relaxed);
+        self.look_for_urgent(w, advice);
+        let record = match record_left(w, advice, position) {
             Ok(len) => len,
             Err(what) => {
                 self.violation(w, what);

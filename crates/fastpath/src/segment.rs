@@ -54,6 +54,9 @@ impl Out {
 impl State {
     /// Sends `out` with the current acknowledgement and window. False, and nothing changed, when the port is full.
     pub(crate) fn emit<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P, out: &Out) -> bool {
+        if self.urgent_of == w.id.0 {
+            return self.emit_urgent(w, port, out);
+        }
         let Some(buf) = port.reserve() else {
             self.counters.count(Cause::PortFull);
             self.is_port_full = true;
@@ -88,7 +91,7 @@ impl State {
             ack: f.rx.rcv_nxt,
             flags,
             window: Self::window_field(f),
-            urgent: 0,
+            urgent: self.urgent_pointer,
         };
         let options = self.options(f, out);
         let tuple = f.addresses.tuple(f.rx, f.tx);

@@ -4,6 +4,7 @@ use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
 use crate::pacing::Pacer;
+use crate::urgent::NOBODY;
 use base::Instant;
 use base::limits::BATCH;
 use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News};
@@ -86,6 +87,10 @@ pub(crate) struct State {
     pub(crate) is_port_full: bool,
     /// Segments sent in this round.
     pub(crate) sent: u32,
+    /// The flow whose application had urgent data out when last looked at, or `NOBODY`.
+    pub(crate) urgent_of: u32,
+    /// The urgent pointer of the segment that is being built.
+    pub(crate) urgent_pointer: u16,
 }
 
 impl State {
@@ -126,6 +131,8 @@ impl State {
             identification: 0,
             is_port_full: false,
             sent: 0,
+            urgent_of: NOBODY,
+            urgent_pointer: 0,
         }
     }
 }

@@ -117,7 +117,8 @@ impl State {
         } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
             // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
             let is_small_out = tx.snd_una.is_before(tx.small_end);
-            let is_waiting = is_small_out && supply.advice & application_flags::NODELAY == 0;
+            let is_waiting =
+                is_small_out && supply.advice & application_flags::NODELAY == 0 && self.urgent_of != w.id.0;
             let is_held =
                 supply.advice & application_flags::HOLD != 0 && self.holds(w, supply.advice, supply.end(w));
             len -= if is_waiting || is_held { len % mss } else { 0 };
@@ -178,13 +179,38 @@ impl State {
             w.f.rx.set(state::FIN_QUEUED);
         }
         let position = w.f.tx.tx_una + u64::from(w.f.tx.in_flight());
-        match look(w, peer, position) {
+        match self.look(w, peer, position) {
             Ok(supply) => (supply.total > 0 || w.f.rx.has(state::FIN_QUEUED)).then_some(supply),
             Err(what) => {
                 self.violation(w, what);
                 None
             }
         }
+    }
+
+    /// What lies from `position` on.
+    #[inline]
+    fn look(&mut self, w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
+        let found = checked(w, readable(peer, position, data_len(w))?, position, 0)?;
+        // After the head: what was advised before the bytes were published is seen.
+        let advice = peer.extra.load(Relaxed);
+        let Some(Readable { ring, len, total }) = found else {
+            return Ok(Supply { ring: None, in_ring: 0, in_record: 0, total: 0, advice });
+        };
+        let mut in_record = total as u32;
+        if advice & (application_flags::RECORDS | application_flags::URGENT) != 0 {
+            in_record = in_record.min(self.piece(w, advice, position)?);
+        }
+        Ok(Supply { ring: Some(ring), in_ring: len as u32, in_record, total: total as u32, advice })
+    }
+
+    /// Bytes from `position` on that may go as one: of one record, and where they are urgent no super-frame, of which each segment would
+    /// need a pointer of its own.
+    #[cold]
+    fn piece(&mut self, w: &Work<'_>, advice: u64, position: u64) -> Result<u32, Violation> {
+        let record = record_left(w, advice, position)?;
+        self.look_for_urgent(w, advice);
+        Ok(if self.urgent_of == w.id.0 { record.min(u32::from(w.f.tx.mss)) } else { record })
     }
 
     /// Sends `len` bytes as one segment, longer than the flow's others, to learn whether the path takes it (RFC 4821 section 7).
@@ -197,7 +223,7 @@ impl State {
         if flags & bad != 0 || w.f.tx.snd_nxt != w.f.tx.snd_max || len <= mss {
             return;
         }
-        let Some(supply) = self.supply(w) else { return };
+        let Some(supply) = self.supply(w).filter(|_| self.urgent_of != w.id.0) else { return };
         let (wanted, more) = (u32::from(len), 4 * u32::from(mss));
         let room = w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
         if supply.in_record < wanted || supply.total < wanted + more || room < wanted {
@@ -348,22 +374,6 @@ fn usable(f: &FlowMut<'_>) -> u32 {
 #[inline]
 pub(crate) fn data_len(w: &Work<'_>) -> u64 {
     w.home.region.region().layout().params.data_len
-}
-
-/// What lies from `position` on.
-#[inline]
-fn look(w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
-    let found = checked(w, readable(peer, position, data_len(w))?, position, 0)?;
-    // After the head: what was advised before the bytes were published is seen.
-    let advice = peer.extra.load(Relaxed);
-    let Some(Readable { ring, len, total }) = found else {
-        return Ok(Supply { ring: None, in_ring: 0, in_record: 0, total: 0, advice });
-    };
-    let mut in_record = total as u32;
-    if advice & application_flags::RECORDS != 0 {
-        in_record = in_record.min(record_left(w, advice, position)?);
-    }
-    Ok(Supply { ring: Some(ring), in_ring: len as u32, in_record, total: total as u32, advice })
 }
 
 /// What was sent once must still be there, and lie in memory that the application has populated.

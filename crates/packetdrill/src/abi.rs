@@ -4,7 +4,7 @@
 //! here relies on. Bytes are copied, because the tool's buffers may be uninitialized or none.
 
 use crate::address;
-use crate::calls::Event;
+use crate::calls::{Event, SIOCATMARK};
 use crate::settings::Settings;
 use crate::world::World;
 use base::Duration;
@@ -551,6 +551,10 @@ unsafe extern "C" fn splice(
         let dontwait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
         let mut buffer = vec![0; len.min(PIPE_BYTES)];
         if world.has(from) {
+            if world.ioctl(from, SIOCATMARK)? != 0 {
+                // As Linux: it does not go past urgent data.
+                return Ok(0);
+            }
             let n = world.receive(from, &mut buffer, dontwait)?;
             // SAFETY: bytes of our own, and a descriptor that the tool says is open.
             let written = unsafe { libc::write(to, buffer.as_ptr().cast(), n) };

@@ -15,6 +15,8 @@ pub(crate) type Event = (u32, i64);
 const TCP_INFO_BYTES: usize = 288;
 /// `linux/tcp.h`
 const TCP_CC_INFO: i32 = 26;
+/// `asm-generic/sockios.h`
+pub(crate) const SIOCATMARK: u64 = 0x8905;
 /// `asm-generic/socket.h`
 const SO_MEMINFO: i32 = 55;
 
@@ -116,7 +118,8 @@ impl World {
                     let is_all = n == 0 || done >= out.len() || flags & libc::MSG_WAITALL == 0;
                     is_all.then_some(Ok(done))
                 }
-                Err(Errno::AGAIN) if !dontwait(socket, flags) => None,
+                // An urgent byte is not waited for.
+                Err(Errno::AGAIN) if flags & libc::MSG_OOB == 0 && !dontwait(socket, flags) => None,
                 Err(_) if done > 0 => Some(Ok(done)),
                 Err(errno) => Some(Err(errno)),
             }
@@ -222,16 +225,17 @@ impl World {
         })
     }
 
-    /// `ioctl` with the two requests that tell a number of bytes.
+    /// `ioctl` with the requests that tell a number.
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> Result<i32, Errno> {
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
-            let bytes = match request {
+            let number = match request {
+                SIOCATMARK => usize::from(state.stack.host().is_at_mark(socket.fd)),
                 libc::FIONREAD => state.stack.host().unread(socket.fd),
                 libc::TIOCOUTQ => state.stack.host().unsent(socket.fd),
                 _ => return Err(Errno::NOTTY),
             };
-            Ok(i32::try_from(bytes).unwrap_or(i32::MAX))
+            Ok(i32::try_from(number).unwrap_or(i32::MAX))
         })
     }
 

@@ -392,7 +392,7 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
         if !message.msg_name.is_null() {
             message.msg_namelen = 0;
         }
-        message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        message.msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB);
         match fds::left(fd) {
             Some(left) => {
                 let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();

@@ -143,6 +143,22 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
+/// `asm-generic/sockios.h`; `libc` does not name it.
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// See sockatmark(3).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    match fds::is_at_mark(fd) {
+        Some(is_at_mark) => c_int::from(is_at_mark),
+        // SAFETY: a number.
+        None => unsafe { next::sockatmark(fd) },
+    }
+}
+
 /// See ioctl(2).
 ///
 /// # Safety
@@ -154,6 +170,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         let count = match request {
             libc::FIONREAD => fds::unread(fd),
             libc::TIOCOUTQ => fds::unsent(fd),
+            SIOCATMARK => fds::is_at_mark(fd).map(usize::from),
             libc::FIONBIO if argument != 0 => {
                 let listener = fds::set_nonblocking(fd, *(argument as *const c_int) != 0);
                 if listener {

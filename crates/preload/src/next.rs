@@ -64,6 +64,7 @@ next! {
     dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    sockatmark(fd: c_int) -> c_int;
     read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
     readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;

@@ -105,6 +105,10 @@ pub unsafe extern "C" fn splice(
         if let Err(e) = spliceable(at, [gives, takes], flags) {
             return fail(e) as ssize_t;
         }
+        if fds::is_at_mark(from) == Some(true) {
+            // As Linux: it does not go past urgent data.
+            return 0;
+        }
         if gives { splice_out(from, to, len, flags) } else { splice_in(from, to, len, flags) }
     }
 }

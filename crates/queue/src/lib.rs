@@ -3,6 +3,7 @@
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
 //! - [`records`]: where the records of a stream end;
+//! - [`urgent`]: how far the urgent bytes of a stream reach;
 //! - [`pages`]: lending rings out of a data area, shared safely by forked processes.
 //!
 //! Nothing here makes system calls: a function that finds the other side asleep returns a word that says so, and the
@@ -15,6 +16,8 @@ pub mod pages;
 pub mod records;
 mod ring;
 pub mod stream;
+#[cfg(not(loom))]
+pub mod urgent;
 
 pub use doorbell::{Doorbell, Wake};
 pub use ring::{Ring, Violation};

@@ -35,7 +35,7 @@ const CALLS: [&str; 27] = [
 ];
 
 /// Words that ask for something the stack has not got.
-const WORDS: [(&str, &str); 16] = [
+const WORDS: [(&str, &str); 15] = [
     ("MSG_FASTOPEN", "TCP fast open"),
     ("TCP_FASTOPEN", "TCP fast open"),
     ("TCP_FASTOPEN_CONNECT", "TCP fast open"),
@@ -45,7 +45,6 @@ const WORDS: [(&str, &str); 16] = [
     ("SO_ZEROCOPY", "sending without copies (MSG_ZEROCOPY)"),
     ("MSG_ERRQUEUE", "the error queue (MSG_ERRQUEUE)"),
     ("SO_TIMESTAMPING", "time stamps of packets (SO_TIMESTAMPING)"),
-    ("MSG_OOB", "urgent data"),
     ("TCP_MD5SIG", "TCP MD5 signatures"),
     ("TCP_TX_DELAY", "TCP_TX_DELAY"),
     ("AF_UNSPEC", "dissolving a connection (AF_UNSPEC)"),

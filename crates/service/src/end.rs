@@ -8,11 +8,11 @@ use crate::registry::write_eventfd;
 use control::TRUST_CONTEXT;
 use queue::pages::Pool;
 use queue::stream::{Sender, raise, watch, watcher};
-use queue::{Doorbell, Ring, Violation, Wake};
+use queue::{Doorbell, Ring, Violation, Wake, urgent};
 use rustix::fd::{AsFd, OwnedFd};
 use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{ERRNO_SHIFT, FAILED, FIN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
-use shm::{Half, Region, Side};
+use shm::{Half, Region, Side, application_flags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -187,6 +187,24 @@ impl Place {
     /// Copies the other side's bytes out.
     pub fn read(&self, at: usize, out: &mut [u8]) {
         self.region().read(self.side.other(), at, out);
+    }
+
+    /// Up to where the other side's stream is urgent, if anything of it ever was.
+    pub fn urgent(&self, slot: u32) -> Option<u64> {
+        urgent::up(self.region(), self.side.other(), slot)
+    }
+
+    /// The same of our side's, as announced.
+    pub fn announced(&self, slot: u32) -> Option<u64> {
+        urgent::up(self.region(), self.side, slot)
+    }
+
+    /// Announces that our side's stream is urgent up to `position`.
+    pub fn announce(&self, slot: u32, position: u64) {
+        urgent::announce(self.region(), self.side, slot, position);
+        if let (Other::Service(..), Some((own, _))) = (&self.other, self.halves(slot)) {
+            own.extra.fetch_or(application_flags::URGENT, Ordering::AcqRel);
+        }
     }
 
     /// Copies bytes in, to our side.

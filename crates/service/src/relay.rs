@@ -15,7 +15,7 @@ use crate::end::{End, Seat};
 use queue::Violation;
 use queue::pages::{Pool, class_of};
 use queue::stream::{consumed, readable};
-use shm::half_flags::{FIN, RELEASED, RESET};
+use shm::half_flags::{FIN, RELEASED, RESET, URGENT};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -249,6 +249,9 @@ impl Relays {
             }
             let found = readable(source_app, source.tail, data_len).map_err(|v| (from, v))?;
             let Some(found) = found else { break Copied::Empty };
+            if source_app.flags.load(Ordering::Relaxed) & URGENT != 0 {
+                pass_urgent(source, sink);
+            }
             let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
                 break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
@@ -348,6 +351,16 @@ enum Copied {
     Turn,
     /// The reader reads no more.
     Refused,
+}
+
+/// Tells the reader how far the urgent bytes that it has yet to get reach.
+#[cold]
+fn pass_urgent(source: &End, sink: &End) {
+    let ahead = source.place.urgent(source.slot).map_or(0, |up| up.saturating_sub(source.tail));
+    let position = sink.sender.head.saturating_add(ahead);
+    if ahead > 0 && sink.place.announced(sink.slot).is_none_or(|before| before < position) {
+        sink.place.announce(sink.slot, position);
+    }
 }
 
 /// Space in the sink's ring, after lending a larger one when the stream has outgrown it. 0: the sink will ring.

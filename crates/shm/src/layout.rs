@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. A library of another version is refused at registration.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// Words of a context's bit table: one bit per slot.
@@ -183,6 +183,8 @@ pub mod half_flags {
     pub const RELEASED: u32 = 1 << 5;
     /// The connection failed; the errno stands in bits 16..28.
     pub const FAILED: u32 = 1 << 6;
+    /// This side's stream has had urgent bytes: how far the last of them reach stands in the table behind the slots.
+    pub const URGENT: u32 = 1 << 7;
     /// Where the errno of [`FAILED`] begins.
     pub const ERRNO_SHIFT: u32 = 16;
 }
@@ -205,6 +207,8 @@ pub mod application_flags {
     pub const RECORDS: u64 = ((1 << 25) - 1) << RECORDS_SHIFT;
     /// Where [`RECORDS`] begins.
     pub const RECORDS_SHIFT: u32 = 5;
+    /// As [`half_flags::URGENT`](super::half_flags::URGENT), where the service looks when it sends.
+    pub const URGENT: u64 = 1 << 30;
     /// From here on: the low half of a stream position. What ends there is not held back: `TCP_NODELAY` was set then.
     pub const PUSHED_SHIFT: u32 = 32;
 }
@@ -257,6 +261,17 @@ impl Sending {
 pub struct Slot {
     /// Indexed by [`Side::index`].
     pub half: [Half; 2],
+}
+
+/// Urgent bytes of one connection; each word is one side's (indexed by [`Side::index`]) and means something only where a flag of that
+/// side says so, so that who has no urgent bytes touches none of it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Urgent {
+    /// One after the last urgent byte of this side's stream: [`half_flags::URGENT`].
+    pub up: [AtomicU64; 2],
+    /// What this side remembers of the other's: the socket library's.
+    pub seen: [AtomicU64; 2],
 }
 
 /// The bit of [`SockBlock::holders`] by which the service holds a connection for whoever shows its descriptor next.
@@ -350,6 +365,8 @@ pub struct Layout {
     pub contexts: usize,
     /// Offset of the slots.
     pub slots: usize,
+    /// Offset of the table of urgent bytes: an [`Urgent`] for each slot.
+    pub urgent: usize,
     /// Offset of each side's page bitmap.
     pub pages: [usize; 2],
     /// Offset of the socket blocks (application regions; else equal to the end of `pages`).
@@ -377,7 +394,8 @@ impl Layout {
         let bitmap = page_up(data_len / RING_MIN as usize / 8);
         let contexts = PAGE;
         let slots = page_up(contexts + 2 * CONTEXTS * size_of::<ContextBlock>());
-        let pages = page_up(slots + n * size_of::<Slot>());
+        let urgent = page_up(slots + n * size_of::<Slot>());
+        let pages = page_up(urgent + n * size_of::<Urgent>());
         let socks = pages + 2 * bitmap;
         let sock_bytes = if params.kind == Kind::Application { n * size_of::<SockBlock>() } else { 0 };
         let data = page_up(socks + sock_bytes);
@@ -385,6 +403,7 @@ impl Layout {
             params,
             contexts,
             slots,
+            urgent,
             pages: [pages, pages + bitmap],
             socks,
             data: [data, data + data_len],

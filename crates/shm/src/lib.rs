@@ -9,6 +9,7 @@
 //!   0             Header                                 the creator (the service), once
 //!   contexts      ContextBlock[side][CONTEXTS]           producers set bits, the consumer clears them
 //!   slots         Slot[slots]: Half[side 0], Half[1]     each side its own half
+//!   urgent        Urgent[slots]                          each side its own words
 //!   pages         page bitmap[side]                      each side its own
 //!   socks         SockBlock[slots] (application region)  the application (and its forked children)
 //!   data 0        payload bytes of side 0's rings        side 0
@@ -26,7 +27,7 @@ mod region;
 
 pub use layout::{
     CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, MOVED, Params, Sending, Side, Slot, SockBlock,
-    TRUST, VERSION, WORDS_MAX, application_flags, half_flags,
+    TRUST, Urgent, VERSION, WORDS_MAX, application_flags, half_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

@@ -1,6 +1,8 @@
 //! A region: a sealed memfd, mapped, with typed views of its lines and checked copies of its payload.
 
-use crate::layout::{CONTEXTS, ContextBlock, Header, Layout, MAGIC, Params, Side, Slot, SockBlock, VERSION};
+use crate::layout::{
+    CONTEXTS, ContextBlock, Header, Layout, MAGIC, Params, Side, Slot, SockBlock, Urgent, VERSION,
+};
 use crate::map::Mapping;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,6 +131,17 @@ impl Region {
         Some(unsafe { &*self.map.at(offset).cast::<Slot>() })
     }
 
+    /// The urgent bytes of slot `index`, or `None` past the slots. What no flag speaks of is of a connection before.
+    #[must_use]
+    pub fn urgent(&self, index: u32) -> Option<&Urgent> {
+        if index >= self.layout.params.slots {
+            return None;
+        }
+        let offset = self.layout.urgent + index as usize * size_of::<Urgent>();
+        // SAFETY: index < slots keeps it inside the table, which is page-aligned; an entry consists of atomics.
+        Some(unsafe { &*self.map.at(offset).cast::<Urgent>() })
+    }
+
     /// Socket block `index`, or `None` past the slots or in a pair region.
     #[must_use]
     #[inline]
@@ -231,7 +244,15 @@ mod tests {
         assert_eq!(&out, b"hello, region");
         a.slot(127).unwrap().half[1].tx_head.store(7, Ordering::Release);
         assert_eq!(b.slot(127).unwrap().half[1].tx_head.load(Ordering::Acquire), 7);
-        assert!(b.slot(128).is_none() && b.context(Side::One, 256).is_none() && b.sock(128).is_none());
+        a.urgent(127).unwrap().seen[1].store(8, Ordering::Release);
+        assert_eq!(b.urgent(127).unwrap().seen[1].load(Ordering::Acquire), 8);
+        assert_eq!(b.slot(127).unwrap().half[1].rx_tail.load(Ordering::Relaxed), 0);
+        assert!(
+            b.slot(128).is_none()
+                && b.urgent(128).is_none()
+                && b.context(Side::One, 256).is_none()
+                && b.sock(128).is_none()
+        );
     }
 
     #[test]

@@ -6,10 +6,10 @@ use base::Duration;
 use congestion::Algorithm;
 use libc::{
     IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_V6ONLY,
-    SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVBUF, SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF,
-    SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK,
-    TCP_SYNCNT, TCP_USER_TIMEOUT,
+    SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_RCVBUF, SO_RCVTIMEO, SO_REUSEADDR,
+    SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO,
+    TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
+    TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2};
@@ -24,6 +24,8 @@ pub(crate) struct Options {
     no_delay: bool,
     cork: bool,
     quick_ack: Option<bool>,
+    /// `SO_OOBINLINE`.
+    is_inline: bool,
     send_buffer: Option<u32>,
     /// `TCP_NOTSENT_LOWAT`; 0: as the host says.
     not_sent_low: u32,
@@ -102,6 +104,7 @@ impl Options {
             },
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => self.not_sent_low as i32,
             (SOL_SOCKET, SO_KEEPALIVE) => i32::from(self.keep_alive),
+            (SOL_SOCKET, SO_OOBINLINE) => i32::from(self.is_inline),
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM,
             (SOL_SOCKET, SO_SNDBUF) => {
                 self.send_buffer.map_or(SEND_BUFFER, |n| doubled(n).max(SEND_BUFFER_MIN))
@@ -229,6 +232,11 @@ impl Host {
             }
             (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_KEEPALIVE) => options.keep_alive = int(value)? != 0,
+            (SOL_SOCKET, SO_OOBINLINE) => {
+                options.is_inline = int(value)? != 0;
+                let on = options.is_inline;
+                return self.advise(fd, |link| link.set_inline(on));
+            }
             (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_LINGER) => {
                 let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
@@ -279,6 +287,7 @@ impl Host {
             link.set_cork(true);
         }
         link.set_lowat(options.low_mark(self.not_sent_low));
+        link.set_inline(options.is_inline);
         options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
     }
 

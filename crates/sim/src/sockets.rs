@@ -326,12 +326,13 @@ impl Host {
         self.apply_options(fd);
     }
 
-    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_EOR` are known.
+    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE`, `MSG_EOR` and `MSG_OOB` are known.
     ///
     /// # Errors
     /// EAGAIN without space, EPIPE (no signal is raised), or the connection's error.
     pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
-        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR) != 0 {
+        let about_bytes = libc::MSG_MORE | libc::MSG_EOR | libc::MSG_OOB;
+        if flags & !(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | about_bytes) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let mut done = 0;
@@ -356,15 +357,20 @@ impl Host {
         }
     }
 
-    /// `recv`. `flags`: `MSG_PEEK`, `MSG_TRUNC` and `MSG_DONTWAIT` are known. `Ok(0)` is the end of the stream.
+    /// `recv`. `flags`: `MSG_PEEK`, `MSG_TRUNC`, `MSG_DONTWAIT` and `MSG_OOB` are known. `Ok(0)` is the end of the stream.
     ///
     /// # Errors
     /// EAGAIN when nothing is there, ENOTCONN, or the connection's error.
     pub fn receive(&mut self, fd: Fd, out: &mut [u8], flags: i32) -> Result<usize, Errno> {
-        if flags & !(libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT) != 0 {
+        if flags & !(libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT | libc::MSG_OOB) != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let link = self.sockets.get(fd)?.stream().ok_or(Errno::NOTCONN)?;
+        if flags & libc::MSG_OOB != 0 {
+            let done = link.pull_urgent(&mut [out], flags & libc::MSG_PEEK != 0);
+            self.touch();
+            return done;
+        }
         let discard = if flags & libc::MSG_TRUNC != 0 { out.len() } else { 0 };
         let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
         let _ = link.peer_flags();
@@ -518,7 +524,13 @@ impl Host {
     /// `FIONREAD`.
     #[must_use]
     pub fn unread(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread)
+        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread_to_mark)
+    }
+
+    /// `SIOCATMARK`.
+    #[must_use]
+    pub fn is_at_mark(&self, fd: Fd) -> bool {
+        self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Link::is_at_mark)
     }
 
     /// What `TCP_INQ` has a read tell: the bytes that are left, and 1 for the end of the stream. `None` where it is off.

@@ -277,7 +277,7 @@ enum Wait {
 fn pause(fd: RawFd, sock: &Arc<Sock>, how: &Wait, deadline: Option<Instant>) -> Result<(), Errno> {
     debug_assert!(fd >= 0);
     let wanted = match how {
-        Wait::Receive => ready::IN | ready::RDHUP,
+        Wait::Receive => ready::IN | ready::PRI | ready::RDHUP,
         Wait::Send => ready::OUT,
     };
     wait::for_one(sock, None, wanted, deadline)
@@ -298,7 +298,7 @@ fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32)
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
     if flags & libc::MSG_OOB != 0 {
-        return Some(Err(Errno::INVAL));
+        return Some(link.pull_urgent(buffers, flags & libc::MSG_PEEK != 0));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Some(Err(Errno::AGAIN));
@@ -332,6 +332,10 @@ fn receive_slowly(
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     loop {
+        if done > 0 && link.is_at_mark() {
+            // MSG_WAITALL does not read past urgent data.
+            return Ok(done);
+        }
         match pause(fd, sock, &Wait::Receive, deadline).and_then(|()| link.pull(buffers, done, how)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(0)) => return Ok(done),
@@ -359,13 +363,12 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         }
         return None;
     };
-    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+    if flags & (libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
         return match flags {
             _ if flags & libc::MSG_FASTOPEN != 0 => {
                 let before = !(link.is_open() || link.is_over());
                 Some(Err(if before { Errno::ALREADY } else { Errno::ISCONN }))
             }
-            _ if flags & libc::MSG_OOB != 0 => Some(Err(Errno::OPNOTSUPP)),
             _ => send_noticed(fd, &sock.share(), buffers, flags & !libc::MSG_ZEROCOPY),
         };
     }
@@ -525,7 +528,12 @@ pub fn open_flags(fd: RawFd, flags: i32) -> i32 {
 
 /// `ioctl(FIONREAD)`.
 pub fn unread(fd: RawFd) -> Option<usize> {
-    SOCKS.pin(fd)?.stream().map(Link::unread)
+    SOCKS.pin(fd)?.stream().map(Link::unread_to_mark)
+}
+
+/// `ioctl(SIOCATMARK)` and `sockatmark`.
+pub fn is_at_mark(fd: RawFd) -> Option<bool> {
+    SOCKS.pin(fd)?.stream().map(Link::is_at_mark)
 }
 
 /// What `TCP_INQ` has a `recvmsg` tell; `None` where it is off.
@@ -591,7 +599,7 @@ pub fn has_space(fd: RawFd) -> Option<bool> {
 pub fn send_all(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
-    let said = Said { more, ends_record: false };
+    let said = Said { more, ..Said::default() };
     let done = match link.push(&[bytes], 0, said)? {
         Progress::Done(n) => n,
         Progress::Wait => 0,

@@ -5,6 +5,7 @@
 //!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
 //!   sock      a socket: undecided, connection or accept queue      watchers  who is told of its news
 //!   link      its place in shared memory         stream    bytes in and out of it
+//!   urgent    the byte that is read ahead of its turn
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
 //!   client    registration with the service      region, context, spin, fork, hold, internal
 //!   moving    connections from and to other processes
@@ -69,6 +70,8 @@ mod spin;
 pub mod stream;
 #[cfg(not(loom))]
 pub mod sys;
+#[cfg(not(loom))]
+mod urgent;
 #[cfg(not(loom))]
 mod wait;
 #[cfg(not(loom))]

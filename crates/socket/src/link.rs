@@ -39,6 +39,10 @@ pub mod flags {
     pub const FULL: u32 = 1 << 1;
     /// Accepted, not connected.
     pub const PASSIVE: u32 = 1 << 2;
+    /// `SO_OOBINLINE`.
+    pub const INLINE: u32 = 1 << 3;
+    /// A mark was seen: `queue::urgent` has which.
+    pub const MARKED: u32 = 1 << 4;
 }
 
 /// Bits of `Link::marks`.

@@ -263,6 +263,7 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
     }
     let Some(link) = sock.stream() else { return };
     match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => link.set_inline(number != 0),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => link.set_no_delay(number != 0),
         // As the kernel reads it: a negative number is a large one.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.set_buffer(number as u32),
@@ -288,6 +289,9 @@ pub fn advise_all(sock: &Sock, link: &Link) {
     }
     // Where the program says nothing, the system may.
     link.set_lowat(set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32);
+    if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_some_and(|on| on != 0) {
+        link.set_inline(true);
+    }
     if is_on(libc::TCP_NODELAY) {
         link.set_no_delay(true);
     }

@@ -5,13 +5,15 @@ use base::limits::RING_MIN;
 use queue::pages::class_of;
 use queue::stream::{Sender, consumed, raise, readable};
 use rustix::io::Errno;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET, URGENT, WANT_SPACE};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
     /// Bytes, EOF or an accepted connection.
     pub const IN: u32 = libc::EPOLLIN as u32;
+    /// An urgent byte.
+    pub const PRI: u32 = libc::EPOLLPRI as u32;
     /// Space.
     pub const OUT: u32 = libc::EPOLLOUT as u32;
     /// A pending error.
@@ -69,6 +71,8 @@ pub struct Said {
     pub more: bool,
     /// A record ends with the last byte (`MSG_EOR`): no segment goes on behind it.
     pub ends_record: bool,
+    /// The last byte is urgent (`MSG_OOB`).
+    pub urgent: bool,
 }
 
 impl Said {
@@ -76,7 +80,11 @@ impl Said {
     #[must_use]
     #[inline]
     pub const fn by(flags: i32) -> Self {
-        Self { more: flags & libc::MSG_MORE != 0, ends_record: flags & libc::MSG_EOR != 0 }
+        Self {
+            more: flags & libc::MSG_MORE != 0,
+            ends_record: flags & libc::MSG_EOR != 0,
+            urgent: flags & libc::MSG_OOB != 0,
+        }
     }
 }
 
@@ -136,7 +144,7 @@ impl Link {
             return Ok(Progress::Done(0));
         }
         let mut sender = self.sender();
-        let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)));
+        let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)), said.urgent);
         self.store(&sender);
         if ends_record && result == Ok(total) {
             self.end_record(sender.head);
@@ -160,6 +168,7 @@ impl Link {
         buffers: &[&[u8]],
         skip: usize,
         (total, end): (usize, usize),
+        urgent: bool,
     ) -> Result<usize, Errno> {
         let (half, peer) = self.halves();
         let mut done = 0;
@@ -180,6 +189,9 @@ impl Link {
             let n = left.min(sender.space());
             if n > 0 {
                 self.copy_in(sender, buffers, skip + done, n);
+                if urgent && done + n == total {
+                    self.announce_urgent(sender.head + n as u64);
+                }
                 sender.publish(half, n);
                 done += n;
             }
@@ -317,34 +329,43 @@ impl Link {
         let tail = b.rx_tail.load(Ordering::Relaxed);
         let capacity = buffers.iter().map(|x| x.len()).sum::<usize>() - skip;
         let wanted = if how.discard > 0 { how.discard } else { capacity };
-        let (mut now, end) = (tail, tail + wanted as u64);
+        let (mut start, mut now, mut end) = (tail, tail, tail + wanted as u64);
         let mut drained = false;
         while now < end {
             let found = readable(peer, now, self.mapped.data_len()).map_err(|v| self.violated(v))?;
             let Some(r) = found else { break };
-            let n = r.len.min((end - now) as usize);
+            let mut n = r.len.min((end - now) as usize);
+            // After the head: a mark that lies before it is seen with it.
+            if peer.flags.load(Ordering::Relaxed) & URGENT != 0 {
+                let (at, most) = self.up_to_mark(now, now > start || skip > 0, how.peek);
+                if at != now {
+                    // Nothing was read yet: what follows the mark is read instead.
+                    (start, now, end) = (at, at, at + wanted as u64);
+                    continue;
+                }
+                n = n.min(most);
+                if n == 0 {
+                    break;
+                }
+            }
             if how.discard == 0 {
-                self.copy_out(buffers, skip + (now - tail) as usize, r.ring.spans(now, n));
+                self.copy_out(buffers, skip + (now - start) as usize, r.ring.spans(now, n));
             }
             now += n as u64;
             drained = n == r.total;
         }
-        let n = (now - tail) as usize;
-        if n > 0 {
-            if !how.peek {
-                b.rx_tail.store(now, Ordering::Relaxed);
-                let wants = consumed(half, peer, now);
-                drop(owned);
-                if wants {
-                    self.tell();
-                }
-                if drained {
-                    self.rest();
-                }
+        if now != tail && !how.peek {
+            b.rx_tail.store(now, Ordering::Relaxed);
+            let wants = consumed(half, peer, now);
+            drop(owned);
+            if wants {
+                self.tell();
             }
-            return Ok(Progress::Done(n));
+            if drained {
+                self.rest();
+            }
         }
-        self.nothing(seen, wanted)
+        if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
     }
 
     /// No byte was there: why, and what the call returns.
@@ -486,7 +507,8 @@ impl Link {
         if bits & state::SHUT_WR != 0 || self.has_space() {
             now |= ready::OUT | ready::WRNORM;
         }
-        now
+        // After the head, as a read does.
+        if peer.flags.load(Ordering::Relaxed) & URGENT != 0 { self.urgent_readiness(now) } else { now }
     }
 
     /// True unless the bounds say no, or a send found no space and less than a quarter of the ring has become free since.
@@ -538,3 +560,6 @@ mod queue_spans {
 #[cfg(test)]
 #[path = "stream_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "urgent_tests.rs"]
+mod urgent_tests;

@@ -19,7 +19,7 @@ fn home() -> Arc<Mapped> {
 }
 
 /// Both ends of slot `slot` of a fresh pair region.
-fn ends(slot: u32) -> (Link, Link) {
+pub(super) fn ends(slot: u32) -> (Link, Link) {
     let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: DATA };
     let region = Arc::new(Region::create(params).unwrap().0);
     let home = home();
@@ -35,11 +35,11 @@ fn ends(slot: u32) -> (Link, Link) {
     (end(Side::Zero, 1), end(Side::One, 2))
 }
 
-fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
+pub(super) fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
     link.push(&[bytes], 0, Said::default())
 }
 
-fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
+pub(super) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
     let mut out = vec![0; most];
     match link.pull(&mut [&mut out], 0, How::default()) {
         Ok(Progress::Done(n)) => Ok(out[..n].to_vec()),

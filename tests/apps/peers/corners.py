@@ -8,11 +8,11 @@ end up on the kernel; `environment` is what both ends run with beside.
 import socket
 import sys
 
-from corner import ends, families, pointers, streams, waits
+from corner import ends, families, pointers, streams, urgent, waits
 
 CORNERS = {
     name: value
-    for module in (ends, streams, waits, families, pointers)
+    for module in (ends, streams, waits, families, pointers, urgent)
     for name, value in vars(module).items()
     if isinstance(value, type) and hasattr(value, "server")
 }

@@ -16,6 +16,8 @@ pub struct Peer {
     pub iss: u32,
     pub irs: u32,
     pub window: u16,
+    /// The urgent pointer of segments with URG.
+    pub urgent: u16,
     pub ts: Option<(u32, u32)>,
     pub ecn: Ecn,
     /// Blocks for the segments sent from now on, relative to the host's first number.
@@ -30,6 +32,7 @@ pub struct Got {
     pub ack: u32,
     pub flags: TcpFlags,
     pub window: u16,
+    pub urgent: u16,
     pub payload: Vec<u8>,
     pub sack: Vec<(u32, u32)>,
     pub ecn: Ecn,
@@ -47,6 +50,7 @@ impl Peer {
             iss,
             irs,
             window: 512,
+            urgent: 0,
             ts: Some((1, 0)),
             ecn: Ecn::NotEct,
             sack: vec![],
@@ -69,7 +73,7 @@ impl Peer {
             ack: SeqNumber(self.irs.wrapping_add(ack)),
             flags,
             window: self.window,
-            urgent: 0,
+            urgent: self.urgent,
         };
         let start = wire::tcp_headers_len(&parameters, &self.tuple, &options);
         let mut frame = vec![0; start + payload.len()];
@@ -131,6 +135,7 @@ impl Peer {
             ack: rel(tcp.header.ack),
             flags: tcp.header.flags,
             window: tcp.header.window,
+            urgent: tcp.header.urgent,
             payload: tcp.payload.of(frame).to_vec(),
             sack: tcp.options.sack.as_slice().iter().map(|b| (rel(b.left), rel(b.right))).collect(),
             ecn: tcp.ip.ecn,

@@ -5,7 +5,7 @@ use super::{Due, File, Runner, Socket};
 use crate::connection::{Connection, Stage};
 use crate::epoll::Epoll;
 use crate::settings::IpVersion;
-use crate::symbols::{errno, errno_name, event_names};
+use crate::symbols::{SIOCATMARK, errno, errno_name, event_names};
 use crate::syntax::{Call, Expr, Trouble};
 use sim::{Errno, Fd, Shutdown};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -316,6 +316,7 @@ impl Runner {
         let number = match request {
             libc::FIONREAD => self.network.host.unread(socket.fd),
             libc::TIOCOUTQ => self.network.host.unsent(socket.fd),
+            SIOCATMARK => usize::from(self.network.host.is_at_mark(socket.fd)),
             _ => return Err(self.unsupported("this request of ioctl")),
         };
         Ok(Answer { result: Ok(0), extra: Extra::Number(2, number as i64) })

@@ -174,7 +174,8 @@ impl Runner {
                         let extra = Extra::Left(host.left(socket.fd));
                         is_all.then_some(Answer { result: Ok(*done as i64), extra })
                     }
-                    Err(Errno::AGAIN) if !dontwait(*socket, *flags) => None,
+                    // An urgent byte is not waited for.
+                    Err(Errno::AGAIN) if *flags & libc::MSG_OOB == 0 && !dontwait(*socket, *flags) => None,
                     Err(_) if *done > 0 => Some(Ok(*done as i64).into()),
                     Err(errno) => Some(Err(errno).into()),
                 }

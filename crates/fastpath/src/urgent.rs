@@ -1,0 +1,98 @@
+//! Urgent data (RFC 9293 section 3.8.5): the pointer as it comes and as it goes. Positions stand in a table of the application's region
+//! (`queue::urgent`); what to make of them is the socket library's business, on both sides.
+//!
+//! "The urgent pointer MUST point to the sequence number of the octet following the urgent data" (MUST-62); urgent data "of any length"
+//! (MUST-31) is one pointer that moves on.
+
+use crate::records::record_left;
+use crate::segment::Out;
+use crate::setup::{State, Work};
+use core::sync::atomic::Ordering::Relaxed;
+use flow::state;
+use port::Port;
+use queue::urgent;
+use shm::{Side, application_flags};
+use wire::{TcpFlags, TcpHeader};
+
+/// No flow.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+impl State {
+    /// An acceptable segment says where its sender's urgent data ends: "a TCP receiver MUST process the RST and URG fields of all
+    /// incoming segments, even when the receive window is zero" (MUST-66).
+    #[cold]
+    pub(crate) fn note_urgent(&mut self, w: &mut Work<'_>, header: &TcpHeader) {
+        let rx = &mut *w.f.rx;
+        // The urgent byte itself, as Linux: a pointer of 0 means the segment's first.
+        let last = header.seq.plus(u32::from(header.urgent.max(1)) - 1);
+        if rx.has(state::FIN_RECEIVED) || last.is_before(rx.rcv_nxt) {
+            // What has come already has come as data like any other.
+            return;
+        }
+        let position = rx.rx_head + u64::from(last.since(rx.rcv_nxt)) + 1;
+        let region = w.home.region.region();
+        if urgent::up(region, Side::Zero, rx.slot).is_none_or(|before| before < position) {
+            urgent::announce(region, Side::Zero, rx.slot, position);
+            // "... inform the application layer asynchronously whenever it receives an urgent pointer" (MUST-32).
+            rx.set(state::TELL);
+        }
+    }
+
+    /// Are urgent bytes of the flow's application not acknowledged? Then `urgent_of` names it, for the segments that follow.
+    #[cold]
+    pub(crate) fn look_for_urgent(&mut self, w: &Work<'_>, advice: u64) {
+        if advice & application_flags::URGENT != 0 {
+            self.urgent_of = if pending(w).is_some() { w.id.0 } else { NOBODY };
+        }
+    }
+
+    /// Sends `out`, with the urgent pointer if anything behind its first byte is urgent.
+    #[cold]
+    pub(crate) fn emit_urgent<P: Port + ?Sized>(
+        &mut self,
+        w: &mut Work<'_>,
+        port: &mut P,
+        out: &Out,
+    ) -> bool {
+        self.urgent_of = NOBODY;
+        self.urgent_pointer = pointer(w, out);
+        let urg = if self.urgent_pointer > 0 { TcpFlags::URG } else { TcpFlags::NONE };
+        let mut flags = out.flags.with(urg);
+        if !is_end(w, out) {
+            // It was cut only for the pointer's sake.
+            flags = flags.without(TcpFlags::PSH);
+        }
+        let is_sent = self.emit(w, port, &Out { flags, ..*out });
+        self.urgent_pointer = 0;
+        if pending(w).is_some() {
+            self.urgent_of = w.id.0;
+        }
+        is_sent
+    }
+}
+
+/// How far the application's urgent bytes reach beyond what is acknowledged, as a stream position; `None`: not at all.
+fn pending(w: &Work<'_>) -> Option<u64> {
+    let up = urgent::up(w.home.region.region(), Side::One, w.f.rx.slot)?;
+    (up > w.f.tx.tx_una).then_some(up)
+}
+
+/// What was written, or a record of it, ends with the segment.
+fn is_end(w: &Work<'_>, out: &Out) -> bool {
+    let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return true };
+    let record = record_left(w, peer.extra.load(Relaxed), out.position).unwrap_or(0);
+    record <= out.len || peer.tx_head.load(Relaxed) <= out.position + u64::from(out.len)
+}
+
+/// The urgent pointer of a segment; 0: nothing behind its first byte is urgent.
+///
+/// As Linux: what is too far for the field is pointed at as far as it goes, in segments so near to the newest that this is beyond it.
+fn pointer(w: &Work<'_>, out: &Out) -> u16 {
+    let tx = &*w.f.tx;
+    // A probe lies one before what is acknowledged.
+    let before = u64::from(out.seq.is_before(tx.snd_una));
+    let first = if before > 0 { 0 } else { u64::from(out.seq.since(tx.snd_una)) };
+    let ahead = pending(w).map_or(0, |up| (up - tx.tx_una + before).saturating_sub(first));
+    let is_near = first + u64::from(u16::MAX) > u64::from(tx.in_flight());
+    u16::try_from(ahead).unwrap_or(if is_near { u16::MAX } else { 0 })
+}
