@@ -40,9 +40,14 @@ impl Outcome {
         Self { offered, lost, reordered, queue_full, failed, ..self }
     }
 
-    /// Share of the segments that were lost or held back on purpose.
+    /// Segments that a mishap could strike: losses strike before the queue, delays behind it.
+    pub fn exposed(&self) -> u64 {
+        self.offered - if self.reordered > 0 { self.queue_full.min(self.offered) } else { 0 }
+    }
+
+    /// Share of those that were lost or held back on purpose.
     pub fn struck(&self) -> f64 {
-        (self.lost + self.reordered) as f64 / self.offered.max(1) as f64
+        (self.lost + self.reordered) as f64 / self.exposed().max(1) as f64
     }
 }
 

@@ -96,11 +96,11 @@ fn check_link(point: &Point, pairs: &[&Pair], report: &mut Report) {
         let outcomes =
             pairs.iter().map(|pair| if system == "towpath" { &pair.towpath } else { &pair.kernel });
         let sum = |count: fn(&Outcome) -> u64| outcomes.clone().map(count).sum::<u64>() as f64;
-        let (offered, struck) = (sum(|o| o.offered), sum(|o| o.lost + o.reordered));
-        let deviation = (offered * expected * (1.0 - expected) * point.mishap.clumping()).sqrt();
-        if (struck - offered * expected).abs() > SIGMAS * deviation + 1.0 {
+        let (exposed, struck) = (sum(Outcome::exposed), sum(|o| o.lost + o.reordered));
+        let deviation = (exposed * expected * (1.0 - expected) * point.mishap.clumping()).sqrt();
+        if (struck - exposed * expected).abs() > SIGMAS * deviation + 1.0 {
             report.failures.push(format!(
-                "{}, {system}: the link struck {struck} of {offered} segments, not {:.3} %",
+                "{}, {system}: the link struck {struck} of {exposed} segments, not {:.3} %",
                 point.case(),
                 expected * 100.0
             ));
@@ -164,6 +164,15 @@ mod tests {
         assert_eq!(judged(&wide, 1000).failures, Vec::<String>::new());
         let low = judged(&[0.9; 20], 1000);
         assert!(low.failures[0].contains("not reached"), "{:?}", low.failures);
+    }
+
+    /// What found the queue full was never there to be delayed.
+    #[test]
+    fn delays_strike_what_has_come_through_the_queue() {
+        let all = Outcome { offered: 1000, queue_full: 200, reordered: 40, ..Outcome::default() };
+        assert_eq!((all.exposed(), all.struck()), (800, 0.05));
+        let lost = Outcome { offered: 1000, queue_full: 200, lost: 50, ..Outcome::default() };
+        assert_eq!((lost.exposed(), lost.struck()), (1000, 0.05));
     }
 
     #[test]
