@@ -4,7 +4,7 @@ use crate::checks::{measured, says_what_a_stream_knows, unsendable};
 use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use socket::{Errno, fds};
+use socket::{Errno, fds, io};
 
 /// Vectors up to this length need no allocation.
 const FEW: usize = 16;
@@ -55,7 +55,7 @@ fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usiz
     if parts.iter().any(|v| v.iov_len > 0 && (v.iov_base as isize) < 0) {
         return Some(Err(Err(Errno::FAULT)));
     }
-    let found = match fds::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)? {
+    let found = match io::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)? {
         Ok(n) if n > 0 => fds::unread(fd).unwrap_or(0).max(n),
         answer => return Some(Err(answer)),
     };
@@ -83,7 +83,7 @@ pub unsafe fn scatter(
     }
     // SAFETY: the caller's promise.
     match unsafe { measured(vector, count, too_many) } {
-        Ok((total, true)) if flags & libc::MSG_TRUNC != 0 => return fds::discard(fd, total, flags),
+        Ok((total, true)) if flags & libc::MSG_TRUNC != 0 => return io::discard(fd, total, flags),
         Ok(_) => {}
         Err(e) => return Some(Err(e)),
     }
@@ -106,10 +106,10 @@ pub unsafe fn scatter(
     if count <= FEW {
         let mut parts: [&mut [u8]; FEW] = std::array::from_fn(|_| &mut [][..]);
         parts.iter_mut().zip(entries).for_each(|(p, v)| *p = part(v));
-        fds::receive(fd, &mut parts[..count], flags)
+        io::receive(fd, &mut parts[..count], flags)
     } else {
         let mut parts: Vec<&mut [u8]> = entries.iter().map(part).collect();
-        fds::receive(fd, &mut parts, flags)
+        io::receive(fd, &mut parts, flags)
     }
 }
 
@@ -140,10 +140,10 @@ pub unsafe fn gather(
     if count <= FEW {
         let mut parts: [&[u8]; FEW] = [&[]; FEW];
         parts.iter_mut().zip(entries).for_each(|(p, v)| *p = part(v));
-        fds::send(fd, &parts[..count], flags)
+        io::send(fd, &parts[..count], flags)
     } else {
         let parts: Vec<&[u8]> = entries.iter().map(part).collect();
-        fds::send(fd, &parts, flags)
+        io::send(fd, &parts, flags)
     }
 }
 
@@ -163,7 +163,7 @@ unsafe fn take(fd: c_int, at: *mut c_void, len: usize, flags: c_int) -> Option<R
                 Errno::INVAL,
             );
         }
-        fds::receive(fd, &mut [room(at, len)], flags)
+        io::receive(fd, &mut [room(at, len)], flags)
     }
 }
 
@@ -178,7 +178,7 @@ unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option
             let part = iovec { iov_base: at.cast_mut(), iov_len: len.min(LENGTH_MAX) };
             return gather(fd, &part, 1, flags, Errno::INVAL);
         }
-        fds::send(fd, &[data(at, len)], flags)
+        io::send(fd, &[data(at, len)], flags)
     }
 }
 
@@ -374,7 +374,7 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
         return Some(Err(Errno::FAULT));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
-        let told = fds::notice(fd)?;
+        let told = io::notice(fd)?;
         return Some(told.map(|(family, range)| {
             (message.msg_namelen, message.msg_flags) = (0, libc::MSG_ERRQUEUE);
             let (level, kind, bytes) = copied(family, range);

@@ -2,14 +2,14 @@
 
 use crate::{next, pointers};
 use libc::{c_int, iovec, msghdr};
-use socket::{Errno, fds};
+use socket::{Errno, fds, io};
 
 /// Longest vector, as Linux's `UIO_MAXIOV`.
 const IOV_MAX: usize = 1024;
 
 /// What `send` says of something that cannot be sent because of `e`: the connection's own trouble comes first.
 pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
-    match fds::send(fd, &[], flags & !libc::MSG_MORE) {
+    match io::send(fd, &[], flags & !libc::MSG_MORE) {
         Some(Err(trouble)) => Err(trouble),
         _ if e == Errno::FAULT && fds::has_space(fd) == Some(false) && !waits(fd, flags) => Err(Errno::AGAIN),
         _ => Err(e),

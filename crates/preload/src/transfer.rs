@@ -3,7 +3,7 @@
 use crate::bytes::{empty, gather, scatter};
 use crate::{fail, next, status};
 use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
-use socket::{Errno, fds};
+use socket::{Errno, fds, io};
 
 /// Bytes that sendfile moves at once.
 const CHUNK: usize = 64 << 10;
@@ -45,12 +45,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
                 }
                 if done > 0 {
                     // The file is shorter than was said: nothing more to come after all.
-                    let _ = fds::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                    let _ = io::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
                 }
                 break;
             }
             let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
-            match fds::send(out, &[&buffer[..n as usize]], more) {
+            match io::send(out, &[&buffer[..n as usize]], more) {
                 Some(Ok(sent)) => {
                     done += sent;
                     at += sent as off_t;
@@ -160,7 +160,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize
     let patience = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
     let mut buffer = [0u8; PIPE_PIECE];
     let want = len.min(buffer.len());
-    match fds::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK) {
+    match io::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK) {
         // SAFETY: the buffer is a local.
         Some(Ok(n)) if n > 0 => unsafe {
             if !is_ready(to, libc::POLLOUT, flags) {
@@ -169,7 +169,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize
             let written = next::write(to, buffer.as_ptr().cast(), n);
             if written > 0 {
                 // The bytes are there: they were just seen, and one reader at a time is the caller's contract.
-                let _ = fds::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
+                let _ = io::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
             }
             written
         },
@@ -190,14 +190,14 @@ unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_
             return fail(Errno::AGAIN) as ssize_t;
         }
         // What is taken from the pipe must go: trouble with the connection is told before.
-        if let Some(Err(e)) = fds::send(to, &[], 0) {
+        if let Some(Err(e)) = io::send(to, &[], 0) {
             return fail(e) as ssize_t;
         }
         let n = next::read(from, buffer.as_mut_ptr().cast(), want);
         if n <= 0 {
             return n;
         }
-        status(fds::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0))
+        status(io::send_all(to, &buffer[..n as usize], flags & libc::SPLICE_F_MORE != 0))
     }
 }
 
