@@ -507,10 +507,13 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
     unsafe {
-        match header(message.cast_mut()).and_then(|m| gathered(fd, m, flags)) {
+        let header = header(message.cast_mut());
+        match header.as_deref().and_then(|m| gathered(fd, m, flags)) {
             Some(result) => status(result),
             None => {
-                programs::sending(message);
+                if header.is_some() {
+                    programs::sending(message);
+                }
                 next::sendmsg(fd, message, flags)
             }
         }
