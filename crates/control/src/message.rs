@@ -306,6 +306,7 @@ pub struct Settings {
 }
 
 /// Answers.
+/// New ones come last: what a library of another version reads must be `Refused`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// Registered.
@@ -333,19 +334,6 @@ pub enum Reply {
         /// Local address.
         local: SocketAddr,
     },
-    /// The connection goes on at `slot` of this process's application region.
-    Moved {
-        /// Its slot.
-        slot: u32,
-        /// Local address.
-        local: SocketAddr,
-        /// The other end's.
-        peer: SocketAddr,
-        /// `SHUT_RD` was said.
-        shut_read: bool,
-        /// `SHUT_WR` was said.
-        shut_write: bool,
-    },
     /// Refused with this errno.
     Refused {
         /// As Linux gives it.
@@ -361,6 +349,19 @@ pub enum Reply {
         info: Box<TcpInfo>,
         /// The congestion control's name: `TCP_CONGESTION`.
         congestion: String,
+    },
+    /// The connection goes on at `slot` of this process's application region.
+    Moved {
+        /// Its slot.
+        slot: u32,
+        /// Local address.
+        local: SocketAddr,
+        /// The other end's.
+        peer: SocketAddr,
+        /// `SHUT_RD` was said.
+        shut_read: bool,
+        /// `SHUT_WR` was said.
+        shut_write: bool,
     },
 }
 

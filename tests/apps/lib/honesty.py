@@ -39,8 +39,13 @@ def row(w, pid, **wanted):
 
 
 def waits(w, pid, limit, **wanted):
-    until(lambda: any(r.get("limited_by") == limit for r in rows(w, pid)), 5, f"{limit}: {json.dumps(rows(w, pid))[:2000]}")
-    return row(w, pid, limited_by=limit, **wanted)
+    wanted["limited_by"] = limit
+
+    def is_there():
+        return any(all(r.get(key) == value for key, value in wanted.items()) for r in rows(w, pid))
+
+    until(is_there, 5, f"{wanted}: {json.dumps(rows(w, pid))[:2000]}")
+    return row(w, pid, **wanted)
 
 
 @mistake("explain")
