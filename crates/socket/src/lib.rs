@@ -43,6 +43,7 @@ mod hold;
 mod interest;
 #[cfg(not(loom))]
 mod internal;
+#[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
 pub mod link;
