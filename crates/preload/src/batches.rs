@@ -2,10 +2,13 @@
 
 use crate::bytes::{received, sendmsg};
 use crate::readiness::limit;
-use crate::{fail, next, pointers};
+use crate::{fail, next, pointers, programs};
 use libc::{c_int, c_uint, mmsghdr, timespec};
 use socket::{Errno, fds};
 use std::time::Instant;
+
+/// `UIO_MAXIOV`: more messages than this one call of sendmmsg does not send.
+const MESSAGES_MAX: c_uint = 1024;
 
 /// See recvmmsg(2): for a stream, as many calls of recvmsg; with `MSG_WAITFORONE` only the first one waits. The time limit is, as on
 /// Linux, looked at after each.
@@ -21,8 +24,12 @@ pub unsafe extern "C" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if !fds::is_stream(fd) {
-        // SAFETY: C's contract.
-        return unsafe { next::recvmmsg(fd, messages, count, flags, timeout) };
+        // SAFETY: C's contract, and so many the kernel has filled in.
+        return unsafe {
+            let done = next::recvmmsg(fd, messages, count, flags, timeout);
+            programs::received_all(messages, done.max(0) as c_uint);
+            done
+        };
     }
     // SAFETY: C's contract.
     let deadline = match unsafe { limit(timeout) } {
@@ -71,7 +78,12 @@ pub unsafe extern "C" fn recvmmsg(
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if !fds::is_stream(fd) {
         // SAFETY: C's contract.
-        return unsafe { next::sendmmsg(fd, messages, count, flags) };
+        return unsafe {
+            if fds::has_any() {
+                programs::sending_all(messages, count.min(MESSAGES_MAX));
+            }
+            next::sendmmsg(fd, messages, count, flags)
+        };
     }
     if messages.is_null() && count > 0 {
         return fail(Errno::FAULT);

@@ -1,7 +1,9 @@
 //! Starting programs, and descriptors in messages: connections that go to other processes, or come from them.
 
-use crate::next;
-use libc::{c_char, c_int, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use crate::{next, pointers};
+use libc::{
+    FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
+};
 use socket::moving;
 
 /// See execve(2).
@@ -169,6 +171,28 @@ pub unsafe extern "C" fn posix_spawnp(
     unsafe { next::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
 }
 
+/// See system(3): the shell and what it starts have what this program has.
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::system(command) }
+}
+
+/// See popen(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, how: *const c_char) -> *mut FILE {
+    moving::before_exec();
+    // SAFETY: C's contract.
+    unsafe { next::popen(command, how) as *mut FILE }
+}
+
 /// See posix_spawn_file_actions_adddup2(3): by this a descriptor gets into the program to be started.
 ///
 /// # Safety
@@ -237,5 +261,41 @@ pub unsafe fn received(message: *const msghdr) {
     {
         // SAFETY: the caller's promise.
         unsafe { each_descriptor(message, moving::found) };
+    }
+}
+
+/// As [`sending`], of `count` messages.
+///
+/// # Safety
+/// `messages` is NULL or as sendmmsg wants it.
+pub unsafe fn sending_all(messages: *const mmsghdr, count: c_uint) {
+    // SAFETY: the caller's promise.
+    unsafe { each(messages, count, |message| sending(message)) };
+}
+
+/// As [`received`], of `count` messages.
+///
+/// # Safety
+/// `messages` is NULL or as recvmmsg left it.
+pub unsafe fn received_all(messages: *const mmsghdr, count: c_uint) {
+    // SAFETY: the caller's promise.
+    unsafe { each(messages, count, |message| received(message)) };
+}
+
+/// # Safety
+/// `messages` is NULL or points to `count` of them.
+unsafe fn each(messages: *const mmsghdr, count: c_uint, f: impl Fn(*const msghdr)) {
+    if messages.is_null() {
+        return;
+    }
+    for i in 0..count as usize {
+        // SAFETY: the caller's promise.
+        let at = unsafe { messages.add(i) };
+        // What the kernel cannot read it says itself.
+        if !pointers::is_readable(at, size_of::<mmsghdr>()) {
+            return;
+        }
+        // SAFETY: as above.
+        f(unsafe { &raw const (*at).msg_hdr });
     }
 }

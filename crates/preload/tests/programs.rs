@@ -121,6 +121,11 @@ fn forks_in_the_middle_of_everything() {
 }
 
 #[test]
+fn connections_that_shells_and_messages_take_along() {
+    prints_the_same("handed_on", 0..=0);
+}
+
+#[test]
 fn notices_of_sends_without_copies() {
     prints_the_same("zerocopy", 0..=0);
 }

@@ -20,7 +20,7 @@ use queue::stream::{Sender, raise, watch};
 use rustix::event::epoll;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use shm::half_flags::{FIN, OPEN};
+use shm::half_flags::{FAILED, FIN, OPEN, RESET};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -280,8 +280,10 @@ impl Registry {
             _ => return Err(Errno::NOTCONN),
         };
         let (own, other) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
-        if other.flags.load(Ordering::Acquire) & OPEN == 0 {
-            return Err(Errno::NOTCONN);
+        let flags = other.flags.load(Ordering::Acquire);
+        if flags & OPEN == 0 {
+            let is_over = flags & (FAILED | RESET) != 0;
+            return Err(if is_over { Errno::NOTCONN } else { Errno::INPROGRESS });
         }
         let block = self.block(left).ok_or(Errno::NOTCONN)?;
         if !seize(block) {

@@ -8,11 +8,12 @@ use common::{App, Conn, Daemon, listener};
 use control::{Left, LineError, Reply, Request, ToApplication};
 use queue::stream::Sender;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use service::{Options, Sharing};
-use shm::half_flags::{FIN, RELEASED, RESET};
+use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
 use shm::{MOVED, TRUST};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The placeholder that a program would have.
 fn placeholder() -> OwnedFd {
@@ -194,4 +195,30 @@ fn nobody_gives_away_what_is_not_theirs() {
     }
     assert!(present(&mut App::new(&daemon), &fd).is_ok(), "it is the client's all the same");
     drop((client, thief));
+}
+
+#[test]
+fn a_connection_that_is_being_made_is_had_when_it_is_made() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, mut here, mut client, there) = connected(&daemon);
+    let fd = placeholder();
+    // What the client sees of a handshake over a port that is not over yet.
+    let flags = |server: &App, how: &dyn Fn(&AtomicU32)| {
+        how(&server.region_of(here.region).slot(here.slot).unwrap().half[here.side].flags);
+    };
+    flags(&server, &|flags: &AtomicU32| {
+        flags.fetch_and(!OPEN, Ordering::SeqCst);
+    });
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    drop(client);
+    let mut next = App::new(&daemon);
+    let in_progress = Errno::INPROGRESS.raw_os_error();
+    let answer = present(&mut next, &fd);
+    assert!(matches!(answer, Err(Reply::Refused { errno, .. }) if errno == in_progress));
+    flags(&server, &|flags: &AtomicU32| {
+        flags.fetch_or(OPEN, Ordering::SeqCst);
+    });
+    let mut moved = present(&mut next, &fd).unwrap();
+    next.send(&mut moved, b"made");
+    assert_eq!(server.receive_exact(&mut here, 4), b"made");
 }

@@ -97,15 +97,22 @@ pub fn take_over(sock: &Sock) {
 }
 
 fn ask(client: &Client, fd: RawFd) -> Option<Reply> {
-    for _ in 0..TRIES.0 {
+    let mut tries = 0;
+    while tries < TRIES.0 {
         match client.ask_with(Request::Present, Some(fd)).ok()?.0 {
-            Reply::Refused { errno, reason } if Errno::from_raw_os_error(errno) != Errno::AGAIN => {
-                log(Level::Info, format_args!("fd {fd} has no connection here: {reason}"));
-                return None;
-            }
-            Reply::Kernel { .. } | Reply::Refused { .. } => std::thread::sleep(TRIES.1),
+            Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
+                // The handshake ends, one way or the other.
+                Errno::INPROGRESS => {}
+                Errno::AGAIN => tries += 1,
+                _ => {
+                    log(Level::Info, format_args!("fd {fd} has no connection here: {reason}"));
+                    return None;
+                }
+            },
+            Reply::Kernel { .. } => tries += 1,
             reply => return Some(reply),
         }
+        std::thread::sleep(TRIES.1);
     }
     None
 }
@@ -160,7 +167,7 @@ fn behind(fd: RawFd) -> Option<Arc<Sock>> {
 fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let Some(Role::Stream(link)) = sock.decided() else { return };
     let _ = link.peer_flags();
-    let (Some(cookie), true) = (cookie(fd), link.is_open() && !link.is_over()) else { return };
+    let (Some(cookie), false) = (cookie(fd), link.is_over()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
     let (local, peer) = addresses(link);
