@@ -58,6 +58,12 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
+/// False for a number that stands for nothing: what it was to replace stays.
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: numbers.
+    !socket::locked::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
+}
+
 /// See dup2(2).
 ///
 /// # Safety
@@ -66,7 +72,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: numbers.
     unsafe {
-        if old == new || next::fcntl(old, libc::F_GETFD, 0) < 0 {
+        if old == new || !is_open(old) {
             return next::dup2(old, new);
         }
         if let Err(e) = fds::closing(new) {
@@ -88,7 +94,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: numbers.
     unsafe {
-        if old == new || next::fcntl(old, libc::F_GETFD, 0) < 0 {
+        if old == new || !is_open(old) {
             return next::dup3(old, new, flags);
         }
         if let Err(e) = fds::closing(new) {

@@ -11,6 +11,7 @@ mod next;
 mod pointers;
 mod programs;
 mod readiness;
+mod seccomp;
 mod sockets;
 mod syscall;
 mod transfer;

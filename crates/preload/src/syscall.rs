@@ -1,6 +1,6 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{batches, bytes, descriptors, fail, programs, readiness, sockets, transfer};
+use crate::{batches, bytes, descriptors, fail, programs, readiness, seccomp, sockets, transfer};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -64,6 +64,8 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_splice => ours!(transfer::splice, a, b, c, d, e, f),
             libc::SYS_execve => ours!(programs::execve, a, b, c),
             libc::SYS_execveat => ours!(programs::execveat, a, b, c, d, e),
+            libc::SYS_prctl => ours!(seccomp::prctl, a, b, c, d, e),
+            libc::SYS_seccomp => ours!(seccomp::seccomp, a, b, c),
             libc::SYS_close => ours!(descriptors::close, a),
             libc::SYS_close_range => ours!(descriptors::close_range, a, b, c),
             libc::SYS_dup => ours!(descriptors::dup, a),

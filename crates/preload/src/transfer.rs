@@ -3,6 +3,7 @@
 use crate::bytes::{empty, gather, scatter};
 use crate::{fail, next, status};
 use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
+use socket::locked::may;
 use socket::{Errno, fds, io};
 
 /// Bytes that sendfile moves at once.
@@ -21,6 +22,9 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
     if !fds::is_stream(out) {
         // SAFETY: C's contract.
         return unsafe { next::sendfile(out, from, offset, count) };
+    }
+    if ![libc::SYS_fcntl, libc::SYS_lseek, libc::SYS_pread64].into_iter().all(may) {
+        return fail(Errno::PERM) as ssize_t;
     }
     // SAFETY: C's contract.
     unsafe {
@@ -123,6 +127,9 @@ unsafe fn spliceable(at: [(c_int, bool); 2], stream: [bool; 2], flags: c_uint) -
         libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     if flags & !KNOWN != 0 {
         return Err(Errno::INVAL);
+    }
+    if !may(libc::SYS_fcntl) {
+        return Err(Errno::PERM);
     }
     // SAFETY: numbers.
     let modes = at.map(|(fd, _)| unsafe { next::fcntl(fd, libc::F_GETFL, 0) });

@@ -126,6 +126,11 @@ fn connections_that_shells_and_messages_take_along() {
 }
 
 #[test]
+fn programs_that_lock_themselves_in() {
+    prints_the_same("locked", 0..=0);
+}
+
+#[test]
 fn notices_of_sends_without_copies() {
     prints_the_same("zerocopy", 0..=0);
 }

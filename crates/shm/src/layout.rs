@@ -185,6 +185,8 @@ pub mod half_flags {
     pub const FAILED: u32 = 1 << 6;
     /// This side's stream has had urgent bytes: how far the last of them reach stands in the table behind the slots.
     pub const URGENT: u32 = 1 << 7;
+    /// This side rings nobody any more (pair regions): its process has locked itself in, and may lack an eventfd.
+    pub const MUTE: u32 = 1 << 8;
     /// Where the errno of [`FAILED`] begins.
     pub const ERRNO_SHIFT: u32 = 16;
 }

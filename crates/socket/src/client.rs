@@ -6,7 +6,10 @@ use crate::hold::Held;
 use crate::internal::{Internal, unclaim};
 use crate::log::{Level, log};
 use crate::region::Mapped;
-use crate::sys;
+pub use crate::registration::{
+    announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
+};
+use crate::{locked, sys};
 use control::{
     Line, LineError, PROTOCOL, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
     Welcome,
@@ -115,6 +118,8 @@ pub struct Announced {
     exchange: Exchange,
     control: RawFd,
     name: String,
+    /// The bit that the parent has promised.
+    holder: u8,
 }
 
 impl Announced {
@@ -123,13 +128,14 @@ impl Announced {
         let line = Line::new(dial()?);
         let control = line.as_fd().as_raw_fd();
         let name = parent.map_or_else(command_name, |(p, _)| p.name.clone());
+        let promised = parent.map_or(0, |(_, holder)| holder);
         let parent = parent.map(|(p, holder)| Parent {
             application: p.welcome.application,
             secret: p.welcome.secret,
             holder,
         });
         let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: name.clone(), parent };
-        let mut announced = Self { exchange: Exchange { line, number: 0 }, control, name };
+        let mut announced = Self { exchange: Exchange { line, number: 0 }, control, name, holder: promised };
         match announced.exchange.send(hello, None) {
             Ok(()) => Ok(announced),
             Err(e) => {
@@ -155,6 +161,15 @@ impl Announced {
                 Err(e)
             }
         }
+    }
+
+    /// Does without the rest: this process uses what `parent` has, under its own holder bit.
+    pub fn stand_in(self, parent: &Client) -> Arc<Client> {
+        let regions = parent.regions.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let welcome = Welcome { holder: self.holder, ..parent.welcome.clone() };
+        let client = Client::assemble(self, welcome, parent.home.clone(), parent.oldest.clone(), regions);
+        client.dead.store(parent.dead.load(Ordering::Relaxed), Ordering::Relaxed);
+        Arc::new(client)
     }
 }
 
@@ -184,7 +199,17 @@ impl Client {
         crate::stream::begin_rings(crate::config::ring_min());
         crate::room::take_sysctl();
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
-        Arc::new(Self {
+        Arc::new(Self::assemble(said, welcome, home, oldest, regions))
+    }
+
+    fn assemble(
+        said: Announced,
+        welcome: Welcome,
+        home: Arc<Mapped>,
+        oldest: Arc<Mapped>,
+        regions: HashMap<(u32, u8), Arc<Mapped>>,
+    ) -> Self {
+        Self {
             exchange: Mutex::new(said.exchange),
             control: said.control,
             name: said.name,
@@ -197,7 +222,7 @@ impl Client {
             free: Mutex::new(Vec::new()),
             hand: AtomicU32::new(1),
             growth: Growth::new(FIRST_BYTES),
-        })
+        }
     }
 
     /// Asks the service. Regions that come with the answer are mapped before anybody else can ask.
@@ -209,6 +234,9 @@ impl Client {
     pub fn ask_with(&self, request: Request, fd: Option<RawFd>) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         if self.dead.load(Ordering::Relaxed) {
             return Err(Errno::PIPE);
+        }
+        if locked::is_locked() {
+            return Err(Errno::PERM);
         }
         let mut pushes = Vec::new();
         let (answer, new) = {
@@ -236,7 +264,7 @@ impl Client {
 
     /// Says something that needs no answer.
     pub fn say(&self, request: Request) {
-        if self.dead.load(Ordering::Relaxed) {
+        if self.dead.load(Ordering::Relaxed) || locked::is_locked() {
             return;
         }
         let failed = lock(&self.exchange).line.send(&ToService { number: 0, request }, &[], true).is_err();
@@ -247,6 +275,9 @@ impl Client {
 
     /// Says something about a descriptor from a `vfork` child: no trouble there is this process's.
     pub fn hint(&self, request: Request, fd: RawFd) {
+        if locked::is_locked() {
+            return;
+        }
         let message = ToService { number: 0, request };
         if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
             log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
@@ -303,6 +334,9 @@ impl Client {
 
     /// Reads what the service pushed. True when its end of the line is gone.
     pub fn pump(&self) -> bool {
+        if locked::is_locked() {
+            return self.look_for_end();
+        }
         loop {
             // Waits for a thread that asks something: what comes after its answer is ours to read.
             let got = lock(&self.exchange).line.receive::<ToApplication>(false);
@@ -317,6 +351,17 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Looks whether the service is still there, without reading what it says.
+    pub fn look_for_end(&self) -> bool {
+        let mut line = [libc::pollfd { fd: self.control, events: 0, revents: 0 }];
+        if !self.dead.load(Ordering::Relaxed)
+            && sys::poll(&mut line, Some(Duration::ZERO), None).is_ok_and(|n| n > 0)
+        {
+            self.die();
+        }
+        self.dead.load(Ordering::Relaxed)
     }
 
     fn pushed(&self, push: Push, fds: Vec<OwnedFd>) {
@@ -336,6 +381,9 @@ impl Client {
 
     /// Makes more of our application region present, twice as much as now; another thread's doing so will do.
     pub fn grow(&self) {
+        if locked::is_locked() {
+            return;
+        }
         self.growth.share(self.home.data_len(), |from, to| self.populate(from, to));
     }
 
@@ -483,103 +531,4 @@ fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
         log(Level::Error, format_args!("{e}"));
         LineError::Garbled
     })
-}
-
-static CURRENT: RwLock<Option<Arc<Client>>> = RwLock::new(None);
-/// In a forked child, until it needs the service: most children become another program before they do.
-static ANNOUNCED: Mutex<Option<(Announced, Arc<Client>)>> = Mutex::new(None);
-static IS_ANNOUNCED: AtomicBool = AtomicBool::new(false);
-static LAST_TRY: Mutex<Option<Instant>> = Mutex::new(None);
-/// After a failure, not more often than this.
-const RETRY: Duration = Duration::from_millis(250);
-
-/// The registration, if there is one, dead or alive.
-#[must_use]
-pub fn present() -> Option<Arc<Client>> {
-    // Acquire: pairs with the Release in `announce` and `finish`.
-    if IS_ANNOUNCED.load(Ordering::Acquire) {
-        finish();
-    }
-    CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// True in a forked child that has said hello and no more.
-#[must_use]
-pub fn is_announced() -> bool {
-    IS_ANNOUNCED.load(Ordering::Acquire)
-}
-
-/// A live registration; registers if there is none and the last attempt is long enough ago.
-#[must_use]
-pub fn current() -> Option<Arc<Client>> {
-    let alive = |c: &Arc<Client>| !c.dead.load(Ordering::Relaxed);
-    if let Some(client) = present().filter(alive) {
-        return Some(client);
-    }
-    let mut last = lock(&LAST_TRY);
-    if let Some(client) = present().filter(alive) {
-        return Some(client);
-    }
-    if last.is_some_and(|t| t.elapsed() < RETRY) {
-        return None;
-    }
-    *last = Some(Instant::now());
-    match Announced::new(None).and_then(|announced| announced.finish(None)) {
-        Ok(client) => {
-            *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
-            Some(client)
-        }
-        Err(e) => {
-            log(Level::Info, format_args!("no service, sockets stay with the kernel: {e}"));
-            None
-        }
-    }
-}
-
-/// In a forked child: says hello with the holder bit that `parent` has promised. The rest is done when it is needed.
-pub fn announce(parent: Arc<Client>, holder: u8) {
-    match Announced::new(Some((&parent, holder))) {
-        Ok(announced) => {
-            *lock(&ANNOUNCED) = Some((announced, parent));
-            replace(None);
-            IS_ANNOUNCED.store(true, Ordering::Release);
-        }
-        Err(e) => orphan(&parent, &e),
-    }
-}
-
-/// Does the rest, once; other threads wait for it.
-#[cold]
-fn finish() {
-    let mut announced = lock(&ANNOUNCED);
-    let Some((said, parent)) = announced.take() else { return };
-    match said.finish(Some(&parent)) {
-        Ok(client) => replace(Some(client)),
-        Err(e) => orphan(&parent, &e),
-    }
-    IS_ANNOUNCED.store(false, Ordering::Release);
-}
-
-/// A forked child whose registration failed holds nothing of its parent's.
-fn orphan(parent: &Client, why: &LineError) {
-    log(Level::Warn, format_args!("the forked child could not register: {why}"));
-    parent.die();
-    replace(None);
-}
-
-/// Puts another registration, or none, in place: in a forked child.
-pub fn replace(client: Option<Arc<Client>>) {
-    *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
-    *lock(&LAST_TRY) = None;
-}
-
-/// Before a fork, first.
-pub fn hold_attempts(held: &mut Held) {
-    held.take_static(&ANNOUNCED);
-    held.take_static(&LAST_TRY);
-}
-
-/// Before a fork, last.
-pub fn hold_current(held: &mut Held) {
-    held.take_whole_static(&CURRENT);
 }

@@ -6,7 +6,7 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
-use crate::{config, sys, wait};
+use crate::{config, locked, sys, wait};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -42,6 +42,7 @@ impl Why {
 pub fn whom_to_ask(sock: &Sock) -> Result<Arc<Client>, Why> {
     match sock.kernel_only() {
         Some(word) => Err(Why::asked(word)),
+        None if locked::is_locked() => Err(Why::asked("seccomp")),
         None => client::current().ok_or(Why::NO_SERVICE),
     }
 }

@@ -5,7 +5,7 @@ use crate::client::{Client, lock};
 use crate::hold::Held;
 use crate::internal::Internal;
 use crate::spin::Spin;
-use crate::sys;
+use crate::{locked, sys};
 use control::{Reply, Request};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
@@ -47,6 +47,9 @@ impl Context {
     pub fn take(client: &Arc<Client>) -> Result<Arc<Self>, Errno> {
         if let Some(used) = lock(&client.free).pop() {
             return Ok(used);
+        }
+        if locked::is_locked() {
+            return Err(Errno::PERM);
         }
         let number = take_number(client).ok_or(Errno::USERS)?;
         Self::announce(client, number).inspect_err(|_| {

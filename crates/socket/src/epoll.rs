@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::hold::Held;
 use crate::interest::Interest;
 use crate::sock::{Role, Sock};
-use crate::{fork, sys};
+use crate::{fork, locked, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Every so many busy waits the kernel's set is looked at, so that neither side starves.
 const KERNEL_EVERY: u32 = 16;
-/// Sleep at most so long where nobody can wake us (no context left, or sockets that two processes wait for).
+/// Sleep at most so long where nobody can wake us (no context left, sockets that two processes wait for, a filter).
 const BLIND: Duration = Duration::from_millis(2);
 
 /// One epoll set.
@@ -37,7 +37,7 @@ pub struct Set {
 }
 
 /// Words that mark our own descriptors in the kernel's set; no program's data equals them but by chance of 2^-63.
-fn tags() -> [u64; 2] {
+pub fn tags() -> [u64; 2] {
     static TAGS: OnceLock<[u64; 2]> = OnceLock::new();
     *TAGS.get_or_init(|| {
         let mut bytes = [0; 8];
@@ -320,6 +320,9 @@ impl Set {
             let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
             let context = context.as_deref();
             let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            if locked::is_locked() {
+                lock(&self.inner).enqueue_all();
+            }
             // Sockets whose news goes to somebody else: seldom, unless there is nothing else to do.
             let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
             let mut n = self.gather(out, context);
@@ -392,22 +395,23 @@ impl Set {
         context: Option<&Context>,
     ) -> Result<usize, Errno> {
         let Some(context) = context else {
-            let blind = self.accelerated.load(Ordering::Acquire);
+            let blind = self.accelerated.load(Ordering::Acquire) || locked::is_locked();
             let limit = if blind { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
             return self.kernel_events(out, 0, None, limit, mask);
         };
         context.sleepers.fetch_add(1, Ordering::SeqCst);
         context.sleeping.store(true, Ordering::SeqCst);
-        let (quiet, disputed) = {
+        let (quiet, blind) = {
             let inner = lock(&self.inner);
             let asleep = |m: &Arc<crate::region::Mapped>| {
                 m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
             };
             // One that has news ends it; what was announced before is withdrawn below.
             let quiet = inner.regions().all(asleep);
-            (quiet && !inner.has_ready(), fork::may_dispute() && inner.is_disputed(self))
+            let disputed = fork::may_dispute() && inner.is_disputed(self);
+            (quiet && !inner.has_ready(), disputed || inner.is_mute() || locked::is_locked())
         };
-        let limit = if disputed { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
+        let limit = if blind { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
         let result = if quiet { self.kernel_events(out, 0, Some(context), limit, mask) } else { Ok(0) };
         if context.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
             context.sleeping.store(false, Ordering::SeqCst);
@@ -453,7 +457,15 @@ impl Set {
             context.client.pump();
             inner = lock(&self.inner);
         }
+        if locked::is_locked() {
+            inner.enqueue_all();
+        }
         inner.would_collect()
+    }
+
+    /// True when some socket's other side rings nobody.
+    pub fn is_mute(&self) -> bool {
+        lock(&self.inner).is_mute()
     }
 
     /// Announces that somebody sleeps on the set as a whole. False: there is news.

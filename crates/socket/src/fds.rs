@@ -38,7 +38,8 @@ pub fn settle() {
 /// True in a `vfork` child, which shares our memory and must not change it.
 pub fn is_borrowed() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
-    known != 0 && known != rustix::process::getpid().as_raw_nonzero().get()
+    // Who may not ask has not become another process since it could.
+    known != 0 && sys::pid().is_some_and(|pid| pid != known)
 }
 
 /// True when `fd` stands in one of our tables.
@@ -64,7 +65,7 @@ fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
         if fd as usize >= 1 << 20 {
             return false;
         }
-        rustix::thread::sched_yield();
+        sys::give_way();
     }
     log(Level::Error, format_args!("descriptor {fd} stays with the kernel: its last owner is still busy"));
     false

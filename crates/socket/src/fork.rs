@@ -5,7 +5,7 @@ use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::sock::{self, Sock};
 use crate::sys::Alone;
-use crate::{context, fds, link, listener};
+use crate::{context, fds, link, listener, locked};
 use rustix::fd::RawFd;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -87,7 +87,8 @@ fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
 
 /// Sets the bit of the child to be on every socket; takes one when the first is found.
 fn promise(client: &Client, alone: Option<&Alone>) {
-    if client.dead.load(Ordering::Relaxed) {
+    // A child that cannot say hello cannot hold anything.
+    if client.dead.load(Ordering::Relaxed) || locked::is_locked() {
         return;
     }
     let mut holder = None;

@@ -85,7 +85,7 @@ impl Held {
             if Instant::now() >= self.end {
                 return None;
             }
-            rustix::thread::sched_yield();
+            crate::sys::give_way();
         }
     }
 }

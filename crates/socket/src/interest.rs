@@ -255,7 +255,7 @@ impl Interest {
             let Some(bell) = watch.mapped.own_bell(context) else { continue };
             let (pair, items, list, ready) =
                 (watch.mapped.pair, &watch.items, &mut self.items, &mut self.ready);
-            bell.drain(watch.mapped.region.layout().params.slots, |slot| {
+            let mut news = |slot: u32| {
                 if slot == CONTROL_SLOT && !pair {
                     control = true;
                     return;
@@ -267,12 +267,21 @@ impl Interest {
                     item.queued = true;
                     ready.push_back(i);
                 }
-            });
+            };
+            bell.drain(watch.mapped.region.layout().params.slots, &mut news);
+            if watch.mapped.is_mute() {
+                (0..items.len() as u32).for_each(news);
+            }
         }
         if dead {
             self.enqueue_all();
         }
         control
+    }
+
+    /// True when the other side of some region rings nobody.
+    pub fn is_mute(&self) -> bool {
+        self.watches.iter().any(|watch| watch.mapped.is_mute())
     }
 
     /// The regions that bring news.

@@ -17,11 +17,16 @@ pub fn is_internal(fd: RawFd) -> bool {
     i < MOST && OURS[i / 64].load(Ordering::Relaxed) & (1 << (i % 64)) != 0
 }
 
+/// How many descriptors this process may have.
+pub fn limit() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64)
+}
+
 /// Moves `fd` to a high number, if the limits allow, and claims it.
 pub fn claim(fd: OwnedFd) -> OwnedFd {
-    use rustix::process::{Resource, getrlimit};
     // Not higher than most systems' limit would have it: a fork copies the table up to the highest descriptor.
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(1024);
+    let limit = limit().min(1024);
     let from = limit.saturating_sub(512).max(64);
     let moved = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as usize);
     let fd = match moved {

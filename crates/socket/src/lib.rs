@@ -7,8 +7,10 @@
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   urgent    the byte that is read ahead of its turn
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
-//!   client    registration with the service      region, context, spin, fork, hold, internal
+//!   client    a registration with the service    region, context, spin, fork, hold, internal
+//!   registration   which one it is
 //!   moving    connections from and to other processes
+//!   locked    seccomp                            filter    what one says of a call
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!
@@ -34,6 +36,8 @@ pub mod fallback;
 #[cfg(not(loom))]
 pub mod fds;
 #[cfg(not(loom))]
+mod filter;
+#[cfg(not(loom))]
 pub mod fork;
 #[cfg(not(loom))]
 mod growth;
@@ -50,6 +54,8 @@ pub mod link;
 #[cfg(not(loom))]
 mod listener;
 #[cfg(not(loom))]
+pub mod locked;
+#[cfg(not(loom))]
 mod log;
 #[cfg(not(loom))]
 pub mod moving;
@@ -62,6 +68,8 @@ pub mod poll;
 mod records;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+mod registration;
 #[cfg(not(loom))]
 pub mod room;
 #[cfg(not(loom))]

@@ -1,13 +1,13 @@
 //! A socket's place in shared memory: its slot, and its block of trusted state.
 
-use crate::client;
 use crate::region::Mapped;
+use crate::{client, locked, sys};
 use base::limits::SLOTS_MAX;
 use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
-use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, MOVED, SockBlock, TRUST, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -140,12 +140,15 @@ fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
             }
             Err(_) => {}
         }
-        rustix::thread::sched_yield();
+        sys::give_way();
     }
     Err(Errno::AGAIN)
 }
 
 fn is_dead(thread: u32) -> bool {
+    if !locked::may(libc::SYS_kill) {
+        return false;
+    }
     let pid = rustix::process::Pid::from_raw(thread as i32);
     pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
 }
@@ -355,13 +358,22 @@ impl Link {
     pub fn peer_flags(&self) -> u32 {
         // Acquire: flags first, then bytes: what was published before a FIN is seen.
         let seen = self.halves().1.flags.load(Ordering::Acquire);
-        if seen & (RESET | FAILED) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
-            self.end(seen);
+        if seen & (RESET | FAILED | MUTE) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
+            self.take_note(seen);
         }
         seen
     }
 
     #[cold]
+    fn take_note(&self, seen: u32) {
+        if seen & MUTE != 0 {
+            self.mapped.fall_silent();
+        }
+        if seen & (RESET | FAILED) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
+            self.end(seen);
+        }
+    }
+
     fn end(&self, seen: u32) {
         let before = self.note(state::OVER);
         if before & state::OVER != 0 {

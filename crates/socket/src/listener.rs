@@ -8,7 +8,7 @@ use crate::link::{Link, state};
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
-use crate::{config, fork, log, wait};
+use crate::{config, fork, locked, log, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
 use rustix::fd::RawFd;
@@ -169,6 +169,16 @@ pub fn share(sock: &Arc<Sock>) {
     sock.announce_again();
 }
 
+/// The process cannot take connections out of its queues any more.
+pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
+    if let Some(own) = own_queue(sock) {
+        client.say(Request::Unlisten { slot: own.slot() });
+    }
+    if Arc::ptr_eq(&link.mapped, &client.home) {
+        client.say(Request::Unlisten { slot: link.slot() });
+    }
+}
+
 /// The last descriptor of this process is closed.
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     let own = own_queue(sock);
@@ -253,7 +263,7 @@ fn try_queue(sock: &Arc<Sock>, queue: &Link, flags: i32) -> Result<Option<Accept
 /// One try at both queues.
 fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     let own = own_queue(sock);
-    let is_shut = link.state() & state::SHUT_RD != 0;
+    let is_shut = link.state() & state::SHUT_RD != 0 || locked::is_locked();
     for queue in own.iter().map(|own| &**own).chain([link]) {
         if !is_shut
             && queue.unread() >= RECORD_LEN

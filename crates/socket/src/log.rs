@@ -35,7 +35,7 @@ pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
     let mut line = [0u8; 512];
     let mut rest = &mut line[..511];
     // A line that is too long is cut.
-    let _ = write!(rest, "towpath[{}]: {text}", rustix::process::getpid().as_raw_nonzero());
+    let _ = write!(rest, "towpath[{}]: {text}", crate::sys::pid().unwrap_or(0));
     let left = rest.len();
     let used = 511 - left;
     line[used] = b'\n';

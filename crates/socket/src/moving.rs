@@ -6,7 +6,7 @@ use crate::connect::{addresses, store_addresses};
 use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
-use crate::{config, fds, internal, options, sys};
+use crate::{config, fds, internal, locked, options, sys};
 use control::{Left, Reply, Request};
 use queue::stream::raise;
 use rustix::fd::RawFd;
@@ -62,7 +62,7 @@ pub fn inherit() {
 
 /// A descriptor has come into this process: a connection may come with it.
 pub fn found(fd: RawFd) {
-    if config::is_disabled() || fds::is_ours(fd) || !is_idle(fd) {
+    if config::is_disabled() || locked::is_locked() || fds::is_ours(fd) || !is_idle(fd) {
         return;
     }
     let (Some(cookie), Some(family)) = (cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
@@ -135,7 +135,9 @@ fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option
 
 /// This process's descriptor `fd` is about to turn up elsewhere.
 pub fn leaving(fd: RawFd) {
-    let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()) else { return };
+    let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !locked::is_locked()) else {
+        return;
+    };
     if let (Some(client), false) = (client::present(), fds::is_borrowed()) {
         leave(&client, &sock, fd);
     }
@@ -144,7 +146,7 @@ pub fn leaving(fd: RawFd) {
 /// The program is about to be replaced by another one, here or in a `vfork` child: what is not close-on-exec goes along.
 pub fn before_exec() {
     // What the service has to tell its parent is not for a `vfork` child.
-    if !fds::has_any() || (fds::is_borrowed() && client::is_announced()) {
+    if !fds::has_any() || locked::is_locked() || (fds::is_borrowed() && client::is_announced()) {
         return;
     }
     let stays =

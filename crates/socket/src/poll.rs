@@ -1,7 +1,7 @@
 //! `poll` and `select` over descriptors of both kinds.
 
 use crate::wait::{self, Party};
-use crate::{fds, sys};
+use crate::{fds, locked, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
             crate::listener::share(&sock);
             ours.push((i, Party::Sock(sock, u32::from(entry.events as u16))));
         } else if let Some(set) = fds::SETS.pin(entry.fd)
-            && set.context_number().is_some()
+            && (set.context_number().is_some() || locked::is_locked())
         {
             ours.push((i, Party::Set(set.share())));
         }

@@ -30,6 +30,8 @@ pub struct Mapped {
     pub region: Arc<Region>,
     /// Every connection in it is over: the service is gone or has revoked it.
     pub dead: AtomicBool,
+    /// See [`Self::is_mute`].
+    mute: AtomicBool,
     /// Pages of our side that may be lent.
     pages: AtomicUsize,
     pool: Mutex<Pool>,
@@ -47,6 +49,7 @@ impl Mapped {
             pair,
             region,
             dead: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
             pages: AtomicUsize::new(pages),
             pool: Mutex::new(Pool::default()),
             wakers: (0..CONTEXTS).map(|_| OnceLock::new()).collect(),
@@ -62,6 +65,17 @@ impl Mapped {
     pub fn halves(&self, slot: u32) -> (&Half, &Half) {
         let halves = &self.region.slot(slot).expect("a socket's slot was checked when it was made").half;
         (&halves[self.side.index()], &halves[self.side.other().index()])
+    }
+
+    /// True when the other side rings nobody: whoever waits for its news has to look.
+    #[inline]
+    pub fn is_mute(&self) -> bool {
+        self.mute.load(Ordering::Relaxed)
+    }
+
+    /// It has said so.
+    pub fn fall_silent(&self) {
+        self.mute.store(self.pair, Ordering::Relaxed);
     }
 
     /// True when `slot` exists.

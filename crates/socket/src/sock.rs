@@ -9,6 +9,7 @@ use crate::link::{Link, flags, state, thread_number};
 use crate::notices::Notices;
 use crate::stream::ready;
 use crate::watchers::Watchers;
+use crate::{locked, sys};
 use control::{RECORD_LEN, Request};
 use queue::stream::watch;
 use rustix::fd::RawFd;
@@ -260,7 +261,7 @@ impl Sock {
             if role.is_some() || thread == 0 || thread == me {
                 return role;
             }
-            rustix::thread::sched_yield();
+            sys::give_way();
         }
     }
 
@@ -377,6 +378,10 @@ impl Sock {
     }
 
     fn listener_readiness(&self, link: &Link) -> u32 {
+        if locked::is_locked() {
+            // The kernel's queue alone is asked.
+            return 0;
+        }
         let waiting = link.unread() >= RECORD_LEN
             || crate::listener::own_queue(self).is_some_and(|own| own.unread() >= RECORD_LEN);
         if waiting { ready::IN | ready::RDNORM } else { 0 }
@@ -413,6 +418,10 @@ impl Sock {
     /// This process holds it no more.
     fn let_go(&self, role: Role<'_>, linger: Option<u32>) {
         let client = client::present();
+        if client.is_none() && locked::is_locked() {
+            // The service knows what this process holds, and when it ends.
+            return;
+        }
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
             Role::Stream(link) => {

@@ -5,7 +5,7 @@
 //! judged by how long the whole wait took, sleep included: two sides that both sleep answer each other in 30 to 70 us, and
 //! would never find out that both spinning takes 7 us if each judged only its own spin.
 
-use crate::config;
+use crate::{config, locked};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ impl Spin {
     pub fn until(&self, limit: Option<Duration>, mut news: impl FnMut() -> bool) -> bool {
         let most = limit.map_or(u64::MAX, |l| l.as_nanos().min(u128::from(u64::MAX)) as u64);
         let budget = self.budget_ns.load(Ordering::Relaxed).min(most);
-        if budget < LEAST_NS {
+        if budget < LEAST_NS || !locked::may(libc::SYS_sched_yield) {
             return news();
         }
         let start = Instant::now();

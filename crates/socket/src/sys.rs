@@ -3,6 +3,7 @@
 //! What rustix offers safely (its linux-raw backend makes the call itself) is used directly elsewhere; here stand the
 //! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
+use crate::locked::may;
 use crate::log::{Level, log};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -64,7 +65,13 @@ fn address<T>(value: Option<&T>) -> usize {
 /// Bytes of the kernel's signal mask.
 const MASK_LEN: usize = 8;
 
-/// `epoll_pwait2`, or `epoll_pwait` rounded up to milliseconds where the kernel is older than 5.11.
+/// The time in milliseconds as the older calls want it, rounded up; -1 for ever.
+fn millis(timeout: Option<Duration>) -> usize {
+    timeout.map_or(usize::MAX, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as usize)
+}
+
+/// `epoll_pwait2`, or `epoll_pwait` in milliseconds where the kernel is older than 5.11 or a filter does not foresee the
+/// newer call.
 pub fn epoll_wait(
     epfd: RawFd,
     events: &mut [libc::epoll_event],
@@ -73,27 +80,24 @@ pub fn epoll_wait(
 ) -> Result<usize, Errno> {
     let (at, len) = (events.as_mut_ptr() as usize, events.len().min(i32::MAX as usize));
     let fd = epfd as usize;
-    if timeout.is_none_or(|t| t.is_zero()) {
-        let ms = if timeout.is_none() { usize::MAX } else { 0 };
-        // SAFETY: `at` points to `len` writable events; the mask, if any, is 8 bytes long and outlives the call.
-        let r = unsafe { call(libc::SYS_epoll_pwait, [fd, at, len, ms, address(mask.as_ref()), MASK_LEN]) };
-        return answer(r);
-    }
-    let limit = timespec(timeout);
-    // SAFETY: as above, and the timespec outlives the call.
-    let r = unsafe {
-        call(libc::SYS_epoll_pwait2, [fd, at, len, address(limit.as_ref()), address(mask.as_ref()), MASK_LEN])
-    };
-    match answer(r) {
-        Err(Errno::NOSYS) => {
-            let ms = timeout.map_or(0, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128)) as usize;
-            // SAFETY: as above.
-            answer(unsafe {
-                call(libc::SYS_epoll_pwait, [fd, at, len, ms, address(mask.as_ref()), MASK_LEN])
-            })
+    if timeout.is_some_and(|t| !t.is_zero()) && may(libc::SYS_epoll_pwait2) {
+        let limit = timespec(timeout);
+        let a = [fd, at, len, address(limit.as_ref()), address(mask.as_ref()), MASK_LEN];
+        // SAFETY: `at` points to `len` writable events; the mask, if any, is 8 bytes long and outlives the call, as the
+        // timespec does.
+        match answer(unsafe { call(libc::SYS_epoll_pwait2, a) }) {
+            Err(Errno::NOSYS) => {}
+            other => return other,
         }
-        other => other,
     }
+    let ms = millis(timeout);
+    #[cfg(target_arch = "x86_64")]
+    if mask.is_none() && !may(libc::SYS_epoll_pwait) {
+        // SAFETY: as above.
+        return answer(unsafe { call(libc::SYS_epoll_wait, [fd, at, len, ms, 0, 0]) });
+    }
+    // SAFETY: as above.
+    answer(unsafe { call(libc::SYS_epoll_pwait, [fd, at, len, ms, address(mask.as_ref()), MASK_LEN]) })
 }
 
 /// `epoll_ctl`; `event` is none for `EPOLL_CTL_DEL`.
@@ -104,8 +108,14 @@ pub fn epoll_ctl(epfd: RawFd, op: i32, fd: RawFd, event: Option<&libc::epoll_eve
     answer(r).map(|_| ())
 }
 
-/// `ppoll`.
+/// `ppoll`, or what a filter leaves in its place.
+///
+/// # Errors
+/// As the kernel's; EPERM when the filter leaves nothing.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    if !may(libc::SYS_ppoll) {
+        return poll_otherwise(fds, timeout);
+    }
     let limit = timespec(timeout);
     // SAFETY: the array is writable for its length; timespec (the kernel writes the rest of the time into this copy) and
     // mask outlive the call.
@@ -125,10 +135,44 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u6
     answer(r)
 }
 
+/// A program that may not call `ppoll` has no signal mask to wait with.
+#[cold]
+fn poll_otherwise(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
+    #[cfg(target_arch = "x86_64")]
+    if may(libc::SYS_poll) {
+        let a = [fds.as_mut_ptr() as usize, fds.len(), millis(timeout), 0, 0, 0];
+        // SAFETY: the array is writable for its length.
+        return answer(unsafe { call(libc::SYS_poll, a) });
+    }
+    match timespec(timeout) {
+        Some(limit) if fds.iter().all(|entry| entry.fd < 0) && may(libc::SYS_nanosleep) => {
+            fds.iter_mut().for_each(|entry| entry.revents = 0);
+            // SAFETY: the timespec outlives the call, and nobody wants to know what is left of it.
+            answer(unsafe { call(libc::SYS_nanosleep, [address(Some(&limit)), 0, 0, 0, 0, 0]) })
+        }
+        _ => Err(Errno::PERM),
+    }
+}
+
+/// Lets another thread run.
+pub fn give_way() {
+    if may(libc::SYS_sched_yield) {
+        rustix::thread::sched_yield();
+    } else {
+        let _ = poll(&mut [], Some(Duration::from_micros(50)), None);
+    }
+}
+
+/// This process's number, if it may be asked for.
+pub fn pid() -> Option<i32> {
+    may(libc::SYS_getpid).then(|| rustix::process::getpid().as_raw_nonzero().get())
+}
+
 /// `accept4` without the peer's address.
 pub fn accept(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
+    let number = if flags == 0 && !may(libc::SYS_accept4) { libc::SYS_accept } else { libc::SYS_accept4 };
     // SAFETY: null addresses are allowed.
-    let r = unsafe { call(libc::SYS_accept4, [fd as usize, 0, 0, flags as usize, 0, 0]) };
+    let r = unsafe { call(number, [fd as usize, 0, 0, flags as usize, 0, 0]) };
     answer(r).map(|fd| fd as RawFd)
 }
 
@@ -223,11 +267,10 @@ pub fn own(fd: RawFd) -> OwnedFd {
 
 /// Sends this thread the signal a write to a closed stream sends.
 pub fn raise_pipe() {
-    let (pid, tid) = (rustix::process::getpid().as_raw_nonzero(), rustix::thread::gettid().as_raw_nonzero());
+    let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return };
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
     // SAFETY: three numbers; the signal goes to this very thread.
-    let _ = unsafe {
-        call(libc::SYS_tgkill, [pid.get() as usize, tid.get() as usize, libc::SIGPIPE as usize, 0, 0, 0])
-    };
+    let _ = unsafe { call(libc::SYS_tgkill, [pid as usize, tid as usize, libc::SIGPIPE as usize, 0, 0, 0]) };
 }
 
 /// Pages looked at by one system call.
@@ -271,13 +314,15 @@ fn passes(pages: &[libc::iovec], write: bool) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let mut bytes = [0u8; PROBES];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages.len().min(PROBES) };
-    let own = rustix::process::getpid().as_raw_nonzero().get() as usize;
-    let calls: &[libc::c_long] = &[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
-    for number in &calls[..1 + usize::from(write)] {
+    let calls = &[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev][..1 + usize::from(write)];
+    // Where the kernel cannot be asked a bad pointer faults, as it does where none is checked.
+    let Some(own) = pid().filter(|_| calls.iter().all(|number| may(*number))) else { return true };
+    for number in calls {
         let local_at = std::ptr::from_ref(&local) as usize;
         // SAFETY: the kernel checks `pages`; it writes into `bytes` at most as many as it is long, and into `pages` what it has
         // read there, which the caller's contract allows.
-        let r = unsafe { call(*number, [own, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
+        let r =
+            unsafe { call(*number, [own as usize, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
         match answer(r) {
             Ok(n) if n == local.iov_len => {}
             Ok(_) | Err(Errno::FAULT) => return false,
@@ -298,6 +343,9 @@ fn passes(pages: &[libc::iovec], write: bool) -> bool {
 /// EFAULT.
 pub fn check_signals(at: *const u64) -> Result<(), Errno> {
     const NO_KIND: usize = i32::MAX as usize;
+    if !may(libc::SYS_rt_sigprocmask) {
+        return Ok(());
+    }
     // SAFETY: the kernel checks the address; with this kind of change it changes nothing.
     match answer(unsafe { call(libc::SYS_rt_sigprocmask, [NO_KIND, at as usize, 0, MASK_LEN, 0, 0]) }) {
         Err(Errno::FAULT) => Err(Errno::FAULT),
@@ -305,8 +353,11 @@ pub fn check_signals(at: *const u64) -> Result<(), Errno> {
     }
 }
 
-/// True when some signal is caught by a handler installed without `SA_RESTART`.
+/// True when some signal is caught by a handler installed without `SA_RESTART`, or when that cannot be asked.
 pub fn some_handler_interrupts() -> bool {
+    if !may(libc::SYS_rt_sigaction) {
+        return true;
+    }
     // The kernel's layout: handler, flags, restorer (x86-64) or mask, mask.
     let mut action = [0usize; 8];
     (1..=64usize).any(|signal| {
@@ -327,6 +378,9 @@ impl Alone {
     /// The proof, where it can be had.
     #[must_use]
     pub fn new() -> Option<Self> {
+        if !may(libc::SYS_unshare) {
+            return None;
+        }
         // unshare(2): asked of a process with one thread this changes nothing; of one with several it is EINVAL.
         // SAFETY: a number.
         let alone =

@@ -12,14 +12,14 @@ use crate::listener;
 use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::ready;
-use crate::sys;
+use crate::{locked, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Sleep at most so long when no context is left to be woken through.
+/// Sleep at most so long when no context is left to be woken through, or when the other side wakes nobody.
 const BLIND: Duration = Duration::from_millis(1);
 
 /// What a thread waits for among ours.
@@ -76,6 +76,9 @@ pub fn sleep(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
+    if locked::is_locked() {
+        return look(parties, kernel, deadline, mask);
+    }
     let context = client::present().and_then(|c| context::of_thread(&c).ok());
     let Some(context) = context else {
         let limit = left(deadline).map_or(BLIND, |l| l.min(BLIND));
@@ -99,6 +102,28 @@ pub fn sleep(
     result
 }
 
+/// As [`sleep`], without anybody who wakes us.
+#[cold]
+fn look(
+    parties: &[Party],
+    kernel: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let start = Instant::now();
+    loop {
+        let slice = locked::slice(start.elapsed());
+        let left = left(deadline).map_or(slice, |left| left.min(slice));
+        let reported = sys::poll(kernel, Some(left), mask)?;
+        if let Some(client) = client::present() {
+            client.look_for_end();
+        }
+        if reported > 0 || left < slice || parties.iter().any(|party| party.ready() != 0) {
+            return Ok(reported);
+        }
+    }
+}
+
 fn doze(
     context: &Arc<Context>,
     parties: &[Party],
@@ -120,7 +145,11 @@ fn doze(
             Party::Set(set) => set.arm(),
         };
     }
-    let result = if quiet { block(context, parties, kernel, deadline, mask) } else { Ok(0) };
+    let is_mute = regions.iter().any(|mapped| mapped.is_mute())
+        || parties.iter().any(|party| matches!(party, Party::Set(set) if set.is_mute()));
+    let soon = if is_mute { Instant::now().checked_add(BLIND) } else { None };
+    let until = soon.filter(|soon| deadline.is_none_or(|deadline| *soon < deadline)).or(deadline);
+    let result = if quiet { block(context, parties, kernel, until, mask) } else { Ok(0) };
     context.sleeping.store(false, Ordering::SeqCst);
     bells().for_each(|bell| bell.awake());
     result

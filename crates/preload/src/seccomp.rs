@@ -1,0 +1,78 @@
+//! Programs that lock themselves in: before they do, this library sees to it that it needs nothing that they forbid.
+
+use crate::status;
+use libc::{c_int, c_long, c_uint, sock_filter, sock_fprog};
+use socket::locked::{self, Instruction, Lock};
+use socket::sys;
+
+/// The filter at `at`; none where the kernel will say that there is none.
+///
+/// # Safety
+/// Whatever can be read at `at`, and where it points to, is not changed meanwhile.
+unsafe fn filter(at: *const sock_fprog) -> Option<Lock> {
+    let is_there = |at: usize, len: usize| at != 0 && sys::is_readable(at, len);
+    if !is_there(at as usize, size_of::<sock_fprog>()) {
+        return None;
+    }
+    // SAFETY: it can be read.
+    let (len, first) = unsafe {
+        let program = at.read_unaligned();
+        (usize::from(program.len), program.filter)
+    };
+    if len == 0 || !is_there(first as usize, len * size_of::<sock_filter>()) {
+        return None;
+    }
+    let instruction = |i| {
+        // SAFETY: all `len` of them can be read.
+        let sock_filter { code, jt, jf, k } = unsafe { first.add(i).read_unaligned() };
+        Instruction { code, jt, jf, k }
+    };
+    Some(Lock::Filter((0..len).map(instruction).collect()))
+}
+
+/// Makes call `n`, by which this thread locks itself in if `lock` says so.
+///
+/// # Safety
+/// As the kernel's contract for the call.
+unsafe fn make(lock: Option<Lock>, n: c_long, a: [usize; 6]) -> c_long {
+    // SAFETY: the caller's promise.
+    let install = || unsafe { sys::raw(n, a) };
+    let result = match lock {
+        Some(lock) => locked::enter(&lock, install),
+        None => install(),
+    };
+    status(result) as c_long
+}
+
+/// See prctl(2). All but `PR_SET_SECCOMP` is the kernel's business alone.
+///
+/// # Safety
+/// As C's for the operation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    // SAFETY: C's contract.
+    unsafe {
+        let lock = match (operation, a as c_uint) {
+            (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => Some(Lock::Strict),
+            (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER) => filter(b as *const sock_fprog),
+            _ => None,
+        };
+        make(lock, libc::SYS_prctl, [operation as usize, a, b, c, d, 0]) as c_int
+    }
+}
+
+/// See seccomp(2), which libc has no function for.
+///
+/// # Safety
+/// As the kernel's.
+pub unsafe fn seccomp(operation: c_uint, flags: c_uint, argument: usize) -> c_long {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let lock = match operation {
+            libc::SECCOMP_SET_MODE_STRICT => Some(Lock::Strict),
+            libc::SECCOMP_SET_MODE_FILTER => filter(argument as *const sock_fprog),
+            _ => None,
+        };
+        make(lock, libc::SYS_seccomp, [operation as usize, flags as usize, argument, 0, 0, 0])
+    }
+}

@@ -1,0 +1,269 @@
+//! What a seccomp filter says of a call: its program (classic BPF, as seccomp(2) has it) is run with what is known of the
+//! call's arguments, every way it may go with those that are not. Installs nothing and calls nothing.
+
+/// One instruction: `struct sock_filter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Class, mode and operation.
+    pub code: u16,
+    /// How many instructions a condition that holds leaps over.
+    pub jt: u8,
+    /// And one that does not.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// What becomes of a call, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It is done.
+    Allowed,
+    /// It fails with an errno.
+    Refused,
+    /// It may end the program, or go to somebody else who decides.
+    Deadly,
+}
+
+/// A call that is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Its number.
+    pub number: u32,
+    /// Its first argument, where that is always the same.
+    pub first: Option<u64>,
+}
+
+/// More instructions than this are not looked at: what takes longer to find out counts as deadly. A filter has at most 4,096
+/// instructions, and most look at few arguments of a call.
+const STEPS: usize = 1 << 14;
+
+/// seccomp(2): actions, in the upper half of what a program returns.
+const ACTION: u32 = 0xffff_0000;
+const ALLOW: u32 = 0x7fff_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ERRNO: u32 = 0x0005_0000;
+
+/// `AUDIT_ARCH_X86_64`.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+/// `AUDIT_ARCH_AARCH64`.
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// `sizeof(struct seccomp_data)`: number, architecture, instruction pointer, six arguments.
+const DATA_LEN: u32 = 64;
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const FIRST_AT: u32 = 16;
+
+/// The machine between two instructions. `None`: any number.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    at: usize,
+    a: Option<u32>,
+    x: Option<u32>,
+    memory: [Option<u32>; 16],
+}
+
+/// What comes after an instruction.
+enum Next {
+    Go(Machine),
+    /// Both may be.
+    Either(Machine, Machine),
+    End(Verdict),
+}
+
+/// The worst that may become of `call`.
+#[must_use]
+pub fn verdict(program: &[Instruction], call: Call) -> Verdict {
+    let mut worst = Verdict::Allowed;
+    let mut ways = vec![Machine { at: 0, a: Some(0), x: Some(0), memory: [Some(0); 16] }];
+    for _ in 0..STEPS {
+        let Some(machine) = ways.pop() else { return worst };
+        match step(program, call, machine) {
+            Next::Go(next) => ways.push(next),
+            Next::Either(one, other) => ways.extend([one, other]),
+            Next::End(verdict) => worst = worst.max(verdict),
+        }
+        if worst == Verdict::Deadly {
+            break;
+        }
+    }
+    Verdict::Deadly
+}
+
+fn step(program: &[Instruction], call: Call, mut m: Machine) -> Next {
+    // The kernel takes no program that runs beyond its end.
+    let Some(i) = program.get(m.at) else { return Next::End(Verdict::Deadly) };
+    m.at += 1;
+    let operand = if i.code & 0x08 != 0 { m.x } else { Some(i.k) };
+    let place = (i.k & 15) as usize;
+    match i.code & 0x07 {
+        0x00 => m.a = load(i, call, &m),
+        0x01 => m.x = load(i, call, &m),
+        0x02 => m.memory[place] = m.a,
+        0x03 => m.memory[place] = m.x,
+        0x04 => m.a = compute(i.code & 0xf0, m.a, operand),
+        0x05 => return leap(i, operand, m),
+        0x06 => return Next::End(action(if i.code & 0x18 == 0x10 { m.a } else { Some(i.k) })),
+        _ if i.code & 0xf8 == 0 => m.x = m.a,
+        _ => m.a = m.x,
+    }
+    Next::Go(m)
+}
+
+fn action(returned: Option<u32>) -> Verdict {
+    match returned.map(|value| value & ACTION) {
+        Some(ALLOW | LOG) => Verdict::Allowed,
+        Some(ERRNO) => Verdict::Refused,
+        _ => Verdict::Deadly,
+    }
+}
+
+fn load(i: &Instruction, call: Call, m: &Machine) -> Option<u32> {
+    match i.code & 0xe0 {
+        0x00 => Some(i.k),
+        0x20 => match i.k {
+            NUMBER_AT => Some(call.number),
+            ARCHITECTURE_AT => Some(ARCHITECTURE),
+            // Low word first: both architectures are little-endian.
+            FIRST_AT => call.first.map(|first| first as u32),
+            at if at == FIRST_AT + 4 => call.first.map(|first| (first >> 32) as u32),
+            _ => None,
+        },
+        0x60 => m.memory[(i.k & 15) as usize],
+        0x80 => Some(DATA_LEN),
+        _ => None,
+    }
+}
+
+fn compute(operation: u16, a: Option<u32>, operand: Option<u32>) -> Option<u32> {
+    if operation == 0x80 {
+        return a.map(u32::wrapping_neg);
+    }
+    let (a, b) = (a?, operand?);
+    match operation {
+        0x00 => Some(a.wrapping_add(b)),
+        0x10 => Some(a.wrapping_sub(b)),
+        0x20 => Some(a.wrapping_mul(b)),
+        0x30 => a.checked_div(b),
+        0x40 => Some(a | b),
+        0x50 => Some(a & b),
+        0x60 => a.checked_shl(b),
+        0x70 => a.checked_shr(b),
+        0xa0 => Some(a ^ b),
+        _ => None,
+    }
+}
+
+fn leap(i: &Instruction, operand: Option<u32>, m: Machine) -> Next {
+    let by = |n: usize| Machine { at: m.at + n, ..m };
+    let operation = i.code & 0xf0;
+    if operation == 0x00 {
+        return Next::Go(by(i.k as usize));
+    }
+    let (yes, no) = (by(usize::from(i.jt)), by(usize::from(i.jf)));
+    let (Some(a), Some(b)) = (m.a, operand) else { return Next::Either(yes, no) };
+    let holds = match operation {
+        0x10 => a == b,
+        0x20 => a > b,
+        0x30 => a >= b,
+        0x40 => a & b != 0,
+        _ => return Next::End(Verdict::Deadly),
+    };
+    Next::Go(if holds { yes } else { no })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KILL: u32 = 0x8000_0000;
+    const TRAP: u32 = 0x0003_0000;
+
+    fn load_word(at: u32) -> Instruction {
+        Instruction { code: 0x20, jt: 0, jf: 0, k: at }
+    }
+
+    fn equal(k: u32, jt: u8, jf: u8) -> Instruction {
+        Instruction { code: 0x15, jt, jf, k }
+    }
+
+    fn give(k: u32) -> Instruction {
+        Instruction { code: 0x06, jt: 0, jf: 0, k }
+    }
+
+    fn call(number: u32) -> Call {
+        Call { number, first: None }
+    }
+
+    /// The architecture is looked at; 1 is allowed, 2 refused, 3 allowed with a first argument of 7, all others are deadly.
+    fn usual() -> Vec<Instruction> {
+        vec![
+            load_word(ARCHITECTURE_AT),
+            equal(ARCHITECTURE, 1, 0),
+            give(KILL),
+            load_word(NUMBER_AT),
+            equal(1, 0, 1),
+            give(ALLOW),
+            equal(2, 0, 1),
+            give(ERRNO | 13),
+            equal(3, 0, 5),
+            load_word(FIRST_AT),
+            equal(7, 0, 3),
+            load_word(FIRST_AT + 4),
+            equal(0, 0, 1),
+            give(ALLOW),
+            give(TRAP),
+        ]
+    }
+
+    #[test]
+    fn a_usual_filter_says_what_it_would_do() {
+        let program = usual();
+        assert_eq!(verdict(&program, call(1)), Verdict::Allowed);
+        assert_eq!(verdict(&program, call(2)), Verdict::Refused);
+        assert_eq!(verdict(&program, call(4)), Verdict::Deadly);
+    }
+
+    #[test]
+    fn what_depends_on_an_argument_counts_as_the_worse_unless_it_is_known() {
+        let program = usual();
+        let with = |first| verdict(&program, Call { number: 3, first });
+        assert_eq!(with(None), Verdict::Deadly);
+        assert_eq!(with(Some(7)), Verdict::Allowed);
+        assert_eq!(with(Some(7 | 1 << 32)), Verdict::Deadly);
+        assert_eq!(with(Some(8)), Verdict::Deadly);
+    }
+
+    #[test]
+    fn sums_memory_and_masks_are_followed() {
+        let program = [
+            load_word(NUMBER_AT),
+            Instruction { code: 0x02, jt: 0, jf: 0, k: 3 },
+            Instruction { code: 0x00, jt: 0, jf: 0, k: 5 },
+            Instruction { code: 0x07, jt: 0, jf: 0, k: 0 },
+            Instruction { code: 0x60, jt: 0, jf: 0, k: 3 },
+            Instruction { code: 0x0c, jt: 0, jf: 0, k: 0 },
+            Instruction { code: 0x54, jt: 0, jf: 0, k: 0xf },
+            Instruction { code: 0x35, jt: 0, jf: 1, k: 9 },
+            give(LOG),
+            give(TRAP),
+        ];
+        assert_eq!(verdict(&program, call(4)), Verdict::Allowed, "4 + 5 is 9");
+        assert_eq!(verdict(&program, call(3)), Verdict::Deadly);
+        assert_eq!(verdict(&program, call(0x14)), Verdict::Allowed);
+    }
+
+    #[test]
+    fn a_program_without_an_end_or_with_too_many_ways_is_deadly() {
+        assert_eq!(verdict(&[], call(1)), Verdict::Deadly);
+        let beyond = [Instruction { code: 0x05, jt: 0, jf: 0, k: u32::MAX }];
+        assert_eq!(verdict(&beyond, call(1)), Verdict::Deadly);
+        let mut ways = vec![load_word(24)];
+        ways.extend((0..40).map(|k| Instruction { code: 0x25, jt: 1, jf: 0, k }));
+        ways.extend([give(ALLOW), give(ALLOW)]);
+        assert_eq!(verdict(&ways, call(1)), Verdict::Deadly);
+    }
+}
