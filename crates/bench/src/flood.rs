@@ -8,20 +8,20 @@
 //! Neither side makes a system call but to read the clock. With and without the flood are run in turns.
 
 mod generator;
-mod service;
 
+use crate::rig::{Far, Rig, Setup, Shared};
 use crate::samples::Samples;
 use crate::{Options, Report, clock};
-use generator::{Generator, Load, Seen};
-use port::Capabilities;
-use port_memory::{LinkOptions, link};
-use service::Shared;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use generator::{Generator, Load, Seen, YOUNG};
 use std::time::Duration;
 
 /// Established flows.
-pub(crate) const FLOWS: u16 = 64;
+const FLOWS: u32 = 64;
+const REQUEST: usize = 64;
+/// Connections at once at most.
+const CONNECTIONS: u32 = 1000;
+/// Frames in flight each way.
+const FRAMES: usize = 4096;
 /// Of the flood.
 const SYNS_PER_SECOND: u64 = 200_000;
 /// New connections a second, meanwhile.
@@ -31,27 +31,17 @@ const KEEP: f64 = 0.9;
 /// Growth of the process that is no growth: page tables, the allocator's moods.
 const FLAT_KIB: u64 = 2048;
 
-pub(crate) const SERVICE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0A];
-pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0B];
-
 /// The measurement `syn-flood`.
 ///
 /// # Errors
 /// When no memory or thread is to be had.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("syn-flood");
-    let capabilities = Capabilities::plain(1500, SERVICE_MAC).with_checksum();
-    let slots = 4096;
-    let (near, far) = link(&LinkOptions { capabilities, peer_mac: FAR_MAC, slots, wakes: false })?;
-    let shared = Arc::new(Shared::default());
-    let service = {
-        let shared = shared.clone();
-        std::thread::Builder::new().name("service".into()).spawn(move || service::serve(near, &shared))?
-    };
-    let mut generator = Generator::new(far);
-    let outcome = measure(options, &mut generator, &shared, &mut report);
-    shared.stop.store(true, SeqCst);
-    let served = service.join().map_err(|_| anyhow::anyhow!("the service's thread panicked"))?;
+    let setup = Setup { connections: CONNECTIONS, frames: FRAMES, inline: true };
+    let (rig, port, _) = Rig::start(setup)?;
+    let mut generator = Generator::new(Far::new(port, FLOWS + YOUNG, REQUEST));
+    let outcome = measure(options, &mut generator, &rig.shared, &mut report);
+    let served = rig.stop()?;
     outcome?;
     report.note(format!(
         "service: {} cookies sent, {} taken, {} half-open at the end, {} exceptions lost",
@@ -80,10 +70,10 @@ fn measure(
     for _ in 0..options.runs() {
         let mut busy = [0.0; 2];
         for (i, (system, load)) in [("calm", calm), ("flood", storm)].into_iter().enumerate() {
-            let (start, busy_before) = (clock::now_ns(), shared.busy_ns.load(Relaxed));
+            let (start, busy_before) = (clock::now_ns(), shared.account().all_ns());
             let seen = generator.run(seconds, load);
             let elapsed = (clock::now_ns() - start) as f64 / 1e9;
-            busy[i] = (shared.busy_ns.load(Relaxed) - busy_before) as f64 / elapsed;
+            busy[i] = (shared.account().all_ns() - busy_before) as f64 / elapsed;
             samples.add(CASE, system, "RPC rate", "RPC/s", seen.rpcs as f64 / elapsed);
             samples.add(CASE, system, "busy", "% of a core", busy[i] / 1e7);
             if seen.syns > 0 {

@@ -5,9 +5,11 @@
 #![deny(unsafe_code)]
 
 mod affinity;
+mod bars;
 mod clock;
 mod cpu;
 mod demo;
+mod echo;
 mod flood;
 mod idle;
 mod interrupt;
@@ -19,6 +21,7 @@ mod peer;
 mod program;
 mod redis;
 mod report;
+mod rig;
 mod samples;
 mod sockets;
 mod spikes;
@@ -56,11 +59,21 @@ const BENCHES: &[Bench] = &[
         about: "what sockets cost beside the kernel's: waking, epoll with 10,000, making and ending, fork, memory",
         run: sockets::run,
     },
+    Bench {
+        name: "rpc",
+        about: "64-byte RPCs with sockets on one host: connections that stay, and short ones",
+        run: sockets::run_rpc,
+    },
     Bench { name: "idle", about: "what the service uses with 1,000 idle connections", run: idle::run },
     Bench {
         name: loss::NAME,
         about: "bulk transfer under loss and reordering over an emulated link, beside the kernel; takes an hour",
         run: loss::run,
+    },
+    Bench {
+        name: "echo",
+        about: "64-byte RPCs over the memory port, 1 to 64,000 connections: what the fast path costs alone",
+        run: echo::run,
     },
     Bench {
         name: "syn-flood",

@@ -5,9 +5,11 @@ mod bars;
 #[allow(unsafe_code)]
 mod calls;
 mod cycle;
+mod load;
 mod memory;
 mod pair;
 mod ready;
+mod rpc;
 mod wake;
 
 use crate::launch::{Port, Service};
@@ -16,6 +18,7 @@ use crate::samples::Samples;
 use crate::{Options, Report};
 use anyhow::{Context, bail};
 use pair::Pair;
+pub use rpc::run as run_rpc;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of one process at most.

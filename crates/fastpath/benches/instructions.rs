@@ -1,8 +1,5 @@
 //! What the common case costs in instructions: fixed work for callgrind, which counts inside `Core::poll` only.
-//!
-//! `cargo bench -p towpath-fastpath --no-run`, then for each of `rpc`, `bulk`, `super`:
-//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*fastpath*Core*poll*' --callgrind-out-file=/dev/null
-//! target/release/deps/instructions-* rpc`. The total that callgrind prints, divided by the number printed here, is the cost.
+//! `cargo xtask instructions` runs it.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
 
 #[path = "../tests/harness/mod.rs"]

@@ -4,9 +4,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command-line tool answers on standard output")]
 
+mod callgrind;
 mod cfg;
+mod instructions;
 mod law;
 mod manual;
+mod plot;
 mod report;
 mod rules;
 mod source;
@@ -25,7 +28,8 @@ usage: cargo xtask COMMAND
 
   tidy             check the dependency law, where unsafe and clocks may be, and the shape of the files
   specs [LOG...]   check the requirement tables: what they name must exist, and have run according to the logs
-  report FILE...   turn results of `towpath bench NAME --json` into one page of Markdown";
+  instructions     count what the common cases cost and hold it against the budgets; --write renews those
+  report FILE...   turn results of `towpath bench NAME --json` into one page of HTML";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["tidy"] => run_tidy(),
         ["specs", logs @ ..] => run_specs(logs),
+        ["instructions"] => run_instructions(false),
+        ["instructions", "--write"] => run_instructions(true),
         ["report", files @ ..] if !files.is_empty() => report::print(files),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -74,6 +80,10 @@ fn run_specs(logs: &[&str]) -> anyhow::Result<ExitCode> {
     }
     println!("specs: {} to put right", findings.len());
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_instructions(write: bool) -> anyhow::Result<ExitCode> {
+    instructions::run(&Workspace::load(&root())?, write)
 }
 
 /// Everything that is out of order, one line each, in the order of the checks.

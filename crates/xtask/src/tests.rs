@@ -161,15 +161,32 @@ fn every_crate_from_outside_is_explained() {
 }
 
 #[test]
-fn report_shows_ratios_before_rows() {
+fn report_shows_every_case_with_its_plot_won_or_lost() {
+    let row = |case: &str, system: &str, median: f64| {
+        json!({"case": case, "system": system, "metric": "rate", "unit": "1/s", "median": median, "min": 1, "max": 200_000.0,
+               "runs": 5, "cores_used": 1.987, "cpu_ns_per_op": null})
+    };
+    let ratio =
+        |case: &str, median: f64| json!({"case": case, "metric": "rate", "over": "kernel", "median": median});
     let result = json!({
-        "name": "redis", "machine": "two cores",
-        "rows": [{"case": "redis/get/c50/p1", "system": "towpath", "metric": "rate", "unit": "1/s", "median": 196000.25,
-                  "min": 1, "max": 2, "runs": 5, "cores_used": 1.987, "cpu_ns_per_op": null}],
-        "ratios": [{"case": "redis/get/c50/p1", "metric": "rate", "over": "kernel", "median": 2.0512}],
+        "name": "redis", "machine": {"cpus": 2},
+        "rows": [row("redis/a&b", "towpath", 196_000.25), row("redis/a&b", "kernel", 98_000.0), row("redis/c", "towpath", 1.5)],
+        "ratios": [ratio("redis/a&b", 2.0512), ratio("redis/c", 0.5)],
     });
-    let page = report::section(&result).expect("the form is the agreed one");
-    let (ratio, row) = (page.find("| 2.051 |"), page.find("| 196000 | 1 | 2 | 5 | 1.987 |  |"));
-    assert!(ratio.is_some() && ratio < row, "{page}");
-    assert!(report::section(&json!({"rows": []})).is_err());
+    let report = report::parse(&result.to_string()).expect("the form is the agreed one");
+    let page = report::page(&[report]).expect("plots can be drawn").into_string();
+    assert_eq!(page.matches("<svg").count(), 1, "{page}");
+    for wanted in [
+        "towpath bench redis --json",
+        "cpus 2",
+        "redis/a&amp;b",
+        "196000",
+        "<td class=\"number\">2.051</td>",
+        "<tr class=\"won\"><td>redis/a&amp;b</td>",
+        "<tr class=\"lost\"><td>redis/c</td>",
+        "currentColor",
+    ] {
+        assert!(page.contains(wanted), "no {wanted} in {page}");
+    }
+    assert!(report::parse(&json!({"rows": []}).to_string()).is_err());
 }

@@ -1,7 +1,7 @@
 //! One of the two processes of a measurement: it does what it is asked, through the C library as any program, and does not
 //! know whether the library in front of it is Towpath's.
 
-use super::{calls, cycle, memory, ready, wake};
+use super::{calls, cycle, load, memory, ready, wake};
 use crate::affinity;
 use anyhow::Context;
 use control::Line;
@@ -35,6 +35,8 @@ pub enum Ask {
     Cycle(cycle::Ask),
     /// See [`memory`].
     Memory,
+    /// See [`load`].
+    Load(load::Ask),
 }
 
 /// What it says when it is done.
@@ -45,6 +47,8 @@ pub type Answer = Vec<f64>;
 pub struct Actor {
     /// Where it listens.
     pub listener: Option<TcpListener>,
+    /// Further places where it does, of [`load`].
+    pub listeners: Vec<TcpListener>,
     /// Its connections, in the order in which they were made: at the other end the same.
     pub streams: Vec<TcpStream>,
     /// Sockets without a connection.
@@ -97,6 +101,7 @@ impl Actor {
             Ask::Ready(ask) => return ready::obey(self, ask),
             Ask::Cycle(ask) => return cycle::obey(self, ask),
             Ask::Memory => return memory::resident(),
+            Ask::Load(ask) => return load::obey(self, ask),
         }
         Ok(Answer::new())
     }

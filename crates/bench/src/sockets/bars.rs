@@ -1,111 +1,84 @@
 //! What the numbers have to reach, and whether they do.
 
 use super::ready::{IDLE, case};
+use crate::bars::{self, Bar, Limit, Measure};
 use crate::table::number;
 use crate::{Report, Row};
 
-/// What is held against a limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Measure {
-    /// Towpath's number over that of a peer.
-    Over(&'static str),
-    /// Towpath's number.
-    Alone,
-}
-
-/// A requirement.
-struct Bar {
-    /// The cases whose path begins so.
-    cases: &'static str,
-    metric: &'static str,
-    measure: Measure,
-    /// At most.
-    limit: f64,
-}
-
 const BARS: &[Bar] = &[
-    Bar { cases: "sockets/wake/", metric: "wake", measure: Measure::Over("eventfd"), limit: 2.0 },
-    Bar { cases: "sockets/blocked/", metric: "processor time", measure: Measure::Alone, limit: 0.1 },
+    Bar {
+        cases: "sockets/wake/",
+        metric: "wake",
+        measure: Measure::Over("eventfd"),
+        limit: Limit::Most(2.0),
+    },
+    Bar {
+        cases: "sockets/blocked/",
+        metric: "processor time",
+        measure: Measure::Alone,
+        limit: Limit::Most(0.1),
+    },
     Bar {
         cases: "sockets/epoll/same/idle10000",
         metric: "epoll_wait",
         measure: Measure::Over("kernel"),
-        limit: 1.0,
+        limit: Limit::Most(1.0),
     },
     Bar {
         cases: "sockets/epoll/news/idle10000",
         metric: "epoll_wait",
         measure: Measure::Over("kernel"),
-        limit: 1.0,
+        limit: Limit::Most(1.0),
     },
-    Bar { cases: "sockets/cycle/socket+close", metric: "time", measure: Measure::Over("kernel"), limit: 2.0 },
+    Bar {
+        cases: "sockets/cycle/socket+close",
+        metric: "time",
+        measure: Measure::Over("kernel"),
+        limit: Limit::Most(2.0),
+    },
     Bar {
         cases: "sockets/fork/n1000",
         metric: "back in the parent",
         measure: Measure::Over("kernel"),
-        limit: 2.0,
+        limit: Limit::Most(2.0),
     },
     Bar {
         cases: "sockets/fork/n1000",
         metric: "back in the child",
         measure: Measure::Over("kernel"),
-        limit: 2.0,
+        limit: Limit::Most(2.0),
     },
-    Bar { cases: "sockets/memory/unconnected", metric: "own", measure: Measure::Alone, limit: 128.0 },
-    Bar { cases: "sockets/memory/connected", metric: "own", measure: Measure::Alone, limit: 128.0 },
-    Bar { cases: "sockets/memory/accepted", metric: "own", measure: Measure::Alone, limit: 128.0 },
+    Bar {
+        cases: "sockets/memory/unconnected",
+        metric: "own",
+        measure: Measure::Alone,
+        limit: Limit::Most(128.0),
+    },
+    Bar {
+        cases: "sockets/memory/connected",
+        metric: "own",
+        measure: Measure::Alone,
+        limit: Limit::Most(128.0),
+    },
+    Bar {
+        cases: "sockets/memory/accepted",
+        metric: "own",
+        measure: Measure::Alone,
+        limit: Limit::Most(128.0),
+    },
 ];
 
 /// "Cost grows with ready sockets only": a hundred times the idle ones may cost so many times as much; caches are finite.
 const GROWTH_MOST: f64 = 1.5;
 
-/// A line for each bar: among the notes when it is reached, among the failures when it is not, or was not measured.
+/// A line for each bar, and for how the cost grows.
 pub fn judge(report: &mut Report) {
-    for bar in BARS {
-        let found = bar.found(report);
-        if found.is_empty() {
-            report.failures.push(format!("{}: {}: nothing to hold against the bar", bar.cases, bar.metric));
-        }
-        for (case, value) in found {
-            let peer = match bar.measure {
-                Measure::Over(peer) => format!(" times the {peer}'s"),
-                Measure::Alone => String::new(),
-            };
-            let text = format!("{case}: {} {}{peer}", bar.metric, number(value));
-            tell(report, text, value, bar.limit);
-        }
-    }
+    bars::judge(report, "towpath", BARS);
     if let Some(growth) = growth(report, "towpath") {
         let kernel = growth_text(report);
         let text =
             format!("sockets/epoll/same: 10,000 idle cost {} times what 100 do{kernel}", number(growth));
-        tell(report, text, growth, GROWTH_MOST);
-    }
-}
-
-fn tell(report: &mut Report, text: String, value: f64, limit: f64) {
-    if value <= limit {
-        report.notes.push(format!("reached: {text}, at most {}", number(limit)));
-    } else {
-        report.failures.push(format!("not reached: {text}, at most {}", number(limit)));
-    }
-}
-
-impl Bar {
-    /// The cases it is about, with their numbers.
-    fn found(&self, report: &Report) -> Vec<(String, f64)> {
-        let is_meant = |case: &str, metric: &str| case.starts_with(self.cases) && metric == self.metric;
-        match self.measure {
-            Measure::Over(peer) => {
-                let ratios = report.ratios.iter().filter(|r| is_meant(&r.case, &r.metric) && r.over == peer);
-                ratios.map(|r| (r.case.clone(), r.median)).collect()
-            }
-            Measure::Alone => {
-                let rows =
-                    report.rows.iter().filter(|r| is_meant(&r.case, &r.metric) && r.system == "towpath");
-                rows.map(|r| (r.case.clone(), r.median)).collect()
-            }
-        }
+        bars::tell(report, text, growth, Limit::Most(GROWTH_MOST));
     }
 }
 

@@ -2,6 +2,7 @@
 //! past the C library, and so past what is measured.
 
 use std::io;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -27,6 +28,31 @@ pub fn socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
 }
 
+/// Begins a connection to the port of this host, without waiting.
+pub fn connect(port: u16) -> io::Result<TcpStream> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: three numbers.
+    let socket = owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be() },
+        sin_zero: [0; 8],
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is alive during the call and as long as said.
+    match checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from(socket)),
+    }
+}
+
+/// Gives a listener room for so many connections that wait.
+pub fn listen(listener: &impl AsRawFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: two numbers.
+    checked(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(|_| ())
+}
+
 /// Waits by `poll` until there is something to read.
 pub fn poll_readable(fd: &impl AsRawFd, limit: Option<Duration>) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -44,10 +70,36 @@ pub fn epoll_create() -> io::Result<OwnedFd> {
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
+/// What an epoll set watches for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    /// Something to read.
+    Reading,
+    /// Room to write: of a connection that is being made, its end.
+    Writing,
+}
+
 /// Adds `fd`, level-triggered, for reading.
 pub fn epoll_add(set: &OwnedFd, fd: &impl AsRawFd, data: u64) -> io::Result<()> {
-    let mut event = Event { events: libc::EPOLLIN as u32, u64: data };
-    let op = libc::EPOLL_CTL_ADD;
+    epoll_control(set, libc::EPOLL_CTL_ADD, fd, For::Reading, data)
+}
+
+/// Adds `fd`, level-triggered.
+pub fn epoll_watch(set: &OwnedFd, fd: &impl AsRawFd, what: For, data: u64) -> io::Result<()> {
+    epoll_control(set, libc::EPOLL_CTL_ADD, fd, what, data)
+}
+
+/// Watches for something else.
+pub fn epoll_change(set: &OwnedFd, fd: &impl AsRawFd, what: For, data: u64) -> io::Result<()> {
+    epoll_control(set, libc::EPOLL_CTL_MOD, fd, what, data)
+}
+
+fn epoll_control(set: &OwnedFd, op: i32, fd: &impl AsRawFd, what: For, data: u64) -> io::Result<()> {
+    let events = match what {
+        For::Reading => libc::EPOLLIN,
+        For::Writing => libc::EPOLLOUT,
+    };
+    let mut event = Event { events: events as u32, u64: data };
     // SAFETY: the event is alive during the call.
     checked(unsafe { libc::epoll_ctl(set.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) }).map(|_| ())
 }

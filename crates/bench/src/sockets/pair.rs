@@ -52,6 +52,12 @@ impl<'a> Pair<'a> {
         self.service.is_some()
     }
 
+    /// Everything that uses processors for it.
+    pub fn pids(&self) -> Vec<u32> {
+        let service = self.service.map(Service::pid);
+        [self.near.pid(), self.far.pid()].into_iter().chain(service).collect()
+    }
+
     /// Where the far one listens.
     pub fn port(&self) -> u16 {
         self.port

@@ -1,0 +1,125 @@
+//! What numbers have to reach, and whether they do.
+
+use crate::Report;
+use crate::table::number;
+use std::fmt;
+
+/// What is held against a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measure {
+    /// The system's number over that of a peer.
+    Over(&'static str),
+    /// The system's number.
+    Alone,
+}
+
+/// What it is held against.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Limit {
+    /// At most.
+    Most(f64),
+    /// At least.
+    Least(f64),
+}
+
+impl Limit {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::Most(limit) => value <= limit,
+            Self::Least(limit) => value >= limit,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Most(limit) => write!(f, "at most {}", number(*limit)),
+            Self::Least(limit) => write!(f, "at least {}", number(*limit)),
+        }
+    }
+}
+
+/// A requirement.
+pub struct Bar {
+    /// A case's path; with a slash at its end, all below it.
+    pub cases: &'static str,
+    pub metric: &'static str,
+    pub measure: Measure,
+    pub limit: Limit,
+}
+
+/// A line for each bar that `system` is held against: among the notes when it is reached, among the failures when it is not, or
+/// was not measured.
+pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
+    for bar in bars {
+        let found = bar.found(report, system);
+        if found.is_empty() {
+            report.failures.push(format!("{}: {}: nothing to hold against the bar", bar.cases, bar.metric));
+        }
+        for (case, value) in found {
+            let peer = match bar.measure {
+                Measure::Over(peer) => format!(" times the {peer}'s"),
+                Measure::Alone => String::new(),
+            };
+            let text = format!("{case}: {} {}{peer}", bar.metric, number(value));
+            tell(report, text, value, bar.limit);
+        }
+    }
+}
+
+/// One line.
+pub fn tell(report: &mut Report, text: String, value: f64, limit: Limit) {
+    if limit.holds(value) {
+        report.notes.push(format!("reached: {text}, {limit}"));
+    } else {
+        report.failures.push(format!("not reached: {text}, {limit}"));
+    }
+}
+
+impl Bar {
+    /// The cases it is about, with their numbers.
+    fn found(&self, report: &Report, system: &str) -> Vec<(String, f64)> {
+        let is_under = |case: &str| self.cases.ends_with('/') && case.starts_with(self.cases);
+        let is_meant =
+            |case: &str, metric: &str| metric == self.metric && (case == self.cases || is_under(case));
+        match self.measure {
+            Measure::Over(peer) => {
+                let ratios = report.ratios.iter().filter(|r| is_meant(&r.case, &r.metric) && r.over == peer);
+                ratios.map(|r| (r.case.clone(), r.median)).collect()
+            }
+            Measure::Alone => {
+                let rows = report.rows.iter().filter(|r| is_meant(&r.case, &r.metric) && r.system == system);
+                rows.map(|r| (r.case.clone(), r.median)).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::Samples;
+
+    #[test]
+    fn bars_are_of_a_case_or_of_all_below_and_hold_their_limit() {
+        let mut samples = Samples::default();
+        for (case, rate) in [("short/rpcs1", 3.0), ("short/rpcs16", 1.0)] {
+            samples.add(case, "towpath", "connections", "1/s", rate);
+        }
+        let judged = |cases, limit| {
+            let mut report = Report::new("rpc");
+            report.rows = samples.rows();
+            judge(
+                &mut report,
+                "towpath",
+                &[Bar { cases, metric: "connections", measure: Measure::Alone, limit }],
+            );
+            (report.notes.len(), report.failures.len())
+        };
+        assert_eq!(judged("short/rpcs1", Limit::Least(3.0)), (1, 0));
+        assert_eq!(judged("short/rpcs1", Limit::Least(3.1)), (0, 1));
+        assert_eq!(judged("short/", Limit::Most(2.0)), (1, 1));
+        assert_eq!(judged("short/rpcs4", Limit::Most(2.0)), (0, 1));
+    }
+}

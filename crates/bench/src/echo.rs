@@ -1,0 +1,202 @@
+//! Small RPCs over the memory port: what the fast path costs alone, from one connection to tens of thousands (TAS, Figure 4).
+//!
+//! Closed loop: each connection has one request under way, always. The application runs beside the far end, so that the service's
+//! core does nothing but TCP; and, for comparison, inline.
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::rig::{Account, Application, Far, Heard, Rig, Setup};
+use crate::samples::{Sample, Samples};
+use crate::{Options, Report, clock};
+use anyhow::{Context, bail};
+use std::time::Duration;
+
+const REQUEST: usize = 64;
+const CONNECTIONS: [u32; 5] = [1, 64, 1024, 16_384, 64_000];
+/// Frames in flight each way.
+const FRAMES: usize = 512;
+/// What the rate with the most connections is of the best, at least.
+const KEEP: f64 = 0.93;
+
+/// Share of the replies' bytes that may be sent again.
+const AGAIN_MOST: f64 = 0.02;
+
+/// Where the application runs.
+const PLACES: [(&str, bool); 2] = [(BESIDE, false), ("inline", true)];
+const BESIDE: &str = "towpath";
+
+const BARS: &[Bar] = &[
+    Bar {
+        cases: "echo/64B/n64/memory",
+        metric: FAST_PATH,
+        measure: Measure::Alone,
+        limit: Limit::Most(250.0),
+    },
+    Bar {
+        cases: "echo/64B/n64000/memory",
+        metric: FAST_PATH,
+        measure: Measure::Alone,
+        limit: Limit::Most(320.0),
+    },
+];
+const FAST_PATH: &str = "fast path";
+const RATE: &str = "rate";
+
+/// The measurement `echo`.
+///
+/// # Errors
+/// When no memory or thread is to be had, or replies are not what was asked for.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("echo");
+    let mut samples = Samples::default();
+    for _ in 0..options.runs() {
+        for connections in CONNECTIONS {
+            for (name, inline) in PLACES {
+                let setup = Setup { connections, frames: FRAMES, inline };
+                let seconds = Duration::from_secs_f64(options.seconds());
+                let seen =
+                    one(setup, seconds).with_context(|| format!("{connections} connections, {name}"))?;
+                seen.add_to(&mut samples, connections, name, inline);
+            }
+        }
+    }
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("inline", &[BESIDE]);
+    report.note("fast path, slow path, application: nanoseconds of rounds that found work, per RPC; an RPC is a request of 64 bytes, its reply, and all events and commands for them");
+    report.note("generator: nanoseconds per frame, in or out");
+    bars::judge(&mut report, BESIDE, BARS);
+    judge_rate(&mut report);
+    Ok(report)
+}
+
+/// What one run saw.
+struct Seen {
+    elapsed_ns: u64,
+    rpcs: u64,
+    spent: Account,
+    far_ns: u64,
+    frames: u64,
+}
+
+impl Seen {
+    fn add_to(&self, samples: &mut Samples, connections: u32, system: &str, inline: bool) {
+        let case = case(connections);
+        let per_rpc = |ns: u64| ns as f64 / self.rpcs as f64;
+        let seconds = self.elapsed_ns as f64 / 1e9;
+        let stack = self.spent.fast_ns + self.spent.slow_ns + self.spent.application_ns;
+        let sample = Sample {
+            value: self.rpcs as f64 / seconds,
+            cores: Some((self.spent.all_ns() + self.far_ns) as f64 / self.elapsed_ns as f64),
+            cpu_ns: Some(per_rpc(stack)),
+        };
+        samples.add(&case, system, RATE, "RPC/s", sample);
+        samples.add(&case, system, FAST_PATH, "ns", per_rpc(self.spent.fast_ns));
+        samples.add(&case, system, "slow path", "ns", per_rpc(self.spent.slow_ns));
+        samples.add(&case, system, "application", "ns", per_rpc(self.spent.application_ns));
+        if inline {
+            samples.add(&case, system, "generator", "ns", self.far_ns as f64 / self.frames as f64);
+        }
+    }
+}
+
+fn case(connections: u32) -> String {
+    format!("echo/64B/n{connections}/memory")
+}
+
+fn one(setup: Setup, time: Duration) -> anyhow::Result<Seen> {
+    let (rig, port, application) = Rig::start(setup)?;
+    let mut client = Client {
+        far: Far::new(port, setup.connections, REQUEST),
+        application,
+        heard: Vec::new(),
+        rpcs: 0,
+        odd: 0,
+        far_ns: 0,
+        application_ns: 0,
+    };
+    let outcome = client.establish(setup.connections).map(|()| {
+        (0..setup.connections).for_each(|connection| client.far.request(connection));
+        client.run(time / 4);
+        let before = (clock::now_ns(), rig.shared.account(), client.rpcs, client.far.frames_seen);
+        (client.far_ns, client.application_ns) = (0, 0);
+        client.run(time);
+        let mut spent = rig.shared.account().since(before.1);
+        spent.application_ns += client.application_ns;
+        Seen {
+            elapsed_ns: clock::now_ns() - before.0,
+            rpcs: client.rpcs - before.2,
+            spent,
+            far_ns: client.far_ns,
+            frames: client.far.frames_seen - before.3,
+        }
+    });
+    let served = rig.stop()?;
+    let seen = outcome?;
+    // Where a thread loses its core for milliseconds, its peer's tail probes count; a run of those measures something else.
+    let again = served.retransmitted as f64 / (client.rpcs.max(1) * REQUEST as u64) as f64;
+    if client.odd > 0 || again > AGAIN_MOST || seen.rpcs == 0 {
+        bail!(
+            "{} replies, {} of them of another length than asked for, {} bytes sent again",
+            seen.rpcs,
+            client.odd,
+            served.retransmitted
+        );
+    }
+    Ok(seen)
+}
+
+/// The far end's thread, with the application when it is not inline.
+struct Client {
+    far: Far,
+    application: Option<Application>,
+    heard: Vec<Heard>,
+    rpcs: u64,
+    /// Replies of a wrong length.
+    odd: u64,
+    far_ns: u64,
+    application_ns: u64,
+}
+
+impl Client {
+    fn establish(&mut self, count: u32) -> anyhow::Result<()> {
+        let Self { far, application, .. } = self;
+        far.establish(count, || {
+            if let Some(application) = application {
+                application.round();
+            }
+        })
+    }
+
+    /// Each reply is followed by the next request, for so long.
+    fn run(&mut self, time: Duration) {
+        let mut at = clock::now_ns();
+        let until = at + time.as_nanos() as u64;
+        while at < until {
+            let is_busy = self.far.round(&mut self.heard);
+            for heard in self.heard.drain(..) {
+                let Heard::Bytes { client, len } = heard else { continue };
+                self.rpcs += 1;
+                self.odd += u64::from(len != REQUEST as u32);
+                self.far.request(client);
+            }
+            let before = at;
+            at = clock::now_ns();
+            self.far_ns += if is_busy { at - before } else { 0 };
+            if self.application.as_mut().is_some_and(Application::round) {
+                let before = at;
+                at = clock::now_ns();
+                self.application_ns += at - before;
+            }
+        }
+    }
+}
+
+/// The rate must hold as connections become many.
+fn judge_rate(report: &mut Report) {
+    let rates = report.rows.iter().filter(|row| row.metric == RATE && row.system == BESIDE);
+    let rates: Vec<(String, f64)> = rates.map(|row| (row.case.clone(), row.median)).collect();
+    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let many = CONNECTIONS.last().map(|&n| case(n));
+    let rate = rates.iter().find(|(case, _)| Some(case) == many.as_ref()).map_or(0.0, |(_, rate)| *rate);
+    let text = format!("{}: {RATE} {:.2} of the best", many.unwrap_or_default(), rate / best);
+    bars::tell(report, text, rate / best, Limit::Least(KEEP));
+}

@@ -1,0 +1,146 @@
+//! An application that echoes, straight over its region: what the socket library does, without sockets.
+
+use flow::AppRegion;
+use queue::pages::{Pool, class_of};
+use queue::stream::{self, Sender};
+use queue::{Doorbell, Wake};
+use shm::{Region, Side, half_flags};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::Receiver;
+
+/// Bytes of the rings it lends.
+const RING: usize = 4096;
+/// Its context.
+pub const CONTEXT: u32 = 1;
+
+/// What the service tells it about a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    Accepted(u32),
+    /// TCP is done with it.
+    Closed(u32),
+    /// And the core.
+    Released(u32),
+}
+
+#[derive(Debug)]
+pub struct Application {
+    region: Arc<AppRegion>,
+    news: Receiver<News>,
+    pool: Pool,
+    /// By slot; a free one has no socket.
+    socks: Vec<Option<Sock>>,
+    rung: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Sock {
+    tx: Sender,
+    rx_tail: u64,
+}
+
+impl Application {
+    pub(super) fn new(region: Arc<AppRegion>, news: Receiver<News>) -> Self {
+        let slots = region.region().layout().params.slots;
+        Self {
+            region,
+            news,
+            pool: Pool::default(),
+            socks: vec![None; slots as usize],
+            rung: Vec::with_capacity(slots as usize),
+            scratch: Vec::with_capacity(RING),
+        }
+    }
+
+    /// Answers whatever has come. True when something had.
+    pub fn round(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Ok(news) = self.news.try_recv() {
+            self.hear(news);
+            is_busy = true;
+        }
+        let region = self.region.clone();
+        let region = region.region();
+        let Some(block) = region.context(Side::One, CONTEXT) else { return is_busy };
+        let bell = Doorbell::new(block, region.layout().words_per_group);
+        if !bell.has_news() {
+            return is_busy;
+        }
+        let mut rung = std::mem::take(&mut self.rung);
+        bell.drain(region.layout().params.slots, |slot| rung.push(slot));
+        rung.drain(..).for_each(|slot| self.answer(region, slot));
+        self.rung = rung;
+        true
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Accepted(slot) => {
+                self.socks[slot as usize] = Some(Sock::default());
+                // Its first request may have rung before this was known.
+                let region = self.region.clone();
+                self.answer(region.region(), slot);
+            }
+            News::Closed(slot) => {
+                if let Some((_, own)) = self.region.halves(slot) {
+                    stream::raise(own, half_flags::READ_CLOSED | half_flags::RELEASED);
+                }
+                ring(self.region.region(), &self.region, slot);
+            }
+            News::Released(slot) => {
+                let sock = self.socks[slot as usize].take();
+                // Nobody reads it any more, acknowledged or not.
+                if let Some(ring) = sock.and_then(|sock| sock.tx.ring) {
+                    let region = self.region.clone();
+                    self.pool.give_back(ring, |i| word(region.region(), i));
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, shared: &Region, slot: u32) {
+        let Some((service, own)) = self.region.halves(slot) else { return };
+        let Some(Some(sock)) = self.socks.get_mut(slot as usize) else { return };
+        let Ok(Some(got)) = stream::readable(service, sock.rx_tail, shared.layout().params.data_len) else {
+            return;
+        };
+        let _: Result<_, _> = sock.tx.update(service);
+        // An empty ring goes back and the one given back last is taken: it is warm.
+        if let Some(ring) = sock.tx.give_back() {
+            self.pool.give_back(ring, |i| word(shared, i));
+        }
+        if sock.tx.ring.is_none() {
+            let pages = shared.page_words() * 64;
+            let Some(ring) = self.pool.lend(class_of(RING), pages, |i| word(shared, i)) else { return };
+            sock.tx.lend(own, ring);
+        }
+        let (n, Some(lent)) = (got.len.min(sock.tx.space()), sock.tx.ring) else { return };
+        self.scratch.resize(n, 0);
+        let [(a, a_len), (b, _)] = got.ring.spans(sock.rx_tail, n);
+        shared.read(Side::Zero, a, &mut self.scratch[..a_len]);
+        shared.read(Side::Zero, b, &mut self.scratch[a_len..]);
+        sock.rx_tail += n as u64;
+        // Who wants to know is told by the bell that the reply rings.
+        let _ = stream::consumed(own, service, sock.rx_tail);
+        let [(a, a_len), (b, _)] = lent.spans(sock.tx.head, n);
+        shared.write(Side::One, a, &self.scratch[..a_len]);
+        shared.write(Side::One, b, &self.scratch[a_len..]);
+        sock.tx.publish(own, n);
+        ring(shared, &self.region, slot);
+    }
+}
+
+/// Tells the core that serves the slot.
+fn ring(shared: &Region, region: &AppRegion, slot: u32) {
+    let watcher = region.halves(slot).and_then(|(service, _)| stream::watcher(service));
+    if let Some(block) = watcher.and_then(|context| shared.context(Side::Zero, context)) {
+        // It never sleeps.
+        let _: Wake = Doorbell::new(block, shared.layout().words_per_group).ring(slot);
+    }
+}
+
+fn word(shared: &Region, i: usize) -> &AtomicU64 {
+    shared.page_word(Side::One, i).expect("the pool asks for pages of the region only")
+}

@@ -1,0 +1,317 @@
+//! The far end: clients without a stack. They shake hands, ask, take replies and reset; frames are copies of one another, and
+//! nothing is ever lost on the way or sent again.
+
+use super::{FAR_MAC, NEAR, NEAR_MAC};
+use crate::clock;
+use anyhow::bail;
+use base::SeqNumber;
+use port::{Batch, Checksum, Port};
+use port_memory::MemoryPort;
+use std::collections::VecDeque;
+use wire::{Endpoint, FourTuple, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
+
+/// Where TCP's header stands: behind Ethernet and IPv4.
+pub const TCP_AT: usize = 34;
+/// Bytes of the largest segment.
+const SEGMENT_MAX: usize = 1448;
+/// Where an echoed and an own timestamp stand in all but SYN: behind TCP's header and two pads.
+const TIMESTAMPS_AT: usize = TCP_AT + 24;
+/// Clients of one address.
+const PER_HOST: u32 = 50_000;
+const FIRST_PORT: u16 = 1024;
+/// Handshakes under way at once, fewer than the service's backlog.
+const OPENING: usize = 64;
+/// After so long without news they are begun again, nanoseconds.
+const AGAIN_NS: u64 = 1_000_000_000;
+/// Until all are open, nanoseconds.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// What came for a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// The handshake is done but for our acknowledgement, which the first request carries.
+    Opened(u32),
+    /// So many bytes in order.
+    Bytes { client: u32, len: u32 },
+    /// A SYN-ACK for nobody here.
+    Stranger,
+}
+
+/// One client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Client {
+    is_open: bool,
+    snd_nxt: u32,
+    rcv_nxt: u32,
+    ts_recent: u32,
+}
+
+/// What a client sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Frame {
+    Syn,
+    Request,
+    Reset,
+}
+
+#[derive(Debug)]
+struct Host {
+    address: [u8; 4],
+    /// IPv4's checksum of each kind of frame from there.
+    sums: [[u8; 2]; 3],
+}
+
+pub struct Far {
+    port: MemoryPort,
+    batch: Batch,
+    clients: Vec<Client>,
+    hosts: Vec<Host>,
+    /// By [`Frame`].
+    frames: [Vec<u8>; 3],
+    request_len: u32,
+    /// What has found no room yet, oldest first.
+    unsent: VecDeque<(u32, Frame)>,
+    began_ns: u64,
+    now_ms: u32,
+    /// Frames in and out.
+    pub frames_seen: u64,
+    /// At the end of the last round.
+    frames_before: u64,
+}
+
+impl Far {
+    /// So many clients, none open, with requests of so many bytes.
+    pub fn new(port: MemoryPort, clients: u32, request_len: usize) -> Self {
+        assert!(request_len <= SEGMENT_MAX, "a request is one segment");
+        let hosts: Vec<[u8; 4]> = (0..=clients / PER_HOST).map(|i| [10, 0, 1 + i as u8, 2]).collect();
+        let segment = TcpOptions::with_timestamps(0, 0);
+        let push = TcpFlags::ACK.with(TcpFlags::PSH);
+        let frame = |address, frame: Frame| match frame {
+            Frame::Syn => emit(address, TcpFlags::SYN, &offer(), 0),
+            Frame::Request => emit(address, push, &segment, request_len),
+            Frame::Reset => emit(address, TcpFlags::RST, &segment, 0),
+        };
+        let of = |address| [Frame::Syn, Frame::Request, Frame::Reset].map(|kind| frame(address, kind));
+        let sums = |frames: [Vec<u8>; 3]| frames.map(|frame| [frame[24], frame[25]]);
+        Self {
+            batch: Batch::with_capacity(port.capabilities().frame_max),
+            clients: vec![Client::default(); clients as usize],
+            frames: of(hosts[0]),
+            hosts: hosts.into_iter().map(|address| Host { address, sums: sums(of(address)) }).collect(),
+            request_len: request_len as u32,
+            unsent: VecDeque::with_capacity(clients as usize + 1),
+            began_ns: clock::now_ns(),
+            now_ms: 1,
+            frames_seen: 0,
+            frames_before: 0,
+            port,
+        }
+    }
+
+    /// Begins a client's handshake; whatever it was before is forgotten.
+    pub fn open(&mut self, client: u32) {
+        // Sequence numbers of a port's next connection lie beyond those of the one before.
+        let snd_nxt = self.clients[client as usize].snd_nxt.wrapping_add(1 << 20);
+        self.clients[client as usize] = Client { snd_nxt, ..Client::default() };
+        self.put(client, Frame::Syn);
+    }
+
+    /// Sends a request.
+    pub fn request(&mut self, client: u32) {
+        self.put(client, Frame::Request);
+    }
+
+    /// Ends a connection: exactly at its place, a reset is obeyed at once.
+    pub fn reset(&mut self, client: u32) {
+        self.clients[client as usize].is_open = false;
+        self.put(client, Frame::Reset);
+    }
+
+    /// Opens the first `count` clients, each with one request and its reply; `beside` is called over and over.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub fn establish(&mut self, count: u32, mut beside: impl FnMut()) -> anyhow::Result<()> {
+        let until = clock::now_ns() + PATIENCE_NS;
+        let (mut next, mut opening, mut heard) = (0, Vec::new(), Vec::new());
+        let mut again_at = 0;
+        while next < count || !opening.is_empty() {
+            let now = clock::now_ns();
+            if now >= until {
+                bail!("of {count} connections {next} were opened within {} s", PATIENCE_NS / 1_000_000_000);
+            }
+            if now >= again_at {
+                again_at = now + AGAIN_NS;
+                opening.iter().for_each(|&client| self.put(client, Frame::Syn));
+            }
+            while opening.len() < OPENING && next < count {
+                self.open(next);
+                opening.push(next);
+                next += 1;
+            }
+            self.round(&mut heard);
+            for heard in heard.drain(..) {
+                match heard {
+                    Heard::Opened(client) => self.request(client),
+                    Heard::Bytes { client, .. } => {
+                        opening.retain(|&other| other != client);
+                        again_at = now + AGAIN_NS;
+                    }
+                    Heard::Stranger => {}
+                }
+            }
+            beside();
+        }
+        Ok(())
+    }
+
+    /// Sends what is due and takes what has come. True when there was anything since the last round.
+    pub fn round(&mut self, heard: &mut Vec<Heard>) -> bool {
+        self.now_ms = 1 + ((clock::now_ns() - self.began_ns) / 1_000_000) as u32;
+        while let Some(&(client, frame)) = self.unsent.front() {
+            if !self.emit(client, frame) {
+                break;
+            }
+            self.unsent.pop_front();
+        }
+        self.port.flush();
+        let Self { port, batch, clients, .. } = self;
+        while port.receive(batch) > 0 {
+            self.frames_seen += batch.len() as u64;
+            heard.extend(batch.packets().iter().filter_map(|packet| arrived(clients, packet.frame())));
+        }
+        std::mem::replace(&mut self.frames_before, self.frames_seen) != self.frames_seen
+    }
+
+    /// Sends a frame of the caller's: a copy of `frame`, which `change` then changes. False when there is no room.
+    pub fn inject(&mut self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> bool {
+        let Some(buf) = self.port.reserve() else { return false };
+        if !buf.fill(frame) {
+            return false;
+        }
+        change(buf.frame_mut());
+        buf.meta.checksum = Checksum::Partial { start: TCP_AT as u16, offset: 16 };
+        self.port.commit();
+        true
+    }
+
+    /// A client's SYN, for [`inject`](Self::inject).
+    pub fn syn(&self) -> Vec<u8> {
+        self.frames[Frame::Syn as usize].clone()
+    }
+
+    fn put(&mut self, client: u32, frame: Frame) {
+        if !self.unsent.is_empty() || !self.emit(client, frame) {
+            self.unsent.push_back((client, frame));
+        }
+    }
+
+    /// False when there is no room.
+    fn emit(&mut self, client: u32, kind: Frame) -> bool {
+        let Self { port, clients, hosts, frames, request_len, now_ms, .. } = self;
+        let Some(buf) = port.reserve() else { return false };
+        if !buf.fill(&frames[kind as usize]) {
+            return false;
+        }
+        let (host, sender) = (&hosts[(client / PER_HOST) as usize], &mut clients[client as usize]);
+        let frame = buf.frame_mut();
+        frame[24..26].copy_from_slice(&host.sums[kind as usize]);
+        frame[26..30].copy_from_slice(&host.address);
+        frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port_of(client).to_be_bytes());
+        frame[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&sender.snd_nxt.to_be_bytes());
+        if kind != Frame::Syn {
+            frame[TCP_AT + 8..TCP_AT + 12].copy_from_slice(&sender.rcv_nxt.to_be_bytes());
+            frame[TIMESTAMPS_AT..TIMESTAMPS_AT + 4].copy_from_slice(&now_ms.to_be_bytes());
+            frame[TIMESTAMPS_AT + 4..TIMESTAMPS_AT + 8].copy_from_slice(&sender.ts_recent.to_be_bytes());
+        }
+        sender.snd_nxt = sender.snd_nxt.wrapping_add(match kind {
+            Frame::Request => *request_len,
+            // The answer to a SYN says what comes next.
+            Frame::Syn | Frame::Reset => 0,
+        });
+        buf.meta.checksum = Checksum::Partial { start: TCP_AT as u16, offset: 16 };
+        port.commit();
+        self.frames_seen += 1;
+        true
+    }
+}
+
+/// What a received frame says.
+fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
+    if frame.get(12..14)? != [8, 0] || *frame.get(23)? != 6 {
+        return None;
+    }
+    let is_syn = frame.get(TCP_AT + 13)? & 2 != 0;
+    let at = client_at(frame).filter(|&at| (at as usize) < clients.len());
+    let Some(at) = at else { return is_syn.then_some(Heard::Stranger) };
+    let client = &mut clients[at as usize];
+    let (seq, header) = (word(frame, TCP_AT + 4)?, u32::from(*frame.get(TCP_AT + 12)? >> 4) * 4);
+    if is_syn {
+        // Timestamps stand behind the size of segments and the offer of selective acknowledgements.
+        let options = frame.get(TCP_AT + 20..TCP_AT + header as usize)?;
+        let stands = options.windows(2).position(|pair| pair == [8, 10])?;
+        *client = Client {
+            is_open: true,
+            // What was sent before it comes a second time has not been taken.
+            snd_nxt: word(frame, TCP_AT + 8)?,
+            rcv_nxt: seq.wrapping_add(1),
+            ts_recent: word(options, stands + 2)?,
+        };
+        return Some(Heard::Opened(at));
+    }
+    let len = u32::from(half(frame, 16)?).checked_sub(20 + header)?;
+    if !client.is_open || seq != client.rcv_nxt || len == 0 {
+        return None;
+    }
+    client.ts_recent = word(frame, TIMESTAMPS_AT)?;
+    client.rcv_nxt = seq.wrapping_add(len);
+    Some(Heard::Bytes { client: at, len })
+}
+
+/// Whose frame it is, if it is for any of us.
+fn client_at(frame: &[u8]) -> Option<u32> {
+    let &[10, 0, host, 2] = frame.get(30..34)? else { return None };
+    let port = u32::from(half(frame, TCP_AT + 2)?.checked_sub(FIRST_PORT)?);
+    (port < PER_HOST).then_some(u32::from(host.checked_sub(1)?) * PER_HOST + port)
+}
+
+fn port_of(client: u32) -> u16 {
+    FIRST_PORT + (client % PER_HOST) as u16
+}
+
+fn word(frame: &[u8], at: usize) -> Option<u32> {
+    frame.get(at..at + 4)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+fn half(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..at + 2)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+fn offer() -> TcpOptions {
+    TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        ..TcpOptions::with_timestamps(1, 0)
+    }
+}
+
+/// A frame to the service. The TCP header's sum is left to the port: nobody looks at it.
+fn emit(address: [u8; 4], flags: TcpFlags, options: &TcpOptions, payload: usize) -> Vec<u8> {
+    let parameters = IpParameters::new(MacAddr(FAR_MAC), MacAddr(NEAR_MAC));
+    let header = TcpHeader {
+        src_port: 0,
+        dst_port: 0,
+        seq: SeqNumber(0),
+        ack: SeqNumber(0),
+        flags,
+        window: 512,
+        urgent: 0,
+    };
+    let tuple =
+        FourTuple::new(Endpoint::new(address.into(), FIRST_PORT), Endpoint::new(NEAR.0.into(), NEAR.1));
+    let mut frame = vec![0; wire::tcp_headers_len(&parameters, &tuple, options) + payload];
+    wire::emit_tcp(&parameters, &tuple, &header, options, payload, TxChecksum::Partial, &mut frame)
+        .expect("headers fit");
+    frame
+}

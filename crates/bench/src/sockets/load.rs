@@ -1,0 +1,261 @@
+//! RPCs between two processes over many connections that live long or short: what a request costs with sockets, and a connection.
+//!
+//! Both processes have one thread and one level-triggered epoll set. Closed loop: each connection has one request under way, and
+//! the next one is opened when one ends.
+
+use super::actor::{self, Actor, Answer};
+use super::calls::{self, For};
+use super::pair::Pair;
+use crate::clock;
+use crate::cpu::Meter;
+use crate::samples::{Sample, Samples};
+use anyhow::{Context, bail};
+use rustix::fd::OwnedFd;
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Bytes of a request, and of its reply.
+const SIZE: usize = 64;
+/// A request that begins so is the last: the server leaves when it has answered.
+const END: u8 = 255;
+/// Room for connections that nobody has accepted yet: the kernel's own limit.
+const BACKLOG: i32 = 4096;
+/// Events taken at once.
+const EVENTS: usize = 256;
+/// Listeners among connections: from here on.
+const LISTENERS: u64 = 1 << 32;
+/// So many: a connection that has ended keeps its port from the next one to the same place, for a while.
+const PLACES: u32 = 4;
+/// Bytes read at once by the server.
+const READ: usize = 4096;
+
+/// What is offered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// At once.
+    pub connections: u32,
+    /// Of each connection; then it is closed and the next one opened. `None`: it stays.
+    pub rpcs: Option<u32>,
+    pub milliseconds: u32,
+}
+
+/// What is asked of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Listen, in so many places; the answer are the ports.
+    Listen(u32),
+    /// Echo on all connections that come there, until the last request.
+    Serve,
+    /// To these ports in turn; the answer is RPCs and nanoseconds, then all RPCs and connections, with those that came afterwards.
+    Offer(Vec<u16>, Offer),
+}
+
+/// In a process: obeys.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    match ask {
+        Ask::Listen(count) => listen(actor, count),
+        Ask::Serve => serve(actor).map(|()| Answer::new()),
+        Ask::Offer(ports, offer) => Client::new(ports, offer)?.run(actor),
+    }
+}
+
+fn listen(actor: &mut Actor, count: u32) -> anyhow::Result<Answer> {
+    let mut ports = Answer::new();
+    for _ in 0..count {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        calls::listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        ports.push(f64::from(listener.local_addr()?.port()));
+        actor.listeners.push(listener);
+    }
+    Ok(ports)
+}
+
+/// Until the last request.
+fn serve(actor: &Actor) -> anyhow::Result<()> {
+    let set = calls::epoll_create()?;
+    for (i, listener) in actor.listeners.iter().enumerate() {
+        calls::epoll_add(&set, listener, LISTENERS + i as u64)?;
+    }
+    // The first one is the pair's own.
+    let own = actor.streams.first().context("no connection")?.try_clone()?;
+    calls::epoll_add(&set, &own, 0)?;
+    let mut streams = vec![Some(own)];
+    let (mut events, mut bytes, mut free) = ([calls::NO_EVENT; EVENTS], [0; READ], Vec::new());
+    let mut is_over = false;
+    while !is_over {
+        let count = calls::epoll_wait(&set, &mut events, None)?;
+        for event in &events[..count] {
+            let at = event.u64;
+            if let Some(listener) = at.checked_sub(LISTENERS) {
+                accept(&actor.listeners[listener as usize], &set, &mut streams, &mut free)?;
+                continue;
+            }
+            let place = &mut streams[at as usize];
+            let Some(stream) = place else { continue };
+            match stream.read(&mut bytes) {
+                Ok(0) => {
+                    *place = None;
+                    free.push(at as usize);
+                }
+                Ok(n) => {
+                    stream.write_all(&bytes[..n])?;
+                    is_over |= bytes[0] == END;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("a connection of the server"),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn accept(
+    listener: &TcpListener,
+    set: &OwnedFd,
+    streams: &mut Vec<Option<TcpStream>>,
+    free: &mut Vec<usize>,
+) -> anyhow::Result<()> {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error).context("accept"),
+        };
+        let at = free.pop().unwrap_or_else(|| {
+            streams.push(None);
+            streams.len() - 1
+        });
+        stream.set_nodelay(true)?;
+        calls::epoll_add(set, &stream, at as u64)?;
+        streams[at] = Some(stream);
+    }
+}
+
+/// A connection of the client.
+struct Connection {
+    stream: TcpStream,
+    is_open: bool,
+    /// Bytes of the reply that have come.
+    got: usize,
+    rpcs: u32,
+}
+
+struct Client {
+    ports: Vec<u16>,
+    /// Connections begun.
+    begun: usize,
+    offer: Offer,
+    set: OwnedFd,
+    connections: Vec<Option<Connection>>,
+    living: u32,
+    rpcs: u64,
+    ended: u64,
+}
+
+impl Client {
+    fn new(ports: Vec<u16>, offer: Offer) -> anyhow::Result<Self> {
+        let set = calls::epoll_create()?;
+        let connections = (0..offer.connections).map(|_| None).collect();
+        Ok(Self { ports, begun: 0, offer, set, connections, living: 0, rpcs: 0, ended: 0 })
+    }
+
+    /// Measures; then lets all connections end, and the server leave.
+    fn run(mut self, actor: &Actor) -> anyhow::Result<Answer> {
+        let start = clock::now_ns();
+        let until = start + u64::from(self.offer.milliseconds) * 1_000_000;
+        (0..self.connections.len()).try_for_each(|at| self.open(at))?;
+        let mut events = [calls::NO_EVENT; EVENTS];
+        let mut now = start;
+        let mut measured = None;
+        while self.living > 0 {
+            let count = calls::epoll_wait(&self.set, &mut events, None)?;
+            for event in &events[..count] {
+                self.advance(event.u64 as usize, now < until)?;
+            }
+            now = clock::now_ns();
+            if now >= until && measured.is_none() {
+                measured = Some((self.rpcs, now - start));
+            }
+        }
+        let (rpcs, ns) = measured.context("all connections ended before their time")?;
+        let mut own = actor.streams.first().context("no connection")?;
+        own.write_all(&[END; SIZE])?;
+        own.read_exact(&mut [0; SIZE])?;
+        Ok(vec![rpcs as f64, ns as f64, self.rpcs as f64, self.ended as f64])
+    }
+
+    fn open(&mut self, at: usize) -> anyhow::Result<()> {
+        let port = *self.ports.get(self.begun % self.ports.len().max(1)).context("nowhere to connect to")?;
+        self.begun += 1;
+        let stream = calls::connect(port).context("connect")?;
+        stream.set_nodelay(true)?;
+        calls::epoll_watch(&self.set, &stream, For::Writing, at as u64)?;
+        self.connections[at] = Some(Connection { stream, is_open: false, got: 0, rpcs: 0 });
+        self.living += 1;
+        Ok(())
+    }
+
+    /// There is news of a connection.
+    fn advance(&mut self, at: usize, goes_on: bool) -> anyhow::Result<()> {
+        let Some(connection) = &mut self.connections[at] else { return Ok(()) };
+        if !connection.is_open {
+            if let Some(error) = connection.stream.take_error()? {
+                return Err(error).context("connect");
+            }
+            connection.is_open = true;
+            calls::epoll_change(&self.set, &connection.stream, For::Reading, at as u64)?;
+            connection.stream.write_all(&[1; SIZE])?;
+            return Ok(());
+        }
+        match connection.stream.read(&mut [0; SIZE][connection.got..]) {
+            Ok(0) => bail!("the server has closed a connection"),
+            Ok(n) => connection.got += n,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error).context("a connection of the client"),
+        }
+        if connection.got < SIZE {
+            return Ok(());
+        }
+        self.rpcs += 1;
+        (connection.got, connection.rpcs) = (0, connection.rpcs + 1);
+        let is_over = self.offer.rpcs.is_some_and(|most| connection.rpcs >= most);
+        if goes_on && !is_over {
+            connection.stream.write_all(&[1; SIZE])?;
+            return Ok(());
+        }
+        // Closed by whoever asked.
+        self.connections[at] = None;
+        self.living -= 1;
+        self.ended += 1;
+        if goes_on { self.open(at) } else { Ok(()) }
+    }
+}
+
+/// Offers it once, to a pair of processes.
+pub fn measure(pair: &Pair<'_>, offer: Offer, samples: &mut Samples) -> anyhow::Result<()> {
+    let ports = pair.far(&actor::Ask::Load(Ask::Listen(PLACES)))?;
+    let ports = ports.into_iter().map(|port| port as u16).collect();
+    let (accepted, start, meter) = (pair.accepted()?, clock::now_ns(), Meter::start(&pair.pids()));
+    let (near, far) = (Ask::Offer(ports, offer), Ask::Serve);
+    let (answer, _) = pair.both(&actor::Ask::Load(near), &actor::Ask::Load(far))?;
+    let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - start) as f64);
+    let [rpcs, ns, all_rpcs, all_ended] = answer[..] else { bail!("no answer of the client") };
+    pair.prove(all_ended as u32, accepted)?;
+    // Of short connections, too: many do not end while few are measured, and each is worth so many RPCs.
+    let value = rpcs * 1e9 / ns;
+    let sample = Sample { value, cores: Some(cpu_ns / wall_ns), cpu_ns: Some(cpu_ns / all_rpcs) };
+    samples.add(&offer.case(), pair.name, "rate", "RPC/s", sample);
+    Ok(())
+}
+
+impl Offer {
+    /// How results name it.
+    pub fn case(&self) -> String {
+        match self.rpcs {
+            None => format!("echo/{SIZE}B/n{}/sockets", self.connections),
+            Some(each) => format!("short/rpcs{each}"),
+        }
+    }
+}
