@@ -14,17 +14,6 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// What becomes of a call, the best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// It is done.
-    Allowed,
-    /// It fails with an errno.
-    Refused,
-    /// It may end the program, or go to somebody else who decides.
-    Deadly,
-}
-
 /// A call that is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
@@ -34,7 +23,7 @@ pub struct Call {
     pub first: Option<u64>,
 }
 
-/// More instructions than this are not looked at: what takes longer to find out counts as deadly. A filter has at most 4,096
+/// More instructions than this are not looked at: what takes longer to find out counts as forbidden. A filter has at most 4,096
 /// instructions, and most look at few arguments of a call.
 const STEPS: usize = 1 << 14;
 
@@ -42,7 +31,6 @@ const STEPS: usize = 1 << 14;
 const ACTION: u32 = 0xffff_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
-const ERRNO: u32 = 0x0005_0000;
 
 /// `AUDIT_ARCH_X86_64`.
 #[cfg(target_arch = "x86_64")]
@@ -71,31 +59,29 @@ enum Next {
     Go(Machine),
     /// Both may be.
     Either(Machine, Machine),
-    End(Verdict),
+    /// Allowed or not.
+    End(bool),
 }
 
-/// The worst that may become of `call`.
+/// True when `call` is done whatever its other arguments are.
 #[must_use]
-pub fn verdict(program: &[Instruction], call: Call) -> Verdict {
-    let mut worst = Verdict::Allowed;
+pub fn allows(program: &[Instruction], call: Call) -> bool {
     let mut ways = vec![Machine { at: 0, a: Some(0), x: Some(0), memory: [Some(0); 16] }];
     for _ in 0..STEPS {
-        let Some(machine) = ways.pop() else { return worst };
+        let Some(machine) = ways.pop() else { return true };
         match step(program, call, machine) {
             Next::Go(next) => ways.push(next),
             Next::Either(one, other) => ways.extend([one, other]),
-            Next::End(verdict) => worst = worst.max(verdict),
-        }
-        if worst == Verdict::Deadly {
-            break;
+            Next::End(true) => {}
+            Next::End(false) => return false,
         }
     }
-    Verdict::Deadly
+    false
 }
 
 fn step(program: &[Instruction], call: Call, mut m: Machine) -> Next {
     // The kernel takes no program that runs beyond its end.
-    let Some(i) = program.get(m.at) else { return Next::End(Verdict::Deadly) };
+    let Some(i) = program.get(m.at) else { return Next::End(false) };
     m.at += 1;
     let operand = if i.code & 0x08 != 0 { m.x } else { Some(i.k) };
     let place = (i.k & 15) as usize;
@@ -106,19 +92,16 @@ fn step(program: &[Instruction], call: Call, mut m: Machine) -> Next {
         0x03 => m.memory[place] = m.x,
         0x04 => m.a = compute(i.code & 0xf0, m.a, operand),
         0x05 => return leap(i, operand, m),
-        0x06 => return Next::End(action(if i.code & 0x18 == 0x10 { m.a } else { Some(i.k) })),
+        0x06 => return Next::End(is_done(if i.code & 0x18 == 0x10 { m.a } else { Some(i.k) })),
         _ if i.code & 0xf8 == 0 => m.x = m.a,
         _ => m.a = m.x,
     }
     Next::Go(m)
 }
 
-fn action(returned: Option<u32>) -> Verdict {
-    match returned.map(|value| value & ACTION) {
-        Some(ALLOW | LOG) => Verdict::Allowed,
-        Some(ERRNO) => Verdict::Refused,
-        _ => Verdict::Deadly,
-    }
+/// All else ends the program, goes to somebody else who decides, or fails with an errno.
+fn is_done(returned: Option<u32>) -> bool {
+    matches!(returned.map(|value| value & ACTION), Some(ALLOW | LOG))
 }
 
 fn load(i: &Instruction, call: Call, m: &Machine) -> Option<u32> {
@@ -170,7 +153,7 @@ fn leap(i: &Instruction, operand: Option<u32>, m: Machine) -> Next {
         0x20 => a > b,
         0x30 => a >= b,
         0x40 => a & b != 0,
-        _ => return Next::End(Verdict::Deadly),
+        _ => return Next::End(false),
     };
     Next::Go(if holds { yes } else { no })
 }
@@ -181,6 +164,7 @@ mod tests {
 
     const KILL: u32 = 0x8000_0000;
     const TRAP: u32 = 0x0003_0000;
+    const ERRNO: u32 = 0x0005_0000;
 
     fn load_word(at: u32) -> Instruction {
         Instruction { code: 0x20, jt: 0, jf: 0, k: at }
@@ -198,7 +182,7 @@ mod tests {
         Call { number, first: None }
     }
 
-    /// The architecture is looked at; 1 is allowed, 2 refused, 3 allowed with a first argument of 7, all others are deadly.
+    /// The architecture is looked at; 1 is allowed, 2 fails, 3 is allowed with a first argument of 7.
     fn usual() -> Vec<Instruction> {
         vec![
             load_word(ARCHITECTURE_AT),
@@ -222,19 +206,19 @@ mod tests {
     #[test]
     fn a_usual_filter_says_what_it_would_do() {
         let program = usual();
-        assert_eq!(verdict(&program, call(1)), Verdict::Allowed);
-        assert_eq!(verdict(&program, call(2)), Verdict::Refused);
-        assert_eq!(verdict(&program, call(4)), Verdict::Deadly);
+        assert!(allows(&program, call(1)));
+        assert!(!allows(&program, call(2)), "it fails");
+        assert!(!allows(&program, call(4)), "it ends the program");
     }
 
     #[test]
     fn what_depends_on_an_argument_counts_as_the_worse_unless_it_is_known() {
         let program = usual();
-        let with = |first| verdict(&program, Call { number: 3, first });
-        assert_eq!(with(None), Verdict::Deadly);
-        assert_eq!(with(Some(7)), Verdict::Allowed);
-        assert_eq!(with(Some(7 | 1 << 32)), Verdict::Deadly);
-        assert_eq!(with(Some(8)), Verdict::Deadly);
+        let with = |first| allows(&program, Call { number: 3, first });
+        assert!(!with(None));
+        assert!(with(Some(7)));
+        assert!(!with(Some(7 | 1 << 32)));
+        assert!(!with(Some(8)));
     }
 
     #[test]
@@ -251,19 +235,19 @@ mod tests {
             give(LOG),
             give(TRAP),
         ];
-        assert_eq!(verdict(&program, call(4)), Verdict::Allowed, "4 + 5 is 9");
-        assert_eq!(verdict(&program, call(3)), Verdict::Deadly);
-        assert_eq!(verdict(&program, call(0x14)), Verdict::Allowed);
+        assert!(allows(&program, call(4)), "4 + 5 is 9");
+        assert!(!allows(&program, call(3)));
+        assert!(allows(&program, call(0x14)));
     }
 
     #[test]
-    fn a_program_without_an_end_or_with_too_many_ways_is_deadly() {
-        assert_eq!(verdict(&[], call(1)), Verdict::Deadly);
+    fn a_program_without_an_end_or_with_too_many_ways_allows_nothing() {
+        assert!(!allows(&[], call(1)));
         let beyond = [Instruction { code: 0x05, jt: 0, jf: 0, k: u32::MAX }];
-        assert_eq!(verdict(&beyond, call(1)), Verdict::Deadly);
+        assert!(!allows(&beyond, call(1)));
         let mut ways = vec![load_word(24)];
         ways.extend((0..40).map(|k| Instruction { code: 0x25, jt: 1, jf: 0, k }));
         ways.extend([give(ALLOW), give(ALLOW)]);
-        assert_eq!(verdict(&ways, call(1)), Verdict::Deadly);
+        assert!(!allows(&ways, call(1)));
     }
 }

@@ -169,13 +169,13 @@ pub fn share(sock: &Arc<Sock>) {
     sock.announce_again();
 }
 
-/// The process cannot take connections out of its queues any more.
+/// The process cannot take connections out of its queues any more. When this returns they are given no more.
 pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
-    if let Some(own) = own_queue(sock) {
-        client.say(Request::Unlisten { slot: own.slot() });
-    }
-    if Arc::ptr_eq(&link.mapped, &client.home) {
-        client.say(Request::Unlisten { slot: link.slot() });
+    let own = own_queue(sock).map(|own| own.slot());
+    let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
+    for slot in [own, first].into_iter().flatten() {
+        // Where the service is gone, so are the queues.
+        let _ = client.ask(Request::Unlisten { slot });
     }
 }
 

@@ -3,7 +3,7 @@
 //! and its connections go on in the memory that is there. Others are woken as ever, by writing to eventfds; but as for news
 //! of its own, it sleeps in short slices and looks, and peers of this host whose eventfds it might lack are told to do the same.
 
-use crate::filter::{self, Call, Verdict};
+use crate::filter::{self, Call};
 use crate::link::Link;
 use crate::sock::Role;
 use crate::{client, config, epoll, fds, internal, link, listener};
@@ -48,7 +48,7 @@ const NEEDED: [Call; 13] = [
     Call { number: libc::SYS_socket as u32, first: Some(libc::AF_INET as u64) },
 ];
 
-/// Calls that others stand in for, or that are left out, where they are deadly: one bit each in [`DEADLY`].
+/// Calls that others stand in for, or that are left out, where they are forbidden: one bit each in [`FORBIDDEN`].
 const OPTIONAL: [c_long; 18] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
@@ -84,7 +84,7 @@ const SLICE_MAX: Duration = Duration::from_millis(1);
 const DESCRIPTORS: u64 = 256;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
-static DEADLY: AtomicU32 = AtomicU32::new(0);
+static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 
 /// True when this library does without the service and without being woken.
 #[inline]
@@ -92,11 +92,11 @@ pub fn is_locked() -> bool {
     LOCKED.load(Ordering::Relaxed)
 }
 
-/// False when call `number`, one of those that can be done without, may end the program.
+/// False when call `number`, one of those that can be done without, is not allowed for certain.
 #[inline]
 pub fn may(number: c_long) -> bool {
-    let deadly = DEADLY.load(Ordering::Relaxed);
-    deadly == 0 || deadly & bit(number) == 0
+    let forbidden = FORBIDDEN.load(Ordering::Relaxed);
+    forbidden == 0 || forbidden & bit(number) == 0
 }
 
 fn bit(number: c_long) -> u32 {
@@ -109,21 +109,21 @@ pub fn slice(waited: Duration) -> Duration {
 }
 
 impl Lock {
-    fn verdict(&self, call: Call) -> Verdict {
+    fn allows(&self, call: Call) -> bool {
         match self {
-            Self::Strict => Verdict::Deadly,
-            Self::Filter(program) => filter::verdict(program, call),
+            Self::Strict => false,
+            Self::Filter(program) => filter::allows(program, call),
         }
     }
 
-    /// True when what this library needs is not allowed, and which of the other calls are deadly.
+    /// True when what this library needs is not allowed, and which of the other calls are not.
     fn judge(&self) -> (bool, u32) {
-        let cut_off = NEEDED.iter().any(|call| self.verdict(*call) != Verdict::Allowed);
-        let deadly = OPTIONAL
+        let cut_off = NEEDED.iter().any(|needed| !self.allows(*needed));
+        let forbidden = OPTIONAL
             .iter()
-            .filter(|number| self.verdict(call(**number)) == Verdict::Deadly)
+            .filter(|number| !self.allows(call(**number)))
             .fold(0, |all, number| all | bit(*number));
-        (cut_off, deadly)
+        (cut_off, forbidden)
     }
 }
 
@@ -136,18 +136,18 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
     if config::is_disabled() {
         return install();
     }
-    let (cut_off, deadly) = lock.judge();
-    let before = (is_locked(), DEADLY.load(Ordering::Relaxed));
+    let (cut_off, forbidden) = lock.judge();
+    let before = (is_locked(), FORBIDDEN.load(Ordering::Relaxed));
     let first = cut_off && !before.0;
     if first {
         prepare();
     }
-    DEADLY.fetch_or(deadly, Ordering::Relaxed);
+    FORBIDDEN.fetch_or(forbidden, Ordering::Relaxed);
     LOCKED.store(before.0 || cut_off, Ordering::Relaxed);
     let result = install();
     if result.is_err() {
         LOCKED.store(before.0, Ordering::Relaxed);
-        DEADLY.store(before.1, Ordering::Relaxed);
+        FORBIDDEN.store(before.1, Ordering::Relaxed);
     } else if first {
         client::settle_for_parents();
     }
@@ -200,14 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_refuses_cuts_off_but_kills_nobody() {
-        assert_eq!(filter(0x0005_0001).judge(), (true, 0));
-    }
-
-    #[test]
-    fn what_is_deadly_is_known_call_by_call() {
-        let (cut_off, deadly) = Lock::Strict.judge();
-        assert!(cut_off && OPTIONAL.iter().all(|number| deadly & bit(*number) != 0));
+    fn one_that_allows_nothing_forbids_every_call_that_can_be_done_without() {
+        for lock in [Lock::Strict, filter(0x0005_0001), filter(0)] {
+            let (cut_off, forbidden) = lock.judge();
+            assert!(cut_off && OPTIONAL.iter().all(|number| forbidden & bit(*number) != 0));
+        }
         assert_eq!(bit(libc::SYS_read), 0, "nobody does without reading");
     }
 
