@@ -36,7 +36,7 @@ impl Registry {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }
         match r.slots.get(slot) {
-            Some(Use::Queue) => self.close_queue((region, slot)),
+            Some(Use::Queue) => self.close_queue((region, slot), false),
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
             Some(Use::Flow(_)) => self.close_flow(region, slot, false),
             None => {}
@@ -52,7 +52,7 @@ impl Registry {
         self.free_contexts(&a);
         let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
         let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
-        shares.into_iter().for_each(|key| self.close_queue(key));
+        shares.into_iter().for_each(|key| self.close_queue(key, offender));
         if let Some(family) = self.families.get_mut(&family_id) {
             family.holders &= !(1 << a.holder);
         }
@@ -177,7 +177,7 @@ impl Registry {
         let Named { region, slot, ports } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             match r.slots.get(slot) {
-                Some(Use::Queue) => self.close_queue((region, slot)),
+                Some(Use::Queue) => self.close_queue((region, slot), offender),
                 Some(Use::Relay(relay, end)) => self.close_relay_end(*relay, *end, offender),
                 Some(Use::Flow(_)) => self.close_flow(region, slot, offender),
                 None => {}
@@ -312,7 +312,7 @@ impl Registry {
 
     fn drop_region(&mut self, id: u32, offender: bool) {
         let queues: Vec<QueueKey> = self.listeners.queues.keys().filter(|k| k.0 == id).copied().collect();
-        queues.into_iter().for_each(|key| self.close_queue(key));
+        queues.into_iter().for_each(|key| self.close_queue(key, offender));
         let ends = self.relays.iter().flat_map(|(relay, r)| {
             (0..2).filter(|end| r.places[*end].0 == id && !r.gone[*end]).map(|end| (*relay, end))
         });

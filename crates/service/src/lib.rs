@@ -5,7 +5,7 @@
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
 //!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
 //!   departure  death and detaching               report    ss, stat, explain   registry  what all of these share
-//!   trust      connections on their way from one process to another
+//!   trust      connections on their way from one process to another         succession  from one accept queue to another
 //! ```
 #![deny(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod report;
 mod requests;
 mod slots;
 mod statistics;
+mod succession;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;

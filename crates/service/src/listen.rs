@@ -1,6 +1,6 @@
 //! Listening, and the way of a connection into an accept queue.
 
-use crate::listeners::{Listener, Origin, Queue, QueueKey, canonical};
+use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey, canonical};
 use crate::memory::Memory;
 use crate::proc;
 use crate::region::{Stage, Use};
@@ -71,7 +71,7 @@ impl Registry {
         let listener = self.listeners.add(listener);
         self.attach_queue(listener, slot);
         if let Err(error) = self.tcp_listen(listener, backlog) {
-            self.close_queue(slot);
+            self.close_queue(slot, false);
             return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
         }
         if let Some(a) = self.applications.get_mut(&id) {
@@ -88,7 +88,7 @@ impl Registry {
         let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
         let queue = self.listeners.queues.get_mut(&key)?;
         if self.listeners.all.get(&queue.listener)?.local != local {
-            self.close_queue(key);
+            self.close_queue(key, false);
             return None;
         }
         queue.backlog = wish.backlog;
@@ -119,7 +119,7 @@ impl Registry {
     pub fn unlisten(&mut self, id: u32, slot: u32) -> Answer {
         let region = self.applications.get(&id).and_then(|a| a.region);
         if let Some(region) = region {
-            self.close_queue((region, slot));
+            self.close_queue((region, slot), false);
         }
         Answer::plain(Reply::Done)
     }
@@ -204,7 +204,7 @@ impl Registry {
         let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
         let done = fill(queue, own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
         while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
-            accepted.extend(queue.queued.pop_front().map(|(_, origin)| origin));
+            accepted.extend(queue.queued.pop_front().map(|(_, (origin, _))| origin));
         }
         rings.into_iter().for_each(|ring| memory.give_back(&mut r.pool, ring));
         accepted.into_iter().for_each(|origin| self.set_stage(origin, Stage::Accepted));
@@ -235,8 +235,9 @@ impl Registry {
         }
     }
 
-    /// Closes an accept queue: what was not accepted is reset, as on Linux.
-    pub fn close_queue(&mut self, key: QueueKey) {
+    /// Closes an accept queue. What was not accepted goes to another of the same listener, as on Linux, where all who accept
+    /// share one; it is reset where there is none, and where the queue's owner has misbehaved.
+    pub fn close_queue(&mut self, key: QueueKey, offender: bool) {
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
         if !self.listeners.all.contains_key(&queue.listener) {
             self.tcp_unlisten(queue.listener);
@@ -255,9 +256,14 @@ impl Registry {
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);
         }
-        let unaccepted =
-            queue.queued.into_iter().map(|(_, o)| o).chain(queue.waiting.into_iter().map(|(o, _)| o));
-        unaccepted.for_each(|origin| self.reset_unaccepted(origin));
+        let heirs = if offender { Vec::new() } else { self.listeners.others(&queue) };
+        let unaccepted: Vec<Incoming> =
+            queue.queued.into_iter().map(|(_, incoming)| incoming).chain(queue.waiting).collect();
+        for incoming in unaccepted {
+            if !self.bequeath(incoming, &heirs) {
+                self.reset_unaccepted(incoming.0);
+            }
+        }
     }
 }
 
@@ -286,7 +292,7 @@ fn fill(
         let roomy = !full && (sender.space() >= RECORD_LEN || lend(sender, own, memory, pool, unread, rings));
         if roomy {
             put(sender, own, memory.region(), &record);
-            queue.queued.push_back((sender.head, origin));
+            queue.queued.push_back((sender.head, (origin, record)));
             established.push(origin);
             queue.waiting.pop_front();
             announced = false;

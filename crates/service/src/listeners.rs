@@ -8,6 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 /// An accept queue: the region and the slot of its stream.
 pub type QueueKey = (u32, u32);
 
+/// A connection on its way to be accepted, and what announces it.
+pub type Incoming = (Origin, AcceptRecord);
+
 /// Which connection a record announces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
@@ -53,10 +56,10 @@ pub struct Queue {
     pub backlog: u32,
     /// The stream of records.
     pub sender: Sender,
-    /// Records in the stream that are not known to be read: position behind the record, connection.
-    pub queued: VecDeque<(u64, Origin)>,
+    /// Records in the stream that are not known to be read, each with the position behind it.
+    pub queued: VecDeque<(u64, Incoming)>,
     /// Connections that found no room.
-    pub waiting: VecDeque<(Origin, AcceptRecord)>,
+    pub waiting: VecDeque<Incoming>,
 }
 
 /// All listeners.
@@ -149,6 +152,15 @@ impl Listeners {
         let Some(best) = fitting().map(|(rank, _)| rank).max() else { return Vec::new() };
         let of_best = fitting().filter(|(rank, _)| *rank == best).filter_map(|(_, id)| self.all.get(id));
         of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
+    }
+
+    /// The other processes' queues of the listener that a queue was one of.
+    pub fn others(&self, queue: &Queue) -> Vec<QueueKey> {
+        let all = self.all.get(&queue.listener).map_or(&[][..], |listener| listener.queues.as_slice());
+        let is_other = |key: &&QueueKey| {
+            self.queues.get(*key).is_some_and(|other| other.application != queue.application)
+        };
+        all.iter().filter(is_other).copied().collect()
     }
 
     /// True when an accelerated listener has that address already for itself.

@@ -34,6 +34,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A connection that was left.
 #[derive(Clone, Copy, Debug)]
 struct Trust {
+    /// Of its descriptor; 0: nobody has ever accepted it.
     cookie: u64,
     left: Left,
     /// The processes whose regions it lies in.
@@ -108,6 +109,13 @@ impl Trusts {
         Some(text.lines().filter_map(key).collect())
     }
 
+    fn add(&mut self, trust: Trust) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        self.all.insert(key, trust);
+        key
+    }
+
     fn remove(&mut self, key: u64) -> Option<Trust> {
         let trust = self.all.remove(&key)?;
         if self.by_cookie.get(&trust.cookie) == Some(&key) {
@@ -166,14 +174,12 @@ impl Registry {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
         }
-        let key = self.trusts.next;
-        self.trusts.next += 1;
-        if let Err(e) = self.trusts.watch(&fds[0], key) {
+        if let Err(e) = self.trusts.watch(&fds[0], self.trusts.next) {
             tracing::warn!("a connection's descriptor cannot be watched: {e}");
             self.hold_no_more(&left);
             return Answer::refused(e, "the service cannot watch the descriptor");
         }
-        self.trusts.all.insert(key, trust);
+        let key = self.trusts.add(trust);
         self.trusts.by_cookie.insert(cookie, key);
         Answer::plain(Reply::Done)
     }
@@ -251,25 +257,63 @@ impl Registry {
         {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
-        let Left { region, slot: old, local, peer, shut_read, .. } = trust.left;
-        let connection =
-            Connection { addresses: [peer, local], applications: [0, id], stage: Stage::Accepted };
-        // The deputy's slot is freed the way it always would have been: it counts as gone.
-        self.relays
-            .insert(relay, Relay { places: [(region, old), (own, slot)], connection, gone: [true, false] });
-        if let Some(a) = self.applications.get_mut(&id) {
-            a.sockets += 1;
-        }
         if let Some(trust) = self.trusts.all.get_mut(&key) {
             trust.relay = Some(relay);
         }
-        self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new([deputy, near])));
+        self.carry_on(relay, &trust.left, (own, slot), id, [deputy, near]);
+        let Left { local, peer, shut_read, .. } = trust.left;
         Answer::plain(Reply::Moved { slot, local, peer, shut_read, shut_write })
+    }
+
+    /// Relays from where a connection was left to `place`, for `holder`.
+    fn carry_on(&mut self, relay: u32, left: &Left, place: (u32, u32), holder: u32, ends: [End; 2]) {
+        let connection = Connection {
+            addresses: [left.peer, left.local],
+            applications: [0, holder],
+            stage: Stage::Accepted,
+        };
+        // The deputy's slot is freed the way it always would have been: it counts as gone.
+        let places = [(left.region, left.slot), place];
+        self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
+        if let Some(a) = self.applications.get_mut(&holder) {
+            a.sockets += 1;
+        }
+        self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new(ends)));
+    }
+
+    /// Takes over an established connection that nobody has used at its acceptor's place, for `holder` in `region`. Says
+    /// which relay carries it, to which slot.
+    pub fn carry_unused(&mut self, left: Left, region: u32, holder: u32) -> Option<(u32, u32)> {
+        let owner = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
+            (Some(r), _) => r.owner,
+            (None, pair) => *pair?.parties.get(usize::from(left.side))?,
+        };
+        let family = self.family_of(owner)?;
+        let place = self.place_of(&left).ok()?;
+        let relay = self.new_relay_id();
+        let (slot, near) = self.new_end(region, relay)?;
+        let deputy = End::deputy(place, left.slot, Sender::default());
+        self.trusts.add(Trust { cookie: 0, left, owners: [owner; 2], family, relay: Some(relay) });
+        self.carry_on(relay, &left, (region, slot), holder, [deputy, near]);
+        Some((relay, slot))
     }
 
     /// The service takes the place of whoever left a connection. Also says whether they had sent FIN.
     fn deputize(&mut self, trust: &Trust) -> Result<(End, bool), Errno> {
         let left = &trust.left;
+        let place = self.place_of(left)?;
+        let (own, _) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
+        let block = self.block(left).ok_or(Errno::NOTCONN)?;
+        if !seize(block) {
+            return Err(Errno::AGAIN);
+        }
+        let sender = Sender::taken_over(block, own, place.own_bytes()).map_err(|_| Errno::CONNRESET)?;
+        let shut_write = own.flags.load(Ordering::Acquire) & FIN != 0;
+        Ok((End::deputy(place.clone(), left.slot, sender), shut_write))
+    }
+
+    /// Where the service can stand for whoever left an established connection.
+    fn place_of(&mut self, left: &Left) -> Result<Place, Errno> {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
         let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
             (Some(r), _) => Place::of_application(r.memory.clone(), r.bells.clone()),
@@ -279,20 +323,14 @@ impl Registry {
             }
             _ => return Err(Errno::NOTCONN),
         };
-        let (own, other) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
+        let (_, other) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
         let flags = other.flags.load(Ordering::Acquire);
         if flags & OPEN == 0 {
             let is_over = flags & (FAILED | RESET) != 0;
             return Err(if is_over { Errno::NOTCONN } else { Errno::INPROGRESS });
         }
-        let block = self.block(left).ok_or(Errno::NOTCONN)?;
-        if !seize(block) {
-            return Err(Errno::AGAIN);
-        }
-        let sender = Sender::taken_over(block, own, place.own_bytes()).map_err(|_| Errno::CONNRESET)?;
-        let shut_write = own.flags.load(Ordering::Acquire) & FIN != 0;
         self.bell_of_pair(left.region, usize::from(left.side));
-        Ok((End::deputy(place.clone(), left.slot, sender), shut_write))
+        Ok(place)
     }
 
     /// By that bell the other party wakes the core that relays.

@@ -1,0 +1,123 @@
+//! What waits in the accept queue of one process when that process stops to listen, or dies, and others listen on.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, Conn, Daemon, listener};
+use control::{Parent, Reply, Request};
+use service::{Options, Sharing};
+use shm::half_flags::{OPEN, RESET};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+
+/// A child of `parent`, which listens at `queue`, and its own queue, which it watches.
+fn worker(daemon: &Daemon, parent: &App, queue: u32, holder: u8) -> (App, u32) {
+    let place = Parent { application: parent.welcome.application, secret: parent.welcome.secret, holder };
+    let mut app = App::with(daemon, Some(place), u32::from(holder));
+    let shared = app.ask(Request::ShareListener { region: parent.info.id, slot: queue }).0;
+    let Reply::Listening { slot } = shared else { panic!("{shared:?}") };
+    queue::stream::watch(&app.region.slot(slot).unwrap().half[1], Some(u32::from(holder)));
+    (app, slot)
+}
+
+/// A server that leaves it to its workers to accept.
+fn server(daemon: &Daemon, backlog: u32) -> (App, u32, TcpListener, SocketAddr) {
+    let mut parent = App::new(daemon);
+    let (socket, address) = listener();
+    let queue = parent.listen(&socket, backlog);
+    queue::stream::watch(&parent.region.slot(queue).unwrap().half[1], None);
+    let block = parent.region.sock(1).unwrap();
+    block.region.store(parent.info.id, Ordering::Relaxed);
+    block.slot.store(queue, Ordering::Relaxed);
+    block.holders.store(0b111, Ordering::SeqCst);
+    (parent, queue, socket, address)
+}
+
+fn goes_on(sharing: Sharing, dies: bool) {
+    let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+    // One more than the backlog is let in; the others wait.
+    let (parent, queue, _socket, address) = server(&daemon, 1);
+    let (mut old, old_queue) = worker(&daemon, &parent, queue, 1);
+    let mut client = App::new(&daemon);
+    let mut served = client.connect(address);
+    let (mut here, _) = old.accept_wait(old_queue, &mut 0);
+    let mut conns: Vec<Conn> = (0..4).map(|_| client.connect(address)).collect();
+    let is_open = |client: &App, conn: &Conn| client.peer_flags(conn) & OPEN != 0;
+    client.until("two are let in", |c| conns.iter().filter(|conn| is_open(c, conn)).count() == 2);
+    let early: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
+    for conn in &mut conns {
+        if is_open(&client, conn) {
+            client.send(conn, &early[..1000]);
+        }
+    }
+    let (mut new, new_queue) = worker(&daemon, &parent, queue, 2);
+    let mut old = if dies {
+        drop(old);
+        None
+    } else {
+        old.ask(Request::Unlisten { slot: old_queue });
+        Some(old)
+    };
+    let mut tail = 0;
+    for _ in 0..4 {
+        let (mut accepted, record) = new.accept_wait(new_queue, &mut tail);
+        assert_eq!((record.region, record.local), (new.info.id, address));
+        client.until("all are let in", |c| conns.iter().all(|conn| is_open(c, conn)));
+        // They come in the order in which they were asked for.
+        let conn = conns.iter_mut().find(|conn| conn.tail == 0).unwrap();
+        new.send(&mut accepted, b"answer");
+        assert_eq!(client.receive_exact(conn, 6), b"answer");
+        let sent = if conn.sender.head == 0 { 0 } else { 1000 };
+        client.send(conn, &early[sent..]);
+        assert!(new.receive_exact(&mut accepted, early.len()) == early, "nothing is lost or comes twice");
+        new.close(&accepted);
+        client.until("the end arrives", |c| c.receive(conn, 1).is_none());
+        client.close(conn);
+    }
+    if let Some(old) = &mut old {
+        // What it had accepted is its own.
+        client.send(&mut served, b"still");
+        assert_eq!(old.receive_exact(&mut here, 5), b"still");
+        old.close(&here);
+    }
+    client.close(&served);
+    drop((old, client));
+    daemon.until("only listeners are left", |s| s.iter().all(|s| s["kind"] == "listener"));
+    drop((parent, new));
+    daemon.until("nothing is left", <[_]>::is_empty);
+}
+
+#[test]
+fn what_a_worker_has_not_accepted_is_another_ones() {
+    goes_on(Sharing::Always, false);
+}
+
+#[test]
+fn what_a_dead_worker_has_not_accepted_is_another_ones() {
+    goes_on(Sharing::Always, true);
+}
+
+#[test]
+fn the_same_where_the_service_copies() {
+    goes_on(Sharing::Never, false);
+    goes_on(Sharing::Never, true);
+}
+
+#[test]
+fn the_last_one_resets() {
+    let daemon = Daemon::start(Options::default());
+    let (parent, queue, _socket, address) = server(&daemon, 8);
+    let (mut first, first_queue) = worker(&daemon, &parent, queue, 1);
+    let mut client = App::new(&daemon);
+    let conn = client.connect(address);
+    let (mut second, second_queue) = worker(&daemon, &parent, queue, 2);
+    first.ask(Request::Unlisten { slot: first_queue });
+    second.ask(Request::Unlisten { slot: second_queue });
+    assert_eq!(client.peer_flags(&conn) & RESET, 0, "the server itself listens");
+    drop((first, second));
+    assert_eq!(client.peer_flags(&conn) & RESET, 0);
+    drop(parent);
+    client.until("nobody is left to accept it", |c| c.peer_flags(&conn) & RESET != 0);
+    client.close(&conn);
+}
