@@ -6,7 +6,7 @@ use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -131,8 +131,6 @@ pub struct Left {
     pub local: SocketAddr,
     /// What `getpeername` says.
     pub peer: SocketAddr,
-    /// `SHUT_RD` was said.
-    pub shut_read: bool,
 }
 
 /// What is asked of the service.
@@ -235,10 +233,13 @@ pub enum Request {
     /// The connection's descriptor, which comes along, may turn up in another process. The sender has set `shm::TRUST` in the
     /// socket block: from now on the service holds the connection as long as anybody holds the descriptor. Reply `Done`.
     Leave(Left),
-    /// This process has got the descriptor that comes along and asks for the connection behind it. Reply `Moved`; `Kernel`
-    /// when there is none, `Refused` when it is another process's.
-    Present,
-    /// Of a socket that was left only the service's hold remains here. No reply.
+    /// This process has got the descriptor that comes along and asks for the connection behind it. Reply `Moved`, and the service
+    /// holds it here, too; `Kernel` when there is none, `Refused` with EAGAIN when whoever has it is in the middle of a call.
+    Present {
+        /// The socket block it is to have. The sender holds it, and holds its locks until the answer is there.
+        sock: u32,
+    },
+    /// Of a socket that the service holds only the service's hold remains here. No reply.
     LetGo,
     /// Asks for a region named by an accept record that this process has not mapped. Reply `Region` with the memfd.
     Region {

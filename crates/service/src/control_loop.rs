@@ -296,7 +296,7 @@ impl Service {
         let Received { message: ToService { number, request }, fds } = received;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
-        if !(fds.is_empty() || matches!(request, Request::Leave(_) | Request::Present)) {
+        if !(fds.is_empty() || matches!(request, Request::Leave(_) | Request::Present { .. })) {
             return self.detach(id, "it sent descriptors that nobody asked for");
         }
         let answer = match request {

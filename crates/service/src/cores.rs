@@ -31,6 +31,8 @@ pub enum Command {
     Open(u32, Box<[End; 2]>),
     /// Something about that relay has changed.
     Look(u32),
+    /// Take that end's rings back when they are read.
+    Linger(Box<End>),
     /// That region has more memory.
     Fed(u32),
     /// Say what was counted so far.
@@ -188,6 +190,7 @@ impl Worker {
                 Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
+                Ok(Command::Linger(end)) => self.relays.linger(*end),
                 Ok(Command::Fed(region)) => self.relays.fed(region),
                 Ok(Command::Count(answer)) => {
                     let counted = Counted { core: *self.core.counters(), port: self.port.stats() };

@@ -11,7 +11,8 @@ use control::{Push, TRUST_CONTEXT};
 use queue::stream::raise;
 use rustix::fd::AsFd;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{Side, SockBlock, TRUST};
+use shm::{MOVED, Side, SockBlock, TRUST};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,7 @@ impl Registry {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
         }
         self.statistics.end(a.process);
+        self.trusts.hurry();
         // Somebody unknown holds sockets: a child forked just before may be about to say hello.
         if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
             m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
@@ -99,7 +101,21 @@ impl Registry {
             self.regions.values().filter(|r| !self.is_held(r.owner)).map(|r| r.memory.id).collect();
         gone.into_iter().for_each(|id| self.drop_region(id, offender));
         over.iter().for_each(|id| drop(self.families.remove(id)));
+        self.forget_members();
         next
+    }
+
+    /// Forgets dead members of whom nothing is left, of which a server that forks for each connection has very many.
+    fn forget_members(&mut self) {
+        let owners = self.regions.values().map(|r| r.owner);
+        let parties = self.pairs.values().flat_map(|pair| pair.parties);
+        let left: HashSet<u32> = owners.chain(parties).chain(self.trusts.owners()).collect();
+        let Self { families, applications, .. } = self;
+        for family in families.values_mut() {
+            family.members.retain(|id, member| {
+                member.ghost.is_some() || applications.contains_key(id) || left.contains(id)
+            });
+        }
     }
 
     /// True when the process or something forked from it lives, or may yet say hello.
@@ -158,7 +174,9 @@ impl Registry {
                         before
                     };
                     unknown |= before & !bits & !alive;
-                    if before & bits != 0 && before & !bits == 0 {
+                    // Where it has moved the slot may be another connection's.
+                    let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
+                    if before & bits != 0 && before & !bits == 0 && is_here {
                         orphans.push(Named {
                             region: block.region.load(Ordering::Relaxed),
                             slot: block.slot.load(Ordering::Relaxed),

@@ -19,9 +19,23 @@ pub struct Deputies {
 impl Deputies {
     /// One of that relay's ends is a deputy.
     pub fn add(&mut self, relay: u32, end: &End) {
-        let seat = end.place.seat();
-        self.by_slot.insert((seat, end.slot), relay);
-        self.seats.entry(seat).or_insert_with(|| (end.place.clone(), 0)).1 += 1;
+        self.by_slot.insert((end.place.seat(), end.slot), relay);
+        self.sit(end);
+    }
+
+    /// One more sits there.
+    pub fn sit(&mut self, end: &End) {
+        self.seats.entry(end.place.seat()).or_insert_with(|| (end.place.clone(), 0)).1 += 1;
+    }
+
+    /// True when there are some.
+    pub fn any(&self) -> bool {
+        !self.seats.is_empty()
+    }
+
+    /// The relay whose deputy stands there.
+    pub fn at(&self, seat: Seat, slot: u32) -> Option<u32> {
+        self.by_slot.get(&(seat, slot)).copied()
     }
 
     /// Takes in what they are told: `None` when nothing, else the relays that have news.

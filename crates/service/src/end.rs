@@ -68,6 +68,11 @@ impl Place {
         !matches!(self.other, Other::Application(_))
     }
 
+    /// Which side is the service's, or the process's for which it stands.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
     /// Its seat.
     pub fn seat(&self) -> Seat {
         (self.region_id, self.side.index())
@@ -81,7 +86,8 @@ impl Place {
         }
     }
 
-    fn region(&self) -> &Region {
+    /// The mapping.
+    pub fn region(&self) -> &Region {
         match &self.other {
             Other::Application(memory) | Other::Service(memory, _) => memory.region(),
             Other::Party(region, ..) => region,

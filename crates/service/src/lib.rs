@@ -45,6 +45,7 @@ mod sys;
 mod tcp;
 mod traffic;
 mod trust;
+mod trusts;
 mod values;
 
 pub use config::{Config, Link, Options, Sharing};

@@ -261,7 +261,7 @@ impl Registry {
             queue.queued.into_iter().map(|(_, incoming)| incoming).chain(queue.waiting).collect();
         for incoming in unaccepted {
             if !self.bequeath(incoming, &heirs) {
-                self.reset_unaccepted(incoming.0);
+                self.reset_unaccepted(incoming);
             }
         }
     }

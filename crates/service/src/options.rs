@@ -57,7 +57,7 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence(format!("options for region {region}, which is a stranger's"));
         }
-        let (region, slot) = self.first_place((region, slot));
+        let ((region, slot), _) = self.origin_of((region, slot));
         let Some(index) = self.regions.get(&region).map(|r| r.memory.index) else { return Answer::Silent };
         let options = of_flow(told);
         if let Some(queue) = self.listeners.queues.get(&(region, slot)) {

@@ -4,7 +4,7 @@
 use crate::connect::as_asked;
 use crate::cores::Command;
 use crate::end::End;
-use crate::listeners::{Origin, QueueKey};
+use crate::listeners::{Incoming, Origin, QueueKey};
 use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
@@ -126,7 +126,7 @@ impl Registry {
     }
 
     /// The listener is gone before it accepted: the connector sees a reset.
-    pub fn reset_unaccepted(&mut self, origin: Origin) {
+    pub fn reset_unaccepted(&mut self, (origin, record): Incoming) {
         match origin {
             Origin::Pair(region, slot) => {
                 let Some(pair) = self.pairs.get(&region) else { return };
@@ -136,7 +136,13 @@ impl Registry {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
-            Origin::Relay(id) => self.close_relay_end(id, 1, true),
+            // The relay may have become part of another.
+            Origin::Relay(_) => {
+                let used = self.regions.get(&record.region).and_then(|r| r.slots.get(record.slot));
+                if let Some(Use::Relay(id, end)) = used {
+                    self.close_relay_end(*id, *end, true);
+                }
+            }
             Origin::Flow(region, slot) => self.close_flow(region, slot, true),
         }
     }
@@ -164,6 +170,7 @@ impl Registry {
         for outcome in outcomes {
             match outcome {
                 Outcome::EndGone(id, end) => self.relay_end_gone(id, end),
+                Outcome::Joined { outer, inner } => self.joined(outer, inner),
                 Outcome::Violation(region, violation) => {
                     if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
                         self.doom(owner, format!("in a relayed connection: {violation}"));

@@ -14,7 +14,7 @@ use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::Statistics;
 use crate::tcp::Tcp;
-use crate::trust::Trusts;
+use crate::trusts::Trusts;
 use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};

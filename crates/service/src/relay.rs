@@ -20,6 +20,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod join;
+
 /// Bytes copied for one relay and direction before the others have their turn: a few hundred microseconds at most.
 const TURN: usize = 256 << 10;
 /// Bytes copied at once: both copies stay in the second-level cache.
@@ -34,6 +36,13 @@ pub enum Outcome {
     Violation(u32, Violation),
     /// That region is too small for what its application receives.
     MemoryShort(u32),
+    /// The outer of two relays in a row has become part of the inner.
+    Joined {
+        /// No more.
+        outer: u32,
+        /// It goes on to where the outer led.
+        inner: u32,
+    },
 }
 
 /// How one direction's turn ended.
@@ -144,6 +153,7 @@ impl Relays {
             self.retire(id, &mut ends, bells, out);
             if !ends.iter().all(|end| end.gone) {
                 self.all.insert(id, ends);
+                self.join(id, out);
             }
         }
         self.sweep();

@@ -155,9 +155,10 @@ impl Registry {
     pub fn request(&mut self, id: u32, request: Request, fds: &[OwnedFd]) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, fds),
-            Request::Present => self.present(id, fds),
+            Request::Present { sock } => self.present(id, sock, fds),
             Request::LetGo => {
                 self.trusts.changed = true;
+                self.trusts.hurry();
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),

@@ -16,7 +16,7 @@ impl Registry {
         self.establish(origin);
         self.set_stage(origin, Stage::Accepted);
         let AcceptRecord { region, slot, side, local, peer } = record;
-        let left = Left { region, slot, side, home: 0, sock: 0, local, peer, shut_read: false };
+        let left = Left { region, slot, side, home: 0, sock: 0, local, peer };
         let Some((relay, slot)) = self.carry_unused(left, key.0, heir) else { return false };
         let record = AcceptRecord { region: key.0, slot, side: 1, local, peer };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {

@@ -389,7 +389,7 @@ impl Registry {
         if !a.descends_from(r.owner) {
             return Answer::Offence("it asked about a stranger's socket".to_owned());
         }
-        let (region, slot) = self.first_place((region, slot));
+        let ((region, slot), _) = self.origin_of((region, slot));
         let Some(r) = self.regions.get(&region) else {
             return Answer::refused(Errno::NOTCONN, "it is no connection over the port");
         };

@@ -1,12 +1,15 @@
-//! Connections on their way from one process to another, by `exec` or `SCM_RIGHTS`: a descriptor is the capability. A
-//! process that lets one out leaves its connection with the service; whoever shows the descriptor gets it, in its own region.
+//! Connections that go from one process to another, by `exec` or `SCM_RIGHTS`: a descriptor is the capability. A process that
+//! lets one out leaves its connection with the service. Whoever shows the descriptor gets the connection, in its own region, and
+//! has it until somebody else shows it: of several who have the descriptor the last that used it.
 //!
 //! ```text
-//!   Leave --> held as long as anybody has the descriptor --Present--> relayed: old slot <-- deputy | service --> new slot
-//!                |                                                          |
-//!                '-- nobody has it any more --> closed                      '-- the new holder closes --> closed
+//!   Leave --> the service may take it --Present--> relayed: old slot <-- deputy | service --> new slot
+//!                  ^        |                                                          |
+//!                  |        '-- nobody has the descriptor any more --> closed          |
+//!                  '------------------------ at once, from the new slot ---------------'
 //! ```
 //! Nothing is copied when it moves: what is unread or unsent lies in the old slot's rings, and the relay goes on from there.
+//! Relays in a row become one as soon as nothing is under way in between (`relay::join`).
 //! Which descriptor it is the kernel says (`SO_COOKIE`), and so it does whether anybody still has it: the service keeps it in
 //! an epoll set, where it vanishes with its last holder.
 
@@ -15,116 +18,20 @@ use crate::end::{ADVICE, End, Place};
 use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::requests::new_eventfd;
+use crate::trusts::Trust;
 use control::{Left, Reply, TRUST_CONTEXT};
 use queue::stream::{Sender, raise, watch};
-use rustix::event::epoll;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use shm::half_flags::{FAILED, FIN, OPEN, RESET};
+use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RESET, WANT_SPACE};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The core that relays.
 const RELAY_CORE: u32 = 0;
-/// So often it is asked whether descriptors that only the service holds connections for are still somebody's.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// A connection that was left.
-#[derive(Clone, Copy, Debug)]
-struct Trust {
-    /// Of its descriptor; 0: nobody has ever accepted it.
-    cookie: u64,
-    left: Left,
-    /// The processes whose regions it lies in.
-    owners: [u32; 2],
-    family: u32,
-    /// Carried on by that relay, for its new holder.
-    relay: Option<u32>,
-}
-
-impl Trust {
-    fn place(&self) -> (u32, u32, u8) {
-        (self.left.region, self.left.slot, self.left.side)
-    }
-}
-
-/// All of them.
-#[derive(Debug, Default)]
-pub struct Trusts {
-    all: HashMap<u64, Trust>,
-    /// The latest of each descriptor: a connection may be handed on again and again.
-    by_cookie: HashMap<u64, u64>,
-    next: u64,
-    /// The descriptors, for as long as somebody has them.
-    alive: Option<OwnedFd>,
-    /// Regions may be nobody's any more.
-    pub changed: bool,
-}
-
-impl Trusts {
-    /// None at all.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    /// True when the regions of that process are still needed.
-    pub fn hold(&self, process: u32) -> bool {
-        self.all.values().any(|t| t.owners.contains(&process))
-    }
-
-    /// True when some connection of that family was left.
-    pub fn has_family(&self, family: u32) -> bool {
-        self.all.values().any(|t| t.family == family)
-    }
-
-    fn find(&self, cookie: u64) -> Option<(u64, Trust)> {
-        let key = self.by_cookie.get(&cookie)?;
-        Some((*key, *self.all.get(key)?))
-    }
-
-    /// Remembers `fd` while somebody else has it, too.
-    fn watch(&mut self, fd: &OwnedFd, key: u64) -> rustix::io::Result<()> {
-        if self.alive.is_none() {
-            self.alive = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        }
-        let Some(set) = &self.alive else { return Ok(()) };
-        let data = epoll::EventData::new_u64(key);
-        match epoll::add(set, fd, data, epoll::EventFlags::empty()) {
-            // Known from an earlier journey, which is over or carried on: that one needs it no more.
-            Err(Errno::EXIST) => epoll::modify(set, fd, data, epoll::EventFlags::empty()),
-            other => other,
-        }
-    }
-
-    /// Keys of the descriptors that somebody has; `None` when the kernel does not say.
-    fn living(&self) -> Option<HashSet<u64>> {
-        let set = self.alive.as_ref()?.as_raw_fd();
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).ok()?;
-        let key = |line: &str| {
-            let word = line.strip_prefix("tfd:")?.split("data:").nth(1)?.split_whitespace().next()?;
-            u64::from_str_radix(word, 16).ok()
-        };
-        Some(text.lines().filter_map(key).collect())
-    }
-
-    fn add(&mut self, trust: Trust) -> u64 {
-        let key = self.next;
-        self.next += 1;
-        self.all.insert(key, trust);
-        key
-    }
-
-    fn remove(&mut self, key: u64) -> Option<Trust> {
-        let trust = self.all.remove(&key)?;
-        if self.by_cookie.get(&trust.cookie) == Some(&key) {
-            self.by_cookie.remove(&trust.cookie);
-        }
-        self.changed = true;
-        Some(trust)
-    }
-}
+/// Relays in a row that wait to become one; whoever asks next has to wait, too.
+const ROW_MAX: usize = 16;
 
 fn cookie_of(fds: &[OwnedFd]) -> Option<u64> {
     let [fd] = fds else { return None };
@@ -146,6 +53,12 @@ fn seize(block: &SockBlock) -> bool {
     true
 }
 
+/// What the holder before has ended.
+struct Shut {
+    read: bool,
+    write: bool,
+}
+
 impl Registry {
     /// `Request::Leave`.
     pub fn leave(&mut self, id: u32, left: Left, fds: &[OwnedFd]) -> Answer {
@@ -165,29 +78,22 @@ impl Registry {
             return Answer::plain(Reply::Done);
         }
         // Who holds somebody else's descriptor must not give out a connection of its own under its name.
-        let handed_on = |t: &Trust| {
-            let relay = t.relay.and_then(|relay| self.relays.get(&relay));
-            relay.is_some_and(|relay| relay.places[1] == (left.region, left.slot))
-        };
-        let taken = self.trusts.all.values().any(|t| t.place() == trust.place());
-        if taken || known.is_some_and(|(_, t)| !handed_on(&t)) {
+        if known.is_some() || self.trusts.iter().any(|(_, t)| t.place() == trust.place()) {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
         }
-        if let Err(e) = self.trusts.watch(&fds[0], self.trusts.next) {
+        if let Err(e) = self.trusts.watch(&fds[0], cookie) {
             tracing::warn!("a connection's descriptor cannot be watched: {e}");
             self.hold_no_more(&left);
             return Answer::refused(e, "the service cannot watch the descriptor");
         }
-        let key = self.trusts.add(trust);
-        self.trusts.by_cookie.insert(cookie, key);
+        self.trusts.add(trust);
         Answer::plain(Reply::Done)
     }
 
-    /// What was set for the service in the block of a connection that it does not take.
+    /// The service holds that connection no more, unless for another reason.
     fn hold_no_more(&self, left: &Left) {
-        let mut all = self.trusts.all.values();
-        if !all.any(|t| (t.left.home, t.left.sock) == (left.home, left.sock))
+        if !self.trusts.iter().any(|(_, t)| (t.left.home, t.left.sock) == (left.home, left.sock))
             && let Some(block) = self.block(left)
         {
             block.holders.fetch_and(!TRUST, Ordering::AcqRel);
@@ -216,16 +122,16 @@ impl Registry {
         self.regions.get(&left.home)?.memory.region().sock(left.sock)
     }
 
-    /// `Request::Present`.
-    pub fn present(&mut self, id: u32, fds: &[OwnedFd]) -> Answer {
+    /// `Request::Present`: `sock` is the block of the holder to be.
+    pub fn present(&mut self, id: u32, sock: u32, fds: &[OwnedFd]) -> Answer {
         let Some(cookie) = cookie_of(fds) else {
             return Answer::Offence("it showed something that is no socket".to_owned());
         };
-        let Some((key, trust)) = self.trusts.find(cookie) else {
+        let Some((key, trust)) = self.trusts.find(cookie).filter(|(_, trust)| trust.relay.is_none()) else {
             return Answer::kernel("no connection was left behind that descriptor");
         };
-        if trust.relay.is_some() {
-            return Answer::refused(Errno::NOTCONN, "another process has that connection");
+        if self.origin_of((trust.left.region, trust.left.slot)).1 >= ROW_MAX {
+            return Answer::refused(Errno::AGAIN, "it has moved faster than its bytes");
         }
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let own = a.region.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed));
@@ -235,11 +141,12 @@ impl Registry {
                 "its region is not mapped, or has as many sockets as it may",
             );
         };
+        let family = a.family();
         let relay = self.new_relay_id();
         let Some((slot, mut near)) = self.new_end(own, relay) else {
             return Answer::refused(Errno::NOBUFS, "the application region is full");
         };
-        let (deputy, shut_write) = match self.deputize(&trust) {
+        let (deputy, shut) = match self.deputize(&trust) {
             Ok(deputy) => deputy,
             Err(errno) => {
                 self.regions.get_mut(&own).and_then(|r| r.slots.release(slot));
@@ -251,18 +158,21 @@ impl Registry {
             }
         };
         // What its holder before has ended stays so, and what it wanted of TCP.
-        near.ended = shut_write;
+        near.ended = shut.write;
         if let (Some((own, _)), Some((_, app))) =
             (deputy.place.halves(deputy.slot), near.place.halves(near.slot))
         {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
-        if let Some(trust) = self.trusts.all.get_mut(&key) {
-            trust.relay = Some(relay);
-        }
+        self.trusts.carried(key, relay);
         self.carry_on(relay, &trust.left, (own, slot), id, [deputy, near]);
-        let Left { local, peer, shut_read, .. } = trust.left;
-        Answer::plain(Reply::Moved { slot, local, peer, shut_read, shut_write })
+        let Left { local, peer, .. } = trust.left;
+        let left = Left { region: own, slot, side: Side::One as u8, home: own, sock, local, peer };
+        if let Some(block) = self.block(&left) {
+            block.holders.fetch_or(TRUST, Ordering::AcqRel);
+        }
+        self.trusts.add(Trust { cookie, left, owners: [id; 2], family, relay: None });
+        Answer::plain(Reply::Moved { slot, local, peer, shut_read: shut.read, shut_write: shut.write })
     }
 
     /// Relays from where a connection was left to `place`, for `holder`.
@@ -288,6 +198,9 @@ impl Registry {
             (Some(r), _) => r.owner,
             (None, pair) => *pair?.parties.get(usize::from(left.side))?,
         };
+        if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
+            return None;
+        }
         let family = self.family_of(owner)?;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
@@ -298,8 +211,8 @@ impl Registry {
         Some((relay, slot))
     }
 
-    /// The service takes the place of whoever left a connection. Also says whether they had sent FIN.
-    fn deputize(&mut self, trust: &Trust) -> Result<(End, bool), Errno> {
+    /// The service takes the place of whoever has a connection.
+    fn deputize(&mut self, trust: &Trust) -> Result<(End, Shut), Errno> {
         let left = &trust.left;
         let place = self.place_of(left)?;
         let (own, _) = place.halves(left.slot).ok_or(Errno::NOTCONN)?;
@@ -308,11 +221,16 @@ impl Registry {
             return Err(Errno::AGAIN);
         }
         let sender = Sender::taken_over(block, own, place.own_bytes()).map_err(|_| Errno::CONNRESET)?;
-        let shut_write = own.flags.load(Ordering::Acquire) & FIN != 0;
-        Ok((End::deputy(place.clone(), left.slot, sender), shut_write))
+        // Whoever sleeps on it there finds it gone.
+        if let Some(family) = self.family_of(trust.owners[1]) {
+            self.ring(place.region(), place.side(), family, left.slot);
+        }
+        let flags = own.flags.load(Ordering::Acquire);
+        let shut = Shut { read: flags & READ_CLOSED != 0, write: flags & FIN != 0 };
+        Ok((End::deputy(place.clone(), left.slot, sender), shut))
     }
 
-    /// Where the service can stand for whoever left an established connection.
+    /// Where the service can stand for whoever has an established connection.
     fn place_of(&mut self, left: &Left) -> Result<Place, Errno> {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
         let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
@@ -359,22 +277,46 @@ impl Registry {
         Some((slot, End::new(r.memory.clone(), slot)))
     }
 
-    /// Where the connection at a slot was before its last move, and so on: there TCP knows it.
-    pub fn first_place(&self, mut place: (u32, u32)) -> (u32, u32) {
+    /// Where the connection at a slot was before its moves, which is where TCP knows it, and how many relays lie in between.
+    pub fn origin_of(&self, mut place: (u32, u32)) -> ((u32, u32), usize) {
         // Each step leads to an earlier holder.
+        let mut steps = 0;
         while let Some(Use::Relay(relay, 1)) = self.regions.get(&place.0).and_then(|r| r.slots.get(place.1))
-            && let Some(left) = self.trusts.all.values().find(|t| t.relay == Some(*relay)).map(|t| t.left)
+            && let Some((_, Trust { left, .. })) = self.trusts.behind(*relay)
         {
             place = (left.region, left.slot);
+            steps += 1;
         }
-        place
+        (place, steps)
+    }
+
+    /// Two relays in a row have become one, the inner: nobody is in the middle any more.
+    pub fn joined(&mut self, outer: u32, inner: u32) {
+        let Some(far) = self.relays.remove(&outer) else { return };
+        let [middle, place] = far.places;
+        let Some(relay) = self.relays.get_mut(&inner) else { return };
+        let Some(end) = (0..2).find(|end| relay.places[*end] == middle && !relay.gone[*end]) else { return };
+        relay.places[end] = place;
+        let before =
+            std::mem::replace(&mut relay.connection.applications[end], far.connection.applications[1]);
+        if let Some(used) = self.regions.get_mut(&place.0).and_then(|r| r.slots.get_mut(place.1)) {
+            *used = Use::Relay(inner, end);
+        }
+        self.regions.get_mut(&middle.0).and_then(|r| r.slots.release(middle.1));
+        if let Some(a) = self.applications.get_mut(&before) {
+            a.sockets = a.sockets.saturating_sub(1);
+        }
+        if let Some((key, trust)) = self.trusts.behind(outer) {
+            self.trusts.remove(key);
+            self.hold_no_more(&trust.left);
+        }
+        // What was said to the outer relay meanwhile nobody has heard.
+        self.look_at_relay(inner);
     }
 
     /// A relay's deputy has let go: the connection is closed, and of the journey nothing is left.
     pub fn deputy_gone(&mut self, relay: u32, end: usize) {
-        let found =
-            self.trusts.all.iter().find(|(_, t)| end == 0 && t.relay == Some(relay)).map(|(key, _)| *key);
-        if let Some(key) = found {
+        if let Some((key, _)) = self.trusts.behind(relay).filter(|_| end == 0) {
             self.end_trust(key, false);
         }
     }
@@ -383,9 +325,15 @@ impl Registry {
     fn end_trust(&mut self, key: u64, reset: bool) {
         let Some(trust) = self.trusts.remove(key) else { return };
         let left = trust.left;
-        let before = self.block(&left).map_or(0, |block| block.holders.fetch_and(!TRUST, Ordering::AcqRel));
-        if trust.relay.is_none() && before & !TRUST != 0 && !reset {
-            return;
+        let holders = self.block(&left).map_or(0, |block| block.holders.load(Ordering::Acquire) & !TRUST);
+        let is_carried = trust.relay.is_some();
+        if !is_carried && holders != 0 && !reset {
+            return self.hold_no_more(&left);
+        }
+        let last = if is_carried || reset { None } else { self.deputize(&trust).ok() };
+        if let Some((end, _)) = &last {
+            // By this it is told when everything is read.
+            end.raise(&self.bells, WANT_SPACE);
         }
         match self.regions.get(&left.region).map(|r| r.slots.get(left.slot)) {
             Some(Some(Use::Flow(_))) => self.close_flow(left.region, left.slot, reset),
@@ -393,26 +341,28 @@ impl Registry {
             Some(_) => {}
             None => self.close_end(left.region, left.slot, usize::from(left.side), reset),
         }
+        // The rings it sent by are free when they are read.
+        if let Some((end, _)) = last {
+            self.cores[RELAY_CORE as usize].say(Command::Linger(Box::new(end)));
+        }
+        self.hold_no_more(&left);
     }
 
     /// Closes connections whose descriptor nobody has any more. Returns when to look again.
     pub fn settle_trusts(&mut self, now: Instant) -> Option<Instant> {
-        let alone = |t: &Trust| {
+        let is_alone = |t: &Trust| {
             t.relay.is_none()
-                && self.block(&t.left).is_none_or(|b| b.holders.load(Ordering::Acquire) == TRUST)
+                && self.block(&t.left).is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)
         };
-        let alone: Vec<u64> = self.trusts.all.iter().filter(|(_, t)| alone(t)).map(|(key, _)| *key).collect();
+        let alone: Vec<(u64, u64)> =
+            self.trusts.iter().filter(|(_, t)| is_alone(t)).map(|(key, t)| (key, t.cookie)).collect();
         if alone.is_empty() {
             return None;
         }
-        let living = self.trusts.living();
-        let mut left = 0;
-        for key in alone {
-            match &living {
-                Some(living) if !living.contains(&key) => self.end_trust(key, false),
-                _ => left += 1,
-            }
-        }
-        (left > 0).then(|| now + PAUSE)
+        let cookies: Vec<u64> = alone.iter().map(|(_, cookie)| *cookie).collect();
+        let forsaken = self.trusts.forsaken(&cookies);
+        let over = alone.iter().filter(|(_, cookie)| forsaken.contains(cookie));
+        over.for_each(|(key, _)| self.end_trust(*key, false));
+        (forsaken.len() < alone.len()).then(|| self.trusts.later(now))
     }
 }

@@ -20,14 +20,21 @@ fn placeholder() -> OwnedFd {
     socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()
 }
 
-/// Writes the connection's state into block `sock`, as the library does, and leaves the connection.
-fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
+/// Writes the connection's state into block `sock`, as the library does with every call.
+fn keep(app: &App, conn: &Conn, sock: u32) {
     let block = app.region.sock(sock).unwrap();
-    block.holders.store(1 << app.welcome.holder | TRUST, Ordering::Relaxed);
     block.region.store(conn.region, Ordering::Relaxed);
     block.slot.store(conn.slot, Ordering::Relaxed);
     block.rx_tail.store(conn.tail, Ordering::Relaxed);
     conn.sender.keep(block);
+    // Another connection may have moved from it.
+    [&block.tx_lock, &block.rx_lock].iter().for_each(|lock| lock.store(0, Ordering::Relaxed));
+}
+
+/// Leaves the connection, whose state is in block `sock`.
+fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
+    keep(app, conn, sock);
+    app.region.sock(sock).unwrap().holders.store(1 << app.welcome.holder | TRUST, Ordering::Relaxed);
     let left = Left {
         region: conn.region,
         slot: conn.slot,
@@ -36,16 +43,16 @@ fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
         sock,
         local: "127.0.0.1:40000".parse().unwrap(),
         peer: "127.0.0.1:1".parse().unwrap(),
-        shut_read: false,
     };
     app.ask_showing(Request::Leave(left), &[fd.as_fd()]).0
 }
 
-fn present(app: &mut App, fd: &OwnedFd) -> Result<Conn, Reply> {
-    match app.ask_showing(Request::Present, &[fd.as_fd()]).0 {
-        Reply::Moved { slot, .. } => {
-            Ok(Conn { region: app.info.id, slot, side: 1, sender: Sender::default(), tail: 0 })
-        }
+fn present(app: &mut App, fd: &OwnedFd, sock: u32) -> Result<Conn, Reply> {
+    let fresh = Conn { region: 0, slot: 0, side: 1, sender: Sender::default(), tail: 0 };
+    keep(app, &fresh, sock);
+    app.region.sock(sock).unwrap().holders.store(1 << app.welcome.holder, Ordering::Relaxed);
+    match app.ask_showing(Request::Present { sock }, &[fd.as_fd()]).0 {
+        Reply::Moved { slot, .. } => Ok(Conn { region: app.info.id, slot, ..fresh }),
         reply => Err(reply),
     }
 }
@@ -72,7 +79,7 @@ fn goes_on(sharing: Sharing) {
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
     drop(client);
     let mut next = App::new(&daemon);
-    let mut moved = present(&mut next, &fd).unwrap();
+    let mut moved = present(&mut next, &fd, 11).unwrap();
     assert_eq!(next.receive_exact(&mut moved, 16), b"whoever is there");
     next.send(&mut moved, b" and more");
     assert_eq!(server.receive_exact(&mut here, 29), b"unread by the client and more");
@@ -84,7 +91,7 @@ fn goes_on(sharing: Sharing) {
     // And once more, from its new place.
     assert_eq!(leave(&mut next, &moved, 11, &fd), Reply::Done);
     let mut last = App::new(&daemon);
-    let mut again = present(&mut last, &fd).unwrap();
+    let mut again = present(&mut last, &fd, 12).unwrap();
     drop(next);
     server.send(&mut here, b"to the last");
     assert_eq!(last.receive_exact(&mut again, 11), b"to the last");
@@ -118,29 +125,115 @@ fn a_connection_ends_when_nobody_has_its_descriptor() {
 }
 
 #[test]
-fn who_has_let_a_connection_out_cannot_take_part_in_it() {
+fn of_those_who_have_its_descriptor_the_last_that_shows_it_has_the_connection() {
     let daemon = Daemon::start(Options::default());
     let (mut server, mut here, mut client, there) = connected(&daemon);
     let fd = placeholder();
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
     let mut next = App::new(&daemon);
-    let block = |client: &App| {
-        let block = client.region.sock(9).unwrap();
+    let locks = |app: &App, sock| {
+        let block = app.region.sock(sock).unwrap();
         (block.tx_lock.load(Ordering::Relaxed), block.rx_lock.load(Ordering::Relaxed))
     };
     // In the middle of a call the connection stays.
     client.region.sock(9).unwrap().rx_lock.store(77, Ordering::Relaxed);
-    assert!(matches!(present(&mut next, &fd), Err(Reply::Refused { .. })));
-    assert_eq!(block(&client), (0, 77));
+    assert!(matches!(present(&mut next, &fd, 5), Err(Reply::Refused { .. })));
+    assert_eq!(locks(&client, 9), (0, 77));
     client.region.sock(9).unwrap().rx_lock.store(0, Ordering::Relaxed);
-    let mut moved = present(&mut next, &fd).unwrap();
-    assert_eq!(block(&client), (MOVED, MOVED));
-    assert!(matches!(present(&mut server, &fd), Err(Reply::Refused { .. })), "one holder at a time");
-    drop(client);
-    next.send(&mut moved, b"still there");
-    assert_eq!(server.receive_exact(&mut here, 11), b"still there");
+    let mut moved = present(&mut next, &fd, 5).unwrap();
+    assert_eq!(locks(&client, 9), (MOVED, MOVED));
+    server.send(&mut here, b"for both");
+    assert_eq!(next.receive_exact(&mut moved, 4), b"for ");
+    next.send(&mut moved, b"from next ");
+    keep(&next, &moved, 5);
+    // The first one uses its own descriptor again, with what is unread; then the other one.
+    let mut back = present(&mut client, &fd, 10).unwrap();
+    assert_eq!(locks(&next, 5), (MOVED, MOVED));
+    assert_eq!(client.receive_exact(&mut back, 4), b"both");
+    client.send(&mut back, b"from first ");
+    keep(&client, &back, 10);
+    let mut again = present(&mut next, &fd, 6).unwrap();
+    next.send(&mut again, b"and again");
+    assert_eq!(server.receive_exact(&mut here, 30), b"from next from first and again");
+    keep(&next, &again, 6);
+    // Who has it dies, and so does who had it first: another one has the descriptor.
     drop(next);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let mut back = present(&mut client, &fd, 11).unwrap();
+    server.send(&mut here, b"still there");
+    assert_eq!(client.receive_exact(&mut back, 11), b"still there");
+    keep(&client, &back, 11);
+    drop(client);
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert_eq!(server.peer_flags(&here) & (FIN | RESET), 0, "somebody has it");
+    drop(fd);
     server.until("its end", |s| s.peer_flags(&here) & RELEASED != 0);
+    assert_eq!(server.peer_flags(&here) & RESET, 0, "everything was read");
+    server.close(&here);
+    daemon.until("nothing is left of it", |sockets| sockets.len() == 1);
+}
+
+/// Whatever way it has come, a connection that is read goes through one relay, and of those who had it nothing is kept.
+#[test]
+fn relays_in_a_row_become_one() {
+    for sharing in [Sharing::Always, Sharing::Never] {
+        let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
+        let (mut server, mut here, mut client, mut there) = connected(&daemon);
+        let fd = placeholder();
+        client.send(&mut there, b"0");
+        assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+        for i in 1..=40u8 {
+            let mut next = App::new(&daemon);
+            let mut moved = present(&mut next, &fd, 5).unwrap();
+            server.send(&mut here, &[i; 100]);
+            assert_eq!(next.receive_exact(&mut moved, 90), [i; 90]);
+            next.send(&mut moved, &[i]);
+            keep(&next, &moved, 5);
+            // What is left unread the next one gets.
+            let mut other = App::new(&daemon);
+            let mut moved = present(&mut other, &fd, 6).unwrap();
+            assert_eq!(other.receive_exact(&mut moved, 10), [i; 10]);
+            keep(&other, &moved, 6);
+        }
+        let sent: Vec<u8> = std::iter::once(b'0').chain(1..=40).collect();
+        assert_eq!(server.receive_exact(&mut here, 41), sent);
+        let relays = if sharing == Sharing::Always { 1 } else { 2 };
+        daemon.until("one relay is left", |s| s.iter().filter(|s| s["kind"] == "relay").count() == relays);
+        drop((client, fd));
+        server.until("its end", |s| s.receive(&mut here, 1).is_none());
+        server.close(&here);
+        daemon.until("nothing is left of it", |sockets| sockets.len() == 1);
+    }
+}
+
+/// A process that keeps on taking connections over and closing them has its memory back.
+#[test]
+fn rings_of_connections_that_were_taken_over_are_free_again() {
+    let daemon = Daemon::start(Options::default());
+    let mut next = App::new(&daemon);
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let mut tail = 0;
+    for _ in 0..64 {
+        let there = client.connect(address);
+        let (mut here, _) = server.accept_wait(queue, &mut tail);
+        let fd = placeholder();
+        assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+        let mut moved = present(&mut next, &fd, 5).unwrap();
+        next.send(&mut moved, &[7; 65_536]);
+        keep(&next, &moved, 5);
+        next.region.sock(5).unwrap().holders.fetch_and(TRUST, Ordering::SeqCst);
+        client.region.sock(9).unwrap().holders.fetch_and(TRUST, Ordering::SeqCst);
+        drop(fd);
+        next.say(Request::LetGo);
+        assert_eq!(server.receive_exact(&mut here, 65_536), [7; 65_536]);
+        server.until("its end", |s| s.receive(&mut here, 1).is_none());
+        server.close(&here);
+        let (next, client) = (next.region.sock(5).unwrap(), client.region.sock(9).unwrap());
+        daemon.until("nothing is left of it", |sockets| sockets.len() == 1);
+        assert_eq!((next.holders.load(Ordering::SeqCst), client.holders.load(Ordering::SeqCst)), (0, 0));
+    }
 }
 
 #[test]
@@ -152,9 +245,9 @@ fn positions_that_make_no_sense_end_the_connection_alone() {
     there.sender.head += 4096;
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
     let mut next = App::new(&daemon);
-    assert!(matches!(present(&mut next, &fd), Err(Reply::Refused { .. })));
+    assert!(matches!(present(&mut next, &fd, 5), Err(Reply::Refused { .. })));
     server.until("the reset", |s| s.peer_flags(&here) & RESET != 0);
-    assert!(matches!(present(&mut next, &fd), Err(Reply::Kernel { .. })), "it is forgotten");
+    assert!(matches!(present(&mut next, &fd, 5), Err(Reply::Kernel { .. })), "it is forgotten");
     drop(client);
 }
 
@@ -163,7 +256,7 @@ fn nobody_gives_away_what_is_not_theirs() {
     let daemon = Daemon::start(Options::default());
     let (mut server, here, mut client, there) = connected(&daemon);
     let fd = placeholder();
-    assert!(matches!(present(&mut server, &fd), Err(Reply::Kernel { .. })), "no connection was left");
+    assert!(matches!(present(&mut server, &fd, 5), Err(Reply::Kernel { .. })), "no connection was left");
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
     assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done, "said twice");
     // The server has the descriptor, too: it cannot pass its own connection off for the client's.
@@ -178,7 +271,6 @@ fn nobody_gives_away_what_is_not_theirs() {
         sock: 3,
         local: "127.0.0.1:40000".parse().unwrap(),
         peer: "127.0.0.1:1".parse().unwrap(),
-        shut_read: false,
     };
     let message = control::ToService { number: 0, request: Request::Leave(left) };
     thief.line.send(&message, &[placeholder().as_fd()], true).unwrap();
@@ -193,7 +285,7 @@ fn nobody_gives_away_what_is_not_theirs() {
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    assert!(present(&mut App::new(&daemon), &fd).is_ok(), "it is the client's all the same");
+    assert!(present(&mut App::new(&daemon), &fd, 5).is_ok(), "it is the client's all the same");
     drop((client, thief));
 }
 
@@ -213,12 +305,12 @@ fn a_connection_that_is_being_made_is_had_when_it_is_made() {
     drop(client);
     let mut next = App::new(&daemon);
     let in_progress = Errno::INPROGRESS.raw_os_error();
-    let answer = present(&mut next, &fd);
+    let answer = present(&mut next, &fd, 5);
     assert!(matches!(answer, Err(Reply::Refused { errno, .. }) if errno == in_progress));
     flags(&server, &|flags: &AtomicU32| {
         flags.fetch_or(OPEN, Ordering::SeqCst);
     });
-    let mut moved = present(&mut next, &fd).unwrap();
+    let mut moved = present(&mut next, &fd, 5).unwrap();
     next.send(&mut moved, b"made");
     assert_eq!(server.receive_exact(&mut here, 4), b"made");
 }

@@ -188,6 +188,14 @@ impl Set {
         }
     }
 
+    /// Another object stands for the same socket from now on.
+    pub fn exchange(&self, fd: RawFd, old: &Sock, fresh: &Arc<Sock>) {
+        let Some(item) = lock(&self.inner).take(fd, old) else { return };
+        lock(&self.inner).add(fd, fresh.clone(), item.events, item.data, item.kernel);
+        fresh.join_set(self.me.clone(), fd);
+        self.poke(fd);
+    }
+
     /// The socket is closed.
     pub fn forget(&self, fd: RawFd, sock: &Sock) {
         lock(&self.inner).take(fd, sock);

@@ -10,7 +10,7 @@ use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::table::Table;
-use crate::{client, config, internal, options, sys};
+use crate::{client, config, internal, moving, options, sys};
 use control::Request;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -180,6 +180,25 @@ pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     Some(ranges)
 }
 
+/// `fresh`, for which one descriptor is counted, stands from now on for what `old` stood for. How many descriptors those are.
+pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) -> usize {
+    let all = SOCKS.all().into_iter().filter(|(_, sock)| Arc::ptr_eq(sock, old));
+    let done = all.filter(|(fd, _)| {
+        fresh.add_descriptor();
+        let done = SOCKS.exchange(*fd, old, fresh.clone());
+        if !done {
+            fresh.drop_descriptor();
+        }
+        done
+    });
+    let n = done.count();
+    for (set, fd) in old.sets() {
+        set.exchange(fd, old, fresh);
+    }
+    fresh.drop_descriptor();
+    n
+}
+
 /// `listen`.
 pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     let sock = SOCKS.pin(fd)?.share();
@@ -270,7 +289,7 @@ pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
 
 /// `shutdown`.
 pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
-    let sock = SOCKS.pin(fd)?;
+    let sock = moving::settled(fd)?;
     match sock.role()? {
         Role::Stream(link) => Some(match how {
             libc::SHUT_RD => link.shut(true, false),

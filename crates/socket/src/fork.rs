@@ -5,7 +5,7 @@ use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::sock::{self, Sock};
 use crate::sys::Alone;
-use crate::{context, fds, link, listener, locked};
+use crate::{context, fds, link, listener, locked, moving};
 use rustix::fd::RawFd;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -51,6 +51,7 @@ pub fn prepare() {
     // Its own registration is whole from here on.
     let _ = client::present();
     if alone.is_none() {
+        moving::hold_reclaim(&mut held);
         // From here on nobody registers: the child finds what its bits were promised by.
         client::hold_attempts(&mut held);
     }
@@ -105,7 +106,11 @@ fn promise(client: &Client, alone: Option<&Alone>) {
     let Some(holder) = holder else { return };
     dispute();
     if holder.is_none() {
-        log(Level::Warn, format_args!("no holder bit is left: the child inherits no accelerated socket"));
+        log(
+            Level::Info,
+            format_args!("no holder bit is left: the child gets connections by their descriptors"),
+        );
+        moving::leave_all(client);
     }
     PROMISED.set(holder);
 }
@@ -147,6 +152,7 @@ pub fn child() {
         fds::SOCKS.each(|_, sock| sock.leave_to_parent());
         parent.hang_up();
         client::replace(None);
+        moving::inherit_from_parent();
         return;
     };
     parent.forget_regions();

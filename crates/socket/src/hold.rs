@@ -1,8 +1,9 @@
 //! Locks held over a fork: a child has only the thread that forked, so a lock that another thread holds at that moment
 //! would never be free again there, and what it protects might be half changed.
 //!
-//! Order, as everywhere in this crate: registration attempt, sets' contexts, sockets' watchers, sets' interests, shared
-//! accept queues, the control line, regions, contexts, free contexts; then those under which no other is taken.
+//! Order, as everywhere in this crate: connections taken back, registration attempt, sets' contexts, sockets' watchers, sets'
+//! interests, shared accept queues, the control line, regions, contexts, free contexts; then those under which no other is
+//! taken.
 
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};

@@ -5,7 +5,7 @@ use crate::fds::{Handled, SOCKS};
 use crate::link::state;
 use crate::sock::Sock;
 use crate::stream::{How, Progress, Said, ready};
-use crate::{sys, wait};
+use crate::{moving, sys, wait};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -26,15 +26,30 @@ fn pause(fd: RawFd, sock: &Arc<Sock>, how: &Wait, deadline: Option<Instant>) -> 
     wait::for_one(sock, None, wanted, deadline)
 }
 
+/// A call is made again so often when other processes take the connection away again and again.
+const TRIES: usize = 64;
+
+/// Makes a call; again where its connection was another process's and is taken back.
+#[inline]
+fn again<T>(fd: RawFd, mut call: impl FnMut() -> Handled<T>) -> Handled<T> {
+    for _ in 0..TRIES {
+        match call() {
+            Some(Err(Errno::NOTCONN)) if moving::reclaim(fd) => {}
+            done => return done,
+        }
+    }
+    call()
+}
+
 /// `recv` and all its relatives.
 pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
-    let total = buffers.iter().map(|b| b.len()).sum();
-    receive_total(fd, buffers, total, flags)
+    let total: usize = buffers.iter().map(|b| b.len()).sum();
+    again(fd, || receive_total(fd, buffers, total, flags))
 }
 
 /// `recv` with `MSG_TRUNC`, without a buffer.
 pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
-    receive_total(fd, &mut [], len, flags | libc::MSG_TRUNC)
+    again(fd, || receive_total(fd, &mut [], len, flags | libc::MSG_TRUNC))
 }
 
 fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32) -> Handled<usize> {
@@ -97,6 +112,10 @@ fn receive_slowly(
 
 /// `send` and all its relatives.
 pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
+    again(fd, || send_once(fd, buffers, flags))
+}
+
+fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let Some(link) = sock.stream() else {
         if flags & libc::MSG_FASTOPEN != 0 && sock.role().is_none() && sock.kernel_only().is_none() {
@@ -139,7 +158,7 @@ pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
 
 /// `MSG_ZEROCOPY`.
 fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
-    let result = send(fd, buffers, flags)?;
+    let result = send_once(fd, buffers, flags)?;
     if result.is_ok_and(|n| n > 0)
         && sock.notices().is_some_and(|notices| notices.sent())
         && let Some(link) = sock.stream()
@@ -202,6 +221,10 @@ fn send_slowly(
 /// # Errors
 /// As send's.
 pub fn send_all(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
+    again(fd, || Some(send_all_once(fd, bytes, more))).unwrap_or(Err(Errno::BADF))
+}
+
+fn send_all_once(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let said = Said { more, ..Said::default() };

@@ -265,7 +265,7 @@ impl Link {
 
     /// `TCP_NODELAY`. As on Linux, setting it lets everything go that was sent so far, corked or not.
     pub fn set_no_delay(&self, on: bool) {
-        if self.mapped.pair {
+        if self.mapped.pair || self.has_moved() {
             return;
         }
         if on {
@@ -306,6 +306,10 @@ impl Link {
 
     /// Sets or clears `flags` of `shm::application_flags`; whether one of them was set.
     pub(crate) fn advise(&self, flags: u64, on: bool) -> bool {
+        if self.has_moved() {
+            // The slot may be another connection's.
+            return on;
+        }
         let own = self.halves().0;
         let before = if on {
             own.extra.fetch_or(flags, Ordering::AcqRel)

@@ -1,20 +1,23 @@
 //! Connections that leave this process with a descriptor, by `exec` or `SCM_RIGHTS`, and those that come in with one. Who
-//! lets a descriptor out leaves the connection with the service; who first uses a descriptor that came in asks for it.
+//! lets a descriptor out leaves the connection with the service; who uses a descriptor that came in asks for it, and so does
+//! whoever has let one out and uses its own all the same: of several processes the last that used it has the connection.
 
 use crate::client::{self, Client};
 use crate::connect::{addresses, store_addresses};
-use crate::link::{Link, state};
+use crate::hold::Held;
+use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
+use crate::table::Pinned;
 use crate::{config, fds, internal, locked, options, sys};
 use control::{Left, Reply, Request};
-use queue::stream::raise;
+use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::TRUST;
-use shm::half_flags::FIN;
-use std::sync::Arc;
+use shm::half_flags::{FIN, READ_CLOSED};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How often and after which pause it is asked again: whoever left the connection may be in the middle of a call, or its
@@ -80,26 +83,94 @@ pub fn found(fd: RawFd) {
 #[cold]
 pub fn take_over(sock: &Sock) {
     let mine = fds::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
-    let (Some((fd, _)), Some(client)) = (mine, client::current()) else { return };
-    let Some(index) = client.take_block() else { return };
-    let link = ask(&client, fd).and_then(|reply| adopt(sock, &client, index, &reply));
-    match link {
+    if let Some((fd, _)) = mine {
+        take(sock, fd);
+    }
+}
+
+/// The connection behind `fd` is `sock`'s from now on. False: there is none to be had.
+fn take(sock: &Sock, fd: RawFd) -> bool {
+    let Some(client) = client::current() else { return false };
+    let Some(index) = client.take_block() else { return false };
+    let Some(block) = client.home.region.sock(index) else { return false };
+    // Whoever asks for it next finds us in the middle of a call, until we have it as a whole.
+    Sender::default().keep(block);
+    block.rx_tail.store(0, Ordering::Relaxed);
+    for word in [&block.tx_lock, &block.rx_lock] {
+        word.store(thread_number(), Ordering::Release);
+    }
+    match ask(&client, fd, index).and_then(|reply| adopt(sock, &client, index, &reply)) {
         Some(link) => {
             options::take_over(sock, fd);
-            let _ = sock.decide(link);
+            sock.decide(link)
         }
         None => {
-            if let Some(block) = client.home.region.sock(index) {
-                block.holders.store(0, Ordering::Release);
-            }
+            block.holders.store(0, Ordering::Release);
+            false
         }
     }
 }
 
-fn ask(client: &Client, fd: RawFd) -> Option<Reply> {
+/// One connection at a time is taken back.
+static RECLAIM: Mutex<()> = Mutex::new(());
+
+/// Before a fork, first.
+pub fn hold_reclaim(held: &mut Held) {
+    held.take_static(&RECLAIM);
+}
+
+/// A call on `fd` has found that its connection is another process's by now: it is taken back, for all descriptors of this process
+/// that stand for it. True: the call is to be made again.
+#[cold]
+pub fn reclaim(fd: RawFd) -> bool {
+    if fds::is_borrowed() || locked::is_locked() {
+        return false;
+    }
+    let Ok(_one) = RECLAIM.try_lock() else {
+        // Another thread is at it; or this one, in whose middle a signal handler calls.
+        std::thread::sleep(Duration::from_millis(1));
+        return true;
+    };
+    let Some(old) = fds::SOCKS.pin(fd).map(|sock| sock.share()) else { return false };
+    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else { return false };
+    if !before.has_moved() {
+        // Another thread was quicker.
+        return true;
+    }
+    let fresh = Arc::new(Sock::new(old.family(), old.is_nonblocking()));
+    fresh.share_settings(old.settings());
+    fresh.set(|settings| settings.cookie = cookie);
+    fresh.tell_unread(old.tells_unread());
+    if !take(&fresh, fd) {
+        return false;
+    }
+    if let Some(link) = fresh.link() {
+        link.buffer.store(before.buffer.load(Ordering::Relaxed), Ordering::Relaxed);
+        link.lowat.store(before.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+        let inline = before.block().flags.load(Ordering::Relaxed) & flags::INLINE;
+        link.block().flags.fetch_or(inline, Ordering::Relaxed);
+    }
+    let n = fds::exchange(&old, &fresh);
+    old.replace();
+    (0..n).for_each(|_| old.drop_descriptor());
+    true
+}
+
+/// The socket behind `fd`, for a call that needs its connection from the beginning: what has moved is taken back.
+pub fn settled(fd: RawFd) -> Option<Pinned<'static, Sock>> {
+    let sock = fds::SOCKS.pin(fd)?;
+    if !sock.has_moved() {
+        return Some(sock);
+    }
+    drop(sock);
+    reclaim(fd);
+    fds::SOCKS.pin(fd)
+}
+
+fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
     let mut tries = 0;
     while tries < TRIES.0 {
-        match client.ask_with(Request::Present, Some(fd)).ok()?.0 {
+        match client.ask_with(Request::Present { sock }, Some(fd)).ok()?.0 {
             Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
                 // The handshake ends, one way or the other.
                 Errno::INPROGRESS => {}
@@ -127,9 +198,8 @@ fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option
     store_addresses(&link, local, peer, sock.family());
     let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];
     link.note(shut.iter().filter(|(is, _)| *is).fold(state::OPEN | state::TOLD, |all, (_, bit)| all | bit));
-    if shut_write {
-        raise(link.halves().0, FIN);
-    }
+    let ended = [(shut_read, READ_CLOSED), (shut_write, FIN)];
+    raise(link.halves().0, ended.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit));
     Some(link)
 }
 
@@ -166,6 +236,27 @@ fn behind(fd: RawFd) -> Option<Arc<Sock>> {
     known.map(|(_, sock)| sock).or_else(by_number)
 }
 
+/// Before a fork whose child gets no holder bit: it gets what connections it uses by their descriptors.
+pub fn leave_all(client: &Client) {
+    for (fd, sock) in fds::SOCKS.all() {
+        if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {
+            leave(client, &sock, fd);
+        }
+    }
+}
+
+/// In such a child: its sockets are like those that came in from elsewhere.
+pub fn inherit_from_parent() {
+    for (_, sock) in fds::SOCKS.all() {
+        if let (Some(Role::Stream(_)), cookie @ 1..) = (sock.decided(), sock.cookie()) {
+            let fresh = Arc::new(Sock::inherited(sock.family(), sock.is_nonblocking(), cookie));
+            fresh.share_settings(sock.settings());
+            // What it replaces is the parent's to close.
+            fds::exchange(&sock, &fresh);
+        }
+    }
+}
+
 fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let Some(Role::Stream(link)) = sock.decided() else { return };
     let _ = link.peer_flags();
@@ -181,7 +272,6 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
         sock: link.index(),
         local,
         peer,
-        shut_read: link.state() & state::SHUT_RD != 0,
     };
     if fds::is_borrowed() {
         // The parent's line and memory, but not its descriptors: an answer would come to the wrong table.

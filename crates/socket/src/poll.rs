@@ -1,7 +1,7 @@
 //! `poll` and `select` over descriptors of both kinds.
 
 use crate::wait::{self, Party};
-use crate::{fds, locked, sys};
+use crate::{fds, locked, moving, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
         if entry.fd < 0 {
             continue;
         }
-        if let Some(sock) = fds::SOCKS.pin(entry.fd) {
+        if let Some(sock) = moving::settled(entry.fd) {
             if sock.role().is_none() {
                 continue;
             }

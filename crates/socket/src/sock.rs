@@ -74,6 +74,8 @@ mod flag {
     pub const TELLS_UNREAD: u8 = 1 << 3;
     /// Inherited by a child that got no holder bit.
     pub const PARENTS: u8 = 1 << 4;
+    /// Another object stands for the socket.
+    pub const REPLACED: u8 = 1 << 5;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -184,6 +186,21 @@ impl Sock {
     /// True when its last descriptor is closed.
     pub fn is_closed(&self) -> bool {
         self.has(flag::CLOSED)
+    }
+
+    /// Another object stands for the socket from now on, which is not closed.
+    pub fn replace(&self) {
+        self.mark(flag::REPLACED, true);
+    }
+
+    /// See [`Self::replace`].
+    pub fn is_replaced(&self) -> bool {
+        self.has(flag::REPLACED)
+    }
+
+    /// True for a connection that another process has taken.
+    pub fn has_moved(&self) -> bool {
+        matches!(self.decided(), Some(Role::Stream(link)) if link.has_moved())
     }
 
     /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
@@ -363,6 +380,10 @@ impl Sock {
     #[inline]
     pub fn readiness(&self) -> u32 {
         match self.decided() {
+            // Whoever looks more closely takes it back.
+            Some(Role::Stream(link)) if link.has_moved() => {
+                ready::IN | ready::RDNORM | ready::OUT | ready::WRNORM
+            }
             Some(Role::Stream(link)) => link.stream_readiness(),
             Some(Role::Listener(link)) => self.listener_readiness(link),
             None => 0,
@@ -425,7 +446,8 @@ impl Sock {
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
         match role {
             Role::Stream(link) => {
-                if let Some(seconds) = linger.filter(|seconds| *seconds > 0 && !link.mapped.pair) {
+                let waits = |seconds: &u32| *seconds > 0 && !link.mapped.pair && !link.has_moved();
+                if let Some(seconds) = linger.filter(waits) {
                     crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
                 let last = link.release(ours, linger == Some(0));
@@ -498,7 +520,7 @@ impl Sock {
 
     /// Writes into our half who is told: the thread that came last, else the first set.
     fn announce(&self, watchers: &Watchers) {
-        let Some(link) = self.link() else { return };
+        let Some(link) = self.link().filter(|_| !self.is_closed()) else { return };
         let thread = watchers.threads().next_back().map(|c| c.number);
         let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
         if !link.has_moved() {

@@ -453,6 +453,9 @@ impl Link {
     /// # Errors
     /// ENOTCONN when there is no connection any more.
     pub fn shut(&self, read: bool, write: bool) -> Result<(), Errno> {
+        if self.has_moved() {
+            return Err(Errno::NOTCONN);
+        }
         let _ = self.peer_flags();
         if self.is_over() || self.is_closed() {
             return Err(Errno::NOTCONN);

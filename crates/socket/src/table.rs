@@ -129,6 +129,30 @@ impl<T> Cell<T> {
         }
     }
 
+    /// Puts another object in the place of `old` at once: no `pin` finds nothing. False: something else is there. An old object that
+    /// is pinned meanwhile is never freed: the last to unpin cannot tell which of the two it was.
+    pub fn exchange(&self, old: &Arc<T>, fresh: Arc<T>) -> bool {
+        let raw = Arc::into_raw(fresh);
+        let new = (raw as usize as u64) << POINTER_SHIFT;
+        let mut word = self.word.load(Ordering::Relaxed);
+        while pointer::<T>(word) == Arc::as_ptr(old) && word & CLOSING == 0 && pointer::<T>(new) == raw {
+            let wanted = new | word & PINS;
+            // Release: as in `insert`. Acquire: everybody's use before the end, as in `unpin`.
+            match self.word.compare_exchange_weak(word, wanted, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if word & PINS != 0 => return true,
+                Ok(_) => {
+                    // SAFETY: the reference that `insert` stored, taken out exactly once, by the exchange above.
+                    drop(unsafe { Arc::from_raw(pointer::<T>(word)) });
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+        // SAFETY: `raw` was not stored, so the reference is still ours.
+        drop(unsafe { Arc::from_raw(raw) });
+        false
+    }
+
     #[inline]
     fn unpin(&self) {
         // AcqRel: our use of the object before its end, everybody's use before ours.
@@ -209,6 +233,11 @@ mod whole {
             self.cell(fd)?.remove()
         }
 
+        /// See [`Cell::exchange`].
+        pub fn exchange(&self, fd: RawFd, old: &Arc<T>, fresh: Arc<T>) -> bool {
+            self.cell(fd).is_some_and(|cell| cell.exchange(old, fresh))
+        }
+
         /// Shows every descriptor with its object.
         pub fn each(&self, mut look: impl FnMut(RawFd, &Pinned<'_, T>)) {
             for (c, chunk) in self.chunks.iter().enumerate() {
@@ -258,6 +287,27 @@ mod whole {
             drop(held);
             table.insert(3, Arc::new(1)).unwrap();
             assert!(table.insert(1 << 20, Arc::new(1)).is_err() && table.pin(-1).is_none());
+        }
+
+        #[test]
+        fn what_is_exchanged_is_found_at_once_and_lives_while_it_is_pinned() {
+            let table = Table::new();
+            let (first, second, third) = (Arc::new(1), Arc::new(2), Arc::new(3));
+            assert!(!table.exchange(3, &first, second.clone()), "nothing is there");
+            table.insert(3, first.clone()).unwrap();
+            assert!(!table.exchange(3, &second, third.clone()), "another one is there");
+            assert!(table.exchange(3, &first, second.clone()));
+            assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 2));
+            let held = table.pin(3).unwrap();
+            assert!(table.exchange(3, &second, third.clone()));
+            assert_eq!((*held, *table.pin(3).unwrap()), (2, 3));
+            drop(held);
+            assert_eq!(table.remove(3), Some(third.clone()));
+            assert!(
+                table.pin(3).is_none() && table.insert(3, first).is_ok(),
+                "nobody has it pinned any more"
+            );
+            assert_eq!(Arc::strong_count(&third), 1);
         }
     }
 }

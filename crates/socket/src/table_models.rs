@@ -34,6 +34,29 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
+/// A descriptor is looked up while another thread puts another object there.
+#[test]
+fn loom_lookup_and_exchange() {
+    model(|| {
+        let (cell, alive) = (Arc::new(Cell::<Probe>::default()), Arc::new(AtomicU64::new(0)));
+        let first = Probe::new(1, &alive);
+        assert!(cell.insert(first.clone()).is_ok());
+        let reader = {
+            let cell = cell.clone();
+            thread::spawn(move || {
+                let p = cell.pin().map(|p| p.touch());
+                assert!(p == Some(1) || p == Some(2), "there is always one");
+            })
+        };
+        assert!(cell.exchange(&first, Probe::new(2, &alive)));
+        drop(first);
+        assert_eq!(cell.pin().map(|p| p.touch()), Some(2));
+        reader.join().unwrap();
+        assert_eq!(cell.remove().map(|p| p.touch()), Some(2));
+        assert!(cell.pin().is_none());
+    });
+}
+
 /// A descriptor is looked up while another thread closes it and a third takes the number over for a new socket.
 #[test]
 fn loom_lookup_close_and_reuse() {

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// Sleep at most so long when no context is left to be woken through, or when the other side wakes nobody.
 const BLIND: Duration = Duration::from_millis(1);
 
+/// Who waits for a connection that another process has taken takes it back after so long.
+const YIELD: Duration = Duration::from_millis(5);
+
 /// What a thread waits for among ours.
 #[derive(Debug)]
 pub enum Party {
@@ -35,10 +38,8 @@ impl Party {
     /// What of the wanted it is ready for.
     pub fn ready(&self) -> u32 {
         match self {
-            Self::Sock(sock, wanted) => {
-                let closed = if sock.is_closed() { libc::POLLNVAL as u32 } else { 0 };
-                sock.readiness() & (wanted | ready::ALWAYS) | closed
-            }
+            Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
+            Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
             Self::Set(set) => {
                 if set.is_ready() {
                     ready::IN | ready::RDNORM
@@ -197,7 +198,12 @@ pub fn for_one(
     let parties = [Party::Sock(sock.clone(), wanted)];
     loop {
         if sock.is_closed() {
-            return Err(Errno::BADF);
+            return Err(if sock.is_replaced() { Errno::NOTCONN } else { Errno::BADF });
+        }
+        if sock.has_moved() {
+            // It is taken back by this very call, but its new holder shall have done something first.
+            let _ = sys::poll(&mut [], Some(left(deadline).map_or(YIELD, |l| l.min(YIELD))), None);
+            return Err(Errno::NOTCONN);
         }
         if parties[0].ready() != 0 {
             return Ok(());

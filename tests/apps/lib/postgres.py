@@ -86,7 +86,7 @@ def pgbench(w):
 
 
 def crowd(w):
-    """More servers at once than a family of processes may have: those who come late are the kernel's, and all are served."""
+    """More servers at once than a family of processes may have: the late ones go on by descriptors, or are the kernel's; all are served."""
     server = Postgres(w)
     server.client("psql", "-XAtc", "create table seen (number int)", "postgres")
     (w.directory / "crowd.sql").write_text("insert into seen values (:client_id);")
@@ -97,4 +97,5 @@ def crowd(w):
 
 for way_name in ("pair", "tap_server"):
     add(f"{way_name}.postgres", pgbench, WAYS[way_name], limit_s=60)
-add("pair.postgres_crowd", crowd, limit_s=60)
+for way_name in ("pair", "tap_server", "own_address"):
+    add(f"{way_name}.postgres_crowd", crowd, WAYS[way_name], limit_s=60)
