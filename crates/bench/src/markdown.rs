@@ -73,7 +73,7 @@ pub fn page(report: &Report) -> String {
         let _ = writeln!(out, "- {note}");
     }
     for failure in &report.failures {
-        let _ = writeln!(out, "- **not measured**: {failure}");
+        let _ = writeln!(out, "- **failed**: {failure}");
     }
     out
 }

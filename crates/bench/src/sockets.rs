@@ -73,6 +73,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 /// What needs few connections.
 fn one(system: Option<&Service>, run: usize, amount: &Amount, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = Pair::start(system)?;
+    pair.connect(1)?;
     wake::measure(&pair, amount.wakes, samples).context("wake")?;
     if run < BLOCKED_RUNS {
         wake::measure_blocked(&pair, samples).context("blocked")?;

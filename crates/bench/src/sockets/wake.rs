@@ -1,5 +1,5 @@
 //! How long after its peer has written a blocked call returns, beside a bare eventfd between the same two processes; and
-//! what a call costs that stays blocked.
+//! what a call costs that stays blocked. The connection that lies in an epoll set is waited for in no other way.
 
 use super::actor::{Actor, Answer};
 use super::pair::Pair;
@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -29,8 +30,8 @@ pub enum Ask {
     Write(u32),
     /// Wait for all of it; the answer is the median time of each, microseconds.
     Read(u32),
-    /// Write once after [`BLOCKED`].
-    WriteLate,
+    /// Write once after [`BLOCKED`], for that way to wait.
+    WriteLate(Way),
     /// Wait for that this way; the answer is the share of the time for which it used the processor, percent.
     Block(Way),
 }
@@ -77,9 +78,9 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
             Ok(Answer::new())
         }
         Ask::Read(rounds) => read(actor, rounds),
-        Ask::WriteLate => {
+        Ask::WriteLate(way) => {
             sleep(SETTLED + BLOCKED);
-            write(actor, Way::Receive)?;
+            write(actor, way)?;
             Ok(Answer::new())
         }
         Ask::Block(way) => {
@@ -97,10 +98,16 @@ fn bells(actor: &Actor) -> anyhow::Result<&[OwnedFd; 2]> {
     actor.bells.as_ref().context("no eventfd")
 }
 
-/// An epoll set that holds the first connection.
+/// The connection that is waited for this way.
+fn stream(actor: &Actor, way: Way) -> anyhow::Result<&TcpStream> {
+    let stream = if way == Way::Epoll { actor.streams.last() } else { actor.streams.first() };
+    stream.context("no connection")
+}
+
+/// An epoll set that holds its connection.
 fn watched(actor: &Actor) -> anyhow::Result<OwnedFd> {
     let set = calls::epoll_create()?;
-    calls::epoll_add(&set, actor.streams.first().context("no connection")?, 0)?;
+    calls::epoll_add(&set, stream(actor, Way::Epoll)?, 0)?;
     Ok(set)
 }
 
@@ -109,15 +116,14 @@ fn write(actor: &Actor, way: Way) -> anyhow::Result<()> {
     if way == Way::Eventfd {
         rustix::io::write(&bells(actor)?[1], &clock::now_ns().to_ne_bytes())?;
     } else {
-        let mut stream = actor.streams.first().context("no connection")?;
-        stream.write_all(&clock::now_ns().to_ne_bytes())?;
+        stream(actor, way)?.write_all(&clock::now_ns().to_ne_bytes())?;
     }
     Ok(())
 }
 
 /// Waits for a time that was written; nanoseconds since then.
 fn wait(actor: &Actor, way: Way, set: &OwnedFd) -> anyhow::Result<u64> {
-    let mut stream = actor.streams.first().context("no connection")?;
+    let mut stream = stream(actor, way)?;
     let mut stamp = [0; 8];
     let returned = match way {
         Way::Eventfd => {
@@ -183,7 +189,7 @@ pub fn measure_blocked(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result
         let service = || pair.service.and_then(|service| cpu::process_ns(service.pid()));
         let before = service();
         let (percent, _) =
-            pair.both(&actor::Ask::Wake(Ask::Block(way)), &actor::Ask::Wake(Ask::WriteLate))?;
+            pair.both(&actor::Ask::Wake(Ask::Block(way)), &actor::Ask::Wake(Ask::WriteLate(way)))?;
         let case = format!("sockets/blocked/{}", way.name());
         for percent in percent {
             samples.add(&case, pair.name, "processor time", "% of a core", percent);
