@@ -106,6 +106,11 @@ fn readiness() {
 }
 
 #[test]
+fn blocked_calls_ask_for_no_memory() {
+    prints_the_same("blocks", 0..=0);
+}
+
+#[test]
 fn processes_and_descriptors() {
     prints_the_same("processes", 0..=0);
 }

@@ -136,22 +136,24 @@ impl Context {
         let _ = self.sleep(Some(Duration::ZERO), None);
     }
 
-    /// Sleeps until something wakes us, and takes it off the kernel's list as [`Self::harvest`] does.
+    /// Sleeps until something wakes us, and takes it off the kernel's list as [`Self::harvest`] does. True: the service
+    /// had something to say, which is done.
     ///
     /// # Errors
     /// EINTR.
-    pub fn sleep(&self, limit: Option<Duration>, mask: Option<u64>) -> Result<(), Errno> {
+    pub fn sleep(&self, limit: Option<Duration>, mask: Option<u64>) -> Result<bool, Errno> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let n = sys::epoll_wait(self.epfd(), &mut events, limit, mask)?;
-        self.woken_by(&events[..n]);
-        Ok(())
-    }
-
-    /// Looks at what a wait on `epfd` returned.
-    pub fn woken_by(&self, events: &[libc::epoll_event]) {
-        if events.iter().any(|e| { e.u64 } == CONTROL) {
+        let is_told = events[..n].iter().any(|e| { e.u64 } == CONTROL);
+        if is_told {
             self.client.pump();
         }
+        Ok(is_told)
+    }
+
+    /// From now on whatever wakes `other` wakes us, too. False: it does not.
+    pub fn follow(&self, other: &Self) -> bool {
+        matches!(add(&self.epfd, other.epfd(), BELL), Ok(()) | Err(Errno::EXIST))
     }
 }
 

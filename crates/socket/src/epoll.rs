@@ -1,8 +1,23 @@
 //! The program's epoll sets. Kernel descriptors live in the kernel's set; accelerated sockets in ours, beside it. A
-//! listener is in both. One sleep covers both: our context's descriptor lies in the kernel's set.
+//! listener is in both. One sleep covers both:
+//!
+//! ```text
+//!   in the set                        a wait sleeps on
+//!   connections alone                 our context's descriptor
+//!   something of the kernel's, too    the kernel's set, in which our context's descriptor lies
+//!   sets, or it is in one, or polled  both, as a thread does (`wait`)
+//! ```
+
+mod kernel;
+mod rouse;
+mod sets;
+
+pub use kernel::mark;
+pub use sets::{Asleep, SETS_DEEP};
 
 use crate::client::{self, Client, lock};
 use crate::context::Context;
+use crate::few::Few;
 use crate::hold::Held;
 use crate::interest::Interest;
 use crate::sock::{Role, Sock};
@@ -10,7 +25,7 @@ use crate::{fork, locked, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// Every so many busy waits the kernel's set is looked at, so that neither side starves.
@@ -30,22 +45,12 @@ pub struct Set {
     accelerated: AtomicBool,
     /// The kernel's set is not empty.
     kernel: AtomicBool,
+    /// Our context's descriptor lies in the kernel's set.
+    hooked: AtomicBool,
     turns: AtomicU32,
     generation: AtomicU32,
     descriptors: AtomicU32,
-    nested: AtomicBool,
-}
-
-/// Words that mark our own descriptors in the kernel's set; no program's data equals them but by chance of 2^-63.
-pub fn tags() -> [u64; 2] {
-    static TAGS: OnceLock<[u64; 2]> = OnceLock::new();
-    *TAGS.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // Without random bytes the tag is a non-canonical address, which is no program's pointer either.
-        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
-        let base = (u64::from_ne_bytes(bytes) | 1 << 63) & !(1 << 62 | 1);
-        [base, base | 1]
-    })
+    family: sets::Family,
 }
 
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -66,10 +71,6 @@ const fn is_allowed(op: i32, events: u32, is_exclusive: bool) -> bool {
     }
 }
 
-fn event(events: u32, data: u64) -> libc::epoll_event {
-    libc::epoll_event { events, u64: data }
-}
-
 impl Set {
     /// The set behind a new epoll descriptor.
     #[must_use]
@@ -82,10 +83,11 @@ impl Set {
             number: AtomicU32::new(u32::MAX),
             accelerated: AtomicBool::new(false),
             kernel: AtomicBool::new(false),
+            hooked: AtomicBool::new(false),
             turns: AtomicU32::new(0),
             generation: AtomicU32::new(fork::generation()),
             descriptors: AtomicU32::new(1),
-            nested: AtomicBool::new(false),
+            family: sets::Family::default(),
         })
     }
 
@@ -150,7 +152,7 @@ impl Set {
         let kernel = !matches!(sock.role(), Some(Role::Stream(_)));
         if kernel {
             sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&wanted))?;
-            self.kernel.store(true, Ordering::Relaxed);
+            self.has_kernel();
         }
         if sock.role().is_some() {
             self.prepare();
@@ -164,6 +166,7 @@ impl Set {
 
     /// The role of a socket in the set was just decided: connection or listener.
     pub fn adopt(&self, sock: &Arc<Sock>, fd: RawFd) {
+        self.renew();
         self.prepare();
         let mut inner = lock(&self.inner);
         let Some(i) = inner.find(fd, sock) else { return };
@@ -179,12 +182,12 @@ impl Set {
 
     /// The socket is the kernel's alone from now on.
     pub fn abandon(&self, sock: &Sock, fd: RawFd) {
-        let mut inner = lock(&self.inner);
-        if let Some(item) = inner.take(fd, sock).filter(|item| !item.kernel) {
+        let taken = lock(&self.inner).take(fd, sock);
+        if let Some(item) = taken.filter(|item| !item.kernel) {
             let wanted = libc::epoll_event { events: item.events, u64: item.data };
             // It was in the set, so the kernel has room for it.
             let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&wanted));
-            self.kernel.store(true, Ordering::Relaxed);
+            self.has_kernel();
         }
     }
 
@@ -199,11 +202,6 @@ impl Set {
     /// The socket is closed.
     pub fn forget(&self, fd: RawFd, sock: &Sock) {
         lock(&self.inner).take(fd, sock);
-    }
-
-    /// The kernel's set holds something.
-    pub fn has_kernel(&self) {
-        self.kernel.store(true, Ordering::Relaxed);
     }
 
     /// `fd` may be ready: look at it, and wake whoever sleeps.
@@ -229,12 +227,11 @@ impl Set {
             let kept = context.as_ref().is_some_and(|c| Arc::ptr_eq(&c.client, &client));
             if kept { None } else { self.take_context(&mut context, &client) }
         };
-        self.accelerated.store(true, Ordering::Release);
-        if let Some(context) = fresh {
+        self.accelerated.store(true, Ordering::SeqCst);
+        if fresh.is_some() {
             lock(&self.inner).watch(&client.home, None);
             // Whoever waits in the kernel now must come back and wait with us.
-            context.sleeping.store(true, Ordering::SeqCst);
-            context.wake();
+            self.rouse_all(SETS_DEEP);
             let all = lock(&self.inner).all();
             all.iter().for_each(|(_, sock)| sock.announce_again());
         }
@@ -242,21 +239,11 @@ impl Set {
 
     fn take_context(&self, place: &mut Option<Arc<Context>>, client: &Arc<Client>) -> Option<Arc<Context>> {
         if let Some(old) = place.take() {
-            let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_DEL, old.epfd(), None);
-            let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_DEL, old.client.control(), None);
+            self.unhook(&old);
         }
         let context = Context::take(client).ok()?;
-        let [bell, control] = tags();
-        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-        let added =
-            sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, context.epfd(), Some(&event(events, bell)))
-                .and_then(|()| {
-                    let event = event(events, control);
-                    sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, client.control(), Some(&event))
-                });
-        if added.is_err() {
-            context.give_back();
-            return None;
+        if self.kernel.load(Ordering::SeqCst) && !self.family.is_related() {
+            self.hook(&context);
         }
         self.number.store(context.number, Ordering::Relaxed);
         *place = Some(context.clone());
@@ -266,10 +253,17 @@ impl Set {
     /// In a forked child an inherited set starts with a context of its own.
     fn renew(&self) {
         let now = fork::generation();
-        if self.generation.swap(now, Ordering::AcqRel) == now || lock(&self.inner).is_empty() {
+        if self.generation.load(Ordering::Relaxed) == now
+            || self.generation.swap(now, Ordering::AcqRel) == now
+        {
+            return;
+        }
+        self.family.renew();
+        if lock(&self.inner).is_empty() {
             return;
         }
         *lock(&self.context) = None;
+        self.hooked.store(false, Ordering::SeqCst);
         self.number.store(u32::MAX, Ordering::Relaxed);
         let all = lock(&self.inner).all();
         for (_, sock) in &all {
@@ -279,27 +273,25 @@ impl Set {
         lock(&self.inner).enqueue_all();
     }
 
-    /// Takes our own descriptors' events out of what the kernel returned. How many are left.
-    fn filter(&self, events: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
-        let [bell, control] = tags();
-        let mut left = 0;
-        for i in 0..events.len() {
-            let data = events[i].u64;
-            if data == control {
-                if let Some(context) = context {
-                    context.client.pump();
-                }
-                lock(&self.inner).enqueue_all();
-            } else if data != bell {
-                events[left] = events[i];
-                left += 1;
-            }
+    /// Takes news and writes what is ready: sockets and sets, sometimes the ones first and sometimes the others.
+    fn gather(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
+        if !self.family.has_members() {
+            return self.gather_sockets(out, context);
         }
-        left
+        if self.turns.load(Ordering::Relaxed).is_multiple_of(2) {
+            let n = self.gather_sets(out);
+            return n + self.gather_sockets(&mut out[n..], context);
+        }
+        let n = self.gather_sockets(out, context);
+        n + self.gather_sets(&mut out[n..])
     }
 
-    /// Takes news and writes what is ready.
-    fn gather(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
+    fn gather_sockets(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
+        self.drain(context).collect(out)
+    }
+
+    /// Takes the news that came for the sockets.
+    fn drain(&self, context: Option<&Context>) -> MutexGuard<'_, Interest> {
         let mut inner = lock(&self.inner);
         if let Some(context) = context
             && inner.drain(context.number)
@@ -309,7 +301,7 @@ impl Set {
             inner = lock(&self.inner);
             inner.enqueue_all();
         }
-        inner.collect(out)
+        inner
     }
 
     /// `epoll_pwait2`.
@@ -323,7 +315,10 @@ impl Set {
         mask: Option<u64>,
     ) -> Result<usize, Errno> {
         self.renew();
+        let instant = timeout.is_some_and(|t| t.is_zero());
         let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
+        // The kernel's set is known to have something.
+        let mut is_told = false;
         loop {
             let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
             let context = context.as_deref();
@@ -337,20 +332,21 @@ impl Set {
             if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
                 n = self.gather(out, None);
             }
-            let instant = timeout.is_some_and(|t| t.is_zero());
-            let look = instant && n == 0
-                || self.kernel.load(Ordering::Relaxed) && n < out.len() && turn.is_multiple_of(KERNEL_EVERY);
-            if look {
+            let is_over = instant || n == 0 && deadline.is_some_and(|d| d <= Instant::now());
+            let look = is_over && n == 0
+                || is_told
+                || self.kernel.load(Ordering::Relaxed) && turn.is_multiple_of(KERNEL_EVERY);
+            if look && n < out.len() {
                 n += self.kernel_events(out, n, context, Some(Duration::ZERO), None)?;
             }
-            if n > 0 || instant {
-                self.stir_outer(context);
+            self.hand_on(context);
+            if n > 0 || is_over {
                 return Ok(n);
             }
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|l| l.is_zero()) {
-                // The last look at everything has found nothing.
-                return self.kernel_events(out, 0, context, Some(Duration::ZERO), None);
+            if self.is_among_sets() {
+                is_told = self.sleep_among_sets(deadline, mask)?;
+                continue;
             }
             let start = Instant::now();
             if let Some(context) = context
@@ -364,35 +360,25 @@ impl Set {
             }
             if n > 0 {
                 let more = self.gather(&mut out[n..], context);
+                self.hand_on(context);
                 return Ok(merge(out, n, more));
             }
         }
     }
 
-    /// Asks the kernel's set; what it returns goes behind the first `n` of `out`. How many were added.
-    fn kernel_events(
-        &self,
-        out: &mut [libc::epoll_event],
-        n: usize,
-        context: Option<&Context>,
-        timeout: Option<Duration>,
-        mask: Option<u64>,
-    ) -> Result<usize, Errno> {
-        let got = sys::epoll_wait(self.epfd, &mut out[n..], timeout, mask)?;
-        let got = self.filter(&mut out[n..n + got], context);
-        Ok(merge(out, n, got) - n)
-    }
-
     fn spin(&self, context: &Context, left: Option<Duration>) -> bool {
-        let regions: Vec<_> = {
+        if !context.spin.pays() {
+            return false;
+        }
+        let regions: Few<_, 4> = {
             let inner = lock(&self.inner);
             if !inner.is_lonely() {
                 return false;
             }
             inner.regions().cloned().collect()
         };
-        let bells: Vec<_> = regions.iter().filter_map(|r| r.own_bell(context.number)).collect();
-        context.spin.until(left, || bells.iter().any(|b| b.has_news()))
+        let bells = || regions.iter().filter_map(|region| region.own_bell(context.number));
+        context.spin.until(left, || bells().any(|bell| bell.has_news()))
     }
 
     fn sleep(
@@ -402,89 +388,74 @@ impl Set {
         mask: Option<u64>,
         context: Option<&Context>,
     ) -> Result<usize, Errno> {
+        let blind = Some(left.map_or(BLIND, |l| l.min(BLIND)));
+        let Some(_stay) = self.stay() else { return Ok(0) };
+        if self.is_among_sets() {
+            return Ok(0);
+        }
         let Some(context) = context else {
-            let blind = self.accelerated.load(Ordering::Acquire) || locked::is_locked();
-            let limit = if blind { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
-            return self.kernel_events(out, 0, None, limit, mask);
+            let is_blind = self.accelerated.load(Ordering::SeqCst) || locked::is_locked();
+            return self.kernel_events(out, 0, None, if is_blind { blind } else { left }, mask);
         };
-        context.sleepers.fetch_add(1, Ordering::SeqCst);
-        context.sleeping.store(true, Ordering::SeqCst);
-        let (quiet, blind) = {
-            let inner = lock(&self.inner);
-            let asleep = |m: &Arc<crate::region::Mapped>| {
-                m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
-            };
-            // One that has news ends it; what was announced before is withdrawn below.
-            let quiet = inner.regions().all(asleep);
-            let disputed = fork::may_dispute() && inner.is_disputed(self);
-            (quiet && !inner.has_ready(), disputed || inner.is_mute() || locked::is_locked())
-        };
-        let limit = if blind { Some(left.map_or(BLIND, |l| l.min(BLIND))) } else { left };
+        let quiet = self.enter(context, |inner| !inner.has_ready());
+        let is_blind =
+            self.is_blind() || self.kernel.load(Ordering::SeqCst) && !self.hooked.load(Ordering::SeqCst);
+        let limit = if is_blind { blind } else { left };
         let result = if quiet { self.kernel_events(out, 0, Some(context), limit, mask) } else { Ok(0) };
-        if context.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
-            context.sleeping.store(false, Ordering::SeqCst);
-            let regions: Vec<_> = lock(&self.inner).regions().cloned().collect();
-            regions.iter().filter_map(|m| m.own_bell(context.number)).for_each(|b| b.awake());
-        } else {
-            // Others sleep on here and must hear of what we do not take.
-            context.sleeping.store(true, Ordering::SeqCst);
+        self.leave(context);
+        result
+    }
+
+    /// A thread is about to sleep on the set, or on one around it. True: nothing has come, and `is_idle`.
+    fn enter(&self, context: &Context, is_idle: impl FnOnce(&Interest) -> bool) -> bool {
+        let inner = lock(&self.inner);
+        let is_alone = context.sleepers.fetch_add(1, Ordering::SeqCst) == 0;
+        context.sleeping.store(true, Ordering::SeqCst);
+        let quiet = inner.arm(context.number);
+        if !(quiet || is_alone) {
+            // Where something had come the others' announcement is withdrawn with ours.
             context.wake();
         }
-        result
+        quiet && is_idle(&inner)
+    }
+
+    /// It sleeps no more.
+    fn leave(&self, context: &Context) {
+        let inner = lock(&self.inner);
+        if context.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            context.sleeping.store(false, Ordering::SeqCst);
+            inner.disarm(context.number);
+        }
+    }
+
+    /// Others sleep on here, where one wake-up wakes one of them: they must hear of what comes next, and of what we leave.
+    fn hand_on(&self, context: Option<&Context>) {
+        let Some(context) = context.filter(|context| context.sleepers.load(Ordering::SeqCst) > 0) else {
+            return;
+        };
+        if self.family.is_related() {
+            return;
+        }
+        context.sleeping.store(true, Ordering::SeqCst);
+        let quiet = {
+            let inner = lock(&self.inner);
+            inner.arm(context.number) && !inner.has_ready()
+        };
+        if !quiet {
+            context.wake();
+        }
+    }
+
+    /// Some news wakes nobody who sleeps here: it goes to somebody else, is never announced, or we are locked in.
+    fn is_blind(&self) -> bool {
+        let inner = lock(&self.inner);
+        fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || locked::is_locked()
     }
 
     /// Sockets whose news goes to somebody else are looked at. False: there are none.
     fn seek_disputed(&self) -> bool {
         let Some(ours) = self.context_number() else { return false };
         lock(&self.inner).enqueue_disputed(ours)
-    }
-
-    /// It is in another set.
-    pub fn is_nested(&self) {
-        self.nested.store(true, Ordering::Relaxed);
-    }
-
-    /// What was reported is still so: the set around this one, in the kernel, has seen our bell only once.
-    fn stir_outer(&self, context: Option<&Context>) {
-        if self.nested.load(Ordering::Relaxed)
-            && let Some(context) = context
-            && lock(&self.inner).would_collect()
-        {
-            context.wake();
-        }
-    }
-
-    /// True when `epoll_wait` would report something of ours: for a set that is itself waited for.
-    pub fn is_ready(&self) -> bool {
-        let context = self.context();
-        let mut inner = lock(&self.inner);
-        if let Some(context) = context
-            && inner.drain(context.number)
-        {
-            drop(inner);
-            context.client.pump();
-            inner = lock(&self.inner);
-        }
-        if locked::is_locked() {
-            inner.enqueue_all();
-        }
-        inner.would_collect()
-    }
-
-    /// True when some socket's other side rings nobody.
-    pub fn is_mute(&self) -> bool {
-        lock(&self.inner).is_mute()
-    }
-
-    /// Announces that somebody sleeps on the set as a whole. False: there is news.
-    pub fn arm(&self) -> bool {
-        let Some(context) = self.context() else { return true };
-        context.sleeping.store(true, Ordering::SeqCst);
-        let inner = lock(&self.inner);
-        let asleep = |m: &Arc<crate::region::Mapped>| {
-            m.own_bell(context.number).is_none_or(|bell| bell.prepare_sleep())
-        };
-        inner.regions().all(asleep) && !inner.would_collect()
     }
 
     /// Before a fork.
@@ -495,6 +466,7 @@ impl Set {
     /// Before a fork, after the sockets' watchers.
     pub fn hold_interest(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |s| &s.inner);
+        self.hold_family(held);
     }
 
     /// One more descriptor stands for it.
@@ -509,9 +481,14 @@ impl Set {
         }
         let all = lock(&self.inner).all();
         all.iter().for_each(|(fd, sock)| sock.leave_set(self, *fd));
-        if let Some(context) = lock(&self.context).take() {
-            let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_DEL, context.epfd(), None);
-            context.give_back();
+        self.forget_members();
+        let context = lock(&self.context).take();
+        if let Some(context) = context {
+            self.unhook(&context);
+            // Who still sleeps on the closed set would take others' wake-ups.
+            if context.sleepers.load(Ordering::SeqCst) == 0 {
+                context.give_back();
+            }
         }
     }
 }

@@ -403,13 +403,16 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
             let (set, sock) = (set.share(), sock.share());
             Some(set.control(op, fd, &sock, event))
         }
-        None => {
-            set.has_kernel();
-            if let Some(inner) = SETS.pin(fd) {
-                inner.is_nested();
+        None => match SETS.pin(fd) {
+            Some(inner) => {
+                let (set, inner) = (set.share(), inner.share());
+                Some(set.control_set(op, fd, &inner, event))
             }
-            None
-        }
+            None => {
+                set.has_kernel();
+                None
+            }
+        },
     }
 }
 

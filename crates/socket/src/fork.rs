@@ -48,6 +48,7 @@ pub fn prepare() {
     // fork goes on in the child as here.
     let alone = Alone::new();
     ALONE.set(alone.is_some());
+    fds::SETS.each(|_, set| set.before_fork());
     // Its own registration is whole from here on.
     let _ = client::present();
     if alone.is_none() {

@@ -89,6 +89,10 @@ pub struct Interest {
     turn: u32,
     /// Sockets active at the same time, times 8, smoothed.
     crowd: u32,
+    /// Others look into the set, so what follows is counted.
+    counts: bool,
+    /// How often something that is reported has come.
+    edges: u64,
 }
 
 impl Interest {
@@ -200,8 +204,15 @@ impl Interest {
         watch.items[slot] = i + 1;
     }
 
-    /// The item may be ready.
+    /// The item may be ready: something has come.
     pub fn enqueue(&mut self, i: u32) {
+        if self.counts && self.item(i).is_some_and(|item| item.due().is_some()) {
+            self.edges += 1;
+        }
+        self.queue(i);
+    }
+
+    fn queue(&mut self, i: u32) {
         if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut)
             && !item.queued
         {
@@ -224,7 +235,7 @@ impl Interest {
         };
         let found: Vec<u32> =
             (0..self.items.len() as u32).filter(|i| self.item(*i).is_some_and(is_disputed)).collect();
-        found.iter().for_each(|i| self.enqueue(*i));
+        found.iter().for_each(|i| self.queue(*i));
         !found.is_empty()
     }
 
@@ -255,15 +266,18 @@ impl Interest {
             let Some(bell) = watch.mapped.own_bell(context) else { continue };
             let (pair, items, list, ready) =
                 (watch.mapped.pair, &watch.items, &mut self.items, &mut self.ready);
+            let (counts, edges) = (self.counts, &mut self.edges);
             let mut news = |slot: u32| {
                 if slot == CONTROL_SLOT && !pair {
                     control = true;
                     return;
                 }
                 let Some(i) = items.get(slot as usize).and_then(|i| i.checked_sub(1)) else { return };
-                if let Some(item) = list.get_mut(i as usize).and_then(Option::as_mut)
-                    && !item.queued
-                {
+                let Some(item) = list.get_mut(i as usize).and_then(Option::as_mut) else { return };
+                if counts && item.due().is_some() {
+                    *edges += 1;
+                }
+                if !item.queued {
                     item.queued = true;
                     ready.push_back(i);
                 }
@@ -282,6 +296,27 @@ impl Interest {
     /// True when the other side of some region rings nobody.
     pub fn is_mute(&self) -> bool {
         self.watches.iter().any(|watch| watch.mapped.is_mute())
+    }
+
+    /// Announces in all regions that `context` sleeps. True: nothing has come.
+    pub fn arm(&self, context: u32) -> bool {
+        // One that has news ends it; what was announced before is withdrawn by `disarm`.
+        self.regions().filter_map(|m| m.own_bell(context)).all(|bell| bell.prepare_sleep())
+    }
+
+    /// Nobody sleeps there any more.
+    pub fn disarm(&self, context: u32) {
+        self.regions().filter_map(|m| m.own_bell(context)).for_each(|bell| bell.awake());
+    }
+
+    /// From now on [`Self::edges`] are counted.
+    pub const fn count_edges(&mut self) {
+        self.counts = true;
+    }
+
+    /// How often something that is reported has come.
+    pub const fn edges(&self) -> u64 {
+        self.edges
     }
 
     /// The regions that bring news.
@@ -331,8 +366,15 @@ impl Interest {
     }
 
     /// True when something would be collected.
-    pub fn would_collect(&self) -> bool {
-        let is_ready = |i: &u32| self.item(*i).is_some_and(|item| item.due().is_some());
-        self.ready.iter().any(is_ready)
+    pub fn would_collect(&mut self) -> bool {
+        while let Some(i) = self.ready.front() {
+            match self.items.get_mut(*i as usize).and_then(Option::as_mut) {
+                Some(item) if item.due().is_some() => return true,
+                Some(item) => item.queued = false,
+                None => {}
+            }
+            self.ready.pop_front();
+        }
+        false
     }
 }

@@ -7,7 +7,7 @@
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   urgent    the byte that is read ahead of its turn
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
-//!   client    a registration with the service    region, context, spin, fork, hold, internal
+//!   client    a registration with the service    region, context, spin, fork, hold, internal, few
 //!   registration   which one it is
 //!   moving    connections from and to other processes
 //!   locked    seccomp                            filter    what one says of a call
@@ -35,6 +35,8 @@ mod epoll;
 pub mod fallback;
 #[cfg(not(loom))]
 pub mod fds;
+#[cfg(not(loom))]
+mod few;
 #[cfg(not(loom))]
 mod filter;
 #[cfg(not(loom))]

@@ -157,7 +157,7 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
 /// The last time that the service can be asked.
 fn prepare() {
     let _ = link::thread_number();
-    let _ = epoll::tags();
+    let _ = epoll::mark(0);
     // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };

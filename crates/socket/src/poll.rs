@@ -1,37 +1,59 @@
 //! `poll` and `select` over descriptors of both kinds.
 
-use crate::wait::{self, Party};
+use crate::few::Few;
+use crate::wait::{self, Parties, Party, with_entries};
 use crate::{fds, locked, moving, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Our parties among `fds`, with their places; for listeners the kernel is asked too.
-fn split(fds: &[libc::pollfd]) -> (Vec<(usize, Party)>, Vec<libc::pollfd>) {
-    let mut ours = Vec::new();
-    let mut kernel = fds.to_vec();
-    for (i, entry) in fds.iter().enumerate() {
-        kernel[i].revents = 0;
-        if entry.fd < 0 {
-            continue;
-        }
-        if let Some(sock) = moving::settled(entry.fd) {
-            if sock.role().is_none() {
-                continue;
+/// Ours among what is asked for, and where each stands.
+#[derive(Default)]
+struct Ours {
+    places: Few<usize, 4>,
+    parties: Parties,
+}
+
+impl Ours {
+    fn among(fds: &[libc::pollfd]) -> Self {
+        let mut ours = Self::default();
+        for (i, entry) in fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0) {
+            if let Some(party) = party(entry) {
+                ours.places.push(i);
+                ours.parties.push(party);
             }
-            if sock.stream().is_some() {
+        }
+        ours
+    }
+
+    fn each(&self) -> impl Iterator<Item = (usize, &Party)> {
+        self.places.iter().copied().zip(self.parties.iter())
+    }
+
+    /// What the kernel is asked for all of `fds` but connections. How many that are.
+    fn leave(&self, fds: &[libc::pollfd], kernel: &mut [libc::pollfd]) -> usize {
+        for (entry, asked) in kernel.iter_mut().zip(fds) {
+            *entry = libc::pollfd { revents: 0, ..*asked };
+        }
+        for (i, party) in self.each() {
+            if matches!(party, Party::Sock(sock, _) if sock.stream().is_some()) {
                 kernel[i].fd = -1;
             }
-            let sock = sock.share();
-            crate::listener::share(&sock);
-            ours.push((i, Party::Sock(sock, u32::from(entry.events as u16))));
-        } else if let Some(set) = fds::SETS.pin(entry.fd)
-            && (set.context_number().is_some() || locked::is_locked())
-        {
-            ours.push((i, Party::Set(set.share())));
         }
+        kernel.iter().filter(|k| k.fd >= 0).count()
     }
-    (ours, kernel)
+}
+
+/// What is ours behind a descriptor.
+fn party(entry: &libc::pollfd) -> Option<Party> {
+    if let Some(sock) = moving::settled(entry.fd) {
+        sock.role()?;
+        let sock = sock.share();
+        crate::listener::share(&sock);
+        return Some(Party::Sock(sock, u32::from(entry.events as u16)));
+    }
+    let set = fds::SETS.pin(entry.fd)?;
+    (set.is_polled() || locked::is_locked()).then(|| Party::Set(set.share()))
 }
 
 /// How long a call waits, without a limit for ever, and which signals are blocked meanwhile.
@@ -46,50 +68,47 @@ pub fn poll(
     if !fds.iter().any(touches) {
         return None;
     }
-    let (ours, mut kernel) = split(fds);
-    if ours.is_empty() {
+    let ours = Ours::among(fds);
+    if ours.places.is_empty() {
         return None;
     }
-    Some(wait().and_then(|(timeout, mask)| mixed(fds, &ours, &mut kernel, timeout, mask)))
+    Some(wait().and_then(|wait| {
+        with_entries(fds.len(), |kernel| {
+            let count = ours.leave(fds, kernel);
+            mixed(fds, &ours, if count > 0 { kernel } else { &mut [] }, wait)
+        })
+    }))
 }
 
 fn mixed(
     fds: &mut [libc::pollfd],
-    ours: &[(usize, Party)],
+    ours: &Ours,
     kernel: &mut [libc::pollfd],
-    timeout: Option<Duration>,
-    mask: Option<u64>,
+    (timeout, mask): Wait,
 ) -> Result<usize, Errno> {
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-    let has_kernel = kernel.iter().any(|k| k.fd >= 0);
-    let mut parties = Vec::with_capacity(ours.len());
-    for (_, party) in ours {
-        parties.push(match party {
-            Party::Sock(sock, wanted) => Party::Sock(sock.clone(), *wanted),
-            Party::Set(set) => Party::Set(set.clone()),
-        });
-    }
     loop {
-        if has_kernel {
+        if !kernel.is_empty() {
             sys::poll(kernel, Some(Duration::ZERO), None)?;
         }
+        fds.iter_mut().for_each(|entry| entry.revents = 0);
         for (entry, k) in fds.iter_mut().zip(kernel.iter()) {
             entry.revents = k.revents;
         }
-        for (i, party) in ours {
+        for (i, party) in ours.each() {
             // A set is readable or not; a socket knows itself what it was asked.
             let asked = match party {
                 Party::Sock(..) => u32::MAX,
-                Party::Set(_) => u32::from(fds[*i].events as u16),
+                Party::Set(_) => u32::from(fds[i].events as u16),
             };
-            fds[*i].revents |= (party.ready() & asked) as u16 as i16;
+            fds[i].revents |= (party.ready() & asked) as u16 as i16;
         }
         let n = fds.iter().filter(|e| e.revents != 0).count();
         let over = deadline.is_some_and(|d| d <= Instant::now());
         if n > 0 || over {
             return Ok(n);
         }
-        wait::sleep(&parties, kernel, deadline, mask)?;
+        wait::sleep(&ours.parties, kernel, deadline, mask)?;
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::client::{self, lock};
 use crate::context::Context;
 use crate::epoll::Set;
+use crate::few::Few;
 use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
 use crate::notices::Notices;
@@ -504,10 +505,9 @@ impl Sock {
 
     /// Everybody who wants to know looks again.
     pub fn pass_on(&self) {
-        let (threads, sets) = {
+        let (threads, sets): (Few<_, 2>, Few<_, 2>) = {
             let moving = lock(&self.moving);
-            let threads: Vec<_> = moving.watchers.threads().cloned().collect();
-            (threads, moving.watchers.sets().collect::<Vec<_>>())
+            (moving.watchers.threads().cloned().collect(), moving.watchers.sets().collect())
         };
         threads.iter().for_each(|context| context.wake());
         sets.iter().for_each(|(set, fd)| set.poke(*fd));

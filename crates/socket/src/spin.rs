@@ -29,6 +29,11 @@ impl Spin {
         Self { most_ns, budget_ns: AtomicU64::new(most_ns) }
     }
 
+    /// True when it has paid lately.
+    pub fn pays(&self) -> bool {
+        self.budget_ns.load(Ordering::Relaxed) >= LEAST_NS
+    }
+
     /// Looks until `news` says true (then true) or the budget or `limit` is used up.
     pub fn until(&self, limit: Option<Duration>, mut news: impl FnMut() -> bool) -> bool {
         let most = limit.map_or(u64::MAX, |l| l.as_nanos().min(u128::from(u64::MAX)) as u64);
@@ -71,7 +76,7 @@ mod tests {
             assert!(!spin.until(None, || false));
             spin.waited(Duration::from_millis(5));
         }
-        assert!(spin.budget_ns.load(Ordering::Relaxed) < LEAST_NS);
+        assert!(!spin.pays());
         spin.waited(Duration::from_micros(70));
         assert_eq!(spin.budget_ns.load(Ordering::Relaxed), 8_000);
     }

@@ -6,21 +6,26 @@
 
 use crate::client;
 use crate::context::{self, Context};
-use crate::epoll::Set;
+use crate::epoll::{Asleep, SETS_DEEP, Set};
+use crate::few::Few;
 use crate::link::Link;
 use crate::listener;
 use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::ready;
 use crate::{locked, sys};
+use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Sleep at most so long when no context is left to be woken through, or when the other side wakes nobody.
 const BLIND: Duration = Duration::from_millis(1);
+/// As many descriptors of the kernel's are waited for without memory of their own.
+const FEW: usize = 16;
 
 /// Who waits for a connection that another process has taken takes it back after so long.
 const YIELD: Duration = Duration::from_millis(5);
@@ -30,9 +35,12 @@ const YIELD: Duration = Duration::from_millis(5);
 pub enum Party {
     /// A socket and the readiness wanted of it.
     Sock(Arc<Sock>, u32),
-    /// An epoll set: anything in it.
+    /// An epoll set: anything accelerated in it. Its descriptor is among the kernel's.
     Set(Arc<Set>),
 }
+
+/// Several of them.
+pub type Parties = Few<Party, 4>;
 
 impl Party {
     /// What of the wanted it is ready for.
@@ -41,23 +49,12 @@ impl Party {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
             Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
             Self::Set(set) => {
-                if set.is_ready() {
+                if set.look(SETS_DEEP).is_ready {
                     ready::IN | ready::RDNORM
                 } else {
                     0
                 }
             }
-        }
-    }
-
-    /// Where its news comes from: an inherited listener has, in a forked child, a queue in the child's own region too.
-    fn regions(&self) -> [Option<Arc<Mapped>>; 2] {
-        match self {
-            Self::Sock(sock, _) => {
-                let own = listener::own_queue(sock).map(|own| own.mapped.clone());
-                [sock.link().map(|l| l.mapped.clone()), own]
-            }
-            Self::Set(_) => [None, None],
         }
     }
 }
@@ -66,13 +63,19 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|d| d.saturating_duration_since(Instant::now()))
 }
 
-/// Waits until one of `parties` is ready, the kernel reports something in `kernel`, or `deadline`. How many kernel
-/// descriptors the kernel reported.
+/// Room for `len` entries, which `then` gets.
+pub fn with_entries<R>(len: usize, then: impl FnOnce(&mut [libc::pollfd]) -> R) -> R {
+    const NOBODY: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    if len <= FEW { then(&mut [NOBODY; FEW][..len]) } else { then(&mut vec![NOBODY; len]) }
+}
+
+/// Waits until one of `parties` is ready, the kernel reports something in `kernel`, or `deadline`; or for less: whoever
+/// waits looks again. How many kernel descriptors the kernel reported.
 ///
 /// # Errors
 /// EINTR.
 pub fn sleep(
-    parties: &[Party],
+    parties: &Parties,
     kernel: &mut [libc::pollfd],
     deadline: Option<Instant>,
     mask: Option<u64>,
@@ -89,16 +92,9 @@ pub fn sleep(
     if context.spin.until(left(deadline), || parties.iter().any(|p| p.ready() != 0)) {
         return Ok(0);
     }
-    let socks: Vec<&Arc<Sock>> = parties
-        .iter()
-        .filter_map(|p| match p {
-            Party::Sock(sock, _) => Some(sock),
-            Party::Set(_) => None,
-        })
-        .collect();
-    socks.iter().for_each(|sock| sock.enter(&context));
+    socks(parties).for_each(|sock| sock.enter(&context));
     let result = doze(&context, parties, kernel, deadline, mask);
-    socks.iter().for_each(|sock| sock.leave(&context));
+    socks(parties).for_each(|sock| sock.leave(&context));
     context.spin.waited(start.elapsed());
     result
 }
@@ -106,7 +102,7 @@ pub fn sleep(
 /// As [`sleep`], without anybody who wakes us.
 #[cold]
 fn look(
-    parties: &[Party],
+    parties: &Parties,
     kernel: &mut [libc::pollfd],
     deadline: Option<Instant>,
     mask: Option<u64>,
@@ -125,66 +121,88 @@ fn look(
     }
 }
 
+fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
+    parties.iter().filter_map(|party| match party {
+        Party::Sock(sock, _) => Some(sock),
+        Party::Set(_) => None,
+    })
+}
+
+/// Shows the doorbells of `context` in every region that brings news of `parties`: an inherited listener has, in a forked
+/// child, a queue in the child's own region too.
+fn each_bell(parties: &Parties, context: u32, mut show: impl FnMut(Doorbell<'_>)) {
+    let mut last: *const Mapped = ptr::null();
+    for sock in socks(parties) {
+        // Sockets of one region often follow one another.
+        if let Some(link) = sock.link()
+            && !ptr::eq(last, Arc::as_ptr(&link.mapped))
+        {
+            last = Arc::as_ptr(&link.mapped);
+            link.mapped.own_bell(context).into_iter().for_each(&mut show);
+        }
+        if let Some(own) = listener::own_queue(sock) {
+            own.mapped.own_bell(context).into_iter().for_each(&mut show);
+        }
+    }
+}
+
 fn doze(
-    context: &Arc<Context>,
-    parties: &[Party],
+    context: &Context,
+    parties: &Parties,
     kernel: &mut [libc::pollfd],
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let regions: Vec<Arc<Mapped>> = parties.iter().flat_map(Party::regions).flatten().collect();
-    let bells = || regions.iter().filter_map(|m| m.own_bell(context.number));
     context.sleeping.store(true, Ordering::SeqCst);
-    // Old news is looked at below, by its sockets' state.
-    for bell in bells() {
+    let mut quiet = true;
+    each_bell(parties, context.number, |bell| {
+        // Old news is looked at below, by its sockets' state.
         bell.drain(u32::MAX, |_| ());
+        quiet &= bell.prepare_sleep();
+    });
+    let mut asleep = Asleep::default();
+    for party in parties.iter() {
+        if let Party::Set(set) = party {
+            quiet &= set.enter_all(context, SETS_DEEP, &mut asleep);
+        }
     }
-    let mut quiet = bells().all(|bell| bell.prepare_sleep());
-    for party in parties {
-        quiet &= match party {
-            Party::Sock(..) => party.ready() == 0,
-            Party::Set(set) => set.arm(),
-        };
-    }
-    let is_mute = regions.iter().any(|mapped| mapped.is_mute())
-        || parties.iter().any(|party| matches!(party, Party::Set(set) if set.is_mute()));
-    let soon = if is_mute { Instant::now().checked_add(BLIND) } else { None };
-    let until = soon.filter(|soon| deadline.is_none_or(|deadline| *soon < deadline)).or(deadline);
-    let result = if quiet { block(context, parties, kernel, until, mask) } else { Ok(0) };
+    quiet = quiet && parties.iter().all(|party| party.ready() == 0);
+    let limit = left(deadline);
+    let is_mute = socks(parties).any(|sock| sock.link().is_some_and(|link| link.mapped.is_mute()));
+    let limit =
+        if is_mute || asleep.is_blind() { Some(limit.map_or(BLIND, |l| l.min(BLIND))) } else { limit };
+    let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
+    asleep.leave();
     context.sleeping.store(false, Ordering::SeqCst);
-    bells().for_each(|bell| bell.awake());
+    each_bell(parties, context.number, |bell| bell.awake());
     result
 }
 
 fn block(
     context: &Context,
-    parties: &[Party],
     kernel: &mut [libc::pollfd],
-    deadline: Option<Instant>,
+    limit: Option<Duration>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let limit = left(deadline);
-    if kernel.is_empty() && parties.iter().all(|party| matches!(party, Party::Sock(..))) {
+    if kernel.is_empty() {
         // The usual case in one call.
-        return context.sleep(limit, mask).map(|()| 0);
+        return context.sleep(limit, mask).map(|_| 0);
     }
-    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let sets = parties.iter().filter_map(|p| match p {
-        Party::Set(set) => set.context().map(|c| entry(c.epfd())),
-        Party::Sock(..) => None,
-    });
-    let mut all: Vec<libc::pollfd> = kernel.to_vec();
-    all.push(entry(context.epfd()));
-    all.extend(sets);
-    sys::poll(&mut all, limit, mask)?;
-    kernel.copy_from_slice(&all[..kernel.len()]);
-    if all[kernel.len()].revents != 0 {
-        context.harvest();
-    }
-    Ok(kernel.iter().filter(|k| k.revents != 0).count())
+    let count = kernel.len();
+    with_entries(count + 1, |all| {
+        all[..count].copy_from_slice(kernel);
+        all[count] = libc::pollfd { fd: context.epfd(), events: libc::POLLIN, revents: 0 };
+        sys::poll(all, limit, mask)?;
+        kernel.copy_from_slice(&all[..count]);
+        if all[count].revents != 0 {
+            context.harvest();
+        }
+        Ok(kernel.iter().filter(|k| k.revents != 0).count())
+    })
 }
 
-/// Waits until `sock` is ready for `wanted` (or has an error), or `fd`'s kernel socket is readable.
+/// Waits until `sock` is ready for `wanted` (or has an error), or `fd`'s kernel socket is readable; or for less: the caller
+/// tries again what it waits for, and waits again.
 ///
 /// # Errors
 /// EAGAIN past the deadline, EINTR, EBADF when another thread closed the socket.
@@ -195,22 +213,10 @@ pub fn for_one(
     deadline: Option<Instant>,
 ) -> Result<(), Errno> {
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
-    let parties = [Party::Sock(sock.clone(), wanted)];
-    loop {
-        if sock.is_closed() {
-            return Err(if sock.is_replaced() { Errno::NOTCONN } else { Errno::BADF });
-        }
-        if sock.has_moved() {
-            // It is taken back by this very call, but its new holder shall have done something first.
-            let _ = sys::poll(&mut [], Some(left(deadline).map_or(YIELD, |l| l.min(YIELD))), None);
-            return Err(Errno::NOTCONN);
-        }
-        if parties[0].ready() != 0 {
-            return Ok(());
-        }
-        if left(deadline).is_some_and(|l| l.is_zero()) {
-            return Err(Errno::AGAIN);
-        }
+    let parties = Parties::from_iter([Party::Sock(sock.clone(), wanted)]);
+    is_here(sock, deadline)?;
+    let is_over = || left(deadline).is_some_and(|l| l.is_zero());
+    if !is_over() {
         match sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, None) {
             Ok(0) => {}
             Ok(_) => return Ok(()),
@@ -218,6 +224,21 @@ pub fn for_one(
             Err(e) => return Err(e),
         }
     }
+    is_here(sock, deadline)?;
+    let is_late = is_over() && parties.iter().all(|party| party.ready() == 0);
+    if is_late { Err(Errno::AGAIN) } else { Ok(()) }
+}
+
+fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
+    if sock.is_closed() {
+        return Err(if sock.is_replaced() { Errno::NOTCONN } else { Errno::BADF });
+    }
+    if sock.has_moved() {
+        // It is taken back by this very call, but its new holder shall have done something first.
+        let _ = sys::poll(&mut [], Some(left(deadline).map_or(YIELD, |l| l.min(YIELD))), None);
+        return Err(Errno::NOTCONN);
+    }
+    Ok(())
 }
 
 /// `SO_LINGER`: waits until everything sent has been taken over by the other end, at most `limit`.

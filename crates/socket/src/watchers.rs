@@ -36,21 +36,24 @@ impl Watchers {
     pub fn add_thread(&mut self, context: Arc<Context>) {
         match self {
             Self::Nobody => *self = Self::Thread(context),
+            Self::Many(crowd) => crowd.threads.push(context),
             _ => self.change(|crowd| crowd.threads.push(context)),
         }
     }
 
-    /// It sleeps no more; once if it sleeps several times.
+    /// It sleeps no more; once if it sleeps several times. Beside a set the room for it stays: it will sleep again.
     pub fn remove_thread(&mut self, context: &Arc<Context>) {
+        let remove = |crowd: &mut Crowd| {
+            if let Some(i) = crowd.threads.iter().rposition(|c| Arc::ptr_eq(c, context)) {
+                crowd.threads.remove(i);
+            }
+        };
         match self {
             Self::Nobody | Self::Set(..) => {}
             Self::Thread(only) if Arc::ptr_eq(only, context) => *self = Self::Nobody,
             Self::Thread(_) => {}
-            Self::Many(_) => self.change(|crowd| {
-                if let Some(i) = crowd.threads.iter().rposition(|c| Arc::ptr_eq(c, context)) {
-                    crowd.threads.remove(i);
-                }
-            }),
+            Self::Many(crowd) if crowd.sets.is_empty() => self.change(remove),
+            Self::Many(crowd) => remove(crowd),
         }
     }
 

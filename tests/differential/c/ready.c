@@ -271,6 +271,132 @@ CASE(epoll, nested, LIVE) {
     say_events(outer, 0);
 }
 
+CASE(epoll, nested_deep, LIVE) {
+    int one = set_with(w->s, EPOLLIN | EPOLLRDHUP), two = set_with(one, EPOLLIN), three = set_with(two, EPOLLIN);
+    say_events(three, 0);
+    say("poll of the inmost %s, of the outmost %s", polled(one), polled(three));
+    T(recv(w->s, b, 64, MSG_DONTWAIT));
+    say_events(three, 0);
+    say_events(two, 0);
+    struct epoll_event e = {EPOLLOUT, {.u64 = 77}};
+    T(epoll_ctl(one, EPOLL_CTL_MOD, w->s, &e));
+    say_events(three, 0);
+    T(close(one));
+    say_events(three, 0);
+}
+
+/* A set that waits before there is anything in the one it holds. */
+CASE(epoll, nested_first, LIVE) {
+    int inner = (int)MUST(epoll_create1(0)), outer = set_with(inner, EPOLLIN);
+    struct epoll_event e = {EPOLLIN | EPOLLOUT, {.u64 = 77}};
+    say_events(outer, 0);
+    T(epoll_ctl(inner, EPOLL_CTL_ADD, w->s, &e));
+    say_events(outer, 0);
+    say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+}
+
+CASE(epoll, nested_edge, BIT(connected) | BIT(accepted) | BIT(data)) {
+    int inner = set_with(w->s, EPOLLIN), outer = set_with(inner, EPOLLIN | EPOLLET);
+    say_events(outer, 0), say_events(outer, 0);
+    for (int round = 0; round < 2; round++) {
+        MUST(send(w->p, b, 10, 0));
+        say_events(outer, 100), say_events(outer, 0);
+    }
+    say_events(inner, 0);
+    T(recv(w->s, b, 64, 0));
+    say_events(inner, 0), say_events(outer, 0);
+}
+
+CASE(epoll, nested_oneshot, BIT(connected) | BIT(accepted) | BIT(data)) {
+    int inner = set_with(w->s, EPOLLIN), outer = set_with(inner, EPOLLIN | EPOLLONESHOT);
+    struct epoll_event e = {EPOLLIN | EPOLLONESHOT, {.u64 = 77}};
+    MUST(send(w->p, b, 10, 0));
+    say_events(outer, 100), say_events(outer, 0);
+    MUST(send(w->p, b, 10, 0));
+    say_events(outer, 10);
+    say("poll of the outer %s", polled(outer));
+    T(epoll_ctl(outer, EPOLL_CTL_MOD, inner, &e));
+    say_events(outer, 100), say_events(outer, 0);
+    T(epoll_ctl(outer, EPOLL_CTL_DEL, inner, NULL));
+    T(epoll_ctl(outer, EPOLL_CTL_MOD, inner, &e));
+}
+
+/* In the inner set a pipe, too. */
+CASE(epoll, nested_mixed, BIT(connected) | BIT(data) | BIT(fresh) | BIT(listening)) {
+    int ends[2], inner = set_with(w->s, EPOLLIN), outer = set_with(inner, EPOLLIN);
+    struct epoll_event e = {EPOLLIN, {.u64 = 78}};
+    MUST(pipe(ends));
+    T(epoll_ctl(inner, EPOLL_CTL_ADD, ends[0], &e));
+    say_events(outer, 0);
+    MUST(write(ends[1], "x", 1));
+    say_events(outer, 0);
+    say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+    T(read(ends[0], b, 1));
+    say_events(outer, 0);
+    say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+}
+
+static void *later(void *fd) {
+    nap(20);
+    MUST(send(*(int *)fd, b, 10, 0));
+    return NULL;
+}
+
+CASE(epoll, nested_waits, BIT(connected) | BIT(accepted)) {
+    int inner = set_with(w->s, EPOLLIN), outer = set_with(inner, EPOLLIN);
+    pthread_t t;
+    B(epoll_wait(outer, (struct epoll_event[4]){0}, 4, 1000));
+    say_events(outer, 10);
+    for (int round = 0; round < 3; round++) {
+        struct pollfd p = {round == 1 ? inner : outer, POLLIN, 0};
+        MUST(pthread_create(&t, NULL, later, &w->p));
+        if (round == 2)
+            say_events(outer, 2000);
+        else
+            T(poll(&p, 1, 2000));
+        say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+        MUST(pthread_join(t, NULL));
+        T(recv(w->s, b, 64, 0));
+        say("poll of the inner %s, of the outer %s", polled(inner), polled(outer));
+    }
+}
+
+/* What is added while somebody sleeps. */
+static void *adds(void *about) {
+    struct epoll_event e = {EPOLLOUT, {.u64 = 77}};
+    nap(20);
+    MUST(epoll_ctl(((int *)about)[0], EPOLL_CTL_ADD, ((int *)about)[1], &e));
+    return NULL;
+}
+
+CASE(epoll, nested_added, BIT(connected) | BIT(accepted)) {
+    int inner = (int)MUST(epoll_create1(0)), outer = set_with(inner, EPOLLIN), about[2] = {inner, w->s};
+    pthread_t t;
+    MUST(pthread_create(&t, NULL, adds, about));
+    say_events(outer, 2000);
+    MUST(pthread_join(t, NULL));
+    say_events(outer, 0);
+}
+
+CASE(epoll, nested_refused, BIT(connected) | BIT(fresh)) {
+    int sets[7];
+    struct epoll_event e = {EPOLLIN, {.u64 = 77}};
+    sets[0] = set_with(w->s, EPOLLOUT);
+    for (int i = 1; i < 7; i++)
+        sets[i] = set_with(sets[i - 1], EPOLLIN);
+    say_events(sets[3], 0), say_events(sets[4], 0), say_events(sets[6], 0);
+    T(epoll_ctl(sets[0], EPOLL_CTL_ADD, sets[0], &e));
+    T(epoll_ctl(sets[0], EPOLL_CTL_ADD, sets[1], &e));
+    T(epoll_ctl(sets[0], EPOLL_CTL_ADD, sets[2], &e));
+    T(epoll_ctl(sets[1], EPOLL_CTL_ADD, sets[0], &e));
+    T(epoll_ctl(sets[2], EPOLL_CTL_MOD, sets[0], &e));
+    T(epoll_ctl(sets[2], EPOLL_CTL_DEL, sets[0], &e));
+    e.events = EPOLLIN | EPOLLEXCLUSIVE;
+    T(epoll_ctl(sets[2], EPOLL_CTL_ADD, sets[0], &e));
+    T(epoll_ctl(sets[1], EPOLL_CTL_DEL, sets[0], NULL));
+    say_events(sets[1], 0);
+}
+
 CASE(epoll, several_sets, BIT(connected)) {
     int one = set_with(w->s, EPOLLIN), two = set_with(w->s, EPOLLIN | EPOLLET), three = set_with(w->s, EPOLLOUT);
     say_events(one, 0), say_events(two, 0), say_events(three, 0);

@@ -1,0 +1,144 @@
+//! The kernel's set behind one of ours: what of ours lies in it, and what it says.
+
+use super::{Set, merge};
+use crate::client::lock;
+use crate::context::Context;
+use crate::{locked, sys};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Marks our context's descriptor in the kernel's set.
+pub(super) const BELL: u32 = 0;
+/// Marks the control line there.
+const CONTROL: u32 = 1;
+/// Marks sets there: this and the descriptor.
+pub(super) const SETS: u32 = 2;
+
+/// The word in the kernel's set for what is ours there: a half that says so, and which it is. No program's data has that half
+/// but by chance of 2^-30.
+pub fn mark(which: u32) -> u64 {
+    static HALF: OnceLock<u64> = OnceLock::new();
+    let half = HALF.get_or_init(|| {
+        let mut bytes = [0; 8];
+        // Without random bytes it is a non-canonical address, which is no program's pointer either.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+        (u64::from_ne_bytes(bytes) | 1 << 63) & !(1 << 62) & !u64::from(u32::MAX)
+    });
+    half | u64::from(which)
+}
+
+/// What of ours the word stands for.
+fn marked(data: u64) -> Option<u32> {
+    (data >> 32 == mark(0) >> 32).then_some(data as u32)
+}
+
+/// An event as C has it.
+pub(super) fn event(events: u32, data: u64) -> libc::epoll_event {
+    libc::epoll_event { events, u64: data }
+}
+
+impl Set {
+    /// The kernel's set holds something.
+    pub fn has_kernel(&self) {
+        if self.kernel.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.renew();
+        self.sleep_in_kernel(lock(&self.context).as_deref());
+        self.rouse();
+    }
+
+    /// Before a fork: from now on another process, too, may put something into the kernel's set. The call that holds the
+    /// context's lock may be the one that a signal handler interrupted to fork.
+    pub fn before_fork(&self) {
+        if self.kernel.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Ok(context) = self.context.try_lock() {
+            self.sleep_in_kernel(context.as_deref());
+        }
+        self.rouse();
+    }
+
+    fn sleep_in_kernel(&self, context: Option<&Context>) {
+        if let Some(context) = context
+            && !self.family.is_related()
+        {
+            self.hook(context);
+        }
+    }
+
+    /// One sleep in the kernel's set covers our context, too. Where its descriptor cannot be put there, see `sleep`.
+    pub(super) fn hook(&self, context: &Context) {
+        if locked::is_locked() {
+            return;
+        }
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+        let add = |fd, which| {
+            let event = event(events, mark(which));
+            sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&event))
+        };
+        let done = add(context.epfd(), BELL).and_then(|()| add(context.client.control(), CONTROL));
+        self.hooked.store(done.is_ok(), Ordering::SeqCst);
+    }
+
+    /// From now on what the kernel's set shows is the kernel's alone.
+    pub(super) fn unhook(&self, context: &Context) {
+        if !locked::is_locked() && self.hooked.swap(false, Ordering::SeqCst) {
+            for fd in [context.epfd(), context.client.control()] {
+                let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_DEL, fd, None);
+            }
+        }
+    }
+
+    /// Asks the kernel's set; what it returns goes behind the first `n` of `out`. How many were added.
+    pub(super) fn kernel_events(
+        &self,
+        out: &mut [libc::epoll_event],
+        n: usize,
+        context: Option<&Context>,
+        timeout: Option<Duration>,
+        mask: Option<u64>,
+    ) -> Result<usize, Errno> {
+        if let Some(context) = context
+            && !self.kernel.load(Ordering::SeqCst)
+            && !self.family.is_related()
+        {
+            // Nothing of the kernel's is in the set: a wake-up comes through one descriptor less.
+            if context.sleep(timeout, mask)? {
+                lock(&self.inner).enqueue_all();
+            }
+            return Ok(0);
+        }
+        let got = sys::epoll_wait(self.epfd, &mut out[n..], timeout, mask)?;
+        let got = self.filter(&mut out[n..n + got], context);
+        Ok(merge(out, n, got) - n)
+    }
+
+    /// Takes our own descriptors' events out of what the kernel returned. How many are left.
+    fn filter(&self, events: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
+        let mut left = 0;
+        for i in 0..events.len() {
+            let kept = match marked(events[i].u64) {
+                None => Some(events[i]),
+                Some(BELL) => None,
+                Some(CONTROL) => {
+                    if let Some(context) = context {
+                        context.client.pump();
+                    }
+                    lock(&self.inner).enqueue_all();
+                    None
+                }
+                Some(set) => self.of_member((set - SETS) as RawFd, events[i].events),
+            };
+            if let Some(event) = kept {
+                events[left] = event;
+                left += 1;
+            }
+        }
+        left
+    }
+}

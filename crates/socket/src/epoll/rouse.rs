@@ -1,0 +1,80 @@
+//! Who sleeps on a set is called back where what there is to sleep on changes.
+
+use super::Set;
+use super::kernel::{BELL, event, mark};
+use crate::client::lock;
+use crate::few::Few;
+use crate::internal::Internal;
+use crate::stream::ready;
+use crate::{locked, sys};
+use rustix::event::{EventfdFlags, eventfd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// So long whoever changes how a set is slept on waits for those who sleep there.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A thread sleeps on a set.
+#[derive(Debug)]
+pub(super) struct Stay<'a>(&'a AtomicU32);
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Set {
+    /// To be kept while a thread sleeps here. `None`: it is called back already.
+    pub(super) fn stay(&self) -> Option<Stay<'_>> {
+        self.family.staying.fetch_add(1, Ordering::SeqCst);
+        let stay = Stay(&self.family.staying);
+        // Pairs with `rouse`: one of the two sees the other.
+        if self.family.rousing.load(Ordering::SeqCst) == 0 {
+            return Some(stay);
+        }
+        sys::give_way();
+        None
+    }
+
+    /// Calls back whoever sleeps here: what there is to sleep on has changed.
+    pub(super) fn rouse(&self) {
+        self.family.rousing.fetch_add(1, Ordering::SeqCst);
+        if self.family.staying.load(Ordering::SeqCst) > 0 && !locked::is_locked() {
+            self.call();
+        }
+        self.family.rousing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Shows something that is always ready wherever one may sleep here, until nobody does.
+    #[cold]
+    fn call(&self) {
+        let Ok(bell) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
+        let bell = Internal::new(bell);
+        // Not waited for: see `before_fork`.
+        let context = self.context.try_lock().ok().and_then(|context| context.clone());
+        let places = [Some(self.epfd), context.as_ref().map(|context| context.epfd())];
+        let event = event(ready::IN, mark(BELL));
+        for place in places.into_iter().flatten() {
+            let _ = sys::epoll_ctl(place, libc::EPOLL_CTL_ADD, bell.number(), Some(&event));
+        }
+        let end = Instant::now() + PATIENCE;
+        while self.family.staying.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            sys::give_way();
+        }
+        for place in places.into_iter().flatten() {
+            let _ = sys::epoll_ctl(place, libc::EPOLL_CTL_DEL, bell.number(), None);
+        }
+    }
+
+    /// As [`Self::rouse`], here and in the sets around.
+    pub(super) fn rouse_all(&self, depth: u32) {
+        self.rouse();
+        if depth > 0 {
+            let outer: Few<Arc<Self>, 4> =
+                lock(&self.family.outer).iter().filter_map(Weak::upgrade).collect();
+            outer.iter().for_each(|outer| outer.rouse_all(depth - 1));
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Sets in sets, and sets that are polled.
+//!
+//! The kernel's set holds the kernel's set of the inner one: it looks for loops and depth, and tells what it has in there.
+//! Of the accelerated part the inner set is asked, down to the last: bells ring for news that turn out to be none. So no
+//! descriptor of ours may lie in a kernel's set that others look into, and whoever waits here does so as a thread that waits
+//! for several descriptors: on the kernel's set, and on its own context, which follows those of all the sets.
+
+use super::Set;
+use super::kernel::{SETS, event, mark};
+use crate::client::lock;
+use crate::context::Context;
+use crate::few::Few;
+use crate::hold::Held;
+use crate::interest::{EDGE, ONCE};
+use crate::stream::ready;
+use crate::wait::{self, Parties, Party};
+use crate::{fork, locked, sys};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+/// So many sets lie below the outermost at most, as Linux's `EP_MAX_NESTS` has it: the kernel refuses more.
+pub const SETS_DEEP: u32 = 4;
+
+/// A set's relations with others.
+#[derive(Debug, Default)]
+pub(super) struct Family {
+    /// The sets in it.
+    members: Mutex<Vec<Member>>,
+    has_members: AtomicBool,
+    /// The sets that it is in, or was.
+    pub(super) outer: Mutex<Vec<Weak<Set>>>,
+    /// It has to do with others, or is polled.
+    related: AtomicBool,
+    /// Threads that sleep on it, or are about to.
+    pub(super) staying: AtomicU32,
+    /// Threads that call them back.
+    pub(super) rousing: AtomicU32,
+}
+
+impl Family {
+    /// True when others look into the kernel's set.
+    pub(super) fn is_related(&self) -> bool {
+        self.related.load(Ordering::SeqCst)
+    }
+
+    /// True when it holds sets.
+    pub(super) fn has_members(&self) -> bool {
+        self.has_members.load(Ordering::Acquire)
+    }
+
+    /// In a forked child, where none of the threads is that slept.
+    pub(super) fn renew(&self) {
+        self.staying.store(0, Ordering::SeqCst);
+        self.rousing.store(0, Ordering::SeqCst);
+    }
+}
+
+/// What a look at the accelerated part of a set finds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// A wait would report something.
+    pub is_ready: bool,
+    /// How often something new has come.
+    edges: u64,
+}
+
+/// A set in a set.
+#[derive(Debug, Clone)]
+struct Member {
+    /// The descriptor it was added as.
+    fd: RawFd,
+    set: Arc<Set>,
+    /// What is wanted, and how.
+    events: u32,
+    /// The program's own word.
+    data: u64,
+    /// Not after `EPOLLONESHOT` was obeyed.
+    armed: bool,
+    /// Edge-triggered: the edges of which was told.
+    reported: Option<u64>,
+}
+
+impl Member {
+    fn is(&self, fd: RawFd, set: &Arc<Set>) -> bool {
+        self.fd == fd && Arc::ptr_eq(&self.set, set)
+    }
+
+    /// What of the wanted is to be told.
+    fn due(&self, seen: Seen) -> u32 {
+        let is_news = self.events & EDGE == 0 || self.reported != Some(seen.edges);
+        if self.armed && seen.is_ready && is_news { self.events & (ready::IN | ready::RDNORM) } else { 0 }
+    }
+}
+
+/// As the kernel's set holds it.
+fn in_kernel(fd: RawFd, events: u32) -> libc::epoll_event {
+    event(events, mark(SETS + fd as u32))
+}
+
+/// The sets that a thread sleeps on.
+#[derive(Debug, Default)]
+pub struct Asleep {
+    all: Few<(Arc<Set>, Option<Arc<Context>>), 4>,
+    /// Not all news of them wakes it, for want of a context.
+    is_lost: bool,
+}
+
+impl Asleep {
+    /// Some news of them wakes nobody.
+    pub fn is_blind(&self) -> bool {
+        self.is_lost || self.all.iter().any(|(set, context)| context.is_some() && set.is_blind())
+    }
+
+    /// It sleeps no more.
+    pub fn leave(&self) {
+        for (set, context) in self.all.iter() {
+            if let Some(context) = context {
+                set.leave(context);
+            }
+            set.family.staying.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Set {
+    /// `epoll_ctl` for another set.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    pub fn control_set(
+        &self,
+        op: i32,
+        fd: RawFd,
+        set: &Arc<Self>,
+        wanted: Option<libc::epoll_event>,
+    ) -> Result<(), Errno> {
+        self.renew();
+        let is_known = lock(&self.family.members).iter().any(|member| member.is(fd, set));
+        match (op, wanted) {
+            (libc::EPOLL_CTL_ADD, Some(wanted)) if !is_known => self.add_set(fd, set, wanted),
+            (libc::EPOLL_CTL_MOD, Some(wanted)) if is_known => self.change_set(fd, set, wanted),
+            (libc::EPOLL_CTL_DEL, _) if is_known => {
+                lock(&self.family.members).retain(|member| !member.is(fd, set));
+                sys::epoll_ctl(self.epfd, op, fd, None)
+            }
+            _ => sys::epoll_ctl(self.epfd, op, fd, wanted.as_ref()),
+        }
+    }
+
+    fn add_set(&self, fd: RawFd, set: &Arc<Self>, wanted: libc::epoll_event) -> Result<(), Errno> {
+        let (events, data) = (wanted.events, wanted.u64);
+        let member = Member { fd, set: set.clone(), events, data, armed: true, reported: None };
+        // First here: what the kernel tells of it must be understood.
+        lock(&self.family.members).push(member);
+        self.family.has_members.store(true, Ordering::Release);
+        let added = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&in_kernel(fd, events)));
+        if added.is_err() {
+            let mut members = lock(&self.family.members);
+            if let Some(i) = members.iter().rposition(|member| member.is(fd, set)) {
+                members.remove(i);
+            }
+            return added;
+        }
+        let mut outer = lock(&set.family.outer);
+        outer.retain(|outer| outer.strong_count() > 0);
+        outer.push(self.me.clone());
+        drop(outer);
+        self.relate();
+        set.relate();
+        self.has_kernel();
+        // Whoever sleeps looks at it, too.
+        self.rouse_all(SETS_DEEP);
+        Ok(())
+    }
+
+    fn change_set(&self, fd: RawFd, set: &Arc<Self>, wanted: libc::epoll_event) -> Result<(), Errno> {
+        sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, Some(&in_kernel(fd, wanted.events)))?;
+        if let Some(member) = lock(&self.family.members).iter_mut().find(|member| member.is(fd, set)) {
+            (member.events, member.data, member.armed, member.reported) =
+                (wanted.events, wanted.u64, true, None);
+        }
+        self.rouse_all(SETS_DEEP);
+        Ok(())
+    }
+
+    /// From now on others look into it.
+    fn relate(&self) {
+        if self.family.related.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        lock(&self.inner).count_edges();
+        self.rouse();
+        if let Some(context) = &*lock(&self.context) {
+            self.unhook(context);
+        }
+    }
+
+    /// Somebody polls it. False: the kernel knows all that there is to know.
+    pub fn is_polled(&self) -> bool {
+        self.renew();
+        let is_ours = self.is_accelerated(SETS_DEEP);
+        if is_ours {
+            self.relate();
+        }
+        is_ours
+    }
+
+    /// True when something accelerated is in it, or in a set in it.
+    fn is_accelerated(&self, depth: u32) -> bool {
+        self.accelerated.load(Ordering::SeqCst)
+            || depth > 0 && self.members().iter().any(|member| member.set.is_accelerated(depth - 1))
+    }
+
+    /// True when a wait here is for more than one set or descriptor.
+    pub(super) fn is_among_sets(&self) -> bool {
+        self.family.is_related() && self.is_accelerated(SETS_DEEP)
+    }
+
+    /// Those that are not closed.
+    fn members(&self) -> Few<Member, 4> {
+        if !self.family.has_members() {
+            return Few::default();
+        }
+        let mut members = lock(&self.family.members);
+        members.retain(|member| member.set.descriptors.load(Ordering::Relaxed) > 0);
+        members.iter().cloned().collect()
+    }
+
+    /// Looks whether `epoll_wait` would report something accelerated, and takes nothing away.
+    pub fn look(&self, depth: u32) -> Seen {
+        self.renew();
+        if fork::may_dispute() {
+            self.seek_disputed();
+        }
+        let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
+        let mut inner = self.drain(context.as_deref());
+        if locked::is_locked() {
+            inner.enqueue_all();
+        }
+        let mut seen = Seen { is_ready: inner.would_collect(), edges: inner.edges() };
+        drop(inner);
+        if depth > 0 {
+            for member in self.members().iter() {
+                let below = member.set.look(depth - 1);
+                seen.is_ready |= member.due(below) != 0;
+                seen.edges = seen.edges.wrapping_add(below.edges);
+            }
+        }
+        seen
+    }
+
+    /// Writes the sets that are ready by their accelerated part into `out`. How many.
+    pub(super) fn gather_sets(&self, out: &mut [libc::epoll_event]) -> usize {
+        let mut n = 0;
+        for member in self.members().iter() {
+            if n == out.len() {
+                break;
+            }
+            let seen = member.set.look(SETS_DEEP - 1);
+            if let Some(event) = self.report(member, seen) {
+                out[n] = event;
+                n += 1;
+            }
+        }
+        n
+    }
+
+    fn report(&self, found: &Member, seen: Seen) -> Option<libc::epoll_event> {
+        let mut members = lock(&self.family.members);
+        let i = members.iter().position(|member| member.is(found.fd, &found.set))?;
+        let now = Some(members[i].due(seen)).filter(|now| *now != 0)?;
+        // The next time the others come first.
+        let mut member = members.remove(i);
+        member.reported = Some(seen.edges);
+        let (fd, data, is_last) = (member.fd, member.data, member.events & ONCE != 0);
+        member.armed = !is_last;
+        members.push(member);
+        drop(members);
+        if is_last && !locked::is_locked() {
+            // It was there; now nothing of it is wanted.
+            let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, Some(&in_kernel(fd, 0)));
+        }
+        Some(event(now, data))
+    }
+
+    /// The kernel says of a set in it that something of the kernel's is ready there: as the program is told.
+    pub(super) fn of_member(&self, fd: RawFd, events: u32) -> Option<libc::epoll_event> {
+        let mut members = lock(&self.family.members);
+        let member = members.iter_mut().find(|member| member.fd == fd && member.armed)?;
+        member.armed = member.events & ONCE == 0;
+        Some(event(events, member.data))
+    }
+
+    /// Sleeps until something may be ready in it or below. True: something of the kernel's is.
+    pub(super) fn sleep_among_sets(
+        &self,
+        deadline: Option<Instant>,
+        mask: Option<u64>,
+    ) -> Result<bool, Errno> {
+        let me = self.me.upgrade().ok_or(Errno::BADF)?;
+        let mut kernel = [libc::pollfd { fd: self.epfd, events: libc::POLLIN, revents: 0 }];
+        wait::sleep(&Parties::from_iter([Party::Set(me)]), &mut kernel, deadline, mask).map(|n| n > 0)
+    }
+
+    /// The thread of `sleeper` is about to sleep on this set and those in it. True: nothing has come; whether anything was
+    /// there before is to be looked at.
+    pub fn enter_all(self: &Arc<Self>, sleeper: &Context, depth: u32, asleep: &mut Asleep) -> bool {
+        self.family.staying.fetch_add(1, Ordering::SeqCst);
+        let mut quiet = self.family.rousing.load(Ordering::SeqCst) == 0;
+        let context = self.context();
+        match &context {
+            Some(context) => {
+                asleep.is_lost |= !sleeper.follow(context);
+                quiet &= self.enter(context, |_| true);
+            }
+            None => asleep.is_lost |= self.accelerated.load(Ordering::SeqCst),
+        }
+        asleep.all.push((self.clone(), context));
+        if depth > 0 {
+            for member in self.members().iter() {
+                quiet &= member.set.enter_all(sleeper, depth - 1, asleep);
+            }
+        }
+        quiet
+    }
+
+    /// It is closed.
+    pub(super) fn forget_members(&self) {
+        self.family.has_members.store(false, Ordering::Release);
+        let members = std::mem::take(&mut *lock(&self.family.members));
+        drop(members);
+    }
+
+    /// Before a fork, with its interest.
+    pub(super) fn hold_family(self: &Arc<Self>, held: &mut Held) {
+        held.take(self, |set| &set.family.members);
+        held.take(self, |set| &set.family.outer);
+    }
+}
