@@ -19,8 +19,11 @@ use shm::half_flags;
 
 /// The first ring of a flow is made for a message up to this size; more is the beginning of a stream.
 const SMALL: usize = 2048;
-/// Rings up to this size go back to the pool as soon as they are empty; larger ones linger with their flow.
+/// When many flows have rings, those up to this size go back to the pool as soon as they are empty, so that a few warm ones serve all;
+/// larger ones, and those of few flows, linger with their flow.
 const PROMPT: u64 = 64 << 10;
+/// Flows with rings that are few.
+const FEW: u32 = 64;
 /// Least span over which consumption is measured.
 const EPOCH_MIN: Duration = Duration::from_ms(1);
 /// Windows end here on paths with shorter round trips than `EPOCH_MIN`: enough for 33 Gbit/s, and a larger ring would only leave the
@@ -174,12 +177,12 @@ impl State {
         }
     }
 
-    /// Gives the ring back when the application has read everything: at once when small, else after a while.
+    /// Gives the ring back when the application has read everything: at once when it is small and many have one, else after a while.
     #[inline]
     pub(crate) fn settle(&mut self, w: &mut Work<'_>) {
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
         let (Some(ring), true) = (sender.ring, sender.is_empty() && w.f.rx.intervals == 0) else { return };
-        if ring.size() >= PROMPT && !self.is_quiet(w) {
+        if (ring.size() >= PROMPT || self.lent.len() <= FEW) && !self.is_quiet(w) {
             return;
         }
         if let Some(ring) = sender.give_back() {

@@ -11,6 +11,7 @@ pub(crate) struct List {
     at: Box<[u64]>,
     head: u32,
     tail: u32,
+    len: u32,
 }
 
 impl List {
@@ -22,12 +23,19 @@ impl List {
             at: vec![0; flows].into_boxed_slice(),
             head: END,
             tail: END,
+            len: 0,
         }
     }
 
     #[inline]
     pub(crate) fn contains(&self, flow: u32) -> bool {
         self.next[flow as usize] != 0
+    }
+
+    /// Flows in it.
+    #[inline]
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
     }
 
     /// The first flow and its time.
@@ -65,6 +73,7 @@ impl List {
             tail => self.next[tail as usize - 1] = flow + 1,
         }
         self.tail = flow + 1;
+        self.len += 1;
     }
 
     /// Puts a flow at the front, wherever it was.
@@ -78,6 +87,7 @@ impl List {
             head => self.prev[head as usize - 1] = flow + 1,
         }
         self.head = flow + 1;
+        self.len += 1;
     }
 
     /// Takes a flow out, if it is in the list.
@@ -97,6 +107,7 @@ impl List {
             n => self.prev[n as usize - 1] = prev,
         }
         self.next[i] = 0;
+        self.len -= 1;
     }
 }
 
