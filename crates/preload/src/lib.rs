@@ -67,6 +67,15 @@ extern "C" fn construct() {
     socket::moving::inherit();
 }
 
+extern "C" fn destruct() {
+    socket::fork::ending();
+}
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCT: extern "C" fn() = construct;
+
+/// At `exit`, whose last step passes `_exit` by.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCT: extern "C" fn() = destruct;

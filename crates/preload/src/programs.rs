@@ -6,6 +6,27 @@ use libc::{
 };
 use socket::moving;
 
+/// See _exit(2).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    socket::fork::ending();
+    socket::sys::exit(status)
+}
+
+/// See _Exit(3).
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)] // C's name.
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    socket::fork::ending();
+    socket::sys::exit(status)
+}
+
 /// See execve(2).
 ///
 /// # Safety

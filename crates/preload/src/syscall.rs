@@ -62,6 +62,7 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_sendmmsg => ours!(batches::sendmmsg, a, b, c, d),
             libc::SYS_sendfile => ours!(transfer::sendfile, a, b, c, d),
             libc::SYS_splice => ours!(transfer::splice, a, b, c, d, e, f),
+            libc::SYS_exit_group => programs::_exit(a as _),
             libc::SYS_execve => ours!(programs::execve, a, b, c),
             libc::SYS_execveat => ours!(programs::execveat, a, b, c, d, e),
             libc::SYS_prctl => ours!(seccomp::prctl, a, b, c, d, e),

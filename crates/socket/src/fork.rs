@@ -3,16 +3,19 @@
 use crate::client::{self, Client};
 use crate::hold::Held;
 use crate::log::{Level, log};
-use crate::sock::{self, Sock};
-use crate::sys::Alone;
+use crate::sock::{self, Role, Sock};
+use crate::sys::{self, Alone};
 use crate::{context, fds, link, listener, locked, moving};
 use rustix::fd::RawFd;
+use shm::TRUST;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DISPUTE: AtomicBool = AtomicBool::new(false);
+/// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
+static HELD_AS: AtomicU64 = AtomicU64::new(0);
 
 /// How many forks lie between this process and the first one of its family: 0 in that one.
 #[inline]
@@ -48,6 +51,7 @@ pub fn prepare() {
     // fork goes on in the child as here.
     let alone = Alone::new();
     ALONE.set(alone.is_some());
+    sys::learn_threads();
     fds::SETS.each(|_, set| set.before_fork());
     // Its own registration is whole from here on.
     let _ = client::present();
@@ -148,6 +152,7 @@ pub fn child() {
         fds::SOCKS.each(|_, sock| sock.forget_threads());
         sock::nobody_decides();
     }
+    HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
     let Some(holder) = PROMISED.take() else {
         // Nothing says that we hold them too: if we closed one, the parent would lose it.
         fds::SOCKS.each(|_, sock| sock.leave_to_parent());
@@ -161,4 +166,23 @@ pub fn child() {
     // The parent's end of its line: while we held it, the service would not hear of the parent's death. Nor should it
     // before it has heard of us, who live on by what it knows of the parent.
     parent.hang_up();
+}
+
+/// This process is about to end. A forked child lets go of what others hold, too, so that whoever has waited for its end holds it
+/// alone: the service, which closes for the dead, may not have heard yet. Takes no lock and makes no call that a sandbox forbids: a signal handler may end the process.
+pub fn ending() {
+    let ours = HELD_AS.load(Ordering::Relaxed);
+    // Another thread might be in the middle of a call.
+    if ours == 0 || fds::is_borrowed() || !sys::is_single_threaded() {
+        return;
+    }
+    fds::SOCKS.each(|_, sock| {
+        let Some(Role::Stream(link)) = sock.decided() else { return };
+        let others = |holders: u64| {
+            let rest = holders & !ours;
+            (holders & ours != 0 && rest != 0 && rest & TRUST == 0).then_some(rest)
+        };
+        // What it holds alone stays the service's to close.
+        let _ = link.block().holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, others);
+    });
 }

@@ -7,7 +7,7 @@ use crate::locked::may;
 use crate::log::{Level, log};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// One system call; the kernel's answer.
@@ -47,6 +47,14 @@ unsafe fn call(n: libc::c_long, a: [usize; 6]) -> isize {
 pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     answer(unsafe { call(n, a) })
+}
+
+/// Ends the process, with all its threads.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: a number; what other threads were doing ends as with any process.
+        let _ = unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
 }
 
 fn answer(r: isize) -> Result<usize, Errno> {
@@ -392,6 +400,25 @@ impl Alone {
             };
         alone.then_some(Self(std::marker::PhantomData))
     }
+}
+
+/// Where glibc (2.32 and later) says whether there is one thread only; 0: not known.
+static SINGLE_THREADED: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds out where glibc says it, once.
+pub fn learn_threads() {
+    if SINGLE_THREADED.load(Ordering::Relaxed) == 0 {
+        // SAFETY: the name ends in 0.
+        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        SINGLE_THREADED.store(at as usize, Ordering::Relaxed);
+    }
+}
+
+/// True when there is surely no other thread. False also where nobody has asked [`learn_threads`] to find that out.
+pub fn is_single_threaded() -> bool {
+    let at = SINGLE_THREADED.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: a byte of the C library's, which is never unloaded; it changes only while this thread, the only one, makes another.
+    !at.is_null() && unsafe { at.read_volatile() } != 0
 }
 
 /// True for either end of a pipe.

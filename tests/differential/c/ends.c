@@ -134,6 +134,26 @@ CASE(close, waiting_connection, BIT(waiting)) {
     T(send(w->p, &b, 1, MSG_DONTWAIT));
 }
 
+CASE(close, after_a_child, NONE) {
+    // Who has waited for a child holds alone what both have held: to close it with bytes unread resets it at once.
+    for (int way = 0; way < 2; way++) {
+        int f[2];
+        join(AF_INET, f);
+        MUST(shutdown(f[1], SHUT_WR));
+        until(f[0], POLLRDHUP);
+        MUST(send(f[0], "abc", 3, 0));
+        pid_t child = fork();
+        if (child == 0) {
+            if (way)
+                exit(0);
+            _exit(0);
+        }
+        MUST(waitpid(child, NULL, 0));
+        MUST(close(f[1]));
+        T(send(f[0], "d", 1, 0));
+    }
+}
+
 CASE(close, lingering, BIT(connected) | BIT(full)) {
     struct linger soft = {1, 0}, hard = {1, 1};
     char b[16];
