@@ -131,9 +131,9 @@ fn one(setup: Setup, time: Duration) -> anyhow::Result<Seen> {
     });
     let served = rig.stop()?;
     let seen = outcome?;
-    // A handshake's round trip is much shorter than one through a full queue, so each connection may probe its tail once; and where a
+    // A handshake's round trip is much shorter than one through a full queue, so each connection may probe its tail once or twice; and where a
     // thread loses its core for milliseconds, more do. A run with many of these measures something else.
-    let probes = u64::from(setup.connections) * REQUEST as u64;
+    let probes = 2 * u64::from(setup.connections) * REQUEST as u64;
     let again =
         served.retransmitted.saturating_sub(probes) as f64 / (client.rpcs.max(1) * REQUEST as u64) as f64;
     if client.odd > 0 || again > AGAIN_MOST || seen.rpcs == 0 {
