@@ -21,7 +21,7 @@ use crate::few::Few;
 use crate::hold::Held;
 use crate::interest::Interest;
 use crate::sock::{Role, Sock};
-use crate::{fork, locked, sys};
+use crate::{fork, locked, sys, wait};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -388,7 +388,7 @@ impl Set {
         mask: Option<u64>,
         context: Option<&Context>,
     ) -> Result<usize, Errno> {
-        let blind = Some(left.map_or(BLIND, |l| l.min(BLIND)));
+        let blind = Some(wait::at_most(left, BLIND));
         let Some(_stay) = self.stay() else { return Ok(0) };
         if self.is_among_sets() {
             return Ok(0);

@@ -84,7 +84,7 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
 }
 
 /// Several descriptors may stand for one object.
-fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
+pub(crate) fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
     let mut all: Vec<_> = all.into_iter().map(|(_, object)| object).collect();
     all.sort_by_key(Arc::as_ptr);
     all.dedup_by(|a, b| Arc::ptr_eq(a, b));

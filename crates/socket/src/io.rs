@@ -11,20 +11,8 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a connecting or connected socket gives a call on bytes; `None` when it is the kernel's business.
-enum Wait {
-    Receive,
-    Send,
-}
-
-fn pause(fd: RawFd, sock: &Arc<Sock>, how: &Wait, deadline: Option<Instant>) -> Result<(), Errno> {
-    debug_assert!(fd >= 0);
-    let wanted = match how {
-        Wait::Receive => ready::IN | ready::PRI | ready::RDHUP,
-        Wait::Send => ready::OUT,
-    };
-    wait::for_one(sock, None, wanted, deadline)
-}
+/// What a receiver waits for.
+const RECEIVABLE: u32 = ready::IN | ready::PRI | ready::RDHUP;
 
 /// A call is made again so often when other processes take the connection away again and again.
 const TRIES: usize = 64;
@@ -75,13 +63,12 @@ fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32)
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
             let sock = sock.share();
-            Some(receive_slowly(fd, &sock, buffers, how, (done, total, all)))
+            Some(receive_slowly(&sock, buffers, how, (done, total, all)))
         }
     }
 }
 
 fn receive_slowly(
-    fd: RawFd,
     sock: &Arc<Sock>,
     buffers: &mut [&mut [u8]],
     how: How,
@@ -94,7 +81,7 @@ fn receive_slowly(
             // MSG_WAITALL does not read past urgent data.
             return Ok(done);
         }
-        match pause(fd, sock, &Wait::Receive, deadline).and_then(|()| link.pull(buffers, done, how)) {
+        match wait::for_one(sock, None, RECEIVABLE, deadline).and_then(|()| link.pull(buffers, done, how)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(0)) => return Ok(done),
             Ok(Progress::Done(n)) => {
@@ -143,7 +130,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
             let sock = sock.share();
-            send_slowly(fd, &sock, buffers, (done, total, said))
+            send_slowly(&sock, buffers, (done, total, said))
         }
         Err(e) => Err(e),
     };
@@ -187,7 +174,6 @@ pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
 const LENGTHEN_AFTER: Duration = Duration::from_millis(5);
 
 fn send_slowly(
-    fd: RawFd,
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
     (mut done, total, said): (usize, usize, Said),
@@ -198,7 +184,8 @@ fn send_slowly(
     while done < total {
         let soon = Instant::now() + LENGTHEN_AFTER;
         let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
-        let waited = match pause(fd, sock, &Wait::Send, if is_first { Some(soon) } else { deadline }) {
+        let until = if is_first { Some(soon) } else { deadline };
+        let waited = match wait::for_one(sock, None, ready::OUT, until) {
             Err(Errno::AGAIN) if is_first => {
                 may_lengthen = false;
                 link.lengthen(total - done)
@@ -232,5 +219,5 @@ fn send_all_once(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
         Progress::Done(n) => n,
         Progress::Wait => 0,
     };
-    send_slowly(fd, &sock, &[bytes], (done, bytes.len(), said))
+    send_slowly(&sock, &[bytes], (done, bytes.len(), said))
 }

@@ -6,12 +6,11 @@
 use crate::filter::{self, Call};
 use crate::link::Link;
 use crate::sock::Role;
-use crate::{client, config, epoll, fds, internal, link, listener};
+use crate::{client, config, epoll, fds, fork, internal, link, listener};
 use libc::c_long;
 use queue::stream::raise;
 use rustix::io::Errno;
 use shm::half_flags::MUTE;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -161,10 +160,7 @@ fn prepare() {
     // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };
-    let mut socks: Vec<_> = fds::SOCKS.all().into_iter().map(|(_, sock)| sock).collect();
-    socks.sort_by_key(Arc::as_ptr);
-    socks.dedup_by(|a, b| Arc::ptr_eq(a, b));
-    for sock in socks {
+    for sock in fork::each_once(fds::SOCKS.all()) {
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
             // New connections can come by the kernel's queue alone.
             (Some(client), Some(Role::Listener(link))) => listener::give_up(&sock, link, client),

@@ -59,6 +59,11 @@ impl Party {
     }
 }
 
+/// `limit`, but `most` at most.
+pub fn at_most(limit: Option<Duration>, most: Duration) -> Duration {
+    limit.map_or(most, |limit| limit.min(most))
+}
+
 fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|d| d.saturating_duration_since(Instant::now()))
 }
@@ -85,7 +90,7 @@ pub fn sleep(
     }
     let context = client::present().and_then(|c| context::of_thread(&c).ok());
     let Some(context) = context else {
-        let limit = left(deadline).map_or(BLIND, |l| l.min(BLIND));
+        let limit = at_most(left(deadline), BLIND);
         return sys::poll(kernel, Some(limit), mask);
     };
     let start = Instant::now();
@@ -110,7 +115,7 @@ fn look(
     let start = Instant::now();
     loop {
         let slice = locked::slice(start.elapsed());
-        let left = left(deadline).map_or(slice, |left| left.min(slice));
+        let left = at_most(left(deadline), slice);
         let reported = sys::poll(kernel, Some(left), mask)?;
         if let Some(client) = client::present() {
             client.look_for_end();
@@ -169,8 +174,7 @@ fn doze(
     quiet = quiet && parties.iter().all(|party| party.ready() == 0);
     let limit = left(deadline);
     let is_mute = socks(parties).any(|sock| sock.link().is_some_and(|link| link.mapped.is_mute()));
-    let limit =
-        if is_mute || asleep.is_blind() { Some(limit.map_or(BLIND, |l| l.min(BLIND))) } else { limit };
+    let limit = if is_mute || asleep.is_blind() { Some(at_most(limit, BLIND)) } else { limit };
     let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
     asleep.leave();
     context.sleeping.store(false, Ordering::SeqCst);
@@ -235,7 +239,7 @@ fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
     }
     if sock.has_moved() {
         // It is taken back by this very call, but its new holder shall have done something first.
-        let _ = sys::poll(&mut [], Some(left(deadline).map_or(YIELD, |l| l.min(YIELD))), None);
+        let _ = sys::poll(&mut [], Some(at_most(left(deadline), YIELD)), None);
         return Err(Errno::NOTCONN);
     }
     Ok(())
