@@ -82,11 +82,10 @@ impl Seen {
         let case = case(connections);
         let per_rpc = |ns: u64| ns as f64 / self.rpcs as f64;
         let seconds = self.elapsed_ns as f64 / 1e9;
-        let stack = self.spent.fast_ns + self.spent.slow_ns + self.spent.application_ns;
         let sample = Sample {
             value: self.rpcs as f64 / seconds,
             cores: Some((self.spent.all_ns() + self.far_ns) as f64 / self.elapsed_ns as f64),
-            cpu_ns: Some(per_rpc(stack)),
+            cpu_ns: Some(per_rpc(self.spent.all_ns())),
         };
         samples.add(&case, system, RATE, "RPC/s", sample);
         samples.add(&case, system, FAST_PATH, "ns", per_rpc(self.spent.fast_ns));

@@ -87,7 +87,7 @@ impl Application {
                 if let Some((_, own)) = self.region.halves(slot) {
                     stream::raise(own, half_flags::READ_CLOSED | half_flags::RELEASED);
                 }
-                ring(self.region.region(), &self.region, slot);
+                ring(&self.region, slot);
             }
             News::Released(slot) => {
                 let sock = self.socks[slot as usize].take();
@@ -128,12 +128,13 @@ impl Application {
         shared.write(Side::One, a, &self.scratch[..a_len]);
         shared.write(Side::One, b, &self.scratch[a_len..]);
         sock.tx.publish(own, n);
-        ring(shared, &self.region, slot);
+        ring(&self.region, slot);
     }
 }
 
 /// Tells the core that serves the slot.
-fn ring(shared: &Region, region: &AppRegion, slot: u32) {
+fn ring(region: &AppRegion, slot: u32) {
+    let shared = region.region();
     let watcher = region.halves(slot).and_then(|(service, _)| stream::watcher(service));
     if let Some(block) = watcher.and_then(|context| shared.context(Side::Zero, context)) {
         // It never sleeps.

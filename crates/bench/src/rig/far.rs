@@ -185,14 +185,7 @@ impl Far {
 
     /// Sends a frame of the caller's: a copy of `frame`, which `change` then changes. False when there is no room.
     pub fn inject(&mut self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> bool {
-        let Some(buf) = self.port.reserve() else { return false };
-        if !buf.fill(frame) {
-            return false;
-        }
-        change(buf.frame_mut());
-        buf.meta.checksum = Checksum::Partial { start: TCP_AT as u16, offset: 16 };
-        self.port.commit();
-        true
+        send(&mut self.port, frame, change)
     }
 
     /// A client's SYN, for [`inject`](Self::inject).
@@ -209,31 +202,41 @@ impl Far {
     /// False when there is no room.
     fn emit(&mut self, client: u32, kind: Frame) -> bool {
         let Self { port, clients, hosts, frames, request_len, now_ms, .. } = self;
-        let Some(buf) = port.reserve() else { return false };
-        if !buf.fill(&frames[kind as usize]) {
-            return false;
-        }
         let (host, sender) = (&hosts[(client / PER_HOST) as usize], &mut clients[client as usize]);
-        let frame = buf.frame_mut();
-        frame[24..26].copy_from_slice(&host.sums[kind as usize]);
-        frame[26..30].copy_from_slice(&host.address);
-        frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port_of(client).to_be_bytes());
-        frame[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&sender.snd_nxt.to_be_bytes());
-        if kind != Frame::Syn {
-            frame[TCP_AT + 8..TCP_AT + 12].copy_from_slice(&sender.rcv_nxt.to_be_bytes());
-            frame[TIMESTAMPS_AT..TIMESTAMPS_AT + 4].copy_from_slice(&now_ms.to_be_bytes());
-            frame[TIMESTAMPS_AT + 4..TIMESTAMPS_AT + 8].copy_from_slice(&sender.ts_recent.to_be_bytes());
+        let is_sent = send(port, &frames[kind as usize], |frame| {
+            frame[24..26].copy_from_slice(&host.sums[kind as usize]);
+            frame[26..30].copy_from_slice(&host.address);
+            frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port_of(client).to_be_bytes());
+            frame[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&sender.snd_nxt.to_be_bytes());
+            if kind != Frame::Syn {
+                frame[TCP_AT + 8..TCP_AT + 12].copy_from_slice(&sender.rcv_nxt.to_be_bytes());
+                frame[TIMESTAMPS_AT..TIMESTAMPS_AT + 4].copy_from_slice(&now_ms.to_be_bytes());
+                frame[TIMESTAMPS_AT + 4..TIMESTAMPS_AT + 8].copy_from_slice(&sender.ts_recent.to_be_bytes());
+            }
+        });
+        if !is_sent {
+            return false;
         }
         sender.snd_nxt = sender.snd_nxt.wrapping_add(match kind {
             Frame::Request => *request_len,
             // The answer to a SYN says what comes next.
             Frame::Syn | Frame::Reset => 0,
         });
-        buf.meta.checksum = Checksum::Partial { start: TCP_AT as u16, offset: 16 };
-        port.commit();
         self.frames_seen += 1;
         true
     }
+}
+
+/// Sends a copy of `frame`, which `change` changes. False when there is no room.
+fn send(port: &mut MemoryPort, frame: &[u8], change: impl FnOnce(&mut [u8])) -> bool {
+    let Some(buf) = port.reserve() else { return false };
+    if !buf.fill(frame) {
+        return false;
+    }
+    change(buf.frame_mut());
+    buf.meta.checksum = Checksum::Partial { start: TCP_AT as u16, offset: 16 };
+    port.commit();
+    true
 }
 
 /// What a received frame says.
