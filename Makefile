@@ -32,7 +32,8 @@ bench: build ## Measure Towpath and its peers in the same run; BENCH=NAME choose
 report: build ## Measure BENCH="NAME ..." and write one page with every number to target/report.
 	@scripts/report $(BENCH)
 
-soak: setup ## Repeat the tests and the simulator with new seeds for MINUTES=30; stops at the first failure.
+soak: ## Repeat the tests and the simulator with new seeds for MINUTES=30; stops at the first failure.
+	@scripts/setup soak
 	@scripts/soak $(MINUTES)
 
 fuzz: ## Fuzz each parser for SECONDS_EACH=60; needs cargo-fuzz and a nightly toolchain.

@@ -16,12 +16,47 @@ pub fn process_ns(pid: u32) -> Option<u64> {
     precise.filter(|&ns| ns > 0).or_else(|| ticks_ns(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
 
+/// A process, its children and theirs.
+pub fn with_children(pid: u32) -> Vec<u32> {
+    let mut pids = vec![pid];
+    let mut at = 0;
+    while let Some(pid) = pids.get(at) {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+        let lists =
+            threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+        let children: Vec<u32> = lists
+            .flat_map(|list| {
+                list.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        pids.extend(children);
+        at += 1;
+    }
+    pids
+}
+
 /// User and system time of a line of `/proc/PID/stat`; the command's name may hold spaces and parentheses.
 fn ticks_ns(stat: &str) -> Option<u64> {
     const TICK_NS: u64 = 10_000_000;
+    let [user, system] = modes(stat)?;
+    Some((user + system) * TICK_NS)
+}
+
+/// Processor time of a process and the kernel's on its behalf, softirqs that ran there included: nanoseconds in user and in system mode.
+pub fn split_ns(pid: u32) -> Option<[u64; 2]> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let [user, system] = modes(&stat)?;
+    // Ticks say how it is divided, the scheduler how much it is.
+    let ticks = (user + system).max(1);
+    let whole = process_ns(pid)?;
+    let system = (u128::from(whole) * u128::from(system) / u128::from(ticks)) as u64;
+    Some([whole - system, system])
+}
+
+/// Ticks in user and in system mode.
+fn modes(stat: &str) -> Option<[u64; 2]> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    Some(ticks * TICK_NS)
+    Some([fields.get(11)?.parse().ok()?, fields.get(12)?.parse().ok()?])
 }
 
 /// Processor nanoseconds of several processes and of the kernel's own packet threads.
@@ -50,6 +85,11 @@ fn total(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|&pid| process_ns(pid)).sum()
 }
 
+/// Processor nanoseconds of the kernel's own packet threads.
+pub fn softirqs_ns() -> u64 {
+    total(&softirq_threads())
+}
+
 fn softirq_threads() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -68,7 +108,7 @@ mod tests {
     fn the_command_name_may_hold_anything() {
         let line = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20 0 1 0 5 6 7";
         assert_eq!(ticks_ns(line), Some(420_000_000));
-        assert_eq!(ticks_ns("7 (cut"), None);
+        assert_eq!((modes(line), ticks_ns("7 (cut")), (Some([30, 12]), None));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::launch::{Port, Service};
 use crate::options::Options;
-use crate::redis::{CASES, Case, Measured, System, local};
+use crate::redis::{self, CASES, Case, Measured, local};
 use crate::samples::median;
+use crate::served::Served;
 use crate::table::{bar, number};
 use crate::{Report, program};
 use std::io::{IsTerminal, Write};
@@ -65,7 +66,7 @@ pub fn run() -> anyhow::Result<()> {
         print_line(&mut out, &line, &paint)?;
         lines.push(line);
     }
-    systems.into_iter().for_each(System::stop);
+    systems.into_iter().for_each(Served::stop);
     service.stop();
     print_end(&mut out, &lines, &paint)?;
     Ok(())
@@ -76,11 +77,11 @@ fn shown() -> impl Iterator<Item = Case> {
     CASES.into_iter().filter(|case| case.test == "get" || (case.clients, case.pipeline) == (50, 1))
 }
 
-fn measure(case: Case, systems: &[System<'_>; 2]) -> anyhow::Result<Line> {
+fn measure(case: Case, systems: &[Served<'_>; 2]) -> anyhow::Result<Line> {
     let mut runs: [Vec<Measured>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         for (system, runs) in systems.iter().zip(&mut runs) {
-            runs.push(system.measure(case, SECONDS)?);
+            runs.push(redis::measure(system, case, SECONDS)?);
         }
     }
     let medians = runs.map(|runs| {

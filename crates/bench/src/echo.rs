@@ -4,7 +4,7 @@
 //! core does nothing but TCP; and, for comparison, inline.
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::rig::{Account, Application, Far, Heard, Rig, Setup};
+use crate::rig::{Account, Application, Far, Heard, Rig, Served, Setup};
 use crate::samples::{Sample, Samples};
 use crate::{Options, Report, clock};
 use anyhow::{Context, bail};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const REQUEST: usize = 64;
 const CONNECTIONS: [u32; 5] = [1, 64, 1024, 16_384, 64_000];
 /// Frames in flight each way.
-const FRAMES: usize = 512;
+pub const FRAMES: usize = 512;
 /// What the rate with the most connections is of the best, at least.
 const KEEP: f64 = 0.93;
 
@@ -51,10 +51,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     for _ in 0..options.runs() {
         for connections in CONNECTIONS {
             for (name, inline) in PLACES {
-                let setup = Setup { connections, frames: FRAMES, inline };
+                let setup = Setup { connections, frames: FRAMES, inline, is_metered: false };
                 let seconds = Duration::from_secs_f64(options.seconds());
-                let seen =
-                    one(setup, seconds).with_context(|| format!("{connections} connections, {name}"))?;
+                let what = || format!("{connections} connections, {name}");
+                let (seen, _) = one(setup, seconds).with_context(what)?;
                 seen.add_to(&mut samples, connections, name, inline);
             }
         }
@@ -69,12 +69,14 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// What one run saw.
-struct Seen {
+pub struct Seen {
     elapsed_ns: u64,
-    rpcs: u64,
-    spent: Account,
+    pub rpcs: u64,
+    pub spent: Account,
     far_ns: u64,
     frames: u64,
+    /// Before that time, too.
+    pub all_rpcs: u64,
 }
 
 impl Seen {
@@ -101,7 +103,11 @@ fn case(connections: u32) -> String {
     format!("echo/64B/n{connections}/memory")
 }
 
-fn one(setup: Setup, time: Duration) -> anyhow::Result<Seen> {
+/// One run.
+///
+/// # Errors
+/// When replies are not what was asked for.
+pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
     let (rig, port, application) = Rig::start(setup)?;
     let mut client = Client {
         far: Far::new(port, setup.connections, REQUEST),
@@ -126,6 +132,7 @@ fn one(setup: Setup, time: Duration) -> anyhow::Result<Seen> {
             spent,
             far_ns: client.far_ns,
             frames: client.far.frames_seen - before.3,
+            all_rpcs: client.rpcs,
         }
     });
     let served = rig.stop()?;
@@ -143,7 +150,7 @@ fn one(setup: Setup, time: Duration) -> anyhow::Result<Seen> {
             served.retransmitted
         );
     }
-    Ok(seen)
+    Ok((seen, served))
 }
 
 /// The far end's thread, with the application when it is not inline.

@@ -37,7 +37,7 @@ const FLAT_KIB: u64 = 2048;
 /// When no memory or thread is to be had.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("syn-flood");
-    let setup = Setup { connections: CONNECTIONS, frames: FRAMES, inline: true };
+    let setup = Setup { connections: CONNECTIONS, frames: FRAMES, inline: true, is_metered: false };
     let (rig, port, _) = Rig::start(setup)?;
     let mut generator = Generator::new(Far::new(port, FLOWS + YOUNG, REQUEST));
     let outcome = measure(options, &mut generator, &rig.shared, &mut report);

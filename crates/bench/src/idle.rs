@@ -1,11 +1,15 @@
-//! What 1,000 connections cost on which nothing happens.
+//! What connections cost on which nothing happens: processor time of 1,000, and memory of many.
+
+mod many;
 
 use crate::launch::{Port, Service};
 use crate::program::{self, Running};
-use crate::redis::{System, local, tap};
+use crate::redis::{self, local, tap};
 use crate::samples::Samples;
+use crate::served::Served;
 use crate::tap::namespace::Namespace;
 use crate::{Options, Report, clock, cpu};
+use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::process::Stdio;
 use std::thread::sleep;
@@ -17,12 +21,45 @@ const LOOK_SECONDS: u64 = 10;
 /// Percent of a core that the service may use.
 const LIMIT_PERCENT: f64 = 1.0;
 
+/// Connections of [`many`], unless they are given.
+const MANY: u32 = 50_000;
+const MANY_QUICK: u32 = 10_000;
+
+/// The name: it takes arguments of its own.
+pub const NAME: &str = "idle";
+
+/// What it takes.
+#[derive(Parser, Clone, Debug)]
+#[command(no_binary_name = true, disable_version_flag = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub common: Options,
+    /// Open connections on which nothing happens [default: 50,000, with --quick 10,000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2_000..=1_000_000))]
+    connections: Option<u32>,
+}
+
+impl Arguments {
+    fn connections(&self) -> u32 {
+        self.connections.unwrap_or(if self.common.quick { MANY_QUICK } else { MANY })
+    }
+}
+
+/// The measurement `idle` as `all` has it.
+///
+/// # Errors
+/// See [`measure`].
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    measure(&Arguments { common: options.clone(), connections: None })
+}
+
 /// The measurement `idle`.
 ///
 /// # Errors
 /// When redis is not installed or the service does not start.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut report = Report::new("idle");
+pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
+    let options = &arguments.common;
+    let mut report = Report::new(NAME);
     let limit = getrlimit(Resource::Nofile);
     // With fewer descriptors redis says what it lacks.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
@@ -46,30 +83,33 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     } else {
         report.note("idle/tap: skipped: TAP interfaces need root");
     }
+    many::measure(arguments, &mut samples, &mut report)?;
     report.rows = samples.rows();
+    report.ratios = samples.ratios("towpath", &["kernel"]);
+    many::judge(arguments, &mut report);
     Ok(report)
 }
 
 fn look(
     case: &str,
     service: &Service,
-    system: &System<'_>,
+    system: &Served<'_>,
     options: &Options,
     samples: &mut Samples,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let mut client = system.client("redis-benchmark")?;
+    let mut client = redis::client(system, "redis-benchmark")?;
     client.args(["-I", "-c", &CONNECTIONS.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
     let _client = Running::start(&mut client)?;
-    let before = service.accepted(Some(system.server_pid()))?;
+    let before = service.accepted(Some(system.pid()))?;
     program::until(20.0, "the acceptance of 1,000 accelerated connections", || {
-        let accepted = service.accepted(Some(system.server_pid())).ok()?;
+        let accepted = service.accepted(Some(system.pid())).ok()?;
         (accepted >= before + CONNECTIONS).then_some(())
     })?;
     let seconds = if options.quick { 3 } else { LOOK_SECONDS };
     // Accepting is over; what it left to do is done.
     sleep(Duration::from_millis(500));
-    let used = || [service.pid(), system.server_pid()].map(|pid| cpu::process_ns(pid).unwrap_or(0));
+    let used = || [service.pid(), system.pid()].map(|pid| cpu::process_ns(pid).unwrap_or(0));
     let (start, before) = (clock::now_ns(), used());
     sleep(Duration::from_secs(seconds));
     let (elapsed, after) = ((clock::now_ns() - start) as f64, used());

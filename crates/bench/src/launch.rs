@@ -4,11 +4,12 @@ use crate::Options;
 use crate::program::{self, Running};
 use anyhow::{Context, bail};
 use serde_json::Value;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::{Builder, TempDir};
 
 /// Seconds until the service answers, or has answered.
 const PATIENCE: f64 = 10.0;
@@ -39,7 +40,7 @@ pub enum Port<'a> {
 }
 
 /// The service's own address over TAP.
-pub const TAP_ADDRESS: &str = "10.77.0.2";
+pub const TAP_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 impl<'a> Port<'a> {
     fn flags(self) -> Vec<&'a str> {
@@ -80,37 +81,17 @@ pub fn towpath(options: &Options) -> anyhow::Result<PathBuf> {
     bail!("no `towpath` beside {}: build it, or name it with --towpath", own.display())
 }
 
-/// A folder of our own, gone with everything in it when dropped.
-#[derive(Debug)]
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// Makes one that only this user may enter.
-    ///
-    /// # Errors
-    /// When there is no place for temporary files.
-    pub fn new() -> anyhow::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("towpath-bench-{}-{number}", std::process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    /// Where.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed stays for whoever clears temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder of our own that only this user may enter, gone with everything in it when dropped.
+///
+/// # Errors
+/// When there is no place for temporary files.
+pub fn folder() -> anyhow::Result<TempDir> {
+    let ours = fs::Permissions::from_mode(0o700);
+    Builder::new()
+        .prefix("towpath-bench-")
+        .permissions(ours)
+        .tempdir()
+        .context("cannot make a temporary folder")
 }
 
 /// A running service of our own, on a control socket that nobody else knows.
@@ -119,7 +100,7 @@ pub struct Service {
     running: Running,
     towpath: PathBuf,
     control: PathBuf,
-    _folder: Folder,
+    _folder: TempDir,
 }
 
 impl Service {
@@ -129,7 +110,7 @@ impl Service {
     /// With the last line that the service said.
     pub fn start(options: &Options, port: Port<'_>) -> anyhow::Result<Self> {
         let towpath = towpath(options)?;
-        let folder = Folder::new()?;
+        let folder = folder()?;
         let control = folder.path().join("control.sock");
         let log = folder.path().join("log");
         let mut command = Command::new(&towpath);
@@ -174,6 +155,17 @@ impl Service {
     /// When the service does not say.
     pub fn statistics(&self) -> anyhow::Result<Value> {
         statistics(&self.towpath, &self.control)
+    }
+
+    /// What `towpath stat --json --cycles WORD` says.
+    ///
+    /// # Errors
+    /// When the service does not say.
+    pub fn cycles(&self, word: &str) -> anyhow::Result<Value> {
+        let mut command = Command::new(&self.towpath);
+        command.arg("stat").arg("--control").arg(&self.control).args(["--json", "--cycles", word]);
+        let finished = program::run(&mut command, PATIENCE)?;
+        serde_json::from_str(&finished.stdout).context("`towpath stat --json --cycles` printed no JSON")
     }
 
     /// Accelerated connections accepted so far, by the process `pid` or (`None`) by all.

@@ -6,16 +6,22 @@
 
 mod affinity;
 mod bars;
+mod client;
 mod clock;
 mod cpu;
 mod demo;
 mod echo;
 mod flood;
+mod floor;
 mod idle;
 mod interrupt;
+mod kv;
 mod launch;
 mod loss;
 mod markdown;
+mod memcached;
+mod modules;
+mod nginx;
 mod options;
 mod peer;
 mod program;
@@ -23,7 +29,9 @@ mod redis;
 mod report;
 mod rig;
 mod samples;
+mod served;
 mod sockets;
+mod sockperf;
 mod spikes;
 mod table;
 mod tap;
@@ -44,6 +52,17 @@ struct Bench {
 /// In the order in which `all` runs them.
 const BENCHES: &[Bench] = &[
     Bench { name: "redis", about: "redis on one host: Towpath and kernel loopback", run: redis::local::run },
+    Bench { name: "memcached", about: "memcached on one host, asked by our own client", run: memcached::run },
+    Bench {
+        name: "nginx",
+        about: "nginx and wrk on one host: a file of 1 KiB over kept connections",
+        run: nginx::run,
+    },
+    Bench {
+        name: "sockperf",
+        about: "sockperf on one host: one connection, round trips and messages one way",
+        run: sockperf::run,
+    },
     Bench {
         name: "redis-tap",
         about: "redis over TAP: kernel client to Towpath, kernel to kernel",
@@ -64,7 +83,26 @@ const BENCHES: &[Bench] = &[
         about: "64-byte RPCs with sockets on one host: connections that stay, and short ones",
         run: sockets::run_rpc,
     },
-    Bench { name: "idle", about: "what the service uses with 1,000 idle connections", run: idle::run },
+    Bench {
+        name: "pipeline",
+        about: "messages one way with sockets on one host, 32 to 2,048 bytes, with work for each",
+        run: sockets::pipeline::run,
+    },
+    Bench {
+        name: "peers",
+        about: "64-byte RPCs beside every kernel: loopback, veth, epoll, io_uring, busy polling, pinned",
+        run: sockets::peers::run,
+    },
+    Bench {
+        name: "kv",
+        about: "a key-value store that does not scale, and its latency while little is asked",
+        run: kv::run,
+    },
+    Bench {
+        name: idle::NAME,
+        about: "connections on which nothing happens: processor time of 1,000, memory of many (--connections)",
+        run: idle::run,
+    },
     Bench {
         name: loss::NAME,
         about: "bulk transfer under loss and reordering over an emulated link, beside the kernel; takes an hour",
@@ -74,6 +112,16 @@ const BENCHES: &[Bench] = &[
         name: "echo",
         about: "64-byte RPCs over the memory port, 1 to 64,000 connections: what the fast path costs alone",
         run: echo::run,
+    },
+    Bench {
+        name: "floor",
+        about: "the cache lines of a 64-byte RPC between two cores, without TCP: what `echo` cannot do without",
+        run: floor::run,
+    },
+    Bench {
+        name: "modules",
+        about: "where the cycles of a 64-byte RPC go: by module, on the kernel, with sockets, and with the low-level API",
+        run: modules::run,
     },
     Bench {
         name: "syn-flood",
@@ -127,6 +175,12 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     if name == loss::NAME {
         return Ok(match options::parse_for::<loss::Arguments>(name, args)? {
             Ok(arguments) => finish(&loss::measure(&arguments)?, &arguments.common)?,
+            Err(code) => code,
+        });
+    }
+    if name == idle::NAME {
+        return Ok(match options::parse_for::<idle::Arguments>(name, args)? {
+            Ok(arguments) => finish(&idle::measure(&arguments)?, &arguments.common)?,
             Err(code) => code,
         });
     }

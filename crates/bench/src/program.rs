@@ -17,7 +17,7 @@ pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = [PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")];
     let found = std::env::split_paths(&path).chain(beside).map(|dir| dir.join(name)).find(|p| p.is_file());
-    found.with_context(|| format!("{name} is not installed: run `make setup`"))
+    found.with_context(|| format!("{name} is not installed: run `make setup` or `scripts/setup bench`"))
 }
 
 /// A program that runs until it is dropped.

@@ -3,17 +3,11 @@
 pub mod local;
 pub mod tap;
 
-use crate::cpu::Meter;
-use crate::launch::{Folder, Service};
-use crate::program::{self, Finished, Running};
 use crate::samples::{Sample, Samples};
+use crate::served::{self, Host, Served};
 use crate::{Options, Report};
-use anyhow::{Context, bail};
-use std::net::TcpListener;
-use std::process::{Command, Stdio};
-
-/// Share of a benchmark's connections that must be accelerated for its numbers to count.
-const ACCELERATED_SHARE: f64 = 0.95;
+use anyhow::Context;
+use std::process::Command;
 
 /// One way to use redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,120 +44,49 @@ pub const CASES: [Case; 6] = [
     Case::new("get", 50, 16, 1_000_000),
 ];
 
-/// A server, and how its clients reach it.
-pub struct System<'a> {
-    /// As results name it.
-    pub name: &'static str,
-    server: Running,
-    address: String,
-    port: u16,
-    client: Starter<'a>,
-    /// Processes between client and server.
-    between: Vec<u32>,
-    /// Set when connections must be accelerated.
-    service: Option<&'a Service>,
-    _folder: Folder,
+/// Starts a server.
+///
+/// # Errors
+/// When redis is not installed or does not answer.
+pub fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
+    Served::start(host, "redis-server", |command, address, folder| {
+        let file = folder.join("redis.conf");
+        std::fs::write(&file, include_str!("../configuration/redis.conf"))?;
+        command.arg(file).args(["--port", &address.port().to_string(), "--bind", &address.ip().to_string()]);
+        command.arg("--dir").arg(folder);
+        Ok(())
+    })
 }
 
-/// Makes the command that runs a program where it belongs.
-pub type Starter<'a> = Box<dyn Fn(&str) -> anyhow::Result<Command> + 'a>;
+/// A client program with the server's address.
+///
+/// # Errors
+/// When it is not installed.
+pub fn client(server: &Served<'_>, program: &str) -> anyhow::Result<Command> {
+    let mut command = server.client(program)?;
+    let address = server.address();
+    command.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
+    Ok(command)
+}
 
-impl<'a> System<'a> {
-    /// Starts a server at `address` and waits until a client gets an answer.
-    ///
-    /// # Errors
-    /// When redis is not installed or does not answer.
-    pub fn start(
-        name: &'static str,
-        address: &str,
-        server: &Starter<'a>,
-        client: Starter<'a>,
-        between: Vec<u32>,
-        service: Option<&'a Service>,
-    ) -> anyhow::Result<Self> {
-        let folder = Folder::new()?;
-        let port = free_port()?;
-        let mut command = server("redis-server")?;
-        command.args(["--port", &port.to_string(), "--bind", address]);
-        command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no", "--loglevel", "warning"]);
-        command.arg("--dir").arg(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Running::start(&mut command)?;
-        let system = Self {
-            name,
-            server,
-            address: address.to_owned(),
-            port,
-            client,
-            between,
-            service,
-            _folder: folder,
-        };
-        system.wait_for_answer()?;
-        Ok(system)
-    }
-
-    fn wait_for_answer(&self) -> anyhow::Result<()> {
-        let ping = || -> anyhow::Result<Finished> {
-            let mut command = (self.client)("redis-cli")?;
-            command.args(["-h", &self.address, "-p", &self.port.to_string(), "ping"]);
-            program::run(&mut command, 2.0)
-        };
-        ping().map(|_| ()).or_else(|_| {
-            let what = format!("an answer of redis-server ({})", self.name);
-            program::until(10.0, &what, || ping().ok().filter(|f| f.stdout.contains("PONG")).map(|_| ()))
-        })
-    }
-
-    /// The server's process.
-    #[must_use]
-    pub fn server_pid(&self) -> u32 {
-        self.server.pid()
-    }
-
-    /// A client program with the server's address, which `-h` and `-p` name.
-    ///
-    /// # Errors
-    /// When it is not installed.
-    pub fn client(&self, program: &str) -> anyhow::Result<Command> {
-        let mut command = (self.client)(program)?;
-        command.args(["-h", &self.address, "-p", &self.port.to_string()]);
-        Ok(command)
-    }
-
-    /// Runs the benchmark once.
-    ///
-    /// # Errors
-    /// When it fails, prints something else, or too few of its connections were accelerated.
-    pub fn measure(&self, case: Case, seconds: f64) -> anyhow::Result<Measured> {
-        let requests = ((f64::from(case.rate) * seconds) as u64).max(1000);
-        let accepted = || self.service.map(|s| s.accepted(Some(self.server.pid()))).transpose();
-        let before = accepted()?;
-        let mut command = self.client("redis-benchmark")?;
-        command.args(["-t", case.test, "--csv", "-n", &requests.to_string()]);
-        command.args(["-c", &case.clients.to_string(), "-P", &case.pipeline.to_string()]);
-        let meter = Meter::start(&[self.between.as_slice(), &[self.server.pid()]].concat());
-        let finished = program::run(&mut command, seconds * 10.0 + 20.0)?;
-        let cpu_ns = (meter.used_ns() + finished.cpu_ns) as f64;
-        if let (Some(before), Some(after)) = (before, accepted()?) {
-            let share = (after - before) as f64 / f64::from(case.clients);
-            if share < ACCELERATED_SHARE {
-                bail!("only {} of {} connections were accelerated", after - before, case.clients);
-            }
-        }
-        let [rate, p50_ms, p99_ms] = parse(&finished.stdout)?;
-        Ok(Measured {
-            rate,
-            p50_us: p50_ms * 1e3,
-            p99_us: p99_ms * 1e3,
-            cpu_ns: cpu_ns / requests as f64,
-            cores: cpu_ns / finished.wall_ns as f64,
-        })
-    }
-
-    /// Stops the server.
-    pub fn stop(self) {
-        self.server.stop();
-    }
+/// Runs the benchmark once.
+///
+/// # Errors
+/// When it fails, prints something else, or too few of its connections were accelerated.
+pub fn measure(server: &Served<'_>, case: Case, seconds: f64) -> anyhow::Result<Measured> {
+    let requests = ((f64::from(case.rate) * seconds) as u64).max(1000);
+    let mut command = client(server, "redis-benchmark")?;
+    command.args(["-t", case.test, "--csv", "-n", &requests.to_string()]);
+    command.args(["-c", &case.clients.to_string(), "-P", &case.pipeline.to_string()]);
+    let (finished, cpu_ns) = server.run(&mut command, case.clients, seconds * 10.0 + 20.0)?;
+    let [rate, p50_ms, p99_ms] = parse(&finished.stdout)?;
+    Ok(Measured {
+        rate,
+        p50_us: p50_ms * 1e3,
+        p99_us: p99_ms * 1e3,
+        cpu_ns: cpu_ns / requests as f64,
+        cores: cpu_ns / finished.wall_ns as f64,
+    })
 }
 
 /// What one run of the benchmark gave.
@@ -192,27 +115,19 @@ impl Measured {
     }
 }
 
-/// Measures every case on every system in turn, run by run; what fails is left out and said.
+/// Measures every case on every system; see [`served::interleave`].
 pub fn interleave(
     prefix: &str,
-    systems: &[System<'_>],
+    systems: &[Served<'_>],
     options: &Options,
     samples: &mut Samples,
     report: &mut Report,
 ) {
-    for run in 0..options.runs() {
-        for case in CASES {
-            let path = case.path(prefix);
-            for system in systems {
-                match system.measure(case, options.seconds()) {
-                    Ok(measured) => measured.add_to(samples, &path, system.name),
-                    Err(error) => {
-                        report.failures.push(format!("{path}, {}, run {}: {error:#}", system.name, run + 1));
-                    }
-                }
-            }
-        }
-    }
+    let cases = CASES.map(|case| (case.path(prefix), case));
+    served::interleave(&cases, systems, options, report, |system, path, case| {
+        measure(system, *case, options.seconds())?.add_to(samples, path, system.name());
+        Ok(())
+    });
 }
 
 /// Requests per second, median and 99th percentile in milliseconds, from `redis-benchmark --csv`.
@@ -231,11 +146,6 @@ fn parse(csv: &str) -> anyhow::Result<[f64; 3]> {
         })
     };
     Ok([column("rps")?, column("p50_latency_ms")?, column("p99_latency_ms")?])
-}
-
-/// A TCP port that nobody uses now.
-fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).context("no free port")?.port())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod near;
 
 pub use application::Application;
 pub use far::{Far, Heard, TCP_AT};
-pub use near::{Account, Near, Served, Shared};
+pub use near::{Account, Near, Parts, Served, Shared};
 
 use port::Capabilities;
 use port_memory::{LinkOptions, MemoryPort, link};
@@ -34,6 +34,8 @@ pub struct Setup {
     pub frames: usize,
     /// The application runs on the service's thread, else wherever its owner runs it.
     pub inline: bool,
+    /// The service's thread counts its cycles.
+    pub is_metered: bool,
 }
 
 /// The service's thread, and the port's other end.

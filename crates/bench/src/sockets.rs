@@ -3,13 +3,18 @@
 pub mod actor;
 mod bars;
 #[allow(unsafe_code)]
-mod calls;
+pub mod calls;
 mod cycle;
+pub mod echo;
 mod load;
-mod memory;
-mod pair;
+pub mod memory;
+pub mod pair;
+pub mod peers;
+pub mod pipeline;
 mod ready;
 mod rpc;
+#[allow(unsafe_code)]
+mod uring;
 mod wake;
 
 use crate::launch::{Port, Service};
@@ -105,14 +110,24 @@ fn many(
     pairs.into_iter().try_for_each(|pair| pair.map(|_| ())).context("epoll")
 }
 
-/// Takes the descriptors that are needed; children inherit the limit.
-fn raise_limit() -> anyhow::Result<()> {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.maximum.is_some_and(|most| most < DESCRIPTORS) {
+/// Takes the descriptors that most measurements need; children inherit the limit.
+pub fn raise_limit() -> anyhow::Result<()> {
+    if raise_limit_towards(DESCRIPTORS)? < DESCRIPTORS {
         bail!("a process needs {DESCRIPTORS} descriptors: raise the limit (ulimit -Hn)");
     }
-    if limit.current.is_some_and(|now| now < DESCRIPTORS) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: limit.maximum })?;
-    }
     Ok(())
+}
+
+/// Takes as many descriptors for each process as are needed or allowed; how many those are. Who may, has more than its limit.
+pub fn raise_limit_towards(descriptors: u64) -> anyhow::Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|now| now >= descriptors) {
+        return Ok(descriptors);
+    }
+    let maximum = limit.maximum.map(|most| most.max(descriptors));
+    if setrlimit(Resource::Nofile, Rlimit { current: Some(descriptors), maximum }).is_ok() {
+        return Ok(descriptors);
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(limit.maximum.unwrap_or(descriptors))
 }

@@ -88,6 +88,7 @@ impl Window {
 
     /// True below the threshold.
     #[must_use]
+    #[inline]
     pub fn is_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
@@ -135,12 +136,38 @@ impl Window {
         self.cwnd = self.cwnd.max(u32::from(self.mss));
     }
 
-    /// Bytes were acknowledged. Not during a recovery that the caller accounts for itself.
-    pub fn on_ack(&mut self, s: &Signals) -> Decision {
-        self.active_ms = s.now.as_ms() as u32;
-        if let Some(rtt_us) = s.rtt_us {
+    /// As [`on_ack`](Self::on_ack) without marks, when the application has less to send than the window takes and that teaches nothing:
+    /// the pace, or `None` when it does teach something and `on_ack` must be asked. A lone request and its reply come here.
+    #[inline]
+    pub fn on_ack_unused(
+        &mut self,
+        now: Instant,
+        flight_max: u32,
+        rtt_us: Option<u32>,
+        srtt_us: u32,
+    ) -> Option<u64> {
+        let is_unused = match self.law {
+            Law::Dctcp(_) => false,
+            _ => u64::from(self.cwnd) >= 2 * u64::from(flight_max).max(u64::from(self.mss)),
+        };
+        if !is_unused || self.echo_left > 0 {
+            return None;
+        }
+        self.note_ack(now, rtt_us);
+        Some(self.pace_rate(srtt_us))
+    }
+
+    #[inline]
+    fn note_ack(&mut self, now: Instant, rtt_us: Option<u32>) {
+        self.active_ms = now.as_ms() as u32;
+        if let Some(rtt_us) = rtt_us {
             self.rtt_ms = (rtt_us / 1_000).min(u32::from(u16::MAX)) as u16;
         }
+    }
+
+    /// Bytes were acknowledged. Not during a recovery that the caller accounts for itself.
+    pub fn on_ack(&mut self, s: &Signals) -> Decision {
+        self.note_ack(s.now, s.rtt_us);
         if let Law::Dctcp(marks) = &mut self.law {
             marks.on_ack(s.acked_bytes, s.marked_bytes, s.in_flight);
         }
@@ -168,6 +195,7 @@ impl Window {
     /// Bytes per second at which the window is spread over a round trip of `srtt_us`: twice as fast in slow start, so that the
     /// window can double, a fifth faster after, so that the rate is never what limits it. 0, no pacing, where it would not help.
     #[must_use]
+    #[inline]
     pub fn pace_rate(&self, srtt_us: u32) -> u64 {
         if srtt_us < PACE_RTT_US_MIN || self.cwnd < PACE_CWND_MIN || self.law == Law::Constant {
             return 0;
@@ -247,6 +275,7 @@ impl Window {
     /// About to send after a pause. When nothing was acknowledged for longer than `rto`, the window halves for every `rto`
     /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart). True when
     /// there was such a pause.
+    #[inline(always)]
     pub fn after_idle(&mut self, now: Instant, rto: Duration) -> bool {
         let now_ms = now.as_ms() as u32;
         let idle_ms = now_ms.wrapping_sub(self.active_ms);
@@ -254,6 +283,12 @@ impl Window {
         if idle_ms > u32::MAX / 2 || u64::from(idle_ms) <= rto.as_ms() || self.law == Law::Constant {
             return false;
         }
+        self.restart(now_ms, idle_ms, rto);
+        true
+    }
+
+    #[cold]
+    fn restart(&mut self, now_ms: u32, idle_ms: u32, rto: Duration) {
         self.active_ms = now_ms;
         if let Law::Cubic(epoch) = &mut self.law {
             epoch.shift(idle_ms);
@@ -265,7 +300,6 @@ impl Window {
         }
         self.cwnd = (self.cwnd >> halvings).max(floor);
         self.carry = 0;
-        true
     }
 
     fn grow(&mut self, s: &Signals) {

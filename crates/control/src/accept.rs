@@ -1,8 +1,8 @@
-//! The record of one accepted connection, carried in the listener's stream from the service.
+//! The record of one accepted connection, carried in the listener's stream from the service, or in a line from a connector.
 //!
 //! ```text
 //!   0 region u32 | 4 slot u32 | 8 side u8 | 9 family u8 (4, 6) | 10 - u16 | 12 local port u16 | 14 peer port u16
-//!   16 local address 16 bytes | 32 peer address 16 bytes | 48 - 16 bytes                    little endian, ports too
+//!   16 local address 16 bytes | 32 peer address 16 bytes | 48 time u64 | 56 line u32 | 60 -      little endian, ports too
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,6 +23,10 @@ pub struct AcceptRecord {
     pub local: SocketAddr,
     /// The connector's address.
     pub peer: SocketAddr,
+    /// When it came: nanoseconds of the monotonic clock. Of several queues the oldest record is accepted first.
+    pub time: u64,
+    /// 1 + the slot in which the connector brings further connections to this listener itself (a line); 0: none is new.
+    pub line: u32,
 }
 
 fn address(ip: IpAddr) -> (u8, [u8; 16]) {
@@ -59,6 +63,8 @@ impl AcceptRecord {
         b[14..16].copy_from_slice(&self.peer.port().to_le_bytes());
         b[16..32].copy_from_slice(&local);
         b[32..48].copy_from_slice(&peer);
+        b[48..56].copy_from_slice(&self.time.to_le_bytes());
+        b[56..60].copy_from_slice(&self.line.to_le_bytes());
         b
     }
 
@@ -74,6 +80,8 @@ impl AcceptRecord {
             side: b[8],
             local: SocketAddr::new(ip(b[9], bytes_at(16)?)?, u16_at(12)),
             peer: SocketAddr::new(ip(b[9], bytes_at(32)?)?, u16_at(14)),
+            time: u64::from(u32_at(48)) | u64::from(u32_at(52)) << 32,
+            line: u32_at(56),
         })
     }
 }
@@ -91,6 +99,8 @@ mod tests {
                 side: 1,
                 local: local.parse().unwrap(),
                 peer: peer.parse().unwrap(),
+                time: u64::MAX - 5,
+                line: 65_536,
             };
             assert_eq!(AcceptRecord::from_bytes(&r.to_bytes()), Some(r));
         }

@@ -133,6 +133,12 @@ impl Line {
     }
 }
 
+impl From<Line> for OwnedFd {
+    fn from(line: Line) -> Self {
+        line.fd
+    }
+}
+
 impl AsFd for Line {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

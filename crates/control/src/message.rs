@@ -4,13 +4,16 @@ use crate::TcpInfo;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 7;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
 pub const SLOW_CONTEXT: u32 = 255;
+/// The service-side context that has a bit for each socket block whose socket holds bytes back; whoever finds it asleep rings the slow path.
+pub const HELD_CONTEXT: u32 = 253;
 /// The application-side context on which the service itself is told, in the name of a process that let a connection go.
 pub const TRUST_CONTEXT: u32 = 254;
 
@@ -84,6 +87,8 @@ pub struct SocketOptions {
     pub max_segment: u16,
     /// `SO_RCVBUF`, bytes.
     pub receive_buffer: u32,
+    /// `SO_MAX_PACING_RATE`, bytes per second; 0: no limit.
+    pub max_pacing_rate: u64,
     /// `TCP_LINGER2`, seconds; negative: a connection that nobody holds any more does not wait for its peer's FIN.
     pub linger2: i16,
     /// `TCP_SYNCNT`.
@@ -133,6 +138,24 @@ pub struct Left {
     pub peer: SocketAddr,
 }
 
+/// By this a process connects to one listener of another process of its user without asking: a line and slots of their pair region.
+///
+/// ```text
+///   connector: takes a lent slot whose both ends are released, clears it, opens both ends
+///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
+/// ```
+/// The line may be used while the acceptor's half of it says `OPEN` and neither `FIN` (others listen there, too: ask) nor
+/// `READ_CLOSED` (nobody listens any more).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Lent {
+    /// The line's slot.
+    pub line: u32,
+    /// Records in it at most.
+    pub most: u32,
+    /// More slots for connections of this process in that region, to whichever listener.
+    pub slots: Vec<u32>,
+}
+
 /// What is asked of the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -143,7 +166,7 @@ pub enum Request {
         /// `shm::VERSION` of the sender.
         layout: u32,
         /// The command's name, as in `/proc/PID/comm`; at most 32 bytes are kept.
-        name: String,
+        name: Arc<str>,
         /// Set in a forked child.
         parent: Option<Parent>,
     },
@@ -275,6 +298,21 @@ pub enum Report {
     Shutdown,
     /// Every socket with all that is known of it, and the sockets that fell back, by application.
     Explain,
+    /// Where the time of threads goes, after having obeyed. To turn it on or off: only the service's own user or root.
+    Cycles(Counting),
+}
+
+/// What is to become of counting cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Counting {
+    /// Nothing: only tell.
+    AsItIs,
+    /// Begin anew, in windows that are a small part of the time.
+    Sampled,
+    /// Begin anew, and count all the time.
+    Always,
+    /// End.
+    Off,
 }
 
 /// What a registered process learns first.
@@ -334,6 +372,8 @@ pub enum Reply {
         slot: u32,
         /// Local address.
         local: SocketAddr,
+        /// What this process may do from now on without asking.
+        lent: Option<Lent>,
     },
     /// Refused with this errno.
     Refused {

@@ -13,6 +13,28 @@ pub const RING_MIN_ENV: &str = "TOWPATH_RING_MIN";
 pub const CHECK_POINTERS_ENV: &str = "TOWPATH_CHECK_POINTERS";
 /// Not 0: fail instead of falling back to the kernel.
 pub const REQUIRE_ENV: &str = "TOWPATH_REQUIRE";
+/// What becomes of `io_uring_setup`: see [`Rings`].
+pub const IO_URING_ENV: &str = "TOWPATH_IO_URING";
+
+/// What becomes of a program's rings, which do with sockets what this library does not see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rings {
+    /// They work, and the program's sockets are the kernel's from then on.
+    Kernel,
+    /// `io_uring_setup` fails with EPERM, as where the administrator has disabled it (`kernel.io_uring_disabled`).
+    Deny,
+}
+
+impl Rings {
+    /// As given to `towpath run --io-uring`.
+    pub const NAMES: [(&'static str, Self); 2] = [("kernel", Self::Kernel), ("deny", Self::Deny)];
+
+    /// By its name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rings)| *rings)
+    }
+}
 
 /// One variable of a profile.
 #[derive(Clone, Copy, Debug)]

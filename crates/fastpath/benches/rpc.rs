@@ -14,6 +14,8 @@ use port_memory::{LinkOptions, MemoryPort, link};
 use wire::{Endpoint, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
 
 const SIZE: usize = 64;
+/// From a flow to the next: no neighbour, whose lines the processor would fetch by itself.
+const STRIDE: u32 = 40_503;
 
 struct Run {
     host: Host,
@@ -28,7 +30,9 @@ fn run(flows: u16) -> Run {
     let capabilities = Capabilities::plain(1500, MAC_A).with_checksum();
     let (port, far) = link(&LinkOptions { capabilities, ..LinkOptions::default() }).unwrap();
     let config = Config { flows: u32::from(flows).max(64), regions: 4, ..Config::default() };
-    let mut host = Host::with_slots(config, capabilities, 64, u32::from(flows).next_power_of_two().max(64));
+    let slots = u32::from(flows).next_power_of_two().max(64);
+    // A page for what each has in flight, and some more.
+    let mut host = Host::with_slots(config, capabilities, u64::from(slots / 200).max(64), slots);
     let socks = (0..flows)
         .map(|i| {
             let (local, peer) = ends(i);
@@ -69,16 +73,19 @@ impl Run {
         self.far.commit();
     }
 
-    /// One request and reply on each of `count` flows from `first` on; returns nanoseconds spent in the core.
+    /// One request and reply on each of `count` flows from the `first` on, in no order; returns nanoseconds spent in the core.
     fn round(&mut self, first: u16, count: u16, now: Instant) -> u64 {
-        (first..first + count).for_each(|i| self.request(i));
+        let all = self.socks.len() as u32;
+        let flows = || (first..first + count).map(|i| (u32::from(i) * STRIDE % all) as u16);
+        flows().for_each(|i| self.request(i));
         self.far.flush();
         let start = std::time::Instant::now();
         self.host.core.poll(now, &mut self.port);
         let mut ns = start.elapsed().as_nanos() as u64;
-        for i in first..first + count {
+        for i in flows() {
             let got = self.host.recv(&mut self.socks[usize::from(i)], SIZE);
             assert_eq!(got.len(), SIZE);
+            self.host.give_back(&mut self.socks[usize::from(i)]);
             self.host.send(&mut self.socks[usize::from(i)], &got, 4096);
         }
         let start = std::time::Instant::now();
@@ -90,22 +97,29 @@ impl Run {
     }
 }
 
+/// With numbers of flows: RPCs of so many, and nothing else.
 fn main() {
-    rpc();
-    bulk();
+    let asked: Vec<u16> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    if asked.is_empty() {
+        rpc(&[1, 32, 4096, 64_000]);
+        bulk();
+    } else {
+        rpc(&asked);
+    }
 }
 
-fn rpc() {
+fn rpc(asked: &[u16]) {
     println!("{SIZE}-byte RPC, nanoseconds of core time per RPC (median of 15 runs; second column: least)");
-    for (flows, batch) in [(1u16, 1u16), (32, 32), (4096, 32)] {
-        let mut run = run(flows);
+    for &flows in asked {
+        let batch = flows.min(32);
+        let (mut run, mut now) = (run(flows), Instant::ZERO);
         let mut results: Vec<u64> = (0..15)
             .map(|_| {
                 let rounds = (60_000 / u32::from(flows)).max(1);
                 let mut ns = 0;
                 for _ in 0..rounds {
-                    let now = Instant::ZERO.plus(Duration::from_us(u64::from(run.sent) * 20));
                     for first in (0..flows).step_by(usize::from(batch)) {
+                        now = now.plus(Duration::from_us(20));
                         ns += run.round(first, batch, now);
                     }
                     run.sent += 1;

@@ -94,7 +94,7 @@ impl State {
     /// what was promised; a reserve is kept for it. Rounding up moves the edge with every acknowledgement, so when the reserve
     /// is used up it is rounded down: the peer sees less than a unit taken back, as RFC 7323 section 2.4 has it, and should it
     /// send that much it is still taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn window_field(f: &mut FlowMut<'_>) -> u16 {
         let (edge, window) = (edge_wanted(f), window(f));
         let step = (window / 2).min(u32::from(f.tx.mss));
@@ -127,7 +127,8 @@ impl State {
     pub(crate) fn watch_window(&mut self, w: &mut Work<'_>) {
         let rx = &w.f.rx;
         let is_small = rx.promised() < window(&w.f) / 2;
-        if is_small && rx.unread() > 0 && !rx.has(state::WANT_SPACE) && !rx.has(state::FIN_RECEIVED) {
+        let is_news = rx.unread() > 0 && !rx.has(state::WANT_SPACE) && !rx.has(state::FIN_RECEIVED);
+        if is_small && is_news && !self.is_waited_for(w) {
             self.want_space(w);
             self.note_consumed(w);
         }
@@ -137,18 +138,17 @@ impl State {
 /// `TCP_QUICKACK`.
 #[inline]
 fn is_quickack(w: &Work<'_>) -> bool {
-    let halves = w.home.region.halves(w.f.rx.slot);
-    halves.is_some_and(|(_, peer)| peer.extra.load(Relaxed) & application_flags::QUICKACK != 0)
+    w.peer.extra.load(Relaxed) & application_flags::QUICKACK != 0
 }
 
 /// The receive window's size now, unread bytes included.
 #[inline]
-fn window(f: &FlowMut<'_>) -> u32 {
+pub(crate) fn window(f: &FlowMut<'_>) -> u32 {
     (1u32 << f.rx.window_log2).min(f.cold.receive_most)
 }
 
 /// Where the right edge of the window may be, with what is unread now.
-#[inline]
+#[inline(always)]
 fn edge_wanted(f: &FlowMut<'_>) -> base::SeqNumber {
     let rx = &f.rx;
     let window = window(f);

@@ -3,8 +3,8 @@
 use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
 use crate::setup::{State, Work};
+use base::SeqNumber;
 use flow::{Episode, FlowMut, Signals, event, state};
-use queue::stream;
 use wire::{TcpFlags, TcpPacket, Timestamps};
 
 /// What an echoed timestamp, of milliseconds, tells of round trips: a quarter more or less at worst.
@@ -14,8 +14,6 @@ const ECHO_MS_MIN: u32 = 4;
 struct Heard {
     /// ECE.
     echo: bool,
-    /// In bytes.
-    window: u32,
     is_advance: bool,
     /// SACK blocks that count.
     has_reports: bool,
@@ -32,7 +30,6 @@ impl State {
         let is_advance = w.f.tx.snd_una.is_before(h.ack);
         let heard = Heard {
             echo: h.flags.contains(TcpFlags::ECE) && w.f.rx.has(state::ECN),
-            window,
             is_advance,
             has_reports: !p.options.sack.is_empty() && w.f.rx.has(state::SACK),
             is_bare: !is_advance && h.ack == w.f.tx.snd_una && sequence_len == 0 && window == w.f.tx.snd_wnd,
@@ -72,7 +69,9 @@ impl State {
 
     #[inline]
     fn take_window_and_duplicate(&mut self, w: &mut Work<'_>, p: &TcpPacket, heard: &Heard) {
-        self.take_window(&mut w.f, p, heard.is_advance, heard.window);
+        if p.header.ack == w.f.tx.snd_una {
+            self.take_window(&mut w.f, p.header.seq, heard.is_advance, p.header.window);
+        }
         if heard.is_bare && !w.f.rx.has(state::SACK) && w.f.tx.in_flight() > 0 {
             self.duplicate(&mut w.f);
         }
@@ -103,9 +102,7 @@ impl State {
             None => bytes.saturating_sub(u32::from(f.rx.dup_acks) * u32::from(f.tx.mss)),
             Some(news) => news.bytes.min(bytes),
         };
-        f.cold.busy_ns =
-            f.cold.busy_ns.wrapping_add(self.now.as_ns().wrapping_sub(f.cold.progress_at.as_ns()));
-        f.cold.progress_at = self.now;
+        self.note_progress(f);
         let flight = f.tx.in_flight().saturating_add(acked);
         f.cold.flight_max = f.cold.flight_max.max(flight);
         let rtt = match news {
@@ -114,14 +111,19 @@ impl State {
         };
         f.rx.dup_acks = 0;
         self.steer(f, delivered, rtt, echo);
-        let halves = w.home.region.halves(f.rx.slot).filter(|_| bytes > 0);
-        if halves.is_some_and(|(own, peer)| stream::consumed(own, peer, f.tx.tx_una)) {
-            // Told at the end of the turn: by then it is known what was sent in its place.
-            f.rx.events |= event::SPACE;
+        if bytes > 0 {
+            self.acknowledge_bytes(w);
         }
         if w.f.cold.backoff > 0 {
             self.rearm(w);
         }
+    }
+
+    /// Something was in flight until now.
+    #[inline]
+    pub(crate) fn note_progress(&self, f: &mut FlowMut<'_>) {
+        let time = self.now.as_ns().wrapping_sub(f.cold.progress_at.as_ns());
+        (f.cold.busy_ns, f.cold.progress_at) = (f.cold.busy_ns.wrapping_add(time), self.now);
     }
 
     /// The peer has got more, and something before it is missing: lost, or late. On a path where segments are known to overtake each
@@ -135,44 +137,63 @@ impl State {
         }
     }
 
-    /// What congestion control makes of it. In fast recovery it is not asked. Inline for the sake of the first of its two callers:
-    /// 28 instructions per RPC.
+    /// What congestion control makes of it. In fast recovery it is not asked.
     #[inline(always)]
-    fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
-        if !f.rx.has(state::RECOVERY) {
-            if f.tx.recover.is_before(f.tx.snd_una) {
-                // Kept close behind, so that it never looks ahead when sequence numbers wrap.
-                f.tx.recover = f.tx.snd_una;
-            }
-            // Acknowledgements of one batch come before what they make room for.
-            let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
-            let signals = Signals {
-                now: self.now,
-                acked_bytes: bytes,
-                marked_bytes: if echo { bytes } else { 0 },
-                in_flight: f.tx.in_flight().max(used),
-                flight_max: f.cold.flight_max,
-                rtt_us: rtt,
-                srtt_us: f.cold.srtt_us,
-                min_rtt_us: f.cold.rtt_us_min,
-                delivery_rate: f.cold.delivery_rate,
-                lost_bytes_total: f.cold.counters.retransmitted_bytes,
-                is_app_limited: !f.rx.has(state::CWND_FULL),
-            };
-            let decision = f.cold.window.on_ack(&signals);
-            f.cold.pace_rate = decision.pace_rate;
-            if decision.is_echo_answered {
-                f.rx.set(state::SEND_CWR);
-                f.cold.recovery.may_undo = false;
-            }
-            f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
-            f.tx.cwnd = decision.cwnd;
+    pub(crate) fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        if f.rx.has(state::RECOVERY) {
+            return;
         }
+        if f.tx.recover.is_before(f.tx.snd_una) {
+            // Kept close behind, so that it never looks ahead when sequence numbers wrap.
+            f.tx.recover = f.tx.snd_una;
+        }
+        let is_plain = !echo && !f.rx.has(state::CWND_FULL);
+        if is_plain
+            && let Some(pace_rate) =
+                f.cold.window.on_ack_unused(self.now, f.cold.flight_max, rtt, f.cold.srtt_us)
+        {
+            if f.cold.pace_rate != pace_rate {
+                f.cold.set_pace(pace_rate);
+            }
+            return;
+        }
+        self.steer_used(f, bytes, rtt, echo);
+    }
+
+    /// The window is used, or an echo of congestion has come.
+    #[inline(never)]
+    fn steer_used(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
+        // Acknowledgements of one batch come before what they make room for.
+        let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
+        let signals = Signals {
+            now: self.now,
+            acked_bytes: bytes,
+            marked_bytes: if echo { bytes } else { 0 },
+            in_flight: f.tx.in_flight().max(used),
+            flight_max: f.cold.flight_max,
+            rtt_us: rtt,
+            srtt_us: f.cold.srtt_us,
+            min_rtt_us: f.cold.rtt_us_min,
+            delivery_rate: f.cold.delivery_rate,
+            lost_bytes_total: f.cold.counters.retransmitted_bytes,
+            is_app_limited: !f.rx.has(state::CWND_FULL),
+        };
+        let decision = f.cold.window.on_ack(&signals);
+        if f.cold.pace_rate != decision.pace_rate {
+            // Seldom, and then the pacer's words are touched anyway.
+            f.cold.set_pace(decision.pace_rate);
+        }
+        if decision.is_echo_answered {
+            f.rx.set(state::SEND_CWR);
+            f.cold.recovery.may_undo = false;
+        }
+        f.cold.counters.marked_bytes += u64::from(signals.marked_bytes);
+        f.tx.cwnd = decision.cwnd;
     }
 
     /// A round-trip time for congestion control: of the segment being timed, to the microsecond.
-    #[inline]
-    fn sample(&self, f: &mut FlowMut<'_>) -> Option<u32> {
+    #[inline(always)]
+    pub(crate) fn sample(&self, f: &mut FlowMut<'_>) -> Option<u32> {
         if !f.rx.has(state::TIMING) {
             return self.sample_burst(f);
         }
@@ -184,7 +205,7 @@ impl State {
 
     /// Between the segments that are timed: what HyStart++ wants, the delay of each acknowledgement, from the times of bursts.
     #[inline]
-    fn burst_rtt(&self, f: &FlowMut<'_>) -> Option<u32> {
+    pub(crate) fn burst_rtt(&self, f: &FlowMut<'_>) -> Option<u32> {
         if !f.cold.window.watches_delay() {
             return None;
         }
@@ -201,7 +222,7 @@ impl State {
     }
 
     /// The segment being timed is acknowledged.
-    #[inline]
+    #[inline(always)]
     fn end_timing(&self, f: &mut FlowMut<'_>) -> Option<u32> {
         if f.tx.snd_una.is_before(f.cold.rtt_seq) {
             return None;
@@ -247,17 +268,18 @@ impl State {
     /// At the same sequence number an acknowledgement that did not advance may be an older one: only a larger window counts.
     /// One that advances is the newest, though it ride on data sent again: with the old window the right edge would move on by
     /// what was acknowledged, beyond what the peer offers.
-    #[inline]
-    fn take_window(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket, advanced: bool, window: u32) {
-        let (seq, tx) = (p.header.seq, &mut f.tx);
-        if p.header.ack != tx.snd_una {
-            return;
-        }
+    #[inline(always)]
+    pub(crate) fn take_window(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, advanced: bool, field: u16) {
+        let tx = &mut f.tx;
+        let window = u32::from(field) << tx.snd_shift;
         let is_newer = tx.snd_wl1.is_before(seq);
         let is_larger = tx.snd_wl1 == seq && window > tx.snd_wnd;
         if advanced || is_newer || is_larger {
-            (tx.snd_wnd, tx.snd_wl1) = (window, seq);
-            tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
+            tx.snd_wl1 = seq;
+            if window != tx.snd_wnd {
+                tx.snd_wnd = window;
+                tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
+            }
             if window > 0 && f.rx.has(state::BLOCKED) {
                 // What is sent now has a timer of its own, not the one that the probes have backed off.
                 f.rx.clear(state::BLOCKED | state::TIMER_ARMED);
@@ -292,12 +314,17 @@ impl State {
         if w.f.rx.has(state::POISONED) {
             return false;
         }
-        let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return false };
         // Acquire: pairs with the Release in `stream::consumed`.
-        let tail = peer.rx_tail.load(core::sync::atomic::Ordering::Acquire);
-        if tail == w.f.rx.consumed() {
+        let tail = w.peer.rx_tail.load(core::sync::atomic::Ordering::Acquire);
+        if tail == w.f.rx.consumed() || w.f.cold.rx_old == 0 && w.f.rx.consume(tail) {
             return true;
         }
+        self.refresh_rings(w, tail)
+    }
+
+    /// An earlier ring is being read, or the application broke the rules.
+    #[inline(never)]
+    fn refresh_rings(&mut self, w: &mut Work<'_>, tail: u64) -> bool {
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
         match sender.acknowledge(tail) {
             Ok(ring) => {

@@ -2,12 +2,17 @@
 
 use crate::classify::Miss;
 use crate::core::Core;
+use crate::meter::{Meter, Part};
+use crate::predict::Predicted;
 use crate::setup::{Home, NEWS_MAX, State, Work};
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowId, event, state};
 use port::Port;
-use queue::Doorbell;
-use shm::{Side, half_flags};
+use queue::{Doorbell, Ring};
+use shm::{Half, Side, half_flags};
+
+/// So many slots ahead what they have to send is fetched: their halves have arrived by then.
+const AHEAD: usize = 4;
 
 impl Home {
     /// The doorbell on which this application rings for core `index`.
@@ -17,11 +22,38 @@ impl Home {
         let block = region.context(Side::Zero, index)?;
         Some(Doorbell::new(block, region.layout().words_per_group))
     }
+
+    /// Hints the processor to fetch the line `back` bytes before the end of what a side has produced, as its half says, and of a small
+    /// message that has been produced the lines before it.
+    #[inline]
+    pub(crate) fn prefetch_end(&self, side: Side, half: &Half, back: u64) {
+        let i = usize::from(half.start[1].load(Relaxed) >= half.start[0].load(Relaxed));
+        let (ring, head) = (half.ring[i].load(Relaxed), half.tx_head.load(Relaxed));
+        let region = self.region.region();
+        let Some(at) = Ring::hint(ring, head.wrapping_sub(back), region.layout().params.data_len) else {
+            return;
+        };
+        region.prefetch(side, at, back == 0);
+        if back > 0 {
+            region.prefetch(side, at.saturating_sub(63), false);
+        }
+    }
+
+    /// The same of the line of `ring` that takes the service's next byte, should it be lent to that slot.
+    #[inline]
+    pub(crate) fn prefetch_start(&self, ring: Ring, own: &Half) {
+        let region = self.region.region();
+        if let Some(at) =
+            Ring::hint(ring.packed(), own.tx_head.load(Relaxed), region.layout().params.data_len)
+        {
+            region.prefetch(Side::Zero, at, true);
+        }
+    }
 }
 
 impl Core {
     /// Takes the bits of every application that rang, then looks at the slots.
-    pub(crate) fn applications<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+    pub(crate) fn applications<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { index, flows, homes, active, rung, strangers, state, .. } = self;
         rung.clear();
         for region in active.iter() {
@@ -34,14 +66,23 @@ impl Core {
                     let _ = bell.ring(slot);
                     return;
                 }
-                rung.push((*region, slot));
-                if let Some(id) = home.region.flow_of(slot) {
+                home.region.region().prefetch_half(Side::One, slot, false);
+                let owner = home.region.flow_of(slot);
+                rung.push((*region, slot, owner));
+                if let Some(id) = owner {
                     flows.prefetch(id);
+                    state.acks.prefetch(id.0);
                 }
             });
         }
-        for (region, slot) in rung.iter().copied() {
-            let owner = homes[usize::from(region)].as_ref().and_then(|home| home.region.flow_of(slot));
+        meter.enter(Part::Transmit);
+        for &(region, slot, _) in rung.iter().take(AHEAD) {
+            prefetch_data(homes, region, slot);
+        }
+        for (i, (region, slot, owner)) in rung.iter().copied().enumerate() {
+            if let Some(&(region, slot, _)) = rung.get(i + AHEAD) {
+                prefetch_data(homes, region, slot);
+            }
             match owner {
                 Some(id) => {
                     if state.with(flows, homes, id, |state, w| state.rung(w, port)) == Err(Miss::Busy) {
@@ -63,8 +104,10 @@ impl Core {
     pub fn prepare_sleep(&mut self) -> bool {
         let Self { index, homes, active, commands, state, .. } = self;
         let bells = || active.iter().filter_map(|r| homes[usize::from(*r)].as_ref()?.doorbell(*index));
-        let sleeps =
-            state.wakes.is_empty() && commands.prepare_sleep() && bells().all(Doorbell::prepare_sleep);
+        let sleeps = state.wakes.is_empty()
+            && state.told.is_empty()
+            && commands.prepare_sleep()
+            && bells().all(Doorbell::prepare_sleep);
         if !sleeps {
             commands.awake();
             bells().for_each(Doorbell::awake);
@@ -84,6 +127,14 @@ impl Core {
     }
 }
 
+/// Hints the processor to fetch the end of what a slot's application has written: all of a small message.
+#[inline]
+fn prefetch_data(homes: &[Option<Home>], region: u16, slot: u32) {
+    let Some(Some(home)) = homes.get(usize::from(region)) else { return };
+    let Some((_, peer)) = home.region.halves(slot) else { return };
+    home.prefetch_end(Side::One, peer, 1);
+}
+
 /// Rings for ourselves, so that the next round looks again.
 fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
     if let Some(bell) = homes[usize::from(region)].as_ref().and_then(|home| home.doorbell(index)) {
@@ -93,7 +144,17 @@ fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
 
 impl State {
     /// The application has news: bytes, room, the end.
+    #[inline]
     pub(crate) fn rung<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
+        match self.answer(w, port) {
+            Predicted::Done => {}
+            Predicted::Finish => self.finish(w, port),
+            Predicted::No => self.hear(w, port),
+        }
+    }
+
+    #[inline(never)]
+    fn hear<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         if w.f.rx.has(state::LEAVING) {
             return self.leave(w);
         }
@@ -103,7 +164,7 @@ impl State {
         self.settle(w);
         if w.f.rx.has(state::WANT_SPACE) {
             self.note_consumed(w);
-            if w.f.rx.unread() == 0 {
+            if w.f.rx.unread() == 0 || self.has_space_again(w) {
                 self.want_no_space(w);
             }
         }
@@ -116,8 +177,7 @@ impl State {
     /// Closing and reset, each reported once.
     #[inline]
     fn note_flags(&mut self, w: &mut Work<'_>) {
-        let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return };
-        let flags = peer.flags.load(Acquire);
+        let flags = w.peer.flags.load(Acquire);
         if flags & (half_flags::RESET | half_flags::RELEASED | half_flags::WANT_SPACE) == 0 {
             return;
         }
@@ -137,10 +197,8 @@ impl State {
 
     /// Lets go of a removed flow, unless its application still has something to read: its ring must stay.
     pub(crate) fn leave(&mut self, w: &mut Work<'_>) {
-        let is_released = w.f.rx.has(state::POISONED) || {
-            let halves = w.home.region.halves(w.f.rx.slot);
-            halves.is_none_or(|(_, peer)| peer.flags.load(Acquire) & half_flags::RELEASED != 0)
-        };
+        let is_released =
+            w.f.rx.has(state::POISONED) || w.peer.flags.load(Acquire) & half_flags::RELEASED != 0;
         if !is_released && self.refresh(w) && w.f.rx.unread() > 0 {
             self.want_space(w);
             if w.f.rx.unread() > 0 {
@@ -162,8 +220,8 @@ impl State {
         self.pacer.remove(flow);
         self.looks.remove(flow);
         self.records.take_back(w.f.cold);
-        if w.home.region.flow_of(w.f.rx.slot) == Some(w.id) {
-            w.home.region.set_flow(w.f.rx.slot, None);
+        if w.region.flow_of(w.f.rx.slot) == Some(w.id) {
+            w.region.set_flow(w.f.rx.slot, None);
         }
         w.f.rx.clear(state::LIVE);
         w.f.rx.events = event::DROPPED;

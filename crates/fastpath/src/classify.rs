@@ -1,27 +1,134 @@
 //! Stages one and two of a batch, and the way of each packet in stage three: to its flow, or out.
 
 use crate::counters::{Cause, Counters};
+use crate::predict::Predicted;
 use crate::setup::{Home, State, Work};
-use flow::{FlowId, Flows, FrameReason, state};
+use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, state};
 use port::{Checksum, Gso, PacketBuf, Port};
-use wire::{Body, Packet, RxChecksum, TcpPacket};
+use shm::Side;
+use wire::{Body, CommonSegment, Packet, RxChecksum, TcpPacket};
 
-/// What is known of a packet of the batch.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // One array of these per core, made once.
-pub(crate) enum Seen {
+/// What is known of a packet of the batch, in place, one for each.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    kind: Kind,
+    /// No later packet of the batch is of this flow.
+    is_last: bool,
+    flow: Option<FlowId>,
+    /// Its region and slot, once they were asked for.
+    place: (u16, u32),
+    hash: u64,
+    /// Of a common segment only once it turns out that more is to be asked of it than the headers say where they stand.
+    packet: TcpPacket,
+}
+
+/// What a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
     /// Dropped and counted.
     Nothing,
     /// A frame that made sense but is not TCP.
     NotTcp,
-    /// TCP.
-    Tcp {
-        packet: TcpPacket,
-        hash: u64,
-        flow: Option<FlowId>,
-        /// No later packet of the batch is of this flow.
-        is_last: bool,
-    },
+    /// TCP: the rest of [`Seen`] is said of it.
+    Tcp,
+    /// The same, and a [`CommonSegment`].
+    Common,
+}
+
+impl Seen {
+    pub(crate) const NOTHING: Self = Self {
+        kind: Kind::Nothing,
+        is_last: true,
+        flow: None,
+        place: (0, 0),
+        hash: 0,
+        packet: TcpPacket::EMPTY,
+    };
+
+    /// Stage one.
+    #[inline]
+    pub(crate) fn parse(&mut self, flows: &Flows, packet: &PacketBuf, counters: &mut Counters) {
+        let rx = match packet.meta.checksum {
+            Checksum::Unknown => RxChecksum::Verify,
+            Checksum::Valid => RxChecksum::Verified,
+            Checksum::Partial { .. } => RxChecksum::Partial,
+        };
+        let table = flows.table();
+        if let Some(segment) = CommonSegment::read(packet.frame(), rx) {
+            self.kind = Kind::Common;
+            self.hash = table.hash_v4(segment.tuple());
+            return table.prefetch(self.hash);
+        }
+        self.parse_other(packet.frame(), rx, counters);
+        if self.kind == Kind::Tcp {
+            self.hash = table.hash(&self.packet.tuple());
+            table.prefetch(self.hash);
+        }
+    }
+
+    /// What is not the common segment, layer by layer.
+    #[inline(never)]
+    fn parse_other(&mut self, frame: &[u8], rx: RxChecksum, counters: &mut Counters) {
+        match Packet::parse(frame, rx) {
+            Ok(Packet { body: Body::Tcp(packet), .. }) => (self.kind, self.packet) = (Kind::Tcp, packet),
+            Ok(_) => self.kind = Kind::NotTcp,
+            Err(reason) => {
+                counters.drop(reason);
+                self.kind = Kind::Nothing;
+            }
+        }
+    }
+
+    /// Stage one for a packet that the slow path hands over.
+    pub(crate) fn handed_over(flows: &Flows, packet: TcpPacket) -> Self {
+        let hash = flows.table().hash(&packet.tuple());
+        Self { kind: Kind::Tcp, hash, packet, ..Self::NOTHING }
+    }
+
+    /// Stage two. The addresses are compared in stage three, when the record has arrived.
+    #[inline]
+    pub(crate) fn look_up(&mut self, flows: &Flows) {
+        self.flow = None;
+        if matches!(self.kind, Kind::Tcp | Kind::Common) {
+            self.flow = flows.table().find(self.hash, |_| true);
+            if let Some(id) = self.flow {
+                flows.prefetch(id);
+            }
+        }
+    }
+
+    /// At the end of stage two: the application's slot, and the flow's places among those whose acknowledgement waits and
+    /// those that hold a ring.
+    #[inline]
+    pub(crate) fn prefetch_slot(&mut self, flows: &Flows, homes: &[Option<Home>], state: &State) {
+        let Some(id) = self.flow else { return };
+        state.acks.prefetch(id.0);
+        state.lent.prefetch(id.0);
+        self.place = flows.slot_of(id);
+        let (region, slot) = self.place;
+        if let Some(Some(home)) = homes.get(usize::from(region)) {
+            let region = home.region.region();
+            region.prefetch_half(Side::Zero, slot, true);
+            region.prefetch_half(Side::One, slot, false);
+        }
+    }
+
+    /// In stage three, `ahead` packets before its turn: the line that takes the flow's next byte, of its ring, where the application has
+    /// read last, or of the one that is lent to it then. Asked of a flow's last packet, which for a request is the only one.
+    #[inline]
+    pub(crate) fn prefetch_room(&self, homes: &[Option<Home>], state: &State, ahead: usize) {
+        let (region, slot) = self.place;
+        let Some(id) = self.flow.filter(|_| self.is_last) else { return };
+        if let Some(Some(home)) = homes.get(usize::from(region))
+            && let Some((own, _)) = home.region.halves(slot)
+        {
+            if state.lent.contains(id.0) {
+                home.prefetch_end(Side::Zero, own, 0);
+            } else if let Some(ring) = home.pool.ahead(ahead) {
+                home.prefetch_start(ring, own);
+            }
+        }
+    }
 }
 
 /// A received frame.
@@ -41,53 +148,17 @@ pub(crate) enum Miss {
     Gone,
 }
 
-/// Stage one.
-#[inline]
-pub(crate) fn parse(flows: &Flows, packet: &PacketBuf, counters: &mut Counters) -> Seen {
-    let rx = match packet.meta.checksum {
-        Checksum::Unknown => RxChecksum::Verify,
-        Checksum::Valid => RxChecksum::Verified,
-        Checksum::Partial { .. } => RxChecksum::Partial,
-    };
-    match Packet::parse(packet.frame(), rx) {
-        Ok(Packet { body: Body::Tcp(packet), .. }) => {
-            let hash = flows.table().hash(&packet.tuple());
-            flows.table().prefetch(hash);
-            Seen::Tcp { packet, hash, flow: None, is_last: true }
-        }
-        Ok(_) => Seen::NotTcp,
-        Err(reason) => {
-            counters.drop(reason);
-            Seen::Nothing
-        }
-    }
-}
-
-/// Stage two. The addresses are compared in stage three, when the record has arrived.
-#[inline]
-pub(crate) fn look_up(flows: &Flows, seen: &mut Seen) {
-    if let Seen::Tcp { hash, flow, .. } = seen {
-        *flow = flows.table().find(*hash, |_| true);
-        if let Some(id) = *flow {
-            flows.prefetch(id);
-        }
-    }
-}
-
 /// Finds the last packet of each flow: after it the flow is finished with, once per batch.
 #[inline]
 pub(crate) fn mark_last(seen: &mut [Seen]) {
     let mut filter = 0u64;
     for i in (0..seen.len()).rev() {
-        let Seen::Tcp { flow: Some(id), .. } = seen[i] else { continue };
+        let Some(id) = seen[i].flow else { continue };
         let bit = 1u64 << (id.0.wrapping_mul(0x9E37_79B9) >> 26);
         let maybe_later = filter & bit != 0;
         filter |= bit;
-        let is_later = maybe_later
-            && seen[i + 1..].iter().any(|s| matches!(s, Seen::Tcp { flow, .. } if *flow == Some(id)));
-        if let Seen::Tcp { is_last, .. } = &mut seen[i] {
-            *is_last = !is_later;
-        }
+        let is_later = maybe_later && seen[i + 1..].iter().any(|seen| seen.flow == Some(id));
+        seen[i].is_last = !is_later;
     }
 }
 
@@ -98,40 +169,47 @@ impl State {
         &mut self,
         flows: &Flows,
         homes: &mut [Option<Home>],
-        seen: &Seen,
+        seen: &mut Seen,
         frame: Frame<'_>,
         port: &mut P,
     ) {
-        let (packet, hash, flow, is_last) = match seen {
-            Seen::Nothing => return,
-            Seen::NotTcp => return self.except(FrameReason::NotTcp, frame.bytes),
-            Seen::Tcp { packet, hash, flow, is_last } => (packet, *hash, *flow, *is_last),
+        let Some(id) = seen.flow else {
+            return match seen.kind {
+                Kind::Nothing => {}
+                Kind::NotTcp => self.except(FrameReason::NotTcp, frame.bytes),
+                Kind::Tcp | Kind::Common => self.except(FrameReason::UnknownFlow, frame.bytes),
+            };
         };
-        let Some(id) = flow else { return self.except(FrameReason::UnknownFlow, frame.bytes) };
         let Some(mut guard) = flows.lock_briefly(id) else {
-            self.counters.count(Cause::Busy);
-            return self.acks.push_front(id.0, self.now.as_ns());
+            self.acks.push_front(id.0, self.now.as_ns());
+            return self.put_off(frame);
         };
-        let f = guard.parts();
-        let is_ours = f.rx.has(state::LIVE)
-            && !f.rx.has(state::LEAVING)
-            && f.rx.core == self.index
-            && f.addresses.matches(f.rx, f.tx, &packet.tuple());
-        let home = homes.get_mut(usize::from(f.rx.region)).and_then(Option::as_mut);
-        match home {
-            Some(home) if is_ours => {
-                let mut w = Work { id, f, home };
-                if let Err(reason) = self.receive(&mut w, packet, frame, port) {
-                    self.except(reason, frame.bytes);
-                }
-                if is_last {
-                    self.finish(&mut w, port);
-                }
+        let Some(mut w) = Work::new(id, guard.parts(), homes) else {
+            drop(guard);
+            return self.look_again(flows, homes, seen, frame, port);
+        };
+        if seen.kind == Kind::Common
+            && let Some(segment) = CommonSegment::again(frame.bytes)
+        {
+            match self.arrive(&mut w, &segment, seen.is_last) {
+                Predicted::Done => return,
+                Predicted::Finish => return self.finish(&mut w, port),
+                Predicted::No => seen.packet.take_common(&segment),
             }
-            _ => {
-                drop(guard);
-                self.look_again(flows, homes, packet, hash, frame, port);
-            }
+        }
+        let is_ours = w.f.rx.has(state::LIVE)
+            && !w.f.rx.has(state::LEAVING)
+            && w.f.rx.core == self.index
+            && w.f.addresses.matches(w.f.rx, w.f.tx, &seen.packet.tuple());
+        if !is_ours {
+            drop(guard);
+            return self.look_again(flows, homes, seen, frame, port);
+        }
+        if let Err(reason) = self.receive(&mut w, &seen.packet, frame, port) {
+            self.except(reason, frame.bytes);
+        }
+        if seen.is_last {
+            self.finish(&mut w, port);
         }
     }
 
@@ -142,13 +220,18 @@ impl State {
         &mut self,
         flows: &Flows,
         homes: &mut [Option<Home>],
-        packet: &TcpPacket,
-        hash: u64,
+        seen: &mut Seen,
         frame: Frame<'_>,
         port: &mut P,
     ) {
+        if seen.kind == Kind::Common
+            && let Some(segment) = CommonSegment::again(frame.bytes)
+        {
+            seen.packet.take_common(&segment);
+        }
+        let packet = &seen.packet;
         let (tuple, index) = (packet.tuple(), self.index);
-        let found = flows.table().find(hash, |id| {
+        let found = flows.table().find(seen.hash, |id| {
             flows.lock_briefly(id).is_some_and(|mut guard| {
                 let f = guard.parts();
                 let is_live = f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING);
@@ -156,13 +239,25 @@ impl State {
             })
         });
         let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame.bytes) };
-        // A record that is busy now costs this packet, which the peer sends again.
-        let _ = self.with(flows, homes, id, |state, w| {
+        let done = self.with(flows, homes, id, |state, w| {
             if let Err(reason) = state.receive(w, packet, frame, port) {
                 state.except(reason, frame.bytes);
             }
             state.finish(w, port);
         });
+        if done == Err(Miss::Busy) {
+            self.put_off(frame);
+        }
+    }
+
+    /// The slow path gives the frame back when it has done what it holds the record for. One too long for it the peer sends again.
+    #[cold]
+    fn put_off(&mut self, frame: Frame<'_>) {
+        if frame.bytes.len() <= FRAME_COPY_MAX {
+            self.except(FrameReason::Busy, frame.bytes);
+        } else {
+            self.counters.count(Cause::Busy);
+        }
     }
 
     /// Runs `work` on a locked live flow.
@@ -174,15 +269,12 @@ impl State {
         id: FlowId,
         work: impl FnOnce(&mut Self, &mut Work<'_>) -> R,
     ) -> Result<R, Miss> {
-        let Some(mut guard) = flows.lock_briefly(id) else {
-            self.counters.count(Cause::Busy);
-            return Err(Miss::Busy);
-        };
+        let mut guard = flows.lock_briefly(id).ok_or(Miss::Busy)?;
         let f = guard.parts();
-        let home = homes.get_mut(usize::from(f.rx.region)).and_then(Option::as_mut);
-        match home {
-            Some(home) if f.rx.has(state::LIVE) => Ok(work(self, &mut Work { id, f, home })),
-            _ => Err(Miss::Gone),
+        if !f.rx.has(state::LIVE) {
+            return Err(Miss::Gone);
         }
+        let mut w = Work::new(id, f, homes).ok_or(Miss::Gone)?;
+        Ok(work(self, &mut w))
     }
 }

@@ -1,6 +1,6 @@
 //! What the slow path asks of a core.
 
-use crate::classify::{Frame, Miss, Seen, look_up};
+use crate::classify::{Frame, Miss, Seen};
 use crate::core::Core;
 use crate::counters::Cause;
 use crate::segment::Out;
@@ -50,10 +50,9 @@ impl Core {
                     else {
                         return Task::Done;
                     };
-                    let hash = flows.table().hash(&packet.tuple());
-                    let mut seen = Seen::Tcp { packet, hash, flow: None, is_last: true };
-                    look_up(flows, &mut seen);
-                    state.packet(flows, homes, &seen, Frame { bytes: frame, merged: &None }, port);
+                    let mut seen = Seen::handed_over(flows, packet);
+                    seen.look_up(flows);
+                    state.packet(flows, homes, &mut seen, Frame { bytes: frame, merged: &None }, port);
                     Task::Done
                 }
                 Command::Transmit { flow } => Task::Transmit(flow),

@@ -2,12 +2,16 @@
 
 use crate::classify::{self, Seen};
 use crate::counters::Counters;
+use crate::meter::{Meter, Part};
 use crate::setup::{Home, NEWS_MAX, State, homes};
 use base::Instant;
 use base::limits::BATCH;
-use flow::{CommandReceiver, ExceptionSender, Flows, News};
+use flow::{CommandReceiver, ExceptionSender, FlowId, Flows, News};
 use port::{Batch, Capabilities, Port};
 use std::sync::Arc;
+
+/// So many packets ahead the place for what they bring is fetched: their slots have arrived by then.
+const AHEAD: usize = 4;
 
 /// What one round did, and when the next is due at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,8 +53,8 @@ pub struct Core {
     pub(crate) active: Vec<u16>,
     pub(crate) batch: Batch,
     pub(crate) seen: Box<[Seen]>,
-    /// (region, slot) with news from applications.
-    pub(crate) rung: Vec<(u16, u32)>,
+    /// (region, slot) with news from applications, and whose slot that is.
+    pub(crate) rung: Vec<(u16, u32, Option<FlowId>)>,
     pub(crate) strangers: Vec<(u16, u32)>,
     pub(crate) state: State,
 }
@@ -74,7 +78,7 @@ impl Core {
             homes: homes(config),
             active: Vec::with_capacity(usize::from(config.regions)),
             batch: Batch::new(),
-            seen: (0..BATCH).map(|_| Seen::Nothing).collect(),
+            seen: vec![Seen::NOTHING; BATCH].into_boxed_slice(),
             rung: Vec::with_capacity(NEWS_MAX),
             strangers: Vec::with_capacity(NEWS_MAX),
             state: State::new(index, config, exceptions, capabilities),
@@ -83,7 +87,19 @@ impl Core {
     }
 
     /// One round at `now`: commands, packets, applications, timers.
+    #[inline(never)]
     pub fn poll<P: Port + ?Sized>(&mut self, now: Instant, port: &mut P) -> Progress {
+        self.round(now, port, &mut ())
+    }
+
+    /// The same; `meter` is told what the round turns to.
+    #[inline]
+    pub fn round<P: Port + ?Sized, M: Meter>(
+        &mut self,
+        now: Instant,
+        port: &mut P,
+        meter: &mut M,
+    ) -> Progress {
         // A clock never goes back.
         let now = now.max(self.state.now);
         (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
@@ -91,10 +107,13 @@ impl Core {
         port.set_now(now);
         // First, because packets of a new flow may come in the same round as the region it lives in.
         let commands = self.obey(port);
-        let packets = self.packets(port);
-        let doorbells = self.applications(port);
+        let packets = self.packets(port, meter);
+        meter.enter(Part::Doorbells);
+        let doorbells = self.applications(port, meter);
+        meter.enter(Part::Timers);
         self.timers(port, packets < BATCH as u32);
         self.pay_debts();
+        meter.enter(Part::PortSend);
         port.flush();
         Progress {
             packets,
@@ -107,24 +126,41 @@ impl Core {
     }
 
     /// Takes a batch through the three stages.
-    fn packets<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
+    fn packets<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { flows, batch, seen, homes, state, .. } = self;
+        meter.enter(Part::PortReceive);
         let count = port.receive(batch);
+        meter.enter(Part::Receive);
         state.counters.packets += count as u64;
+        batch.packets().iter().for_each(|packet| flow::prefetch_frame(packet.frame()));
         // Parse, hash, prefetch buckets.
         for (seen, packet) in seen.iter_mut().zip(batch.packets()) {
-            *seen = classify::parse(flows, packet, &mut state.counters);
+            seen.parse(flows, packet, &mut state.counters);
         }
         // Look up, prefetch records.
         for seen in &mut seen[..count] {
-            classify::look_up(flows, seen);
+            seen.look_up(flows);
         }
+        // Mark, prefetch slots.
         classify::mark_last(&mut seen[..count]);
+        for seen in &mut seen[..count] {
+            seen.prefetch_slot(flows, homes, state);
+        }
         // Named questions, common case or exception.
-        for (seen, packet) in seen.iter().zip(batch.packets()) {
+        for (i, first) in seen[..count].iter().take(AHEAD).enumerate() {
+            first.prefetch_room(homes, state, i);
+        }
+        for (i, packet) in batch.packets().iter().enumerate() {
+            if let Some(later) = seen[..count].get(i + AHEAD) {
+                later.prefetch_room(homes, state, AHEAD);
+            }
+            let seen = &mut seen[i];
             let frame = classify::Frame { bytes: packet.frame(), merged: &packet.meta.gso };
             state.packet(flows, homes, seen, frame, port);
         }
+        meter.enter(Part::Events);
+        // The applications first: they work while we do the rest.
+        state.announce(flows, homes);
         count as u32
     }
 
@@ -138,6 +174,7 @@ impl Core {
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
+        state.announce(flows, homes);
     }
 
     fn deadline<P: Port + ?Sized>(&self, port: &P) -> Instant {

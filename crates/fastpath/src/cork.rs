@@ -71,6 +71,5 @@ impl State {
 
 /// The application waits for space: a ring shorter than a segment would wait for ever.
 fn is_starved(w: &Work<'_>) -> bool {
-    let halves = w.home.region.halves(w.f.rx.slot);
-    halves.is_none_or(|(_, peer)| peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0)
+    w.peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
 }

@@ -6,7 +6,7 @@ use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
 use port::Gso;
-use queue::Ring;
+use queue::{Ring, stream};
 use shm::Side;
 
 impl State {
@@ -60,19 +60,15 @@ impl State {
         if n == 0 {
             return 0;
         }
-        let old = w.f.cold.rx_old;
-        let mut sender = w.f.rx.sender(old);
-        let Some(ring) = sender.ring else { return 0 };
-        write(w, ring, sender.head, &bytes[..n]);
+        let Some(ring) = w.f.rx.ring() else { return 0 };
+        write(w, ring, w.f.rx.rx_head, &bytes[..n]);
         let mut total = n as u32;
         w.f.rx.rcv_nxt = w.f.rx.rcv_nxt.plus(total);
         if w.f.rx.intervals > 0 {
             total += self.close_gap(w);
         }
-        if let Some((own, _)) = w.home.region.halves(w.f.rx.slot) {
-            sender.publish(own, total as usize);
-        }
-        w.f.cold.rx_old = w.f.rx.store_sender(&sender);
+        w.f.rx.rx_head += u64::from(total);
+        stream::note_produced(w.own, w.f.rx.rx_head);
         w.f.rx.set(state::TELL);
         self.counters.bytes_in += u64::from(total);
         n
@@ -90,10 +86,10 @@ fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8
 }
 
 /// Copies `bytes` to `position` of the stream. They fit in the ring.
-#[inline]
+#[inline(always)]
 pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) {
     let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
-    let region = w.home.region.region();
+    let region = w.region.region();
     region.write(Side::Zero, a, &bytes[..a_len]);
     if b_len > 0 {
         region.write(Side::Zero, b, &bytes[a_len..]);

@@ -1,7 +1,7 @@
 //! The end of a flow's turn: told, sent, acknowledged, reported, each once per batch.
 
 use crate::classify::Miss;
-use crate::setup::{Home, State, TIMERS_MAX, WAKES_MAX, Work};
+use crate::setup::{Home, State, TIMERS_MAX, Work};
 use flow::{FlowId, Flows, state};
 use port::Port;
 
@@ -9,7 +9,6 @@ impl State {
     /// Does what the flow's turn has left to do.
     #[inline]
     pub(crate) fn finish<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
-        // The application first: it works while we do the rest.
         if w.f.rx.has(state::TELL) {
             self.tell(w);
         }
@@ -30,19 +29,6 @@ impl State {
         }
         if w.f.rx.events != 0 {
             self.report(w);
-        }
-    }
-
-    /// Rings the application's doorbell: once per flow and batch.
-    #[inline]
-    pub(crate) fn tell(&mut self, w: &mut Work<'_>) {
-        if self.wakes.len() == WAKES_MAX {
-            // The caller has yet to write that many eventfds: tell in the next round.
-            return self.acks.push_front(w.id.0, self.now.as_ns());
-        }
-        w.f.rx.clear(state::TELL);
-        if let Some(news) = flow::tell(&w.home.region, w.f.rx.region, w.f.rx.slot) {
-            self.wakes.push(news);
         }
     }
 

@@ -9,6 +9,7 @@
 //! flow that has been idle is offered the initial window next; the right edge it was promised stays.
 
 use crate::classify::Miss;
+use crate::low_water;
 use crate::setup::{Home, State, Work};
 use base::limits::{PAGE, RING_MAX, RING_MAX_DEFAULT, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
@@ -36,30 +37,45 @@ impl State {
     /// Makes room for `need` bytes from `rcv_nxt` on, if it can. Returns how many fit.
     #[inline]
     pub(crate) fn space_for(&mut self, w: &mut Work<'_>, need: usize) -> usize {
-        let space = w.f.rx.sender(w.f.cold.rx_old).space();
+        let space = w.f.rx.space();
         if need <= space { space } else { self.lend(w, need) }
+    }
+
+    /// A small ring for the first message after a pause: nothing else stands in its way.
+    #[inline]
+    fn lend_first(&mut self, w: &mut Work<'_>, need: usize) -> usize {
+        let Some(ring) = self.take_ring(w, need, 0) else { return 0 };
+        w.f.rx.lend_bare(w.own, ring);
+        self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
+        ring.size() as usize
     }
 
     /// A ring under the stream that holds `need` bytes from here, or what there is.
     fn lend(&mut self, w: &mut Work<'_>, need: usize) -> usize {
+        if w.f.rx.is_bare() && w.f.cold.rx_old == 0 && w.f.rx.intervals == 0 && need <= SMALL {
+            return self.lend_first(w, need);
+        }
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
         // What lies ahead of a gap lies in the present ring.
         if w.f.rx.intervals > 0 || !sender.may_lend() {
             return sender.space();
         }
-        let is_first = sender.ring.is_none() && need <= SMALL;
         // What was promised is to be stored, however small the window is that is offered next.
-        let window = (1 << w.f.rx.window_log2).max(w.f.rx.promised() as usize);
+        let mut window = (1 << w.f.rx.window_log2).max(w.f.rx.promised() as usize);
+        let is_first = sender.ring.is_none() && need <= SMALL;
+        if !is_first && low_water::is_waiting(w) {
+            // What the application waits for is to be stored, too, with room for the window to move on.
+            window = window.max(low_water::wanted(w).saturating_mul(2).min(self.window_most(w)) as usize);
+        }
         let wanted = if is_first { need } else { need.max(window) };
         let at_least = class_of(sender.space() + 1);
-        let Some(ring) = self.take_ring(w.home, wanted, at_least, w.f.rx.region) else {
+        let Some(ring) = self.take_ring(w, wanted, at_least) else {
             return sender.space();
         };
         if !is_first && ring.size() < 1 << w.f.rx.window_log2 {
             self.set_window(w, ring.size().ilog2() as u8);
         }
-        let Some((own, _)) = w.home.region.halves(w.f.rx.slot) else { return 0 };
-        let before = sender.lend(own, ring);
+        let before = sender.lend(w.own, ring);
         w.f.cold.rx_old = w.f.rx.store_sender(&sender);
         if let Some(before) = before {
             give_back(w, before);
@@ -69,8 +85,8 @@ impl State {
     }
 
     /// The smallest ring that holds `wanted` bytes, or a smaller one down to class `at_least`.
-    fn take_ring(&mut self, home: &mut Home, wanted: usize, at_least: usize, index: u16) -> Option<Ring> {
-        let Home { region, pool } = home;
+    fn take_ring(&mut self, w: &mut Work<'_>, wanted: usize, at_least: usize) -> Option<Ring> {
+        let Work { region, pool, .. } = w;
         let pages = region.lendable() as usize / PAGE;
         let best = class_of(wanted);
         let found =
@@ -78,7 +94,7 @@ impl State {
         let is_short = found.is_none_or(|ring| class_of(ring.size() as usize) < best);
         if is_short && region.note_shortage() {
             // When this is lost, the next watermark clears the note, and a flow that is still short says it again.
-            let _ = self.exceptions.push(Exception::MemoryShort { region: index });
+            let _ = self.exceptions.push(Exception::MemoryShort { region: w.f.rx.region });
         }
         found
     }
@@ -96,6 +112,13 @@ impl State {
         if self.now.since(cold.epoch_at) < Duration::from_us(least).max(EPOCH_MIN) {
             return;
         }
+        self.measure_round(w, echo);
+    }
+
+    /// A millisecond at least has passed.
+    #[inline(never)]
+    fn measure_round(&mut self, w: &mut Work<'_>, echo: Option<u32>) {
+        let cold = &mut *w.f.cold;
         let began = SeqNumber(cold.timestamp(cold.epoch_at));
         if echo.is_some_and(|echo| SeqNumber(echo).is_before(began)) {
             return;
@@ -103,13 +126,29 @@ impl State {
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
-        let is_short = cold.srtt_us > 0 && u64::from(cold.srtt_us) < EPOCH_MIN.as_us();
-        let bound = if is_short { SHORT_PATH_MAX } else { RING_MAX };
-        let most = self.config.receive_buffer_max.min(cold.receive_most).min(bound);
-        let may_grow = window < most && w.f.rx.window_log2 < 16 + w.f.rx.rcv_shift;
-        if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && may_grow {
+        if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && window < self.window_most(w) {
             self.grow(w);
         }
+    }
+
+    /// The window grows no further.
+    fn window_most(&self, w: &Work<'_>) -> u32 {
+        let cold = &w.f.cold;
+        let is_short = cold.srtt_us > 0 && u64::from(cold.srtt_us) < EPOCH_MIN.as_us();
+        let bound = if is_short { SHORT_PATH_MAX } else { RING_MAX };
+        let sayable = 1 << (16 + w.f.rx.rcv_shift);
+        self.config.receive_buffer_max.min(cold.receive_most).min(bound).min(sayable)
+    }
+
+    /// Doubles the window for an application that reads nothing before `wanted` bytes are there. False when it may not grow.
+    #[cold]
+    pub(crate) fn grow_for(&mut self, w: &mut Work<'_>, wanted: u32) -> bool {
+        let before = w.f.rx.window_log2;
+        let window = 1u32 << before;
+        if window < wanted.saturating_mul(2) && window < self.window_most(w) {
+            self.grow(w);
+        }
+        w.f.rx.window_log2 > before
     }
 
     /// Doubles the window, with a ring that holds it.
@@ -139,10 +178,10 @@ impl State {
         let initial = self.config.receive_buffer_initial;
         let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
         let (before, after) = (above(w.f.rx.window_log2), above(log2));
-        if after > before && !w.home.region.grant(after - before) {
+        if after > before && !w.region.grant(after - before) {
             return false;
         }
-        w.home.region.ungrant(before.saturating_sub(after));
+        w.region.ungrant(before.saturating_sub(after));
         w.f.rx.window_log2 = log2;
         true
     }
@@ -178,25 +217,33 @@ impl State {
     }
 
     /// Gives the ring back when the application has read everything: at once when it is small and many have one, else after a while.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, w: &mut Work<'_>) {
-        let mut sender = w.f.rx.sender(w.f.cold.rx_old);
-        let (Some(ring), true) = (sender.ring, sender.is_empty() && w.f.rx.intervals == 0) else { return };
+        let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.intervals == 0) else {
+            return;
+        };
         if (ring.size() >= PROMPT || self.lent.len() <= FEW) && !self.is_quiet(w) {
             return;
         }
-        if let Some(ring) = sender.give_back() {
-            w.f.cold.rx_old = w.f.rx.store_sender(&sender);
+        self.give_ring_back(w);
+    }
+
+    #[inline(never)]
+    fn give_ring_back(&mut self, w: &mut Work<'_>) {
+        if w.f.cold.rx_old == 0
+            && let Some(ring) = w.f.rx.give_back()
+        {
             give_back(w, ring);
             self.lent.remove(w.id.0);
         }
     }
 
     /// Longer than the gaps between the bursts of a sender that still grows.
+    #[inline]
     fn is_quiet(&self, w: &Work<'_>) -> bool {
-        let linger =
-            self.config.ring_linger.max(Duration::from_us(2 * u64::from(w.f.cold.srtt_us))).min(IDLE);
-        w.f.cold.heard_at.plus(linger) <= self.now
+        let quiet = self.now.since(w.f.cold.heard_at);
+        let linger = Duration::from_us(2 * u64::from(w.f.cold.srtt_us));
+        quiet >= self.config.ring_linger.min(IDLE) && quiet >= linger.min(IDLE)
     }
 
     /// Looks after rings whose time has come: back to the pool, or a note that the application shall tell when it has read.
@@ -221,7 +268,7 @@ impl State {
             // What came ahead stays where it is, however long the gap does: `close_gap` has the ring looked at again.
             return;
         }
-        if !self.is_quiet(w) {
+        if !self.is_quiet(w) || low_water::is_waiting(w) {
             self.lent.push_back(w.id.0, self.now.plus(self.config.ring_linger).as_ns());
         } else {
             self.want_space(w);
@@ -231,28 +278,27 @@ impl State {
     /// Asks the application to tell when it consumes. Afterwards looks once more, because what it consumed before it saw the
     /// wish rang nobody.
     pub(crate) fn want_space(&mut self, w: &mut Work<'_>) {
-        let Some((own, _)) = w.home.region.halves(w.f.rx.slot) else { return };
         if !w.f.rx.has(state::WANT_SPACE) {
-            queue::stream::raise(own, half_flags::WANT_SPACE);
+            queue::stream::raise(w.own, half_flags::WANT_SPACE);
             w.f.rx.set(state::WANT_SPACE);
             if self.refresh(w) {
                 self.settle(w);
             }
+            self.tell_reader(w);
         }
     }
 
     /// No longer: the window is wide open again, or there is nothing left to consume.
     pub(crate) fn want_no_space(&self, w: &mut Work<'_>) {
-        let Some((own, _)) = w.home.region.halves(w.f.rx.slot) else { return };
         if w.f.rx.has(state::WANT_SPACE) {
-            own.flags.fetch_and(!half_flags::WANT_SPACE, core::sync::atomic::Ordering::Relaxed);
+            w.own.flags.fetch_and(!half_flags::WANT_SPACE, core::sync::atomic::Ordering::Relaxed);
             w.f.rx.clear(state::WANT_SPACE);
         }
     }
 
     /// When unfinished work makes another round necessary: at once, or when somebody else has made room.
     pub(crate) fn debt_deadline(&self) -> Instant {
-        if self.ready.front().is_some() && !self.is_port_full {
+        if self.ready.front().is_some() && !self.is_port_full || !self.told.is_empty() {
             return self.now;
         }
         let owes = self.owed.front().is_some() || self.ready.front().is_some();
@@ -262,6 +308,6 @@ impl State {
 
 /// Gives a ring of the service's side back.
 pub(crate) fn give_back(w: &mut Work<'_>, ring: Ring) {
-    let Home { region, pool } = &mut *w.home;
+    let Work { region, pool, .. } = w;
     pool.give_back(ring, |word| region.page_word(word));
 }

@@ -18,6 +18,8 @@ const PEER_TIME: Duration = Duration::from_ms(2);
 const EACH: Duration = Duration::from_us(1);
 /// Repetitions for silence within an episode; the timeout comes after them.
 const STALLS: u8 = 3;
+/// So many flows are fetched together before they are looked at.
+const AHEAD: usize = 16;
 /// Rounds with full batches after which timers are judged though more input may wait.
 const ROUNDS_FULL_MAX: u32 = 64;
 
@@ -34,15 +36,32 @@ impl State {
         }
     }
 
-    /// The flow has something in flight: look at it in a while.
+    /// Nothing but one segment is in flight, and nothing is being repaired.
     #[inline]
-    pub(crate) fn watch(&mut self, w: &mut Work<'_>) {
-        if !w.f.rx.has(state::WATCHED) {
+    fn is_lone(f: &FlowMut<'_>) -> bool {
+        f.tx.in_flight() <= u32::from(f.tx.mss) && f.cold.recovery.episode == Episode::None
+    }
+
+    /// The flow has something in flight, of which there was `before` already: look at it in a while.
+    #[inline(always)]
+    pub(crate) fn watch(&mut self, w: &mut Work<'_>, before: u32) {
+        let mss = u32::from(w.f.tx.mss);
+        let is_lone_no_more = before <= mss && w.f.tx.in_flight() > mss;
+        if !w.f.rx.has(state::WATCHED) || is_lone_no_more {
+            self.watch_soon(w);
+        }
+    }
+
+    /// It is not looked at yet, or perhaps too late.
+    #[inline(never)]
+    pub(crate) fn watch_soon(&mut self, w: &mut Work<'_>) {
+        let others = EACH.times(u64::from(self.looks.len()));
+        let at = self.now.plus(Self::patience(&w.f)).plus(others);
+        // It may wait for the distant probe of a lone segment.
+        if !w.f.rx.has(state::WATCHED) || at < self.looks.at(w.id.0) {
             w.f.rx.set(state::WATCHED);
-            let others = EACH.times(u64::from(self.looks.len()));
-            // It may wait for the distant probe of a lone segment.
             self.looks.remove(w.id.0);
-            self.looks.wait(w.id.0, self.now.plus(Self::patience(&w.f)).plus(others));
+            self.looks.wait(w.id.0, at);
         }
     }
 
@@ -52,8 +71,8 @@ impl State {
         w.f.rx.clear(state::WATCHED);
         let Some(at) = at else { return };
         self.looks.wait(w.id.0, at);
-        // What is sent meanwhile may want to be looked at before that.
-        if at <= self.now.plus(Self::patience(&w.f)) {
+        // Else what is sent meanwhile may want to be looked at before that, unless it is a lone segment again, whose probe is as distant.
+        if at <= self.now.plus(Self::patience(&w.f)) || Self::is_lone(&w.f) {
             w.f.rx.set(state::WATCHED);
         }
     }
@@ -81,7 +100,10 @@ impl State {
         }
         self.rounds_full = 0;
         self.looks.expire(self.now, &mut self.due);
-        for _ in 0..TIMERS_MAX {
+        for i in 0..TIMERS_MAX {
+            if i % AHEAD == 0 {
+                self.due.iter().take(AHEAD).for_each(|flow| flows.prefetch_waiting(FlowId(flow)));
+            }
             let Some(flow) = self.due.pop_due(0) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 w.f.rx.clear(state::WATCHED);
@@ -135,8 +157,7 @@ impl State {
         let sent_at = Instant::from_ns(self.now.as_ns().saturating_sub(sent_ago * 1_000));
         let since = f.cold.progress_at.max(r.restart_at).max(sent_at);
         let mut patience = Self::patience(f).times(1 << r.stalls);
-        let is_lone = f.tx.in_flight() <= u32::from(f.tx.mss);
-        if is_lone && r.episode == Episode::None {
+        if Self::is_lone(f) {
             // "If FlightSize is one segment: PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
             patience = patience.plus(self.config.rto_min);
         }

@@ -219,9 +219,7 @@ impl State {
             f.rx.rcv_nxt = f.rx.rcv_nxt.plus(1);
             f.rx.rcv_edge = f.rx.rcv_edge.later_of(f.rx.rcv_nxt);
             f.rx.events |= event::FIN_RECEIVED;
-            if let Some((own, _)) = w.home.region.halves(f.rx.slot) {
-                queue::stream::raise(own, half_flags::FIN);
-            }
+            queue::stream::raise(w.own, half_flags::FIN);
             if w.f.rx.intervals > 0 {
                 self.drop_ahead(w);
             }

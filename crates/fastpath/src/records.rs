@@ -12,8 +12,8 @@ use shm::Side;
 #[cold]
 fn record(w: &Work<'_>, advice: u64, position: u64) -> Result<(u64, u64), Violation> {
     let Some(ring) = place(advice, data_len(w))? else { return Ok((0, u64::MAX)) };
-    w.home.region.check_ring(ring)?;
-    Ok(Records::new(w.home.region.region(), Side::One, ring).around(position))
+    w.region.check_ring(ring)?;
+    Ok(Records::new(w.region.region(), Side::One, ring).around(position))
 }
 
 /// Bytes from `position` to the end of its record.
@@ -29,9 +29,11 @@ pub(crate) fn last_record(w: &Work<'_>) -> u32 {
     let tx = &w.f.tx;
     let is_fin_out = w.f.rx.is_fin_out();
     let data = tx.in_flight().saturating_sub(u32::from(is_fin_out));
-    let Some((_, peer)) = w.home.region.halves(w.f.rx.slot).filter(|_| data > 0) else { return u32::MAX };
+    if data == 0 {
+        return u32::MAX;
+    }
     let last = tx.tx_una + u64::from(data) - 1;
     // What breaks the rules is found when it is sent.
-    let (start, _) = record(w, peer.extra.load(Relaxed), last).unwrap_or((0, 0));
+    let (start, _) = record(w, w.peer.extra.load(Relaxed), last).unwrap_or((0, 0));
     ((last + 1 - start).min(u64::from(u32::MAX)) as u32).saturating_add(u32::from(is_fin_out))
 }

@@ -94,7 +94,7 @@ impl State {
         let is_fin_out = rx.is_fin_out();
         let data = (tx.snd_max.since(range.left)).saturating_sub(u32::from(is_fin_out));
         let position = tx.tx_una + u64::from(range.left.since(tx.snd_una));
-        let Some((_, peer)) = w.home.region.halves(rx.slot) else { return false };
+        let peer = w.peer;
         let found = if data == 0 { Ok(None) } else { readable(peer, position, data_len(w)) };
         let found = match found.and_then(|found| checked(w, found, position, data)) {
             Ok(found) => found,
@@ -123,7 +123,8 @@ impl State {
             flags = flags.with(TcpFlags::PSH);
         }
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
-        let out = Out { seq: range.left, ring, in_ring: len, position, len, flags, is_again: true };
+        let out =
+            Out { seq: range.left, ring, in_ring: len, position, len, flags, is_again: true, is_end: false };
         if !self.emit(w, port, &out) {
             self.ready.push_back(w.id.0, 0);
             return false;
@@ -133,7 +134,7 @@ impl State {
             &mut w.f,
             Interval { left: range.left, right: range.left.plus(len + u32::from(is_fin)) },
         );
-        self.watch(w);
+        self.watch_soon(w);
         true
     }
 

@@ -10,7 +10,13 @@ use port::{Checksum, Gso, GsoKind, PacketBuf, Port};
 use queue::Ring;
 use queue::stream::{Readable, readable};
 use shm::Side;
-use wire::{Ecn, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum};
+use wire::{
+    CommonHeaders, Ecn, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum,
+};
+
+/// Where TCP's header begins, behind IPv4's and IPv6's.
+const TCP_V4: u16 = 14 + 20;
+const TCP_V6: u16 = 14 + 40;
 
 /// What to send.
 #[derive(Clone, Copy, Debug)]
@@ -26,28 +32,49 @@ pub(crate) struct Out {
     pub(crate) flags: TcpFlags,
     /// It has been sent before.
     pub(crate) is_again: bool,
+    /// It is the last of what the application has written.
+    pub(crate) is_end: bool,
 }
 
 /// The end of a segment that lies in two rings: `rest` of it from `position` on. False when the application broke the rules
 /// meanwhile.
 #[cold]
 fn read_next(w: &Work<'_>, position: u64, rest: &mut [u8]) -> bool {
-    let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return false };
-    let found = readable(peer, position, data_len(w)).and_then(|found| checked(w, found, position, 0));
+    let found = readable(w.peer, position, data_len(w)).and_then(|found| checked(w, found, position, 0));
     let Ok(Some(Readable { ring, len, .. })) = found else { return false };
     if len < rest.len() {
         return false;
     }
-    let [(a, a_len), (b, _)] = ring.spans(position, rest.len());
-    w.home.region.region().read(Side::One, a, &mut rest[..a_len]);
-    w.home.region.region().read(Side::One, b, &mut rest[a_len..]);
+    read(w, ring, position, rest);
     true
+}
+
+/// Copies what the application has written from `position` of the stream on. It lies in the ring.
+#[inline(always)]
+pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
+    let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
+    let region = w.region.region();
+    region.read(Side::One, a, &mut bytes[..a_len]);
+    if b_len > 0 {
+        region.read(Side::One, b, &mut bytes[a_len..]);
+    }
+}
+
+/// Copies the payload to its place behind `start` bytes of headers. False when there is no room for it, or the application broke the
+/// rules meanwhile.
+#[inline]
+fn place_payload(w: &Work<'_>, out: &Out, start: usize, buf: &mut PacketBuf) -> bool {
+    let Some(ring) = out.ring else { return true };
+    let Some(payload) = buf.storage_mut().get_mut(start..start + out.len as usize) else { return false };
+    let (payload, rest) = payload.split_at_mut(payload.len().min(out.in_ring as usize));
+    read(w, ring, out.position, payload);
+    rest.is_empty() || read_next(w, out.position + u64::from(out.in_ring), rest)
 }
 
 impl Out {
     /// A segment without payload.
     pub(crate) const fn bare(seq: SeqNumber, flags: TcpFlags) -> Self {
-        Self { seq, ring: None, in_ring: 0, position: 0, len: 0, flags, is_again: false }
+        Self { seq, ring: None, in_ring: 0, position: 0, len: 0, flags, is_again: false, is_end: false }
     }
 }
 
@@ -64,79 +91,142 @@ impl State {
         };
         if self.build(w, out, buf) {
             port.commit();
-            self.sent += 1;
-            self.counters.segments_out += 1;
-            self.counters.bytes_out += u64::from(out.len);
-            self.counters.pure_acks_out += u64::from(out.len == 0);
+            self.count_segment(out.len);
         }
-        // It carries the acknowledgement.
+        self.note_acknowledged(w);
+        if out.len == 0 {
+            w.f.rx.clear(state::REPORT_DUPLICATE);
+        }
+        true
+    }
+
+    #[inline]
+    pub(crate) fn count_segment(&mut self, len: u32) {
+        self.sent += 1;
+        self.counters.segments_out += 1;
+        self.counters.bytes_out += u64::from(len);
+        self.counters.pure_acks_out += u64::from(len == 0);
+    }
+
+    /// What goes out carries the acknowledgement.
+    #[inline]
+    pub(crate) fn note_acknowledged(&mut self, w: &mut Work<'_>) {
         w.f.rx.last_ack = w.f.rx.rcv_nxt;
         if w.f.rx.has(state::ACK_DUE) {
             self.acks.remove(w.id.0);
         }
-        let reported = if out.len == 0 { state::REPORT_DUPLICATE } else { 0 };
-        w.f.rx.clear(state::ACK_NOW | state::ACK_DUE | reported);
-        true
+        w.f.rx.clear(state::ACK_NOW | state::ACK_DUE);
     }
 
     /// Writes the frame. False when it cannot be: the slow path gave the flow segments longer than the port's frames.
     #[inline]
     fn build(&mut self, w: &mut Work<'_>, out: &Out, buf: &mut PacketBuf) -> bool {
         let f = &mut w.f;
-        let flags = self.flags(f, out);
         let header = TcpHeader {
             src_port: f.tx.local_port,
             dst_port: f.tx.peer_port,
             seq: out.seq,
             ack: f.rx.rcv_nxt,
-            flags,
+            flags: self.flags(f, out),
             window: Self::window_field(f),
             urgent: self.urgent_pointer,
         };
+        // "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168 section 6.1.5).
+        let is_capable = f.rx.has(state::ECN) && out.len > 0 && !out.is_again;
+        let ecn = if is_capable { Ecn::Ect0 } else { Ecn::NotEct };
+        let few = state::TIMESTAMPS | state::V6 | state::REPORT_DUPLICATE;
+        let is_common = f.rx.flags & few == state::TIMESTAMPS && f.rx.intervals == 0;
+        if !is_common || out.len > u32::from(f.tx.mss) {
+            return self.build_other(w, out, &header, ecn, buf);
+        }
+        place_payload(w, out, CommonHeaders::LEN, buf)
+            && self.write_common(&mut w.f, header, ecn, out.len, buf)
+    }
+
+    /// Writes the headers of a common segment before its `len` bytes of payload. False when there is no room for them.
+    #[inline(always)]
+    pub(crate) fn write_common(
+        &mut self,
+        f: &mut FlowMut<'_>,
+        tcp: TcpHeader,
+        ecn: Ecn,
+        len: u32,
+        buf: &mut PacketBuf,
+    ) -> bool {
+        let headers = CommonHeaders {
+            src_mac: self.mac.0,
+            dst_mac: f.tx.peer_mac,
+            src: f.tx.local_v4,
+            dst: f.tx.peer_v4,
+            dscp: f.tx.dscp,
+            ecn,
+            hop_limit: self.config.hop_limit,
+            identification: self.identification,
+            dont_fragment: !f.tx.may_fragment,
+            tcp,
+            timestamps: self.timestamps(f),
+        };
+        let Some(place) = buf.storage_mut().first_chunk_mut() else { return false };
+        headers.emit(len as usize, place);
+        buf.set_len(CommonHeaders::LEN + len as usize);
+        self.count_out(f, len, 1);
+        if self.capabilities.tx_checksum {
+            buf.meta.checksum =
+                Checksum::Partial { start: TCP_V4, offset: TcpHeader::CHECKSUM_OFFSET as u16 };
+        } else {
+            CommonHeaders::complete(buf.frame_mut());
+        }
+        true
+    }
+
+    /// A super-frame, or one with other headers than most.
+    #[inline(never)]
+    fn build_other(
+        &mut self,
+        w: &mut Work<'_>,
+        out: &Out,
+        header: &TcpHeader,
+        ecn: Ecn,
+        buf: &mut PacketBuf,
+    ) -> bool {
+        let f = &mut w.f;
         let options = self.options(f, out);
         let tuple = f.addresses.tuple(f.rx, f.tx);
         let mut ip = IpParameters::new(self.mac, MacAddr(f.tx.peer_mac));
         (ip.identification, ip.hop_limit, ip.dscp) = (self.identification, self.config.hop_limit, f.tx.dscp);
-        ip.dont_fragment = !f.tx.may_fragment;
-        if f.rx.has(state::ECN) && out.len > 0 && !out.is_again {
-            // "ECT MUST NOT be set in retransmissions, window probes or pure ACKs" (RFC 3168 section 6.1.5).
-            ip.ecn = Ecn::Ect0;
-        }
+        (ip.dont_fragment, ip.ecn) = (!f.tx.may_fragment, ecn);
         let start = wire::tcp_headers_len(&ip, &tuple, &options);
         let len = out.len as usize;
-        if let Some(ring) = out.ring {
-            let Some(payload) = buf.storage_mut().get_mut(start..start + len) else { return false };
-            let (payload, rest) = payload.split_at_mut(len.min(out.in_ring as usize));
-            let [(a, a_len), (b, b_len)] = ring.spans(out.position, payload.len());
-            w.home.region.region().read(Side::One, a, &mut payload[..a_len]);
-            if b_len > 0 {
-                w.home.region.region().read(Side::One, b, &mut payload[a_len..]);
-            }
-            if !rest.is_empty() && !read_next(w, out.position + u64::from(out.in_ring), rest) {
-                return false;
-            }
+        if !place_payload(w, out, start, buf) {
+            return false;
         }
         let mss = w.f.tx.mss;
         let segments = len.div_ceil(usize::from(mss)).max(1);
-        self.identification = self.identification.wrapping_add(segments as u16);
-        let counters = &mut w.f.cold.counters;
-        counters.segments_out = counters.segments_out.wrapping_add(segments as u32);
-        counters.data_out = counters.data_out.wrapping_add(if len > 0 { segments as u32 } else { 0 });
+        self.count_out(&mut w.f, out.len, segments as u32);
         let is_partial = self.capabilities.tx_checksum || segments > 1;
         let tx = if is_partial { TxChecksum::Partial } else { TxChecksum::Full };
-        let written = wire::emit_tcp(&ip, &tuple, &header, &options, len, tx, buf.storage_mut());
+        let written = wire::emit_tcp(&ip, &tuple, header, &options, len, tx, buf.storage_mut());
         let is_v4 = tuple.src.addr.is_ipv4();
-        let tcp = 14 + if is_v4 { 20 } else { 40 };
         buf.set_len(start + len);
         if is_partial {
+            let tcp = if is_v4 { TCP_V4 } else { TCP_V6 };
             buf.meta.checksum = Checksum::Partial { start: tcp, offset: TcpHeader::CHECKSUM_OFFSET as u16 };
         }
         if segments > 1 {
             let kind = if is_v4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-            let ecn = flags.contains(TcpFlags::CWR);
+            let ecn = header.flags.contains(TcpFlags::CWR);
             buf.meta.gso = Some(Gso { kind, segment_size: mss, header_len: start as u16, ecn });
         }
         written.is_ok()
+    }
+
+    /// So many segments with `len` bytes together go out.
+    #[inline]
+    fn count_out(&mut self, f: &mut FlowMut<'_>, len: u32, segments: u32) {
+        self.identification = self.identification.wrapping_add(segments as u16);
+        let counters = &mut f.cold.counters;
+        counters.segments_out = counters.segments_out.wrapping_add(segments);
+        counters.data_out = counters.data_out.wrapping_add(if len > 0 { segments } else { 0 });
     }
 
     #[inline]
@@ -155,10 +245,14 @@ impl State {
     }
 
     #[inline]
+    fn timestamps(&self, f: &FlowMut<'_>) -> Timestamps {
+        Timestamps { value: f.cold.timestamp(self.now), echo: f.rx.ts_recent }
+    }
+
     fn options(&self, f: &FlowMut<'_>, out: &Out) -> TcpOptions {
         let mut options = TcpOptions::NONE;
         if f.rx.has(state::TIMESTAMPS) {
-            options.timestamps = Some(Timestamps { value: f.cold.timestamp(self.now), echo: f.rx.ts_recent });
+            options.timestamps = Some(self.timestamps(f));
         }
         // Blocks on data segments would push full ones over the MTU; gaps are acknowledged at once and by themselves.
         let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);

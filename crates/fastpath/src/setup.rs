@@ -3,13 +3,15 @@
 use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
-use crate::pacing::Pacer;
+use crate::news::{TOLD_MAX, Told};
 use crate::urgent::NOBODY;
+use crate::wheel::Pacer;
 use base::Instant;
 use base::limits::BATCH;
 use flow::{AppRegion, Config, ExceptionSender, FlowId, FlowMut, News};
 use port::Capabilities;
 use queue::pages::Pool;
+use shm::Half;
 use std::sync::Arc;
 use wire::MacAddr;
 
@@ -36,7 +38,24 @@ pub(crate) struct Home {
 pub(crate) struct Work<'a> {
     pub(crate) id: FlowId,
     pub(crate) f: FlowMut<'a>,
-    pub(crate) home: &'a mut Home,
+    pub(crate) region: &'a AppRegion,
+    /// Rings of the region given back last.
+    pub(crate) pool: &'a mut Pool,
+    /// The service's half of its slot.
+    pub(crate) own: &'a Half,
+    /// The application's.
+    pub(crate) peer: &'a Half,
+}
+
+impl<'a> Work<'a> {
+    /// `None` when its region is gone.
+    #[inline]
+    pub(crate) fn new(id: FlowId, f: FlowMut<'a>, homes: &'a mut [Option<Home>]) -> Option<Self> {
+        let Home { region, pool } = homes.get_mut(usize::from(f.rx.region))?.as_mut()?;
+        let region: &'a AppRegion = region;
+        let (own, peer) = region.halves(f.rx.slot)?;
+        Some(Self { id, f, region, pool, own, peer })
+    }
 }
 
 /// Everything of a core but the flows, the regions and the batch, which are borrowed beside it.
@@ -81,6 +100,8 @@ pub(crate) struct State {
     pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
+    /// Whom to tell at the end of the stage.
+    pub(crate) told: Vec<Told>,
     /// The IPv4 identification of the next packet.
     pub(crate) identification: u16,
     /// The port had no room in this round.
@@ -128,6 +149,7 @@ impl State {
             pacer: Pacer::new(flows),
             counters: Counters::default(),
             wakes: Vec::with_capacity(WAKES_MAX),
+            told: Vec::with_capacity(TOLD_MAX),
             identification: 0,
             is_port_full: false,
             sent: 0,

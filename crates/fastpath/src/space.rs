@@ -14,7 +14,7 @@ impl State {
     pub(crate) fn tell_sender(&mut self, w: &mut Work<'_>) {
         let events = w.f.rx.events & event::SENDER;
         w.f.rx.events &= !event::SENDER;
-        let Some((own, peer)) = w.home.region.halves(w.f.rx.slot) else { return };
+        let (own, peer) = (w.own, w.peer);
         let wanted = peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0;
         let sending = w.f.sending(&self.config, wanted);
         let (sent, word) = (sending.sent, sending.packed());

@@ -54,7 +54,8 @@ impl State {
             if !self.send(w, &out, port) {
                 return self.ready.push_back(w.id.0, 0);
             }
-            if out.flags.contains(TcpFlags::FIN) {
+            if out.is_end {
+                // Whatever comes after is followed by a ring.
                 return;
             }
         }
@@ -163,6 +164,7 @@ impl State {
             len,
             flags,
             is_again: false,
+            is_end: len == supply.total,
         })
     }
 
@@ -173,7 +175,7 @@ impl State {
         if w.f.rx.has(state::FIN_SENT) {
             return None;
         }
-        let (_, peer) = w.home.region.halves(w.f.rx.slot)?;
+        let peer = w.peer;
         // The flag before the head: when it is set, the head that follows is the last (pairs with `stream::raise`).
         if !w.f.rx.has(state::FIN_QUEUED) && peer.flags.load(Acquire) & half_flags::FIN != 0 {
             w.f.rx.set(state::FIN_QUEUED);
@@ -300,16 +302,32 @@ impl State {
         if !self.emit(w, port, out) {
             return false;
         }
-        let is_fin = out.flags.contains(TcpFlags::FIN);
-        let end = out.seq.plus(out.len + u32::from(is_fin));
+        self.note_new(w, out.seq, out.len, out.flags.contains(TcpFlags::FIN), is_first);
+        true
+    }
+
+    /// New bytes are on their way. `is_first`: nothing was before.
+    #[inline(always)]
+    pub(crate) fn note_new(
+        &mut self,
+        w: &mut Work<'_>,
+        seq: SeqNumber,
+        len: u32,
+        is_fin: bool,
+        is_first: bool,
+    ) {
+        let end = seq.plus(len + u32::from(is_fin));
         self.note_sent(&mut w.f, is_first);
         let f = &mut w.f;
         if is_fin {
             f.rx.set(state::FIN_SENT);
-            f.cold.is_fin_alone = out.len == 0;
+            f.cold.is_fin_alone = len == 0;
         }
+        let before = f.tx.in_flight();
         (f.tx.snd_nxt, f.tx.snd_max) = (end, end);
-        if !out.len.is_multiple_of(u32::from(f.tx.mss)) {
+        let mss = u32::from(f.tx.mss);
+        // A small one and a whole one are the usual cases, and cost no division.
+        if len != mss && ((1..mss).contains(&len) || !len.is_multiple_of(mss)) {
             f.tx.small_end = end;
         }
         // A reply, not the first word: the peer waits for replies rather than for acknowledgements.
@@ -318,7 +336,7 @@ impl State {
             f.rx.clear(state::QUICK);
         }
         if f.rx.has(state::RECOVERY) {
-            f.cold.recovery.prr_out = f.cold.recovery.prr_out.saturating_add(end.since(out.seq));
+            f.cold.recovery.prr_out = f.cold.recovery.prr_out.saturating_add(end.since(seq));
         }
         // While there are holes, its acknowledgement may wait for them.
         if !f.rx.has(state::TIMING) && f.cold.runs == 0 {
@@ -327,8 +345,7 @@ impl State {
             f.cold.flight_max = f.tx.in_flight();
         }
         self.arm(w);
-        self.watch(w);
-        true
+        self.watch(w, before);
     }
 
     /// Remembers when what lies from `snd_max` on was sent, to a sixteenth of a round trip (see `board`).
@@ -373,7 +390,7 @@ fn usable(f: &FlowMut<'_>) -> u32 {
 
 #[inline]
 pub(crate) fn data_len(w: &Work<'_>) -> u64 {
-    w.home.region.region().layout().params.data_len
+    w.region.region().layout().params.data_len
 }
 
 /// What was sent once must still be there, and lie in memory that the application has populated.
@@ -389,7 +406,7 @@ pub(crate) fn checked(
         return Err(Violation::Position { known: position + u64::from(sent), found: position + total });
     }
     if let Some(r) = found {
-        w.home.region.check_ring(r.ring)?;
+        w.region.check_ring(r.ring)?;
     }
     Ok(found)
 }

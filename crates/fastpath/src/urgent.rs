@@ -30,7 +30,7 @@ impl State {
             return;
         }
         let position = rx.rx_head + u64::from(last.since(rx.rcv_nxt)) + 1;
-        let region = w.home.region.region();
+        let region = w.region.region();
         if urgent::up(region, Side::Zero, rx.slot).is_none_or(|before| before < position) {
             urgent::announce(region, Side::Zero, rx.slot, position);
             // "... inform the application layer asynchronously whenever it receives an urgent pointer" (MUST-32).
@@ -73,13 +73,13 @@ impl State {
 
 /// How far the application's urgent bytes reach beyond what is acknowledged, as a stream position; `None`: not at all.
 fn pending(w: &Work<'_>) -> Option<u64> {
-    let up = urgent::up(w.home.region.region(), Side::One, w.f.rx.slot)?;
+    let up = urgent::up(w.region.region(), Side::One, w.f.rx.slot)?;
     (up > w.f.tx.tx_una).then_some(up)
 }
 
 /// What was written, or a record of it, ends with the segment.
 fn is_end(w: &Work<'_>, out: &Out) -> bool {
-    let Some((_, peer)) = w.home.region.halves(w.f.rx.slot) else { return true };
+    let peer = w.peer;
     let record = record_left(w, peer.extra.load(Relaxed), out.position).unwrap_or(0);
     record <= out.len || peer.tx_head.load(Relaxed) <= out.position + u64::from(out.len)
 }

@@ -460,50 +460,6 @@ fn new_data_after_a_loss_says_that_the_window_was_reduced() {
     assert!(!s.send(b"once")[0].flags.contains(TcpFlags::CWR));
 }
 
-/// Pacing in the window's decision: what a lone message may send at once, and the rate after it.
-#[test]
-fn a_paced_flow_sends_a_burst_at_once_and_then_keeps_its_rate() {
-    // Without a round-trip time nothing but the pacer has a time.
-    let change = |i: &mut flow::Install| {
-        i.pace_rate = 1_448_000;
-        i.rtt = None;
-        i.window =
-            congestion::Window::new(congestion::Algorithm::Constant(1 << 20), 1448, base::Instant::ZERO);
-        i.snd_wnd = 1 << 20;
-    };
-    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
-    let total = 46 + 10;
-    let mut sent = 0;
-    assert_eq!(s.host.send(&mut s.sock, &vec![1; total * 1448], 128 << 10), total * 1448);
-    let start = s.now;
-    let mut first = 0;
-    while sent < total {
-        loop {
-            let got = s.poll().len();
-            sent += got;
-            if got == 0 {
-                break;
-            }
-        }
-        first = if first == 0 { sent } else { first };
-        let deadline = s.host.poll(s.now, &mut s.port).deadline;
-        if sent < total {
-            assert!(deadline > s.now.plus(Duration::from_us(1)), "it sleeps in between");
-            s.now = deadline;
-        }
-    }
-    // 64 KiB, the bucket overdrawn by a segment; then one segment per millisecond.
-    assert_eq!(first, 46);
-    let took = s.now.since(start).as_us();
-    assert!((9_000..10_500).contains(&took), "{took}");
-    // After a pause a lone message goes at once again.
-    s.peer.ack(0, total as u32 * 1448);
-    s.poll();
-    s.after(Duration::from_ms(100));
-    assert_eq!(s.host.send(&mut s.sock, &[2; 14_480], 128 << 10), 14_480);
-    assert_eq!(s.poll().len(), 10);
-}
-
 #[test]
 fn idle_flows_own_nothing_and_large_rings_come_and_go() {
     let mut s = scene();
@@ -528,6 +484,21 @@ fn idle_flows_own_nothing_and_large_rings_come_and_go() {
     assert!(lent(&s) <= 4096 + 65_536);
     let mut guard = s.host.keeper.lock(s.id);
     assert_eq!(guard.parts().rx.sender(0).ring, None);
+}
+
+#[test]
+fn a_packet_for_a_record_that_the_slow_path_holds_comes_again_by_it() {
+    let mut s = scene();
+    s.peer.data(0, 0, b"late");
+    let flows = s.host.keeper.flows().clone();
+    let guard = flows.try_lock(s.id).unwrap();
+    s.poll();
+    drop(guard);
+    let [(FrameReason::Busy, frame)] = &s.host.frames[..] else { panic!("{:?}", s.host.frames) };
+    let frame = frame.clone();
+    assert!(s.host.commands.push_received(&frame));
+    s.poll();
+    assert_eq!((s.recv(), s.host.core.counters().of(Cause::Busy)), (b"late".to_vec(), 0));
 }
 
 #[test]

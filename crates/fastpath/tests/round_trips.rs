@@ -135,3 +135,21 @@ fn a_window_behind_the_peers_does_not_grow() {
     }
     assert!(s.cwnd() <= 2 * room + 2, "{} of {room}", s.cwnd());
 }
+
+/// What waits for a distant time costs no turn before it: with tens of thousands of flows in flight, turns in between were most of the work.
+#[test]
+fn a_flow_that_waits_for_long_is_left_alone() {
+    let change = |i: &mut flow::Install| (i.rtt, i.features) = (Some(us(100_000)), BOTH);
+    let mut s = scene_with(change, Capabilities::plain(1500, MAC_A), config());
+    assert_eq!(s.send(&[7; 100]).len(), 1);
+    // "PTO = 2 * SRTT" and the peer's time: nothing is due before.
+    let due = s.now.plus(us(202_000));
+    let mut turns = 0;
+    while s.now < due {
+        let deadline = s.host.poll(s.now, &mut s.port).deadline;
+        assert!(s.now < deadline, "no busy waiting");
+        s.now = deadline;
+        turns += 1;
+    }
+    assert!(turns <= 3, "{turns} turns");
+}

@@ -14,6 +14,8 @@ use flow::state;
 use harness::{MAC_A, config};
 use port::Capabilities;
 use scene::{Scene, scene_in, scene_with};
+use shm::half_flags::WANT_SPACE;
+use std::sync::atomic::Ordering;
 
 const MSS: u32 = 1448;
 /// The handshake's window: a unit of the scale is kept in reserve for rounding up.
@@ -184,6 +186,46 @@ fn the_windows_of_an_application_together_never_exceed_its_memory() {
     s.host.commands.push(flow::Command::Drop { flow: s.id }).unwrap();
     s.poll();
     assert_eq!(s.host.region.granted(), 0);
+}
+
+/// Does the service say that it has no space for more?
+fn is_full(s: &Scene) -> bool {
+    let (own, _) = s.host.region.halves(s.sock.slot).unwrap();
+    own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0
+}
+
+#[test]
+fn a_window_grows_for_an_application_that_waits_for_more_than_it_holds() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    s.host.raise(&s.sock, shm::low_water_flags(200_000));
+    for _ in 0..10 {
+        bulk.round(&mut s, u32::MAX, false);
+        assert!(!is_full(&s) || bulk.seq >= 200_000, "{}", bulk.seq);
+    }
+    assert!(bulk.seq >= 262_144 && is_full(&s), "{}", bulk.seq);
+    assert_eq!(s.drops(Cause::NoMemory), 0);
+    // Little is left: it is closed no more, nor does a pause make it so.
+    s.host.recv(&mut s.sock, bulk.seq as usize - 3_000);
+    s.poll();
+    assert!(!is_full(&s));
+    s.after(Duration::from_secs(1));
+    assert!(!is_full(&s));
+}
+
+#[test]
+fn an_application_that_waits_for_more_than_any_window_holds_is_told_when_it_is_full() {
+    let config = flow::Config { receive_buffer_max: 64 << 10, ..config() };
+    let mut s = scene_with(|i| i.rcv_wnd = PROMISED as u16, Capabilities::plain(1500, MAC_A), config);
+    let mut bulk = Bulk::new();
+    s.host.raise(&s.sock, shm::low_water_flags(200_000));
+    bulk.round(&mut s, 40_000, false);
+    assert!(!is_full(&s), "there is room for more than one segment");
+    s.host.news();
+    bulk.round(&mut s, u32::MAX, false);
+    assert!(is_full(&s) && s.host.news() == [s.sock.slot]);
+    assert_eq!(s.recv().len(), bulk.seq as usize);
+    s.poll();
+    assert!(!is_full(&s));
 }
 
 /// "... the receiver's ... avoid advancing the right window edge in small increments" (RFC 9293 section 3.8.6.2.2).

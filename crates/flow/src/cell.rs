@@ -2,7 +2,7 @@
 
 use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, SendLine};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::OnceLock;
 
 /// The two hot lines.
@@ -31,9 +31,11 @@ const _: () = {
 const CHUNK: usize = 1024;
 
 struct Chunk {
-    lines: Box<[Lines]>,
-    cold: Box<[UnsafeCell<Cold>]>,
-    addresses: Box<[UnsafeCell<Addresses>]>,
+    lines: Box<[Lines; CHUNK]>,
+    cold: Box<[UnsafeCell<Cold>; CHUNK]>,
+    addresses: Box<[UnsafeCell<Addresses>; CHUNK]>,
+    /// Region and slot of each flow, for who fetches them before the record is there. A hint: the record rules.
+    slots: Box<[AtomicU64; CHUNK]>,
 }
 
 // SAFETY: `cold`, `addresses` and `Lines::hot` are reached only through a `FlowGuard`, of which the lock admits one per record
@@ -139,6 +141,32 @@ impl Flows {
             prefetch_at(cold);
             prefetch_at(cold.wrapping_add(64));
             prefetch_at(cold.wrapping_add(128));
+            prefetch(&chunk.slots[i]);
+        }
+    }
+
+    /// The same, and the line that who looks at a flow in flight wants beside them.
+    #[inline]
+    pub fn prefetch_waiting(&self, id: FlowId) {
+        self.prefetch(id);
+        if let Some((chunk, i)) = self.place(id) {
+            let cold: *const i8 = core::ptr::from_ref(&chunk.cold[i]).cast();
+            prefetch_at(cold.wrapping_add(core::mem::offset_of!(Cold, recovery)));
+        }
+    }
+
+    /// Region and slot of a flow, as far as known: for prefetching.
+    #[must_use]
+    #[inline]
+    pub fn slot_of(&self, id: FlowId) -> (u16, u32) {
+        let word = self.place(id).map_or(0, |(chunk, i)| chunk.slots[i].load(Ordering::Relaxed));
+        ((word >> 32) as u16, word as u32)
+    }
+
+    /// Says where the flow's application is.
+    pub(crate) fn note_slot(&self, id: FlowId, region: u16, slot: u32) {
+        if let Some((chunk, i)) = self.place(id) {
+            chunk.slots[i].store(u64::from(region) << 32 | u64::from(slot), Ordering::Relaxed);
         }
     }
 
@@ -170,11 +198,18 @@ impl Chunk {
             hot: UnsafeCell::new(Hot::default()),
         };
         Self {
-            lines: (0..CHUNK).map(|_| line()).collect(),
-            cold: (0..CHUNK).map(|_| UnsafeCell::new(cold)).collect(),
-            addresses: (0..CHUNK).map(|_| UnsafeCell::new(Addresses::default())).collect(),
+            lines: array(line),
+            cold: array(|| UnsafeCell::new(cold)),
+            addresses: array(|| UnsafeCell::new(Addresses::default())),
+            slots: array(|| AtomicU64::new(0)),
         }
     }
+}
+
+/// As many as a chunk has, without a way over the stack.
+fn array<T>(make: impl Fn() -> T) -> Box<[T; CHUNK]> {
+    let all: Box<[T]> = (0..CHUNK).map(|_| make()).collect();
+    all.try_into().ok().expect("of that length")
 }
 
 impl FlowGuard<'_> {
@@ -206,9 +241,18 @@ impl Drop for FlowGuard<'_> {
     }
 }
 
+/// Hints the processor to fetch the first lines of a frame: the headers, and the whole of a small message. Where the frame is shorter
+/// a hint leads nowhere, or into the rest of its buffer.
+#[inline]
+pub fn prefetch_frame(frame: &[u8]) {
+    for at in [0, 64, 128] {
+        prefetch_at(frame.as_ptr().wrapping_add(at).cast());
+    }
+}
+
 /// Hints the processor to fetch the line of `place`.
 #[inline]
-pub(crate) fn prefetch<T>(place: &T) {
+pub fn prefetch<T>(place: &T) {
     prefetch_at(core::ptr::from_ref(place).cast());
 }
 

@@ -105,7 +105,7 @@ pub struct Cold {
     pub delivery_rate: u64,
     /// Retransmission timeout without backoff.
     pub rto: Duration,
-    /// Bytes per second at most; 0: no pacing.
+    /// Bytes per second at most; 0: no pacing. See [`set_pace`](Cold::set_pace).
     pub pace_rate: u64,
     /// Nanoseconds that something was in flight, up to `progress_at`.
     pub busy_ns: u64,
@@ -164,6 +164,8 @@ pub struct Cold {
     pub delays: Delays,
     /// When the pacer lets the next segment go.
     pub pace_at: Instant,
+    /// The application's own limit (`SO_MAX_PACING_RATE`), bytes per second; 0: none.
+    pub pace_most: u64,
     /// The path probe under way.
     pub path_probe: PathProbe,
     /// Losses and their repair.
@@ -197,6 +199,7 @@ impl Cold {
             rto: Duration::from_secs(1),
             pace_rate: 0,
             pace_at: Instant::ZERO,
+            pace_most: 0,
             duplicate: Interval::default(),
             quick: QUICK_SEGMENTS,
             ahead: [Interval::default(); INTERVALS],
@@ -241,8 +244,9 @@ impl Cold {
         }
         // (2.3) "RTO <- SRTT + max (G, K*RTTVAR)". As Linux, the least timeout is what the variation counts for at least, not of
         // the sum: on a long and steady path a sum that is only just longer than the round trip would be no patience at all.
-        let patience = Duration::from_us(4 * u64::from(self.rttvar_us)).max(config.rto_min);
-        self.rto = Duration::from_us(u64::from(self.srtt_us)).plus(patience).min(config.rto_max);
+        let patience = (4_000 * u64::from(self.rttvar_us)).max(config.rto_min.as_ns());
+        self.rto =
+            Duration::from_ns((1_000 * u64::from(self.srtt_us)).saturating_add(patience)).min(config.rto_max);
     }
 
     /// Takes in a round-trip time for the least of the last minutes, two to four and a half of them.
@@ -283,6 +287,21 @@ impl Cold {
         self.receive_most = if bytes == 0 { u32::MAX } else { bytes.max(least) };
     }
 
+    /// Takes over the congestion window's rate, as far as the application allows.
+    pub fn set_pace(&mut self, rate: u64) {
+        self.pace_rate = match (rate, self.pace_most) {
+            (0, most) => most,
+            (rate, 0) => rate,
+            (rate, most) => rate.min(most),
+        };
+    }
+
+    /// `SO_MAX_PACING_RATE`: bytes per second from now on; 0: no limit.
+    pub fn limit_pace(&mut self, most: u64) {
+        self.pace_most = most;
+        self.set_pace(self.window.pace_rate(self.srtt_us));
+    }
+
     /// Our timestamp at `now`: milliseconds (RFC 7323 section 5.4) with the flow's own origin.
     #[must_use]
     #[inline]
@@ -303,6 +322,10 @@ mod tests {
     fn what_packets_in_order_touch_lies_in_three_lines() {
         let counters = core::mem::offset_of!(Cold, counters);
         assert!(counters + 16 <= 192 && counters > core::mem::offset_of!(Cold, rx_old));
+        assert!(
+            core::mem::offset_of!(Recovery, runs) >= 56,
+            "what a look at a waiting flow asks lies in one"
+        );
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl Keeper {
             return Err(InstallError::TableFull);
         }
         region.set_flow(what.slot, Some(id));
+        self.flows.note_slot(id, what.region, what.slot);
         stream::watch(own, Some(u32::from(what.core)));
         self.live += 1;
         Ok(id)

@@ -25,7 +25,7 @@ mod sending;
 mod table;
 
 pub use address::Addresses;
-pub use cell::{FlowGuard, FlowMut, Flows};
+pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::Signals;
@@ -35,7 +35,7 @@ pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,
 };
-pub use owner::{AppRegion, News, raise, tell};
+pub use owner::{AppRegion, News, raise, ring, tell};
 pub use record::{ReceiveLine, SendLine};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run};
 pub use sending::Delays;

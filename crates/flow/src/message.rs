@@ -15,6 +15,8 @@ pub enum FrameReason {
     NotTcp,
     /// TCP that belongs to no flow: a SYN, a handshake's last step, TIME-WAIT's business, or nothing to us.
     UnknownFlow,
+    /// TCP of a flow whose record the slow path holds, and its processor was taken away meanwhile: it gives the frame back.
+    Busy,
     /// SYN on an established flow (RFC 5961 section 4).
     Syn(FlowId),
     /// RST on an established flow; validation is the slow path's (RFC 5961 section 3).
@@ -191,7 +193,10 @@ impl ExceptionSender {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
         let share = match reason {
             FrameReason::NotTcp | FrameReason::UnknownFlow => 2,
-            FrameReason::Syn(_) | FrameReason::Rst(_) | FrameReason::DataAfterClose(_) => 4,
+            FrameReason::Busy
+            | FrameReason::Syn(_)
+            | FrameReason::Rst(_)
+            | FrameReason::DataAfterClose(_) => 4,
         };
         self.0.room() > self.0.capacity() / share && self.0.push(Exception::Frame { reason }, copy).is_ok()
     }

@@ -150,9 +150,15 @@ impl AppRegion {
 #[inline]
 pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
     let (_, peer) = region.halves(slot)?;
-    let context = stream::watcher(peer)?;
+    ring(region, index, stream::watcher(peer)?, slot / 64, 1 << (slot % 64))
+}
+
+/// Tells the application's `context` that the slots of `bits`, of which the first is `64 * word`, have news. All are below the region's
+/// slots. `Some`: it sleeps, write its eventfd.
+#[inline]
+pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) -> Option<News> {
     let block = region.region.context(Side::One, context)?;
-    match Doorbell::new(block, region.region.layout().words_per_group).ring(slot) {
+    match Doorbell::new(block, region.region.layout().words_per_group).ring_many(word as usize, bits) {
         Wake::Needed => Some(News { region: index, context }),
         Wake::NotNeeded => None,
     }

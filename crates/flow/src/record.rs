@@ -11,8 +11,10 @@
 //! Sequence numbers count modulo 2^32; stream positions (`rx_head`, `tx_una`) are the same bytes counted by 64 bits from 0.
 
 use base::SeqNumber;
+use core::sync::atomic::Ordering::Release;
 use queue::Ring;
 use queue::stream::Sender;
+use shm::Half;
 
 /// What receiving needs.
 #[repr(C)]
@@ -153,6 +155,64 @@ impl ReceiveLine {
         (self.rx_head as u32).wrapping_sub(self.rx_tail)
     }
 
+    /// The ring that takes the next byte.
+    #[must_use]
+    #[inline]
+    pub fn ring(&self) -> Option<Ring> {
+        unpack(self.rx_ring)
+    }
+
+    /// Bytes that fit in it now: `Sender::space`.
+    #[must_use]
+    #[inline]
+    pub fn space(&self) -> usize {
+        let used = self.unread().min((self.rx_head as u32).wrapping_sub(self.rx_start));
+        self.ring().map_or(0, |ring| ring.size().saturating_sub(u64::from(used)) as usize)
+    }
+
+    /// The application has consumed up to `tail`: `Sender::acknowledge`, when no earlier ring is being read. False, and nothing changed,
+    /// when it went backwards or past the head.
+    #[must_use]
+    #[inline]
+    pub const fn consume(&mut self, tail: u64) -> bool {
+        let is_good = self.consumed() <= tail && tail <= self.rx_head;
+        if is_good {
+            self.rx_tail = tail as u32;
+            let head = self.rx_head as u32;
+            if head.wrapping_sub(self.rx_start) > head.wrapping_sub(self.rx_tail) {
+                // Every byte before it is consumed: see `sender`.
+                self.rx_start = self.rx_tail;
+            }
+        }
+        is_good
+    }
+
+    /// Everything is consumed and no ring is held.
+    #[must_use]
+    #[inline]
+    pub const fn is_bare(&self) -> bool {
+        self.rx_ring & !INDEX_BIT == 0 && self.unread() == 0 && self.rx_start == self.rx_tail
+    }
+
+    /// Puts a ring under a stream that [is bare](Self::is_bare): `Sender::lend`. No consumer looks at the descriptor.
+    #[inline]
+    pub fn lend_bare(&mut self, own: &Half, ring: Ring) {
+        own.ring[usize::from(self.rx_ring & INDEX_BIT != 0)].store(ring.packed(), Release);
+        self.rx_ring = self.rx_ring & INDEX_BIT | ring.packed();
+    }
+
+    /// Takes the ring of which everything is consumed: `Sender::give_back`, when no earlier ring is being read.
+    #[must_use]
+    #[inline]
+    pub fn give_back(&mut self) -> Option<Ring> {
+        let ring = if self.unread() == 0 { self.ring() } else { None };
+        if ring.is_some() {
+            self.rx_ring &= INDEX_BIT;
+            self.rx_start = self.rx_tail;
+        }
+        ring
+    }
+
     /// The stream to the application, as `queue` knows it. `old` is `Cold::rx_old`.
     ///
     /// The start is kept as a distance, so one that lies behind the consumed position is brought up to it: every byte
@@ -185,10 +245,11 @@ impl ReceiveLine {
 }
 
 /// A ring that this process packed itself.
+#[inline]
 fn unpack(word: u64) -> Option<Ring> {
     match word & !INDEX_BIT {
         0 => None,
-        packed => Ring::parse(packed, u64::MAX).ok(),
+        packed => Some(Ring::unpacked(packed)),
     }
 }
 
@@ -210,6 +271,8 @@ impl SendLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+    use shm::{Kind, Params, Region};
 
     #[test]
     fn a_stream_survives_being_stored_at_any_position() {
@@ -226,6 +289,53 @@ mod tests {
                 assert_eq!((back.start, back.space()), (start.max(tail), s.space()));
                 assert_eq!(line.unread() as u64, head - tail);
             }
+        }
+    }
+
+    #[test]
+    fn a_line_counts_as_the_stream_it_stands_for() {
+        for head in [5000u64, (1 << 32) - 3, (1 << 32) + 9, (7 << 32) + 4000] {
+            for (unread, begun) in [(0u64, 0u64), (3, 90), (90, 3), (4096, 4096), (4000, 1 << 20)] {
+                let start = head.saturating_sub(begun);
+                let ring = Some(Ring::new(8192, 12));
+                let s = Sender { head, tail: head - unread, ring, start, old: None, index: 0 };
+                let mut line = ReceiveLine::default();
+                assert_eq!(line.store_sender(&s), 0);
+                assert_eq!((line.ring(), line.space()), (ring, s.space()));
+                for tail in [head - unread - 1, head - unread, head - unread / 2, head, head + 1] {
+                    let (mut line, mut s) = (line, s);
+                    assert_eq!(line.consume(tail), s.acknowledge(tail).is_ok());
+                    let mut expected = line;
+                    assert_eq!(expected.store_sender(&s), 0);
+                    assert_eq!((line.rx_tail, line.space()), (expected.rx_tail, s.space()));
+                    assert_eq!(line.rx_start, expected.rx_start);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_comes_and_goes_as_the_stream_says() {
+        let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 1 << 20 };
+        let region = Region::create(params).expect("memfds can be made").0;
+        let own = |slot| &region.slot(slot).expect("slots below 64 exist").half[0];
+        let said = |slot| [0, 1].map(|i| (own(slot).ring[i].load(Relaxed), own(slot).start[i].load(Relaxed)));
+        let (mut line, mut sender) =
+            (ReceiveLine { rx_ring: INDEX_BIT, ..ReceiveLine::default() }, Sender::default());
+        for (log2, len) in [(12, 64), (12, 4096), (13, 5000), (12, 1)] {
+            let ring = Ring::new(8192, log2);
+            assert!(line.is_bare());
+            line.lend_bare(own(1), ring);
+            assert_eq!(sender.lend(own(2), ring), None);
+            assert_eq!((said(1), line.sender(0)), (said(2), sender));
+            assert_eq!((line.is_bare(), line.space()), (false, sender.space()));
+            line.rx_head += len;
+            sender.head += len;
+            assert_eq!((line.give_back(), sender.give_back()), (None, None), "it is being read");
+            assert!(line.consume(sender.head) && sender.acknowledge(sender.head).is_ok());
+            assert_eq!((line.give_back(), sender.give_back()), (Some(ring), Some(ring)));
+            // The start is brought up to the tail; the descriptors keep theirs.
+            sender = line.sender(0);
         }
     }
 

@@ -55,12 +55,14 @@ pub enum Episode {
     Timeout,
 }
 
-/// The state of loss recovery.
+/// The state of loss recovery. Who looks at a flow that waits, and finds nothing, has touched the first line.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Recovery {
-    /// The first runs, in order; they do not overlap.
-    pub runs: [Run; RUNS],
+    /// When something was last sent again: the timeout counts from there, too.
+    pub restart_at: Instant,
+    /// When the slow path found the flow overdue; `ZERO` when it has not, or when the core has seen to it.
+    pub expired_at: Instant,
     /// Bytes in runs that are `Held`.
     pub held: u32,
     /// In runs that are `Lost`.
@@ -75,12 +77,26 @@ pub struct Recovery {
     pub rack_rtt_us: u32,
     /// `RACK.dsack_round`, while `has_dsack_round`.
     pub dsack_round: SeqNumber,
+    /// End of the tail loss probe (`TLP.end_seq`).
+    pub probe_end: SeqNumber,
+    /// By how many segments others have overtaken one, at most; 3 before anything is known (`tcpi_reordering`).
+    pub reordering: u16,
     /// See `dsack_round`.
     pub has_dsack_round: bool,
     /// `RACK.reordering_seen`.
     pub is_reordered: bool,
-    /// By how many segments others have overtaken one, at most; 3 before anything is known (`tcpi_reordering`).
-    pub reordering: u16,
+    /// What is being repaired.
+    pub episode: Episode,
+    /// Repetitions for silence in this episode since anything was heard.
+    pub stalls: u8,
+    /// The last probe was new data.
+    pub is_probe_new: bool,
+    /// Since the last probe no round trip was measured.
+    pub is_probe_unmeasured: bool,
+    /// RFC 5682's step 1, 2 or 3 after a timeout; 0: not under way.
+    pub frto: u8,
+    /// The first runs, in order; they do not overlap.
+    pub runs: [Run; RUNS],
     /// Acknowledgements that showed it.
     pub reorderings: u32,
     /// Duplicates that the peer has reported.
@@ -89,16 +105,6 @@ pub struct Recovery {
     pub reo_mult: u8,
     /// `RACK.reo_wnd_persist`.
     pub reo_persist: u8,
-    /// What is being repaired.
-    pub episode: Episode,
-    /// RFC 5682's step 1, 2 or 3 after a timeout; 0: not under way.
-    pub frto: u8,
-    /// Repetitions for silence in this episode since anything was heard.
-    pub stalls: u8,
-    /// The last probe was new data.
-    pub is_probe_new: bool,
-    /// Since the last probe no round trip was measured.
-    pub is_probe_unmeasured: bool,
     /// RFC 6937 `prr_delivered`.
     pub prr_delivered: u32,
     /// RFC 6937 `prr_out`.
@@ -113,14 +119,8 @@ pub struct Recovery {
     pub may_undo: bool,
     /// Of what it has sent again something was needed, as timestamps show.
     pub was_needed: bool,
-    /// End of the tail loss probe (`TLP.end_seq`).
-    pub probe_end: SeqNumber,
     /// Congestion state before the episode.
     pub before: Window,
-    /// When something was last sent again: the timeout counts from there, too.
-    pub restart_at: Instant,
-    /// When the slow path found the flow overdue; `ZERO` when it has not, or when the core has seen to it.
-    pub expired_at: Instant,
 }
 
 impl Recovery {

@@ -94,10 +94,14 @@ impl<T> Producer<T> {
     /// After pushing: true, once, when the consumer announced its sleep and must be woken. Not for nothing: two sides that ask
     /// this whenever they are woken would wake each other for ever.
     pub fn must_wake(&self) -> bool {
+        // Asked first: most rounds push nothing, and a barrier waits for all that they have written to lines of other cores.
+        if !self.has_items() {
+            return false;
+        }
         // Pairs with the fence in `prepare_sleep`: either we see the sleeper or it sees the item.
         fence(Ordering::SeqCst);
         let sleeping = &self.0.sleeping.0;
-        sleeping.load(Ordering::Relaxed) != 0 && self.has_items() && sleeping.swap(0, Ordering::Relaxed) != 0
+        sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Some are not taken yet. They may be by now, never the reverse.

@@ -1,10 +1,15 @@
 //! The two ends of a link, each a [`Port`].
 
-use crate::ring::{Consumer, Producer, ring};
+use crate::ring::{Consumer, Producer, prefetch_written, ring};
 use crate::wake::Bell;
 use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
 use std::io;
 use std::os::fd::BorrowedFd;
+
+/// So many buffers ahead the next are fetched, which the other end has read last.
+const AHEAD: usize = 4;
+/// Cache lines of a small message with its headers, wherever its buffer begins.
+const LINES: usize = 3;
 
 /// How a link is made.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +94,7 @@ impl Port for MemoryPort {
         self.capabilities
     }
 
+    #[inline]
     fn receive(&mut self, batch: &mut Batch) -> usize {
         batch.clear();
         while let (Some(slot), Some(packet)) = (batch.slot(), self.rx.slot()) {
@@ -113,48 +119,40 @@ impl Port for MemoryPort {
         batch.len()
     }
 
+    #[inline(always)]
     fn reserve(&mut self) -> Option<&mut PacketBuf> {
-        if self.tx.slot().is_none() {
+        if !self.tx.has_room() {
             self.flush();
-            if self.tx.slot().is_none() && !self.tx.is_abandoned() {
-                self.reserved = Reserved::Refused;
-                self.stats.sent_full += 1;
-                return None;
+            if !self.tx.has_room() {
+                return self.reserve_none();
             }
         }
-        let buf = match self.tx.slot() {
-            Some(slot) => {
-                self.reserved = Reserved::Slot;
-                slot
-            }
-            None => {
-                self.reserved = Reserved::Void;
-                &mut self.void
-            }
-        };
+        self.reserved = Reserved::Slot;
+        if let Some(buf) = self.tx.ahead(AHEAD) {
+            prefetch_written(buf.storage().as_ptr(), LINES);
+        }
+        let buf = self.tx.slot()?;
         buf.clear();
         Some(buf)
     }
 
+    #[inline(always)]
     fn commit(&mut self) {
         let reserved = std::mem::replace(&mut self.reserved, Reserved::Nothing);
-        let buf = match reserved {
-            Reserved::Slot => self.tx.slot(),
-            Reserved::Void => Some(&mut self.void),
-            Reserved::Nothing | Reserved::Refused => None,
-        };
-        let Some(buf) = buf else { return };
+        if reserved != Reserved::Slot {
+            return self.commit_none(reserved);
+        }
+        let Some(buf) = self.tx.slot() else { return };
         let len = buf.len();
-        if !self.capabilities.admits(buf) {
-            self.stats.drops.count(DropCause::Unsendable);
-        } else if reserved == Reserved::Void {
-            self.stats.drops.count(DropCause::Device);
-        } else {
+        if self.capabilities.admits(buf) {
             self.tx.commit();
             self.stats.count_sent(len);
+        } else {
+            self.stats.drops.count(DropCause::Unsendable);
         }
     }
 
+    #[inline]
     fn flush(&mut self) {
         if self.tx.publish() && self.bells.is_some() && self.tx.must_wake() {
             self.ring();
@@ -202,6 +200,28 @@ impl Drop for MemoryPort {
 }
 
 impl MemoryPort {
+    /// The ring is full: nothing, or for an end that is gone a place where nobody looks.
+    #[cold]
+    fn reserve_none(&mut self) -> Option<&mut PacketBuf> {
+        if !self.tx.is_abandoned() {
+            self.reserved = Reserved::Refused;
+            self.stats.sent_full += 1;
+            return None;
+        }
+        self.reserved = Reserved::Void;
+        self.void.clear();
+        Some(&mut self.void)
+    }
+
+    /// No slot was given.
+    #[cold]
+    fn commit_none(&mut self, reserved: Reserved) {
+        if reserved == Reserved::Void {
+            let is_sendable = self.capabilities.admits(&self.void);
+            self.stats.drops.count(if is_sendable { DropCause::Device } else { DropCause::Unsendable });
+        }
+    }
+
     fn rx_must_ring(&self) -> bool {
         self.bells.is_some() && self.rx.must_wake()
     }

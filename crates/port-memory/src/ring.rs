@@ -130,20 +130,37 @@ pub fn ring<T: Send>(slots: usize, make: impl FnMut() -> T) -> (Producer<T>, Con
 }
 
 impl<T> Producer<T> {
-    /// The next free slot, with whatever an earlier round left in it; none when the ring is full.
-    #[inline]
-    pub fn slot(&mut self) -> Option<&mut T> {
+    /// True when there is a free slot.
+    #[inline(always)]
+    pub fn has_room(&mut self) -> bool {
         if self.next.wrapping_sub(self.head_seen) == self.shared.slots.len() {
             // Acquire pairs with the Release in `release`: what the consumer did to the slot is done.
             self.head_seen = self.shared.head.0.load(Ordering::Acquire);
         }
-        if self.next.wrapping_sub(self.head_seen) == self.shared.slots.len() {
+        self.next.wrapping_sub(self.head_seen) != self.shared.slots.len()
+    }
+
+    /// The next free slot, with whatever an earlier round left in it; none when the ring is full.
+    #[inline(always)]
+    pub fn slot(&mut self) -> Option<&mut T> {
+        if !self.has_room() {
             return None;
         }
         let slot = &self.shared.slots[self.next & self.shared.mask];
         // SAFETY: `next` is in [tail, head + len), the producer's range, until `publish`, which needs `&mut self` and so the end
         // of this borrow; the pointer comes from a live cell of the ring that `self` keeps alive.
         Some(slot.with_mut(|item| unsafe { &mut *item }))
+    }
+
+    /// The free slot `n` after the next one, if it is known to be free.
+    #[inline(always)]
+    pub fn ahead(&self, n: usize) -> Option<&T> {
+        let (at, shared) = (self.next.wrapping_add(n), &*self.shared);
+        if at.wrapping_sub(self.head_seen) >= shared.slots.len() {
+            return None;
+        }
+        // SAFETY: as in `slot`: it is in the producer's range, and stays there while `self` is borrowed.
+        Some(shared.slots[at & shared.mask].with_mut(|item| unsafe { &*item }))
     }
 
     /// The slot that [`slot`](Self::slot) gave is written; the consumer sees it after [`publish`](Self::publish).
@@ -264,6 +281,22 @@ impl<T> Consumer<T> {
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
         self.shared.sleepers.0.fetch_or(CONSUMER_GONE, Ordering::Relaxed);
+    }
+}
+
+/// Hints the processor to fetch the lines from `address` on, which are written soon.
+#[inline]
+pub fn prefetch_written(address: *const u8, lines: usize) {
+    for line in 0..lines {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: prefetching has no architectural effect and faults on no address. Where PREFETCHW is not known it is a NOP. Spelled
+        // out, because without the target feature the compiler makes PREFETCHT0 of `_MM_HINT_ET0`, and the line comes shared.
+        unsafe {
+            let at = address.wrapping_add(64 * line);
+            core::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (address, line);
     }
 }
 

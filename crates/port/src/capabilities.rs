@@ -65,7 +65,7 @@ impl Capabilities {
 
     /// True when the frame may be sent: a length that fits, and no offload that the port lacks or that contradicts the frame.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn admits(&self, packet: &PacketBuf) -> bool {
         let len = packet.len();
         let is_checksum_good = match packet.meta.checksum {

@@ -133,6 +133,13 @@ impl PacketBuf {
         &mut self.storage[..self.len]
     }
 
+    /// The whole buffer.
+    #[must_use]
+    #[inline]
+    pub fn storage(&self) -> &[u8] {
+        &self.storage
+    }
+
     /// The whole buffer, to write a frame into; then [`set_len`](Self::set_len).
     #[must_use]
     #[inline]
@@ -172,10 +179,13 @@ impl PacketBuf {
     /// Copies frame and metadata of `other`. False, and empty, when it does not fit.
     #[must_use]
     pub fn copy_from(&mut self, other: &Self) -> bool {
-        let fits = self.fill(other.frame());
-        if fits {
-            self.meta = other.meta;
-        }
-        fits
+        let frame = other.frame();
+        let Some(place) = self.storage.get_mut(..frame.len()) else {
+            self.clear();
+            return false;
+        };
+        place.copy_from_slice(frame);
+        (self.len, self.meta) = (frame.len(), other.meta);
+        true
     }
 }

@@ -1,6 +1,7 @@
 //! Many messages with one call.
 
 use crate::bytes::{received, sendmsg};
+use crate::cancel::point;
 use crate::readiness::limit;
 use crate::{fail, next, pointers, programs};
 use libc::{c_int, c_uint, mmsghdr, timespec};
@@ -16,7 +17,20 @@ const MESSAGES_MAX: c_uint = 1024;
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: C's contract.
+    point(|| unsafe { received_each(fd, messages, count, flags, timeout) })
+}
+
+/// # Safety
+/// As recvmmsg's.
+unsafe fn received_each(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -75,7 +89,12 @@ pub unsafe extern "C" fn recvmmsg(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     if !fds::is_stream(fd) {
         // SAFETY: C's contract.
         return unsafe {

@@ -1,10 +1,11 @@
 //! Bytes in and out.
 
+use crate::cancel::point;
 use crate::checks::{measured, says_what_a_stream_knows, unsendable};
 use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use socket::{Errno, fds, io};
+use socket::{Errno, fds, io, sys};
 
 /// Vectors up to this length need no allocation.
 const FEW: usize = 16;
@@ -59,7 +60,8 @@ fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usiz
         Ok(n) if n > 0 => fds::unread(fd).unwrap_or(0).max(n),
         answer => return Some(Err(answer)),
     };
-    let most = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(found) };
+    let wanted = fds::low_water(fd).unwrap_or(1);
+    let most = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(found.max(wanted)) };
     let mut left = most;
     let good = parts.iter().all(|v| {
         let n = v.iov_len.min(left);
@@ -202,9 +204,9 @@ fn odd_length(len: usize) -> ssize_t {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         if len.wrapping_sub(1) >= isize::MAX as usize && fds::is_stream(fd) {
             return odd_length(len);
         }
@@ -212,7 +214,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
             Some(result) => status(result),
             None => next::read(fd, buffer, len),
         }
-    }
+    })
 }
 
 /// See write(2).
@@ -220,14 +222,14 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match give(fd, buffer, len, 0) {
             Some(result) => status(result),
             None => next::write(fd, buffer, len),
         }
-    }
+    })
 }
 
 /// See readv(2).
@@ -235,16 +237,16 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) ->
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match empty(fd, vector, count as usize)
             .or_else(|| scatter(fd, vector, count as usize, 0, Errno::INVAL))
         {
             Some(result) => status(result),
             None => next::readv(fd, vector, count),
         }
-    }
+    })
 }
 
 /// See writev(2).
@@ -252,16 +254,16 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match empty(fd, vector, count as usize)
             .or_else(|| gather(fd, vector, count as usize, 0, Errno::INVAL))
         {
             Some(result) => status(result),
             None => next::writev(fd, vector, count),
         }
-    }
+    })
 }
 
 /// See recv(2).
@@ -269,14 +271,14 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match take(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::recv(fd, buffer, len, flags),
         }
-    }
+    })
 }
 
 /// See send(2).
@@ -284,14 +286,14 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match give(fd, buffer, len, flags) {
             Some(result) => status(result),
             None => next::send(fd, buffer, len, flags),
         }
-    }
+    })
 }
 
 /// Whoever asks for the sender's name is told that there is none.
@@ -320,7 +322,7 @@ unsafe fn names_nobody(name: *const sockaddr, len: *mut socklen_t) -> Result<(),
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -329,12 +331,12 @@ pub unsafe extern "C" fn recvfrom(
     name_len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match take(fd, buffer, len, flags) {
             Some(result) => status(result.and_then(|n| names_nobody(name, name_len).map(|()| n))),
             None => next::recvfrom(fd, buffer, len, flags, name, name_len),
         }
-    }
+    })
 }
 
 /// See sendto(2). A connected stream goes where it is connected to.
@@ -342,7 +344,7 @@ pub unsafe extern "C" fn recvfrom(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buffer: *const c_void,
     len: size_t,
@@ -351,12 +353,13 @@ pub unsafe extern "C" fn sendto(
     name_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         if !name.is_null() && fds::is_stream(fd) {
             if name_len as usize > NAME_MAX {
                 return fail(Errno::INVAL) as ssize_t;
             }
-            if !socket::sys::is_readable(name as usize, name_len as usize) {
+            // A stream does not look at it.
+            if !pointers::is_known(name, name_len as usize) {
                 return fail(Errno::FAULT) as ssize_t;
             }
         }
@@ -364,7 +367,7 @@ pub unsafe extern "C" fn sendto(
             Some(result) => status(result),
             None => next::sendto(fd, buffer, len, flags, name, name_len),
         }
-    }
+    })
 }
 
 /// # Safety
@@ -464,9 +467,9 @@ unsafe fn header<'a>(at: *mut msghdr) -> Option<&'a mut msghdr> {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match header(message).and_then(|m| received(fd, m, flags)) {
             Some(result) => status(result),
             None => {
@@ -477,7 +480,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
                 n
             }
         }
-    }
+    })
 }
 
 /// # Safety
@@ -492,8 +495,14 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if message.msg_controllen > 0 && !says_what_a_stream_knows(message) {
-            return Some(unsendable(fd, flags, Errno::INVAL));
+        if message.msg_controllen > 0 {
+            // So few messages have any that this is always asked.
+            if !sys::is_readable(message.msg_control as usize, message.msg_controllen) {
+                return Some(Err(Errno::FAULT));
+            }
+            if !says_what_a_stream_knows(message) {
+                return Some(unsendable(fd, flags, Errno::INVAL));
+            }
         }
         gather(fd, message.msg_iov, message.msg_iovlen, flags, Errno::MSGSIZE)
     }
@@ -504,9 +513,9 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         let header = header(message.cast_mut());
         match header.as_deref().and_then(|m| gathered(fd, m, flags)) {
             Some(result) => status(result),
@@ -517,7 +526,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
                 next::sendmsg(fd, message, flags)
             }
         }
-    }
+    })
 }
 
 /// The checked twin of `read` that fortified programs call.
@@ -525,7 +534,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
     check(len <= room);
     // SAFETY: C's contract.
     unsafe { read(fd, buffer, len) }
@@ -536,7 +550,7 @@ pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t,
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
+pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -553,7 +567,7 @@ pub unsafe extern "C" fn __recv_chk(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,

@@ -1,20 +1,21 @@
 //! Closing, duplicating, flags, and the door around libc.
 
-use crate::{fail, next};
+use crate::cancel::point;
+use crate::{fail, next, stdio};
 use libc::{c_int, c_uint, c_ulong};
-use socket::fds;
+use socket::{fds, signals};
 
 /// See close(2).
 ///
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    match fds::closing(fd) {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    point(|| match fds::closing(fd) {
         // SAFETY: a number.
-        Ok(()) => unsafe { next::close(fd) },
+        Ok(_changing) => unsafe { next::close(fd) },
         Err(e) => fail(e),
-    }
+    })
 }
 
 /// See close_range(2).
@@ -23,6 +24,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let _changing = fds::closing_many();
     let closes = flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0;
     let ranges = if closes && first <= last { fds::closing_range(first, last) } else { None };
     let whole = vec![(first, last)];
@@ -50,12 +52,19 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let _changing = fds::duplicating(fd);
     // SAFETY: a number.
     let new = unsafe { next::dup(fd) };
     if new >= 0 {
-        fds::duplicated(fd, new);
+        duplicated(fd, new);
     }
     new
+}
+
+/// `new` stands for the same as `old` from now on.
+fn duplicated(old: c_int, new: c_int) {
+    fds::duplicated(old, new);
+    stdio::follow(new);
 }
 
 /// False for a number that stands for nothing: what it was to replace stays.
@@ -75,12 +84,13 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup2(old, new);
         }
-        if let Err(e) = fds::closing(new) {
-            return fail(e);
-        }
+        let _changing = match fds::closing(new) {
+            Ok(changing) => (changing, fds::duplicating(old)),
+            Err(e) => return fail(e),
+        };
         let result = next::dup2(old, new);
         if result >= 0 {
-            fds::duplicated(old, new);
+            duplicated(old, new);
         }
         result
     }
@@ -97,12 +107,13 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup3(old, new, flags);
         }
-        if let Err(e) = fds::closing(new) {
-            return fail(e);
-        }
+        let _changing = match fds::closing(new) {
+            Ok(changing) => (changing, fds::duplicating(old)),
+            Err(e) => return fail(e),
+        };
         let result = next::dup3(old, new, flags);
         if result >= 0 {
-            fds::duplicated(old, new);
+            duplicated(old, new);
         }
         result
     }
@@ -121,16 +132,19 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
                 let listener = fds::set_nonblocking(fd, on);
                 let kept = if listener { libc::O_NONBLOCK as usize } else { 0 };
-                next::fcntl(fd, command, argument | kept)
+                let result = next::fcntl(fd, command, argument | kept);
+                if argument as c_int & libc::O_ASYNC != 0 { told_of(fd, result) } else { result }
             }
+            libc::F_SETOWN | F_SETOWN_EX => told_of(fd, next::fcntl(fd, command, argument)),
             libc::F_GETFL => {
                 let flags = next::fcntl(fd, command, 0);
                 if flags < 0 { flags } else { fds::open_flags(fd, flags) }
             }
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                let _changing = fds::duplicating(fd);
                 let new = next::fcntl(fd, command, argument);
                 if new >= 0 {
-                    fds::duplicated(fd, new);
+                    duplicated(fd, new);
                 }
                 new
             }
@@ -149,8 +163,21 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// `asm-generic/sockios.h`; `libc` does not name it.
+/// `asm-generic/sockios.h`, `asm-generic/fcntl.h`; `libc` does not name them.
 const SIOCATMARK: c_ulong = 0x8905;
+/// From `linux/sockios.h`: what has not been sent yet.
+const SIOCOUTQNSD: c_ulong = 0x894B;
+const SIOCSPGRP: c_ulong = 0x8902;
+const FIOSETOWN: c_ulong = 0x8901;
+const F_SETOWN_EX: c_int = 15;
+
+/// Somebody is to be told of what comes to `fd` by a signal, if the kernel has agreed: that is its `result`.
+fn told_of(fd: c_int, result: c_int) -> c_int {
+    if result == 0 {
+        signals::asked(fd);
+    }
+    result
+}
 
 /// See sockatmark(3).
 ///
@@ -176,6 +203,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         let count = match request {
             libc::FIONREAD => fds::unread(fd),
             libc::TIOCOUTQ => fds::unsent(fd),
+            SIOCOUTQNSD => fds::held_back(fd),
             SIOCATMARK => fds::is_at_mark(fd).map(usize::from),
             libc::FIONBIO if argument != 0 => {
                 let listener = fds::set_nonblocking(fd, *(argument as *const c_int) != 0);
@@ -190,6 +218,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             Some(n) if argument != 0 => {
                 *(argument as *mut c_int) = n.min(c_int::MAX as usize) as c_int;
                 0
+            }
+            _ if [SIOCSPGRP, FIOSETOWN, libc::FIOASYNC].contains(&request) => {
+                told_of(fd, next::ioctl(fd, request, argument))
             }
             _ => next::ioctl(fd, request, argument),
         }

@@ -5,6 +5,7 @@
 
 mod batches;
 mod bytes;
+mod cancel;
 mod checks;
 mod descriptors;
 mod next;
@@ -13,6 +14,7 @@ mod programs;
 mod readiness;
 mod seccomp;
 mod sockets;
+mod stdio;
 mod syscall;
 mod transfer;
 
@@ -57,6 +59,7 @@ fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         socket::fds::settle();
+        socket::sys::learn_threads();
         // SAFETY: three functions that live as long as the process. When memory is short the child inherits nothing.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
@@ -65,9 +68,11 @@ fn start() {
 extern "C" fn construct() {
     start();
     socket::moving::inherit();
+    (0..3).for_each(stdio::follow);
 }
 
 extern "C" fn destruct() {
+    stdio::flush();
     socket::fork::ending();
 }
 

@@ -1,10 +1,11 @@
 //! The next library's symbols: what ours stand in front of.
 
 use libc::{
-    c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t,
-    off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr,
+    nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
+use socket::account::{self, Section};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Finds the symbol `name` (with its final 0) behind our library, once.
@@ -36,10 +37,13 @@ macro_rules! next {
             if at == 0 {
                 return crate::fail(socket::Errno::NOSYS) as $r;
             }
-            // SAFETY: the symbol has this type; the caller answers for the arguments.
+            // SAFETY: the symbol has this type; the caller answers for the arguments. It may end its thread, which unwinds us.
             unsafe {
-                let f = std::mem::transmute::<usize, unsafe extern "C" fn($($t),*) -> $r>(at);
-                f($($a),*)
+                let f = std::mem::transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(at);
+                let before = account::turn(Section::Kernel);
+                let answer = f($($a),*);
+                account::leave(before);
+                answer
             }
         }
     )* };
@@ -71,7 +75,6 @@ next! {
     writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
     preadv2(fd: c_int, vector: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     pwritev2(fd: c_int, vector: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
-    pread(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t;
     recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     recvfrom(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, name: *mut sockaddr, name_len: *mut socklen_t) -> ssize_t;
@@ -103,5 +106,11 @@ next! {
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, how: *const c_char) -> usize;
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, old: c_int, new: c_int) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fclose(stream: *mut FILE) -> c_int;
+    vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+    pthread_cancel(thread: pthread_t) -> c_int;
+    pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
 }

@@ -4,7 +4,7 @@ use crate::{next, pointers};
 use libc::{
     FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
-use socket::moving;
+use socket::{fds, moving, sys};
 
 /// See _exit(2).
 ///
@@ -264,6 +264,8 @@ pub unsafe fn sending(message: *const msghdr) {
     // SAFETY: the caller's promise.
     if let Some(message) = unsafe { message.as_ref() }
         && message.msg_controllen > 0
+        && fds::has_any()
+        && sys::is_readable(message.msg_control as usize, message.msg_controllen)
     {
         // SAFETY: the caller's promise.
         unsafe { each_descriptor(message, moving::leaving) };

@@ -1,5 +1,6 @@
 //! epoll, poll and select.
 
+use crate::cancel::point;
 use crate::{fail, next, pointers};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use socket::poll::{self as towpath, Wait};
@@ -33,6 +34,9 @@ pub unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
     }
 }
 
+/// Signals 32 and 33, which the C library needs: nobody blocks them.
+const INTERNAL: u64 = 0b11 << 31;
+
 /// The first 64 signals: all the kernel knows. EFAULT for an address that cannot be read.
 ///
 /// # Safety
@@ -43,7 +47,8 @@ unsafe fn signals(at: *const sigset_t) -> Result<Option<u64>, Errno> {
     }
     socket::sys::check_signals(at.cast())?;
     // SAFETY: the kernel has just read these 8 bytes.
-    Ok(Some(unsafe { at.cast::<u64>().read_unaligned() }))
+    let all = unsafe { at.cast::<u64>().read_unaligned() };
+    Ok(Some(all & !INTERNAL))
 }
 
 /// # Safety
@@ -62,14 +67,10 @@ fn count(result: Result<usize, Errno>) -> c_int {
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     crate::start();
     // SAFETY: a number.
-    let fd = unsafe { next::epoll_create(size) };
-    if fd >= 0 {
-        fds::epoll_opened(fd);
-    }
-    fd
+    fds::open_set(|| unsafe { next::epoll_create(size) })
 }
 
 /// See epoll_create1(2).
@@ -77,14 +78,10 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     crate::start();
     // SAFETY: a number.
-    let fd = unsafe { next::epoll_create1(flags) };
-    if fd >= 0 {
-        fds::epoll_opened(fd);
-    }
-    fd
+    fds::open_set(|| unsafe { next::epoll_create1(flags) })
 }
 
 /// See epoll_ctl(2).
@@ -92,7 +89,12 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub unsafe extern "C-unwind" fn epoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
     // SAFETY: C's contract; the kernel says EFAULT for what cannot be read.
     unsafe {
         if op != libc::EPOLL_CTL_DEL && !pointers::is_readable(event, size_of::<epoll_event>()) {
@@ -107,27 +109,29 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mu
 }
 
 /// # Safety
-/// `events` is writable for `n` events.
+/// `events` is null or writable for `n` events.
 unsafe fn waited(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<c_int> {
-    if events.is_null() || !(1..=EVENTS_MAX).contains(&n) {
+    if !(1..=EVENTS_MAX).contains(&n) {
         return None;
     }
     let set = fds::set(epfd)?;
     let wait = |found: &mut [epoll_event]| wait().and_then(|(timeout, mask)| set.wait(found, timeout, mask));
     // SAFETY: the caller's promise, or what was just looked at.
     Some(count(unsafe {
-        if pointers::are_checked() {
+        if events.is_null() || pointers::are_checked() {
             let mut found = vec![epoll_event { events: 0, u64: 0 }; (n as usize).min(AT_ONCE)];
             wait(&mut found).and_then(|n| {
                 if !pointers::is_writable(events, n * size_of::<epoll_event>()) {
                     return Err(Errno::FAULT);
                 }
-                events.copy_from_nonoverlapping(found.as_ptr(), n);
+                if n > 0 {
+                    events.copy_from_nonoverlapping(found.as_ptr(), n);
+                }
                 Ok(n)
             })
         } else {
@@ -141,17 +145,17 @@ unsafe fn waited(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub unsafe extern "C-unwind" fn epoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
     timeout: c_int,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         waited(epfd, events, n, || Ok((millis(timeout), None)))
             .unwrap_or_else(|| next::epoll_wait(epfd, events, n, timeout))
-    }
+    })
 }
 
 /// See epoll_pwait(2).
@@ -159,7 +163,7 @@ pub unsafe extern "C" fn epoll_wait(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe extern "C-unwind" fn epoll_pwait(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
@@ -167,10 +171,10 @@ pub unsafe extern "C" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         waited(epfd, events, n, || Ok((millis(timeout), signals(mask)?)))
             .unwrap_or_else(|| next::epoll_pwait(epfd, events, n, timeout, mask))
-    }
+    })
 }
 
 /// See epoll_pwait2(2).
@@ -178,7 +182,7 @@ pub unsafe extern "C" fn epoll_pwait(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe extern "C-unwind" fn epoll_pwait2(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
@@ -186,10 +190,10 @@ pub unsafe extern "C" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         waited(epfd, events, n, || limit_and_signals(timeout, mask))
             .unwrap_or_else(|| next::epoll_pwait2(epfd, events, n, timeout, mask))
-    }
+    })
 }
 
 /// # Safety
@@ -210,9 +214,11 @@ unsafe fn polled(list: *mut pollfd, n: nfds_t, wait: impl FnOnce() -> Result<Wai
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(list: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(list: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: C's contract.
-    unsafe { polled(list, n, || Ok((millis(timeout), None))).unwrap_or_else(|| next::poll(list, n, timeout)) }
+    point(|| unsafe {
+        polled(list, n, || Ok((millis(timeout), None))).unwrap_or_else(|| next::poll(list, n, timeout))
+    })
 }
 
 /// See ppoll(2).
@@ -220,17 +226,17 @@ pub unsafe extern "C" fn poll(list: *mut pollfd, n: nfds_t, timeout: c_int) -> c
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     list: *mut pollfd,
     n: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         polled(list, n, || limit_and_signals(timeout, mask))
             .unwrap_or_else(|| next::ppoll(list, n, timeout, mask))
-    }
+    })
 }
 
 /// The checked twin of `poll` that fortified programs call.
@@ -238,7 +244,12 @@ pub unsafe extern "C" fn ppoll(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(list: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+pub unsafe extern "C-unwind" fn __poll_chk(
+    list: *mut pollfd,
+    n: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
     check(n as usize * size_of::<pollfd>() <= room);
     // SAFETY: C's contract.
     unsafe { poll(list, n, timeout) }
@@ -249,7 +260,7 @@ pub unsafe extern "C" fn __poll_chk(list: *mut pollfd, n: nfds_t, timeout: c_int
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     list: *mut pollfd,
     n: nfds_t,
     timeout: *const timespec,
@@ -301,7 +312,7 @@ unsafe fn selected(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     most: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -309,7 +320,7 @@ pub unsafe extern "C" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         let wait = || {
             let Some(t) = timeout.as_ref() else { return Ok((None, None)) };
             // Linux takes more microseconds than a second has, but nothing below zero.
@@ -329,7 +340,7 @@ pub unsafe extern "C" fn select(
             (t.tv_sec, t.tv_usec) = (left.as_secs() as _, left.subsec_micros().into());
         }
         result
-    }
+    })
 }
 
 /// See pselect(2).
@@ -337,7 +348,7 @@ pub unsafe extern "C" fn select(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     most: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -346,8 +357,8 @@ pub unsafe extern "C" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         selected(most, [read, write, except], || limit_and_signals(timeout, mask))
             .unwrap_or_else(|| next::pselect(most, read, write, except, timeout, mask))
-    }
+    })
 }

@@ -1,5 +1,6 @@
 //! Making, naming and ending sockets.
 
+use crate::cancel::point;
 use crate::{fail, int, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use socket::{Errno, address, fds};
@@ -55,7 +56,7 @@ unsafe fn output(
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     start();
     // SAFETY: three numbers.
     let fd = unsafe { next::socket(domain, kind, protocol) };
@@ -69,7 +70,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 fn is_name(name: *const sockaddr, len: socklen_t) -> bool {
     let len = len as usize;
     (size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>()).contains(&len)
-        && socket::sys::is_readable(name as usize, len)
+        && pointers::is_known(name, len)
 }
 
 /// See bind(2).
@@ -77,7 +78,7 @@ fn is_name(name: *const sockaddr, len: socklen_t) -> bool {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: C's contract, where it is kept.
     unsafe {
         if !is_name(name, len) {
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, len: socklen_t) 
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match fds::listen(fd, backlog) {
         Some(result) => int(result),
         // SAFETY: two numbers.
@@ -108,9 +109,9 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: C's contract, where it is kept.
-    unsafe {
+    point(|| unsafe {
         if !is_name(name, len) {
             return next::connect(fd, name, len);
         }
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_
             Some(result) => int(result),
             None => next::connect(fd, name, len),
         }
-    }
+    })
 }
 
 /// See accept(2).
@@ -126,14 +127,14 @@ pub unsafe extern "C" fn connect(fd: c_int, name: *const sockaddr, len: socklen_
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn accept(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match accepted(fd, name, len, 0) {
             Some(new) => new,
             None => next::accept(fd, name, len),
         }
-    }
+    })
 }
 
 /// See accept4(2).
@@ -141,14 +142,19 @@ pub unsafe extern "C" fn accept(fd: c_int, name: *mut sockaddr, len: *mut sockle
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    name: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         match accepted(fd, name, len, flags) {
             Some(new) => new,
             None => next::accept4(fd, name, len, flags),
         }
-    }
+    })
 }
 
 /// # Safety
@@ -183,7 +189,7 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c
 /// # Safety
 /// None needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match fds::shutdown(fd, how) {
         Some(result) => int(result),
         // SAFETY: two numbers.
@@ -196,7 +202,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: C's contract.
     unsafe {
         match fds::local_name(fd) {
@@ -211,7 +217,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut s
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: C's contract.
     unsafe {
         match fds::peer_name(fd) {
@@ -227,7 +233,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut s
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(
+pub unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -261,7 +267,7 @@ pub unsafe extern "C" fn getsockopt(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
+pub unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -273,7 +279,9 @@ pub unsafe extern "C" fn setsockopt(
         if value.is_null() || !pointers::is_readable(value, len as usize) {
             return next::setsockopt(fd, level, name, value, len);
         }
-        match fds::set_option(fd, level, name, input(value, len as usize)) {
+        // The kernel, who says what is wrong with a bad address, is not asked of some.
+        let is_good = || pointers::is_known(value, size_of::<c_int>());
+        match fds::set_option(fd, level, name, input(value, len as usize), is_good) {
             Some(result) => status(result.map(|()| 0)) as c_int,
             None => next::setsockopt(fd, level, name, value, len),
         }

@@ -15,7 +15,7 @@ macro_rules! ours {
 /// # Safety
 /// As C's for the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
+pub unsafe extern "C-unwind" fn syscall(
     n: c_long,
     a: usize,
     b: usize,

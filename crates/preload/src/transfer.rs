@@ -1,13 +1,17 @@
 //! sendfile, splice, and the calls with vectors, offsets and flags of their own.
 
 use crate::bytes::{empty, gather, scatter};
-use crate::{fail, next, status};
+use crate::cancel::{point, through};
+use crate::{fail, next, pointers, status};
 use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
 use socket::locked::may;
 use socket::{Errno, fds, io};
+use std::mem::MaybeUninit;
 
 /// Bytes that sendfile moves at once.
 const CHUNK: usize = 64 << 10;
+/// Files up to this size need no allocation.
+const FEW: usize = 4 << 10;
 /// Bytes that splice moves at once: a pipe that is ready has room for them.
 const PIPE_PIECE: usize = 4096;
 /// `linux/fs.h`.
@@ -18,7 +22,19 @@ const RWF_NOWAIT: c_int = 8;
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: C's contract.
+    through(|| unsafe { sent_file(out, from, offset, count) })
+}
+
+/// # Safety
+/// As sendfile's.
+unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     if !fds::is_stream(out) {
         // SAFETY: C's contract.
         return unsafe { next::sendfile(out, from, offset, count) };
@@ -28,20 +44,37 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
     }
     // SAFETY: C's contract.
     unsafe {
-        let mode = next::fcntl(from, libc::F_GETFL, 0);
-        if mode < 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
-            return fail(Errno::BADF) as ssize_t;
+        if !offset.is_null() && !pointers::is_writable(offset, size_of::<off_t>()) {
+            return fail(Errno::FAULT) as ssize_t;
+        }
+        if count == 0 || offset.is_null() {
+            // Else reading is what finds out.
+            let mode = next::fcntl(from, libc::F_GETFL, 0);
+            if mode < 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
+                return fail(Errno::BADF) as ssize_t;
+            }
         }
         let given = offset.as_ref().copied();
         let mut at = given.unwrap_or_else(|| next::lseek(from, 0, libc::SEEK_CUR));
         if at < 0 {
             return fail(Errno::INVAL) as ssize_t;
         }
-        let mut buffer = vec![0u8; CHUNK.min(count)];
+        // A small file needs no memory from anywhere else.
+        let mut few = [MaybeUninit::<u8>::uninit(); FEW];
+        let mut many = Vec::<u8>::new();
+        let buffer = if count <= FEW {
+            &mut few[..]
+        } else {
+            many.reserve_exact(CHUNK.min(count));
+            &mut many.spare_capacity_mut()[..CHUNK.min(count)]
+        };
         let mut done = 0;
         while done < count {
             let want = (count - done).min(buffer.len());
-            let n = next::pread(from, buffer.as_mut_ptr().cast(), want, at);
+            // Not libc's: that is a cancellation point, which this call is not.
+            let room = buffer.as_mut_ptr() as usize;
+            let n =
+                status(socket::sys::raw(libc::SYS_pread64, [from as usize, room, want, at as usize, 0, 0]));
             if n <= 0 {
                 if n < 0 && done == 0 {
                     let is_folder = *libc::__errno_location() == libc::EISDIR;
@@ -49,12 +82,14 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
                 }
                 if done > 0 {
                     // The file is shorter than was said: nothing more to come after all.
-                    let _ = io::send(out, &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                    io::send_no_more(out);
                 }
                 break;
             }
             let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
-            match io::send(out, &[&buffer[..n as usize]], more) {
+            // The kernel has written so many.
+            let read = std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), n as usize);
+            match io::send(out, &[read], more) {
                 Some(Ok(sent)) => {
                     done += sent;
                     at += sent as off_t;
@@ -81,7 +116,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, from: c_int, offset: *mut off_t, c
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendfile64(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the same function on 64-bit machines.
     unsafe { sendfile(out, from, offset, count) }
 }
@@ -91,7 +131,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t,
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_at: *mut loff_t,
     to: c_int,
@@ -101,7 +141,7 @@ pub unsafe extern "C" fn splice(
 ) -> ssize_t {
     let (takes, gives) = (fds::is_stream(to), fds::is_stream(from));
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         if len == 0 || !(takes || gives) {
             return next::splice(from, from_at, to, to_at, len, flags);
         }
@@ -114,7 +154,7 @@ pub unsafe extern "C" fn splice(
             return 0;
         }
         if gives { splice_out(from, to, len, flags) } else { splice_in(from, to, len, flags) }
-    }
+    })
 }
 
 /// Checks `(descriptor, has an offset)` of both sides in Linux's order; one of them is an accelerated stream, of which no offset is
@@ -167,7 +207,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize
     let patience = if flags & libc::SPLICE_F_NONBLOCK == 0 { 0 } else { libc::MSG_DONTWAIT };
     let mut buffer = [0u8; PIPE_PIECE];
     let want = len.min(buffer.len());
-    match io::receive(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK) {
+    match io::receive_any(from, &mut [&mut buffer[..want]], patience | libc::MSG_PEEK) {
         // SAFETY: the buffer is a local.
         Some(Ok(n)) if n > 0 => unsafe {
             if !is_ready(to, libc::POLLOUT, flags) {
@@ -213,7 +253,7 @@ unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv2(
+pub unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -221,7 +261,7 @@ pub unsafe extern "C" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
             let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
             let result = empty(fd, vector, count as usize)
@@ -229,7 +269,7 @@ pub unsafe extern "C" fn preadv2(
             return status(result.unwrap_or(Err(Errno::BADF)));
         }
         next::preadv2(fd, vector, count, at, flags)
-    }
+    })
 }
 
 /// See pwritev2(2).
@@ -237,7 +277,7 @@ pub unsafe extern "C" fn preadv2(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(
+pub unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -245,7 +285,7 @@ pub unsafe extern "C" fn pwritev2(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: C's contract.
-    unsafe {
+    point(|| unsafe {
         if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
             let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
             let result = empty(fd, vector, count as usize)
@@ -253,7 +293,7 @@ pub unsafe extern "C" fn pwritev2(
             return status(result.unwrap_or(Err(Errno::BADF)));
         }
         next::pwritev2(fd, vector, count, at, flags)
-    }
+    })
 }
 
 /// See preadv2(2).
@@ -261,7 +301,7 @@ pub unsafe extern "C" fn pwritev2(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv64v2(
+pub unsafe extern "C-unwind" fn preadv64v2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,
@@ -277,7 +317,7 @@ pub unsafe extern "C" fn preadv64v2(
 /// # Safety
 /// As C's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev64v2(
+pub unsafe extern "C-unwind" fn pwritev64v2(
     fd: c_int,
     vector: *const iovec,
     count: c_int,

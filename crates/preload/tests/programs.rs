@@ -2,58 +2,35 @@
 //! really have been on Towpath.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::library;
 use service::{Options, Service};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The library that Cargo built beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let deps = test.parent().unwrap();
-    let beside = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries
-            .map(|e| e.path())
-            .filter(|p| {
-                let name = p.file_name().unwrap().to_string_lossy().into_owned();
-                name.starts_with("libtowpath_preload") && name.ends_with(".so")
-            })
-            .collect()
-    };
-    let mut found = beside(deps.parent().unwrap());
-    found.extend(beside(deps));
-    found.sort_by_key(|p| p.metadata().unwrap().modified().unwrap());
-    found.pop().expect("cargo builds the cdylib before the package's integration tests")
-}
-
 struct Place {
-    folder: PathBuf,
+    folder: tempfile::TempDir,
     control: PathBuf,
 }
 
 /// A private service in a thread of this process; it lives as long as the test.
-fn service(name: &str) -> Place {
-    let folder = std::env::temp_dir().join(format!("towpath-programs-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let control = folder.join("control.sock");
+fn service() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    // The service makes the folder of its socket itself.
+    let control = folder.path().join("service/control.sock");
     let options = Options { control: Some(control.clone()), ..Options::default() };
     let service = Service::open(options.resolve().unwrap()).unwrap();
     std::thread::spawn(move || service.run().unwrap());
     Place { folder, control }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 impl Place {
     fn compile(&self, name: &str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-        let program = self.folder.join(name);
+        let program = self.folder.path().join(name);
         let status = Command::new("cc")
             .args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
             .args([&program, &source])
@@ -84,7 +61,7 @@ impl Place {
 
 /// `refused`: so many of its sockets are the kernel's, because they connect to a port where nobody listens, or as the test says.
 fn prints_the_same(name: &str, refused: RangeInclusive<usize>) {
-    let place = service(name);
+    let place = service();
     let program = place.compile(name);
     let (kernel, _) = place.run(&program, false);
     let (towpath, log) = place.run(&program, true);
@@ -123,6 +100,11 @@ fn connections_that_several_programs_have() {
 #[test]
 fn a_thousand_connections() {
     prints_the_same("crowd", 0..=0);
+}
+
+#[test]
+fn short_connections() {
+    prints_the_same("short", 0..=0);
 }
 
 #[test]

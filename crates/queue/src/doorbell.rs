@@ -19,7 +19,7 @@ use shm::ContextBlock;
 
 /// A full barrier after a read-modify-write. On x86 the locked instruction is one already.
 #[inline]
-fn barrier_after_rmw() {
+pub(crate) fn barrier_after_rmw() {
     if cfg!(any(loom, not(target_arch = "x86_64"))) {
         fence(SeqCst);
     }
@@ -53,14 +53,18 @@ impl<'a> Doorbell<'a> {
     /// Producer: slot `slot` has news. `slot` must be less than the region's slots.
     #[inline]
     pub fn ring(self, slot: u32) -> Wake {
-        let word = slot as usize / 64;
-        let bit = 1u64 << (slot % 64);
+        self.ring_many(slot as usize / 64, 1 << (slot % 64))
+    }
+
+    /// Producer: as [`ring`](Self::ring) for the slots of `bits`, of which the first is `64 * word`.
+    #[inline]
+    pub fn ring_many(self, word: usize, bits: u64) -> Wake {
         // Word before top, top before the load of `sleeping`. The barrier pairs with the fence in `prepare_sleep`: either
         // we see the sleeper or it sees the top. A bit already set is not set again: the consumer has yet to take it
         // (top first, words second) and looks at the slot afterwards; the fence in `Sender::publish` keeps the loads
         // here behind the publication.
-        if self.block.words[word].load(SeqCst) & bit == 0 {
-            self.block.words[word].fetch_or(bit, SeqCst);
+        if self.block.words[word].load(SeqCst) & bits != bits {
+            self.block.words[word].fetch_or(bits, SeqCst);
         }
         let group = 1u64 << (word / self.words_per_group);
         if self.block.top.load(SeqCst) & group == 0 {

@@ -1,6 +1,7 @@
 //! What two hostile parties do with the lines of a region: move bytes, tell each other, sleep and wake.
 //!
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
+//! - [`held`]: what is written and not announced yet;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
 //! - [`records`]: where the records of a stream end;
 //! - [`urgent`]: how far the urgent bytes of a stream reach;
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod doorbell;
+pub mod held;
 pub mod pages;
 #[cfg(not(loom))]
 pub mod records;

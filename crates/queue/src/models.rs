@@ -1,12 +1,16 @@
 //! Loom models: every interleaving of the doorbell's sleep and wake, of publication and consumption over a ring switch,
 //! and of waiting for space.
 
-use crate::stream::{Sender, consumed, raise, readable, watch, watcher};
+use crate::held::let_go_for;
+use crate::stream::{
+    Sender, barrier, consumed, consumed_some, note_consumed, note_produced, raise, readable, wants_space,
+    watch, watcher,
+};
 use crate::{Doorbell, Ring, Wake};
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
-use shm::{ContextBlock, Half, half_flags};
+use shm::{ContextBlock, HELD, Half, SockBlock, half_flags};
 
 const AREA: u64 = 1 << 20;
 
@@ -85,6 +89,32 @@ fn loom_a_watcher_sees_the_head_or_the_producer_sees_the_watcher() {
     });
 }
 
+/// Two streams that are published one after the other, and then one barrier for both.
+#[test]
+fn loom_one_barrier_serves_all_that_was_published_before_it() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default(), Half::default()]);
+        let producer = {
+            let h = halves.clone();
+            thread::spawn(move || {
+                let mut s = Sender::default();
+                s.lend(&h[0], Ring::new(0, 12));
+                note_produced(&h[0], 10);
+                note_consumed(&h[2], 20);
+                barrier();
+                (watcher(&h[1]), wants_space(&h[1]))
+            })
+        };
+        watch(&halves[1], Some(7));
+        raise(&halves[1], half_flags::WANT_SPACE);
+        let seen = readable(&halves[0], 0, AREA).unwrap();
+        let tail = halves[2].rx_tail.load(Ordering::Acquire);
+        let (told, asked) = producer.join().unwrap();
+        assert!(seen.is_some() || told == Some(7));
+        assert!(tail == 20 || asked);
+    });
+}
+
 #[test]
 fn loom_a_reader_over_a_ring_switch_uses_the_ring_that_rules() {
     model(|| {
@@ -131,6 +161,26 @@ fn loom_a_producer_that_waits_for_space_is_told() {
 }
 
 #[test]
+fn loom_a_producer_that_waits_for_space_is_told_once_a_step_is_consumed() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let mut s = Sender::default();
+        s.lend(&halves[0], Ring::new(0, 12));
+        s.publish(&halves[0], 4096);
+        let consumer = {
+            let h = halves.clone();
+            thread::spawn(move || {
+                let first = consumed_some(&h[1], &h[0], 0, 100);
+                first | consumed_some(&h[1], &h[0], 100, 600)
+            })
+        };
+        let waits = s.want_space(&halves[0], &halves[1], |_| ()).unwrap();
+        let told = consumer.join().unwrap();
+        assert!(!waits || told, "who sleeps is told");
+    });
+}
+
+#[test]
 fn loom_fin_comes_after_the_bytes() {
     model(|| {
         let halves = Arc::new([Half::default(), Half::default()]);
@@ -147,5 +197,117 @@ fn loom_fin_comes_after_the_bytes() {
         let bytes = readable(&halves[0], 0, AREA).unwrap();
         assert!(!fin || bytes.is_some(), "flags first, then bytes: no byte before a FIN is missed");
         producer.join().unwrap();
+    });
+}
+
+/// Crate `socket`: `ways::connect` and `lines::close`.
+#[test]
+fn loom_a_record_is_seen_by_who_closes_its_line_or_its_writer_sees_the_line_closed() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let connector = {
+            let h = halves.clone();
+            thread::spawn(move || {
+                let mut s = Sender::default();
+                s.lend(&h[0], Ring::new(0, 12));
+                s.publish(&h[0], 64);
+                fence(Ordering::SeqCst);
+                h[1].flags.load(Ordering::Relaxed) & half_flags::READ_CLOSED != 0
+            })
+        };
+        raise(&halves[1], half_flags::READ_CLOSED);
+        let is_seen = readable(&halves[0], 0, AREA).unwrap().is_some();
+        let is_told = connector.join().unwrap();
+        assert!(is_seen || is_told, "a connection that nobody resets and nobody accepts");
+    });
+}
+
+/// Crate `socket`: a lent slot is cleared for its next connection by who connects, when the acceptor has let go of the last one.
+#[test]
+fn loom_who_uses_a_slot_again_finds_nothing_of_the_connection_before() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let acceptor = {
+            let h = halves.clone();
+            thread::spawn(move || {
+                h[1].extra.store(7, Ordering::Relaxed);
+                let _ = consumed(&h[1], &h[0], 64);
+                raise(&h[1], half_flags::FIN | half_flags::RELEASED);
+            })
+        };
+        if halves[1].flags.load(Ordering::Acquire) & half_flags::RELEASED != 0 {
+            halves.iter().for_each(Half::clear);
+            let left = (halves[1].extra.load(Ordering::Relaxed), halves[1].rx_tail.load(Ordering::Relaxed));
+            assert_eq!((left, halves[1].flags.load(Ordering::Relaxed)), ((0, 0), 0));
+        }
+        acceptor.join().unwrap();
+        if halves[1].flags.load(Ordering::Relaxed) == 0 {
+            assert_eq!(halves[1].rx_tail.load(Ordering::Relaxed), 0, "nothing is written after letting go");
+        }
+    });
+}
+
+/// Two let go what is held back, and the stream moves on meanwhile.
+#[test]
+fn loom_what_is_held_back_goes_once_whoever_lets_it_go() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let block = Arc::new(SockBlock::default());
+        let producer = {
+            let (h, block) = (halves.clone(), block.clone());
+            thread::spawn(move || {
+                let mut s = Sender::default();
+                s.lend(&h[0], Ring::new(0, 12));
+                s.withhold(10);
+                s.keep(&block);
+                block.state.fetch_or(HELD, Ordering::AcqRel);
+                let mut is_news = s.announce(&h[0], 4);
+                s.withhold(20);
+                s.keep(&block);
+                is_news |= s.let_go(&h[0]);
+                block.state.fetch_and(!HELD, Ordering::AcqRel);
+                is_news
+            })
+        };
+        let from = halves[0].tx_head.load(Ordering::Acquire);
+        let went = let_go_for(&halves[0], &block, from, || true);
+        let seen = readable(&halves[0], 0, AREA).unwrap().map_or(0, |r| r.total);
+        assert!(seen >= 10 || !went, "what is announced is there");
+        assert!(seen == 0 || readable(&halves[0], 0, AREA).unwrap().unwrap().total >= seen, "never back");
+        let is_news = producer.join().unwrap();
+        assert_eq!(halves[0].tx_head.load(Ordering::Acquire), 30);
+        assert!(is_news || went);
+    });
+}
+
+/// Crate `socket`: `Link::release` and `Lease::take`; crate `service`: `held`.
+#[test]
+fn loom_nothing_is_let_go_in_a_slot_that_is_used_again() {
+    model(|| {
+        let halves = Arc::new([Half::default(), Half::default()]);
+        let block = Arc::new(SockBlock::default());
+        let mut s = Sender::default();
+        s.lend(&halves[0], Ring::new(0, 12));
+        s.withhold(10);
+        s.keep(&block);
+        block.state.store(HELD, Ordering::Release);
+        let owner = {
+            let (h, block) = (halves.clone(), block.clone());
+            thread::spawn(move || {
+                let _ = s.let_go(&h[0]);
+                block.state.fetch_and(!HELD, Ordering::AcqRel);
+                raise(&h[0], half_flags::FIN | half_flags::RELEASED);
+                let is_free = h[0].flags.load(Ordering::Acquire) & half_flags::PUSHING == 0;
+                if is_free {
+                    h[0].clear();
+                }
+                is_free
+            })
+        };
+        let _ = let_go_for(&halves[0], &block, 0, || true);
+        let is_free = owner.join().unwrap();
+        let left = halves[0].flags.load(Ordering::Relaxed) & half_flags::PUSHING;
+        assert_eq!(left, 0);
+        assert_eq!(halves[0].tx_head.load(Ordering::Relaxed), if is_free { 0 } else { 10 });
     });
 }

@@ -49,6 +49,17 @@ impl Pool {
         pages: usize,
         word: impl Fn(usize) -> &'a AtomicU64,
     ) -> Option<Ring> {
+        self.lend_leaving(class, pages, 0, word)
+    }
+
+    /// As [`lend`](Self::lend), unless fewer than `leave` pages would be left for others. A warm ring takes nothing from them.
+    pub fn lend_leaving<'a>(
+        &mut self,
+        class: usize,
+        pages: usize,
+        leave: usize,
+        word: impl Fn(usize) -> &'a AtomicU64,
+    ) -> Option<Ring> {
         if let Some(n) = self.count[class].checked_sub(1) {
             self.count[class] = n;
             return Some(Ring::new(
@@ -57,9 +68,20 @@ impl Pool {
             ));
         }
         let n = 1usize << class;
+        if leave > 0 && Self::free(pages, &word) < leave + n {
+            return None;
+        }
         let first =
             if n < 64 { self.search_within(n, pages, &word) } else { Self::search_words(n, pages, &word) };
         first.map(|page| Ring::new(page as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
+    }
+
+    /// The warm ring of the smallest class that is lent when `n` more have been.
+    #[must_use]
+    #[inline]
+    pub fn ahead(&self, n: usize) -> Option<Ring> {
+        let i = usize::from(self.count[0]).checked_sub(n + 1)?;
+        Some(Ring::new(self.warm[0][i] * u64::from(RING_MIN), FIRST as u8))
     }
 
     /// Takes a ring back.
@@ -76,11 +98,6 @@ impl Pool {
         }
     }
 
-    /// Forgets the warm rings without returning them: in a forked child they belong to the parent.
-    pub fn forget(&mut self) {
-        self.count = [0; CLASSES];
-    }
-
     /// Returns every warm ring to the bitmap.
     pub fn flush<'a>(&mut self, word: impl Fn(usize) -> &'a AtomicU64) {
         for class in 0..CLASSES {
@@ -90,7 +107,12 @@ impl Pool {
                 Self::release(ring, &word);
             }
         }
-        self.forget();
+        self.count = [0; CLASSES];
+    }
+
+    /// How many of the first `pages` pages are not lent.
+    fn free<'a>(pages: usize, word: impl Fn(usize) -> &'a AtomicU64) -> usize {
+        (0..pages / 64).map(|i| word(i).load(Relaxed).count_zeros() as usize).sum()
     }
 
     /// Marks a ring's pages free.
@@ -188,6 +210,17 @@ mod tests {
             pool.flush(|i| &words[i]);
             prop_assert!(words.iter().all(|w| w.load(Relaxed) == 0));
         }
+    }
+
+    #[test]
+    fn what_is_to_be_left_for_others_is_left() {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        let mut pool = Pool::default();
+        let mut lend = |class, leave| pool.lend_leaving(class, 128, leave, |i| &words[i]);
+        assert!(lend(6, 65).is_none());
+        assert!(lend(6, 64).is_some());
+        assert_eq!((0..).take_while(|_| lend(3, 32).is_some()).count(), 4);
+        assert_eq!((0..).take_while(|_| lend(3, 0).is_some()).count(), 4);
     }
 
     #[test]

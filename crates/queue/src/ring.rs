@@ -68,6 +68,23 @@ impl Ring {
         }
     }
 
+    /// What [`packed`](Self::packed) has made, by this process and kept where nobody else writes: nothing is checked.
+    #[must_use]
+    #[inline]
+    pub const fn unpacked(word: u64) -> Self {
+        Self { offset: (word as u32 as u64) * RING_MIN as u64, log2: (word >> 32) as u8 }
+    }
+
+    /// Where the byte at `position` lies if `packed` is a ring of an area of `data_len` bytes: a hint, for nothing else is checked than
+    /// that the place is inside the area.
+    #[must_use]
+    #[inline]
+    pub const fn hint(packed: u64, position: u64, data_len: u64) -> Option<usize> {
+        let ring = Self::unpacked(packed);
+        let at = ring.offset + (position & (ring.size() - 1));
+        if at < data_len { Some(at as usize) } else { None }
+    }
+
     /// As one word; never 0.
     #[must_use]
     #[inline]
@@ -79,7 +96,7 @@ impl Ring {
     #[must_use]
     #[inline]
     pub const fn size(self) -> u64 {
-        1 << self.log2
+        1u64.wrapping_shl(self.log2 as u32)
     }
 
     /// Where it begins in the data area.
@@ -115,12 +132,15 @@ mod tests {
         #[test]
         fn any_word_parses_to_a_ring_inside_the_area_or_not_at_all(word: u64, mib in 1u64..64) {
             let len = mib << 20;
+            let position = word.rotate_left(29);
+            prop_assert!(Ring::hint(word, position, len).is_none_or(|at| (at as u64) < len));
             if let Ok(r) = Ring::parse(word, len) {
                 prop_assert!(r.offset() + r.size() <= len);
                 prop_assert_eq!(r.packed(), word);
                 for (o, n) in r.spans(word.rotate_left(17), 4096) {
                     prop_assert!((o + n) as u64 <= len);
                 }
+                prop_assert_eq!(Ring::hint(word, position, len), Some(r.spans(position, 1)[0].0));
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct Readable {
 ///
 /// # Errors
 /// The producer announced something impossible: a bug or an attack on its side; treat the connection as reset.
-#[inline]
+#[inline(always)]
 pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable>, Violation> {
     // Acquire: pairs with the Release in `publish`; bytes, rings and starts of all positions below `head` are visible.
     let head = peer.tx_head.load(Acquire);
@@ -67,10 +67,51 @@ pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable
 #[must_use]
 #[inline]
 pub fn consumed(own: &Half, peer: &Half, tail: u64) -> bool {
+    note_consumed(own, tail);
+    barrier();
+    wants_space(peer)
+}
+
+/// Who consumes little by little asks behind a barrier at least every so many bytes.
+const STEP: u64 = 512;
+
+/// Consumer: as [`consumed`], where bytes from `from` on were consumed and more are there. The barrier is a good part of what a small
+/// read costs: without it who begins to wait for space at this very moment may be overlooked, for fewer bytes than a step.
+#[must_use]
+#[inline]
+pub fn consumed_some(own: &Half, peer: &Half, from: u64, tail: u64) -> bool {
+    note_consumed(own, tail);
+    if from ^ tail >= STEP {
+        barrier();
+    }
+    wants_space(peer)
+}
+
+/// Consumer: as [`consumed`] for one of many streams: after all of them comes one [`barrier`], and then [`wants_space`] is asked.
+#[inline]
+pub fn note_consumed(own: &Half, tail: u64) {
     // Release: the bytes were copied out before the producer may overwrite them (pairs with Acquire in `Sender::space`).
     own.rx_tail.store(tail, Release);
-    // Pairs with the fence in `Sender::want_space`: one of the two sides sees the other's store.
+}
+
+/// Producer: as [`Sender::publish`] for one of many streams: after all of them comes one [`barrier`], and then [`watcher`] is asked.
+#[inline]
+pub fn note_produced(own: &Half, head: u64) {
+    // Release: bytes and rings before the head that announces them (pairs with Acquire in `readable`).
+    own.tx_head.store(head, Release);
+}
+
+/// Between what was published and the question who wants to know of it.
+#[inline]
+pub fn barrier() {
+    // Pairs with the fences in `watch` and in `Sender::want_space`: one of the two sides sees the other's store.
     fence(SeqCst);
+}
+
+/// Does the producer wait for space?
+#[must_use]
+#[inline]
+pub fn wants_space(peer: &Half) -> bool {
     peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
 }
 
@@ -119,7 +160,8 @@ impl Sender {
     #[inline]
     pub fn keep(&self, block: &SockBlock) {
         let index = if self.index == 0 { 0 } else { INDEX_BIT };
-        block.tx_head.store(self.head, Relaxed);
+        // Release: who announces in our place (`held`) announces bytes and rings that are there.
+        block.tx_head.store(self.head, Release);
         block.spare.store(self.tail, Relaxed);
         block.tx_ring.store(self.ring.map_or(0, Ring::packed) | index, Relaxed);
         block.tx_start.store(self.start, Relaxed);
@@ -127,14 +169,15 @@ impl Sender {
     }
 
     /// As [`of`](Self::of), from the block of somebody who is not trusted, for whoever goes on in their name: `own` is their
-    /// half.
+    /// half. What it held back is yet to be let go.
     ///
     /// # Errors
     /// The positions contradict each other or what was published; or their owner was killed in the middle of a send.
     pub fn taken_over(block: &SockBlock, own: &Half, data_len: u64) -> Result<Self, Violation> {
         let sender = Self::of(block, data_len);
         let published = own.tx_head.load(Acquire);
-        if sender.head != published {
+        // What is held back is written. Who published first, and was killed, has not noted what.
+        if sender.head < published {
             return Err(Violation::Position { known: sender.head, found: published });
         }
         if !(sender.tail <= sender.head && sender.start <= sender.head) {
@@ -219,6 +262,16 @@ impl Sender {
         None
     }
 
+    /// Puts a longer ring in the place of the current one, which it returns: with the same bytes from `start` on, whatever lies in the one
+    /// before it. A consumer may read them where they were until it has consumed what is written now; it looks at the descriptor after
+    /// the head, so what comes later it finds in the new ring.
+    pub fn relocate(&mut self, own: &Half, ring: Ring) -> Option<Ring> {
+        debug_assert!(self.ring.is_some_and(|before| before.size() < ring.size()));
+        // Before the head that makes it matter.
+        own.ring[usize::from(self.index)].store(ring.packed(), Release);
+        self.ring.replace(ring)
+    }
+
     /// Takes the ring back from an empty stream. `None` when it holds none or bytes are unread.
     #[inline]
     pub fn give_back(&mut self) -> Option<Ring> {
@@ -231,10 +284,8 @@ impl Sender {
     pub fn publish(&mut self, own: &Half, n: usize) {
         debug_assert!(n <= self.space());
         self.head += n as u64;
-        // Release: bytes and rings before the head that announces them (pairs with Acquire in `readable`).
-        own.tx_head.store(self.head, Release);
-        // Pairs with the fence in `watch`: either we see the new watcher, or it sees the new head.
-        fence(SeqCst);
+        note_produced(own, self.head);
+        barrier();
     }
 
     /// Announces that the producer waits for space. True: still none, wait for the doorbell. False: try again.

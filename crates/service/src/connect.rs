@@ -2,12 +2,14 @@
 
 use crate::application::Family;
 use crate::config::Sharing;
+use crate::lines::InUse;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::own_ports::Ends;
 use crate::region::{Connection, PairRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
 use control::{AcceptRecord, RegionInfo, Reply, SocketOptions};
+use cycles::now_ns;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -93,7 +95,8 @@ impl Registry {
         };
         let ends = [local, remote];
         let answer = if shared {
-            self.connect_pair([id, acceptor], key, ends, asked)
+            let is_only = !own && uid == other_uid && candidates.len() == 1;
+            self.connect_pair([id, acceptor], (key, is_only), ends, asked)
         } else {
             self.connect_relay([id, acceptor], key, ends, asked)
         };
@@ -155,7 +158,7 @@ impl Registry {
     fn connect_pair(
         &mut self,
         parties: [u32; 2],
-        key: QueueKey,
+        (key, is_only): (QueueKey, bool),
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
     ) -> Answer {
@@ -172,8 +175,13 @@ impl Registry {
                 a.sockets += 1;
             }
         }
+        // Who comes again may come more often.
+        let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
+        let lent = if is_only && again { self.lend(region, key, parties) } else { None };
+        let line = lent.as_ref().filter(|(_, is_new)| *is_new).map_or(0, |(lent, _)| lent.line + 1);
         let origin = Origin::Pair(region, slot);
-        let record = AcceptRecord { region, slot, side: 1, local: addresses[1], peer: addresses[0] };
+        let [peer, local] = addresses;
+        let record = AcceptRecord { region, slot, side: 1, local, peer, time: now_ns(), line };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((origin, record));
         }
@@ -187,7 +195,8 @@ impl Registry {
         let info =
             RegionInfo { id: region, pair: true, slots: params.slots, data_len: params.data_len, side: 0 };
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
-        Answer::Reply(Reply::Connecting { region: info, slot, local: as_asked(addresses[0], asked) }, fds)
+        let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
+        Answer::Reply(Reply::Connecting { region: info, slot, local, lent }, fds)
     }
 
     /// The region of that ordered pair, made on first need.
@@ -207,12 +216,12 @@ impl Registry {
     }
 
     /// A clean slot. When none is free, closed ones are swept first.
-    fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
+    pub fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
         let pair = self.pairs.get_mut(&region)?;
         let slot = match pair.slots.take(connection) {
             Ok(slot) => slot,
             Err(connection) => {
-                self.sweep_pair(region);
+                self.sweep_pair(region, &InUse::new());
                 self.pairs.get_mut(&region)?.slots.take(connection).ok()?
             }
         };

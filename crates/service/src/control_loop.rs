@@ -6,6 +6,7 @@ use crate::bells::Bells;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::cores::{Common, Core};
+use crate::counting::{Counting, Part};
 use crate::listening::Listening;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
@@ -23,8 +24,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Messages taken from one line before the others have their turn.
-const TURN: usize = 32;
 /// Lines accepted in one turn.
 const ACCEPTS: usize = 64;
 /// Lines at once beyond the applications allowed: people's questions, processes about to say hello.
@@ -35,6 +34,9 @@ const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const SOON: Duration = Duration::from_millis(50);
 /// A private service waits this long after its last application, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Changes nothing.
+const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
 const LISTENING: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -72,7 +74,7 @@ pub struct Service {
     deaf: bool,
     /// Regions whose bells never fell silent while we looked: looked at again before sleeping.
     restless: Vec<u32>,
-    /// The cores have said more than one turn takes.
+    /// The cores have said more than one turn takes, or were not asked yet.
     more: bool,
     /// When the slow path has something to do.
     tcp_due: Option<Instant>,
@@ -89,6 +91,7 @@ fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError
         told,
         clock: Clock::start(),
         spin: base::Duration::from_ns(config.spin_ns),
+        cycles: Arc::default(),
     };
     let (mut cores, mut rings) = (Vec::new(), Vec::new());
     for (i, queue) in opened.queues.into_iter().enumerate() {
@@ -96,10 +99,8 @@ fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let mut tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
-    // Announces the slow path's sleep, so that the first exception wakes it.
-    tcp.hear();
-    let mut registry = Registry::new(config, cores, common.bells, tcp);
+    let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
+    let mut registry = Registry::new(config, cores, common.bells, tcp, Counting::new(common.cycles));
     registry.port = opened.description;
     Ok(registry)
 }
@@ -134,7 +135,8 @@ impl Service {
             reap: None,
             deaf: false,
             restless: Vec::new(),
-            more: false,
+            // The cores run already. Before the first sleep they are heard, and from then on wake us.
+            more: true,
             tcp_due: None,
             over: false,
         };
@@ -156,12 +158,15 @@ impl Service {
         let mut events = Vec::with_capacity(256);
         while !self.over {
             let pause = self.pause(Instant::now());
+            self.registry.counting.enter(Part::Asleep);
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(os("wait for events")(e)),
             }
             for event in events.drain(..) {
                 let token = event.data.u64();
+                let part = if token == CORES { Part::Exceptions } else { Part::Requests };
+                self.registry.counting.enter(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
                     (LINES, id) => self.line_event(id),
                     (BELLS, region) => self.bell(region),
@@ -175,8 +180,10 @@ impl Service {
                 self.bell(region);
             }
             if self.more {
+                self.registry.counting.enter(Part::Exceptions);
                 self.hear_cores();
             }
+            self.registry.counting.enter(Part::Timers);
             self.timers(Instant::now());
         }
         Ok(())
@@ -188,7 +195,11 @@ impl Service {
             return Some(Timespec::default());
         }
         let sweep = self.sweep.map(|(at, _)| at);
-        let at = [sweep, self.reap, self.leave, self.tcp_due].into_iter().flatten().min()?;
+        let counting = self.registry.counting.due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, self.registry.held.due()]
+            .into_iter()
+            .flatten()
+            .min()?;
         let left = at.saturating_duration_since(now);
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
@@ -215,6 +226,10 @@ impl Service {
                 }
             }
             _ => {}
+        }
+        self.registry.look_at_held(now);
+        if self.registry.counting.handle_timer(now) {
+            self.registry.spread_switch();
         }
         // A program that has just been started may yet ask for what was left to it.
         let is_waited_for = !self.registry.trusts.is_empty();
@@ -275,20 +290,15 @@ impl Service {
         self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
     }
 
-    /// Takes at most a turn of messages from one line.
+    /// Takes one message from one line. Who asks waits for the answer: seldom is there another, of which we are told again.
     fn line_event(&mut self, id: u32) {
-        for _ in 0..TURN {
-            let Some(peer) = self.peers.get(&id) else { return };
-            let line = peer.line.clone();
-            match line.receive::<ToService>(false) {
-                Ok(received) => self.message(id, &line, received),
-                Err(LineError::WouldBlock) => return,
-                Err(LineError::Closed) => return self.hang_up(id),
-                Err(e) => return self.detach(id, &e.to_string()),
-            }
-            if self.registry.doomed.iter().any(|(doomed, _)| *doomed == id) {
-                return;
-            }
+        let Some(peer) = self.peers.get(&id) else { return };
+        let line = peer.line.clone();
+        match line.receive::<ToService>(false) {
+            Ok(received) => self.message(id, &line, received),
+            Err(LineError::WouldBlock) => {}
+            Err(LineError::Closed) => self.hang_up(id),
+            Err(e) => self.detach(id, &e.to_string()),
         }
     }
 
@@ -337,12 +347,17 @@ impl Service {
         if !self.registry.config.admits(who.uid, who.gid) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
-        if report != Report::Shutdown {
+        let is_free = !matches!(report, Report::Shutdown | Report::Cycles(_)) || report == LOOK;
+        if is_free {
             return self.registry.report(report);
         }
         let own = rustix::process::geteuid().as_raw();
         if !(who.uid == own || who.uid == 0) {
-            return Answer::refused(Errno::PERM, "only the service's own user and root may end it");
+            let reason = "only the service's own user and root may end it, or change what it counts";
+            return Answer::refused(Errno::PERM, reason);
+        }
+        if report != Report::Shutdown {
+            return self.registry.report(report);
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;
@@ -450,6 +465,7 @@ impl Service {
                 self.registry.admit_queue((region, slot));
             }
         }
+        self.registry.hear_held(region, Instant::now());
     }
 
     fn signal(&mut self) {

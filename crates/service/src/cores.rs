@@ -5,6 +5,7 @@ use crate::ServiceError;
 use crate::bells::Bells;
 use crate::clock::Clock;
 use crate::end::End;
+use crate::meter::CoreMeter;
 use crate::registry::write_eventfd;
 use crate::relay::{Outcome, Relays};
 use crate::requests::new_eventfd;
@@ -16,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
@@ -64,6 +65,8 @@ pub struct Common {
     pub clock: Clock,
     /// Spin this long before sleeping.
     pub spin: Duration,
+    /// Whether threads count their cycles: a [`cycles::Switch`].
+    pub cycles: Arc<AtomicU32>,
 }
 
 /// A core without news waits no longer for a deadline nearer than this: going to sleep and coming back takes as long.
@@ -93,7 +96,8 @@ impl Core {
             command_receiver,
             port.capabilities(),
         );
-        let mut worker = Worker { core, port, common, epoll, inbox, outbox, relays, port_wait: None };
+        let meter = CoreMeter::default();
+        let mut worker = Worker { core, port, common, epoll, inbox, outbox, relays, port_wait: None, meter };
         worker.watch(&bell);
         let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
         let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
@@ -151,6 +155,7 @@ struct Worker {
     relays: Relays,
     /// What the epoll waits for at the port.
     port_wait: Option<Wait>,
+    meter: CoreMeter,
 }
 
 impl Worker {
@@ -158,8 +163,11 @@ impl Worker {
         let mut quiet_since: Option<Instant> = None;
         loop {
             let now = self.common.clock.now();
-            let progress = self.core.poll(now, self.port.as_mut());
+            self.meter.begin(&self.common.cycles, self.core.counters());
+            let progress = self.core.round(now, self.port.as_mut(), &mut self.meter);
+            self.meter.wakes();
             self.core.wakes().for_each(|news| self.common.bells.wake(news.region, news.context));
+            self.meter.rest();
             self.core.strangers().for_each(|(region, slot)| self.relays.news(region, slot));
             if progress.wake_slow_path {
                 write_eventfd(self.common.told.as_fd());
@@ -169,6 +177,7 @@ impl Worker {
                 quiet_since = None;
                 continue;
             }
+            self.meter.idle();
             let since = *quiet_since.get_or_insert(now);
             let near = progress.deadline != Instant::NEVER && progress.deadline.since(now) < NEAR;
             if near || now.since(since) < self.common.spin {
@@ -193,7 +202,9 @@ impl Worker {
                 Ok(Command::Linger(end)) => self.relays.linger(*end),
                 Ok(Command::Fed(region)) => self.relays.fed(region),
                 Ok(Command::Count(answer)) => {
-                    let counted = Counted { core: *self.core.counters(), port: self.port.stats() };
+                    let core = *self.core.counters();
+                    let counted =
+                        Counted { core, port: self.port.stats(), cycles: self.meter.metered(&core) };
                     // Who asked may have stopped waiting.
                     let _ = answer.send(counted);
                 }
@@ -218,6 +229,7 @@ impl Worker {
         if self.relays.is_idle() {
             return false;
         }
+        self.meter.relays();
         let mut outcomes = Vec::new();
         self.relays.work(&self.common.bells, &mut outcomes);
         let said = !outcomes.is_empty();
@@ -247,6 +259,7 @@ impl Worker {
             tv_nsec: (left.as_ns() % 1_000_000_000) as i64,
         });
         let mut events = Vec::with_capacity(64);
+        self.meter.asleep();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             // Nothing to wait on is a bug; polling goes on.

@@ -3,15 +3,16 @@
 
 use crate::application::Application;
 use crate::cores::Command;
+use crate::lines::InUse;
 use crate::listeners::QueueKey;
 use crate::present::present_parts;
-use crate::region::{AppRegion, PairRegion, Use};
+use crate::region::{AppRegion, PairRegion, Stage, Use};
 use crate::registry::{Answer, BellChange, Registry};
 use control::{Push, TRUST_CONTEXT};
 use queue::stream::raise;
 use rustix::fd::AsFd;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{MOVED, Side, SockBlock, TRUST};
+use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -26,6 +27,38 @@ struct Named {
     region: u32,
     slot: u32,
     ports: u32,
+    /// Where its stream ends, if it held some of it back.
+    head: Option<u64>,
+}
+
+impl Named {
+    /// As on Linux, what a dead process held back goes before the end of its stream.
+    fn say_last_words(&self, own: &Half) {
+        if let Some(head) = self.head
+            && own.flags.load(Ordering::Acquire) & RELEASED == 0
+        {
+            own.tx_head.fetch_max(head, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The side of a pair region that a block names which belongs to `is_relative`'s family.
+pub fn side_named(
+    pair: &PairRegion,
+    slot: u32,
+    ports: u32,
+    is_relative: impl Fn(u32) -> bool,
+) -> Option<usize> {
+    match pair.parties.map(is_relative) {
+        [true, false] => Some(0),
+        [false, true] => Some(1),
+        [false, false] => None,
+        // Within one family the ports tell which end it is.
+        [true, true] => match pair.slots.get(slot) {
+            Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => Some(0),
+            _ => Some(1),
+        },
+    }
 }
 
 impl Registry {
@@ -47,6 +80,7 @@ impl Registry {
 
     /// A process is gone, or detached for misbehaviour (`offender`): everything it alone held is closed.
     pub fn depart(&mut self, id: u32, offender: bool, now: Instant) {
+        self.count_lines();
         let Some(a) = self.applications.remove(&id) else { return };
         tracing::debug!(application = id, pid = a.process.pid, offender, "left");
         let family_id = a.family();
@@ -181,6 +215,8 @@ impl Registry {
                             region: block.region.load(Ordering::Relaxed),
                             slot: block.slot.load(Ordering::Relaxed),
                             ports: block.ports.load(Ordering::Relaxed),
+                            head: (block.state.load(Ordering::Acquire) & HELD != 0)
+                                .then(|| block.tx_head.load(Ordering::Acquire)),
                         });
                     }
                 }
@@ -192,28 +228,26 @@ impl Registry {
 
     /// Closes what a dead process's socket block names, if it is the family's at all.
     fn close_named(&mut self, members: &[u32], named: Named, offender: bool) {
-        let Named { region, slot, ports } = named;
+        let Named { region, slot, ports, .. } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             match r.slots.get(slot) {
                 Some(Use::Queue) => self.close_queue((region, slot), offender),
-                Some(Use::Relay(relay, end)) => self.close_relay_end(*relay, *end, offender),
+                Some(Use::Relay(relay, end)) => {
+                    if let Some((_, app)) = r.memory.halves(slot) {
+                        named.say_last_words(app);
+                    }
+                    self.close_relay_end(*relay, *end, offender);
+                }
                 Some(Use::Flow(_)) => self.close_flow(region, slot, offender),
                 None => {}
             }
             return;
         }
         let Some(pair) = self.pairs.get(&region) else { return };
-        let mine = pair.parties.map(|p| members.contains(&p));
-        let side = match mine {
-            [true, false] => 0,
-            [false, true] => 1,
-            [false, false] => return,
-            // Within one family the ports tell which end it is.
-            [true, true] => match pair.slots.get(slot) {
-                Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => 0,
-                _ => 1,
-            },
-        };
+        let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
+        if let Some(lines) = pair.region.slot(slot).filter(|_| pair.slots.get(slot).is_some()) {
+            named.say_last_words(&lines.half[side]);
+        }
         self.close_end(region, slot, side, offender);
     }
 
@@ -240,7 +274,7 @@ impl Registry {
     /// Closes all connections on sides of pair regions that nobody holds any more.
     fn end_sides(&mut self, offender: bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
-        for id in ids {
+        for &id in &ids {
             for side in 0..2 {
                 let Some(pair) = self.pairs.get(&id) else { break };
                 if pair.dead[side] || self.is_held(pair.parties[side]) {
@@ -256,8 +290,11 @@ impl Registry {
                     self.pair_of.remove(&parties);
                 }
             }
+        }
+        let in_use = self.lent_in_use();
+        for id in ids {
             if self.pairs.get(&id).is_some_and(PairRegion::has_dead_side) {
-                self.sweep_pair(id);
+                self.sweep_pair(id, &in_use);
                 self.drop_pair_if_over(id);
             }
         }
@@ -301,14 +338,15 @@ impl Registry {
     }
 
     /// Frees the slots of a pair region whose both ends are released. Returns how many.
-    pub fn sweep_pair(&mut self, id: u32) -> usize {
+    pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
-        let over = |slot: u32| {
-            let half = pair.region.slot(slot).map(|s| &s.half);
-            half.is_some_and(|h| h.iter().all(|h| h.flags.load(Ordering::Acquire) & RELEASED != 0))
-        };
-        let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(|s| over(*s)).collect();
+        let is_over = |slot: &u32| pair.is_over(*slot, in_use.contains(&(id, *slot)));
+        let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
+        pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
+        if ended.iter().any(|c| c.stage == Stage::Line) {
+            pair.lines.retain(|line| !slots.contains(&line.slot));
+        }
         for party in ended.iter().flat_map(|c| c.applications) {
             if let Some(a) = self.applications.get_mut(&party) {
                 a.sockets = a.sockets.saturating_sub(1);
@@ -320,12 +358,14 @@ impl Registry {
     /// Frees closed slots of all pair regions. True while connections are open, so that it must be called again.
     pub fn sweep(&mut self) -> (usize, bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
-        let mut freed = 0;
+        let (mut freed, in_use) = (0, self.lent_in_use());
         for id in ids {
-            freed += self.sweep_pair(id);
+            freed += self.sweep_pair(id, &in_use);
             self.drop_pair_if_over(id);
         }
-        (freed, self.pairs.values().any(|p| p.slots.used() > 0))
+        // Lent slots are their connector's to use again: as long as both parties live there is nothing to be found.
+        let has_own = |p: &PairRegion| p.slots.used() as usize > p.lent as usize + p.lines.len();
+        (freed, self.pairs.values().any(|p| has_own(p) || p.has_dead_side()))
     }
 
     fn drop_region(&mut self, id: u32, offender: bool) {

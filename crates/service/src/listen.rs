@@ -12,6 +12,7 @@ use queue::{Ring, Violation};
 use rustix::io::Errno;
 use shm::{Half, Region, Side, half_flags};
 use std::collections::VecDeque;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -92,6 +93,7 @@ impl Registry {
             return None;
         }
         queue.backlog = wish.backlog;
+        self.revoke_lines(local.port());
         self.admit_queue(key);
         Some(Answer::plain(Reply::Listening { slot: key.1 }))
     }
@@ -147,6 +149,7 @@ impl Registry {
             sender: Sender::default(),
             queued: VecDeque::new(),
             waiting: VecDeque::new(),
+            lines: Vec::new(),
         };
         self.listeners.queues.insert((region, slot), queue);
         Ok((region, slot))
@@ -158,6 +161,8 @@ impl Registry {
         }
         if let Some(l) = self.listeners.all.get_mut(&listener) {
             l.queues.push(key);
+            let port = l.local.port();
+            self.revoke_lines(port);
         }
     }
 
@@ -188,11 +193,27 @@ impl Registry {
     pub fn admit_waiting(&mut self, region: u32) {
         let keys = self.listeners.queues.iter().filter(|(k, q)| k.0 == region && !q.waiting.is_empty());
         let keys: Vec<QueueKey> = keys.map(|(k, _)| *k).collect();
-        keys.into_iter().for_each(|key| self.admit_queue(key));
+        for key in keys {
+            self.forget_given_up(key);
+            self.admit_queue(key);
+        }
+    }
+
+    /// Connections that were given up while they waited are let in no more.
+    fn forget_given_up(&mut self, key: QueueKey) {
+        let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
+        let waiting = mem::take(&mut queue.waiting);
+        let is_gone = |(origin, _): &Incoming| self.is_given_up(*origin);
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(is_gone);
+        if let Some(queue) = self.listeners.queues.get_mut(&key) {
+            queue.waiting = kept;
+        }
+        gone.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));
     }
 
     /// Looks what the application has accepted, and lets waiting connections in.
     pub fn admit_queue(&mut self, key: QueueKey) {
+        let elsewhere = self.unread_in_lines(key);
         let mut established = Vec::new();
         let mut accepted = Vec::new();
         let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
@@ -202,7 +223,7 @@ impl Registry {
         let (application, listener) = (queue.application, queue.listener);
         let (memory, mut rings) = (r.memory.clone(), Vec::new());
         let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
-        let done = fill(queue, own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
+        let done = fill((queue, elsewhere), own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
         while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
             accepted.extend(queue.queued.pop_front().map(|(_, (origin, _))| origin));
         }
@@ -238,6 +259,7 @@ impl Registry {
     /// Closes an accept queue. What was not accepted goes to another of the same listener, as on Linux, where all who accept
     /// share one; it is reset where there is none, and where the queue's owner has misbehaved.
     pub fn close_queue(&mut self, key: QueueKey, offender: bool) {
+        self.end_lines(key);
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
         if !self.listeners.all.contains_key(&queue.listener) {
             self.tcp_unlisten(queue.listener);
@@ -275,7 +297,7 @@ enum Filled {
 
 /// Moves waiting records into the stream while the backlog and the memory allow.
 fn fill(
-    queue: &mut Queue,
+    (queue, elsewhere): (&mut Queue, u64),
     own: &Half,
     peer: &Half,
     memory: &Arc<Memory>,
@@ -288,7 +310,7 @@ fn fill(
     while let Some((origin, record)) = queue.waiting.front().copied() {
         let unread = (sender.head - sender.tail) / RECORD_LEN as u64;
         // Linux admits one more than the backlog says.
-        let full = unread > u64::from(queue.backlog);
+        let full = unread + elsewhere > u64::from(queue.backlog);
         let roomy = !full && (sender.space() >= RECORD_LEN || lend(sender, own, memory, pool, unread, rings));
         if roomy {
             put(sender, own, memory.region(), &record);

@@ -60,6 +60,8 @@ pub struct Queue {
     pub queued: VecDeque<(u64, Incoming)>,
     /// Connections that found no room.
     pub waiting: VecDeque<Incoming>,
+    /// Pair regions with a line to it, or with one that was.
+    pub lines: Vec<u32>,
 }
 
 /// All listeners.

@@ -141,12 +141,11 @@ fn folder(path: &Path) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
     use crate::config::Options;
+    use tempfile::TempDir;
 
-    fn place(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("towpath-listening-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
-        folder.join(name)
+    /// A folder that only we may write to.
+    fn folder() -> TempDir {
+        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
     }
 
     fn open(path: &Path) -> Result<Listening, ServiceError> {
@@ -156,16 +155,18 @@ mod tests {
 
     #[test]
     fn what_is_no_socket_stays() {
-        let path = place("precious");
+        let folder = folder();
+        let path = folder.path().join("precious");
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(open(&path), Err(ServiceError::NoSocket(at)) if at == path));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-        assert!(!place("precious.lock").exists());
+        assert!(!folder.path().join("precious.lock").exists());
     }
 
     #[test]
     fn a_live_socket_of_another_program_stays_and_a_stale_one_goes() {
-        let path = place("foreign.sock");
+        let folder = folder();
+        let path = folder.path().join("foreign.sock");
         let foreign = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let text = open(&path).unwrap_err().to_string();
         assert!(text.contains("another program") && text.contains("foreign.sock"), "{text}");
@@ -177,7 +178,8 @@ mod tests {
 
     #[test]
     fn the_second_service_is_told_the_first_ones_process() {
-        let path = place("twice.sock");
+        let folder = folder();
+        let path = folder.path().join("twice.sock");
         let first = open(&path).unwrap();
         let own = std::process::id() as i32;
         assert!(matches!(open(&path), Err(ServiceError::AlreadyUp { pid: Some(pid), .. }) if pid == own));

@@ -6,6 +6,7 @@ use base::Duration;
 use congestion::Algorithm;
 use control::{Congestion, SocketOptions};
 use slowpath::{FlowOptions, Keepalive, Linger2};
+use std::num::NonZeroU64;
 
 /// Seconds at most that Linux waits in FIN-WAIT-2 for a socket's sake.
 const LINGER2_MAX: u64 = 120;
@@ -33,6 +34,7 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
         user_timeout: (told.user_timeout > 0).then(|| Duration::from_ms(u64::from(told.user_timeout))),
         max_segment: (told.max_segment > 0).then_some(told.max_segment),
         receive_buffer: (told.receive_buffer > 0).then_some(told.receive_buffer),
+        max_pacing_rate: NonZeroU64::new(told.max_pacing_rate),
         linger2: match told.linger2 {
             0 => None,
             ..0 => Some(Linger2::Reset),
@@ -87,6 +89,7 @@ mod tests {
             user_timeout: u32::MAX,
             max_segment: 1,
             receive_buffer: 1,
+            max_pacing_rate: u64::MAX,
             linger2: i16::MAX,
             syn_count: u8::MAX,
             defer_accept: u16::MAX,

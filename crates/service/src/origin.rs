@@ -9,9 +9,10 @@ use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
 use control::{AcceptRecord, RegionInfo, Reply};
+use cycles::now_ns;
 use queue::stream::{raise, watch};
 use shm::Side;
-use shm::half_flags::{FIN, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::half_flags::{FIN, NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
@@ -48,8 +49,9 @@ impl Registry {
                 a.sockets += 1;
             }
         }
+        let [peer, local] = addresses;
         let record =
-            AcceptRecord { region: key.0, slot: slots[1], side: 1, local: addresses[1], peer: addresses[0] };
+            AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((Origin::Relay(id), record));
         }
@@ -63,7 +65,7 @@ impl Registry {
         let info =
             RegionInfo { id: own, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
         let local = as_asked(addresses[0], asked);
-        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local })
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None })
     }
 
     /// A clean slot in each of the two regions (they may be one), or none at all.
@@ -81,6 +83,7 @@ impl Registry {
             slots[end] = slot;
             let lines = self.regions.get(&regions[end])?.memory.region().slot(slot)?;
             lines.half.iter().for_each(shm::Half::clear);
+            raise(&lines.half[0], NEAR);
             watch(&lines.half[0], Some(RELAY_CORE));
         }
         Some(slots)
@@ -123,6 +126,24 @@ impl Registry {
         if let Some(connection) = connection {
             connection.stage = stage;
         }
+    }
+
+    /// The connector has let go of it.
+    pub fn is_given_up(&self, origin: Origin) -> bool {
+        let flags = match origin {
+            Origin::Pair(region, slot) => {
+                let pair = self.pairs.get(&region).and_then(|pair| pair.region.slot(slot));
+                pair.map(|lines| lines.half[0].flags.load(Ordering::Acquire))
+            }
+            Origin::Relay(id) => self.relays.get(&id).and_then(|relay| {
+                let (region, slot) = relay.places[0];
+                let (_, app) = self.regions.get(&region)?.memory.halves(slot)?;
+                Some(app.flags.load(Ordering::Acquire))
+            }),
+            // The slow path knows.
+            Origin::Flow(..) => None,
+        };
+        flags.is_some_and(|flags| flags & RELEASED != 0)
     }
 
     /// The listener is gone before it accepted: the connector sees a reset.

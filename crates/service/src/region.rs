@@ -1,5 +1,6 @@
 //! The regions: memory, parties, slots and what each slot is used for.
 
+use crate::listeners::QueueKey;
 use crate::memory::Memory;
 use crate::slots::Slots;
 use crate::tcp::Flow;
@@ -68,6 +69,10 @@ pub enum Stage {
     Queued,
     /// Established and accepted.
     Accepted,
+    /// None, or one that the connector has made by itself, and may again and again.
+    Lent,
+    /// None: the slot is a line.
+    Line,
 }
 
 /// A connection inside this host.
@@ -79,6 +84,19 @@ pub struct Connection {
     pub applications: [u32; 2],
     /// Where it stands.
     pub stage: Stage,
+}
+
+/// By which a connector brings connections to an accept queue by itself.
+#[derive(Debug)]
+pub struct Line {
+    /// Its slot.
+    pub slot: u32,
+    /// To whom.
+    pub queue: QueueKey,
+    /// Connections in it at most.
+    pub most: u32,
+    /// Positions up to which connections made, and connections taken, are in the statistics.
+    pub counted: [u64; 2],
 }
 
 /// A connection that the service copies between two application regions.
@@ -109,6 +127,10 @@ pub struct PairRegion {
     pub dead: [bool; 2],
     /// Connections.
     pub slots: Slots<Connection>,
+    /// Of these: lines.
+    pub lines: Vec<Line>,
+    /// Of these: lent ones.
+    pub lent: u32,
     /// Eventfds by which one side wakes a context of the other: (the sleeper's side, its context).
     pub wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
 }
@@ -126,6 +148,8 @@ impl PairRegion {
             sealed: false,
             dead: [false; 2],
             slots: Slots::new(0, slots),
+            lines: Vec::new(),
+            lent: 0,
             wakers: HashMap::new(),
         })
     }

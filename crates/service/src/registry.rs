@@ -7,6 +7,8 @@ use crate::application::{Application, Family};
 use crate::bells::Bells;
 use crate::config::Config;
 use crate::cores::Core;
+use crate::counting::Counting;
+use crate::held::Holds;
 use crate::listeners::Listeners;
 use crate::memory::Memory;
 use crate::own_ports::OwnPorts;
@@ -15,7 +17,7 @@ use crate::slots::Slots;
 use crate::statistics::Statistics;
 use crate::tcp::Tcp;
 use crate::trusts::Trusts;
-use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
+use control::{CONTROL_SLOT, LineError, Push, Reply, TRUST_CONTEXT, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,8 +86,12 @@ pub struct Registry {
     pub listeners: Listeners,
     /// Connections on their way from one process to another.
     pub trusts: Trusts,
+    /// What is held back within this host.
+    pub held: Holds,
     /// What is counted.
     pub statistics: Statistics,
+    /// Whether cycles are counted.
+    pub counting: Counting,
     /// Applications to detach, with the reason.
     pub doomed: Vec<(u32, String)>,
     /// Application regions whose bell the control loop must start or stop watching.
@@ -110,7 +116,7 @@ pub fn write_eventfd(fd: BorrowedFd<'_>) {
 
 impl Registry {
     /// Nobody is registered.
-    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>, tcp: Tcp) -> Self {
+    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>, tcp: Tcp, counting: Counting) -> Self {
         Self {
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
@@ -127,7 +133,9 @@ impl Registry {
             pair_of: HashMap::new(),
             listeners: Listeners::default(),
             trusts: Trusts::default(),
+            held: Holds::default(),
             statistics: Statistics::default(),
+            counting,
             doomed: Vec::new(),
             bells_changed: Vec::new(),
             next_region: 1,
@@ -172,7 +180,10 @@ impl Registry {
 
     /// Writes the eventfd of a context.
     pub fn wake(&self, family: u32, context: u32) {
-        if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
+        if context == TRUST_CONTEXT {
+            // A deputy: the core that relays looks at them all.
+            self.cores[0].wake();
+        } else if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
             write_eventfd(context.eventfd.as_fd());
         }
     }

@@ -15,7 +15,7 @@ use crate::end::{End, Seat};
 use queue::Violation;
 use queue::pages::{Pool, class_of};
 use queue::stream::{consumed, readable};
-use shm::half_flags::{FIN, RELEASED, RESET, URGENT};
+use shm::half_flags::{FIN, RELEASED, RESET, URGENT, WANT_SPACE};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -263,7 +263,12 @@ impl Relays {
                 pass_urgent(source, sink);
             }
             let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
+            if room > 0 && sink_own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
+                sink_own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
+            }
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
+                // Who waits for more than is there (SO_RCVLOWAT) is to read that.
+                told |= shm::low_water(sink_app.flags.load(Ordering::Relaxed)) > 1;
                 break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
             };
             let n = found.len.min(room).min(PIECE).min(left);

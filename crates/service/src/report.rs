@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use shm::half_flags::{FIN, RELEASED, RESET};
 use shm::{Half, Slot};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -90,6 +91,7 @@ impl Registry {
                 serde_json::to_vec(&self.sockets(false))
             }
             Report::Statistics => {
+                self.count_lines();
                 let relayed = self.cores.iter().map(|core| core.relayed.load(Relaxed));
                 self.statistics.relayed_bytes = relayed.sum();
                 let alive = self.applications.values().map(|a| &a.process);
@@ -101,6 +103,7 @@ impl Registry {
                 self.sweep();
                 serde_json::to_vec(&self.explanation())
             }
+            Report::Cycles(wish) => self.whose_time(wish),
             Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
         };
         let fd = json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text));
@@ -125,14 +128,15 @@ impl Registry {
                 local: listener.local.to_string(),
                 remote: "*".to_owned(),
                 kind: "listener",
-                recv_queue: unread + queue.waiting.len() as u64,
+                recv_queue: unread + queue.waiting.len() as u64 + self.unread_in_lines((*region, *slot)),
                 send_queue: u64::from(queue.backlog),
                 detail: Some(Box::new(Detail::of(listening))),
                 ..self.blank(queue.application)
             });
         }
-        for pair in self.pairs.values() {
-            self.pair_sockets(pair, &mut all);
+        let lent = self.lent_addresses();
+        for (id, pair) in &self.pairs {
+            self.pair_sockets((*id, pair), &lent, &mut all);
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
@@ -143,11 +147,23 @@ impl Registry {
         all
     }
 
-    fn pair_sockets<'a>(&'a self, pair: &PairRegion, all: &mut Vec<Socket<'a>>) {
-        for (slot, connection) in pair.slots.iter() {
+    fn pair_sockets<'a>(
+        &'a self,
+        (id, pair): (u32, &PairRegion),
+        lent: &HashMap<(u32, u32), [SocketAddr; 2]>,
+        all: &mut Vec<Socket<'a>>,
+    ) {
+        for (slot, &Connection { addresses, applications, stage }) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
+            let addresses = match stage {
+                Stage::Lent => lent.get(&(id, slot)).copied(),
+                Stage::Line => None,
+                _ => Some(addresses),
+            };
+            let Some(addresses) = addresses else { continue };
+            let connection = Connection { addresses, applications, stage };
             for side in 0..2 {
-                all.extend(self.end("pair", connection, side, (&half[side], &half[side ^ 1])));
+                all.extend(self.end("pair", &connection, side, (&half[side], &half[side ^ 1])));
             }
         }
     }

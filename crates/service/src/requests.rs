@@ -8,7 +8,8 @@ use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::statistics::Process;
 use crate::values::PortKind;
 use control::{
-    Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings, TRUST_CONTEXT, Welcome,
+    HELD_CONTEXT, Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings,
+    TRUST_CONTEXT, Welcome,
 };
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -217,6 +218,7 @@ impl Registry {
         }
         self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
+        region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
         let params = region.memory.region().layout().params;
         let info = RegionInfo {
             id: region_id,
@@ -265,7 +267,7 @@ impl Registry {
     }
 
     /// True when a process has forked, or is about to: the library takes a holder bit for the child first.
-    fn has_forked(&self, id: u32) -> bool {
+    pub fn has_forked(&self, id: u32) -> bool {
         let Some(a) = self.applications.get(&id) else { return false };
         let oldest = a.ancestors.first().copied().unwrap_or(id);
         let region = self.regions.values().find(|r| r.owner == oldest);
@@ -410,7 +412,9 @@ fn arm(region: &Region) {
     header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
     let word = TRUST_CONTEXT as usize / 64;
     header.context_taken[Side::One.index()][word].fetch_or(1 << (TRUST_CONTEXT % 64), Ordering::Relaxed);
-    if let Some(block) = region.context(Side::Zero, SLOW_CONTEXT) {
+    for block in
+        [SLOW_CONTEXT, HELD_CONTEXT].iter().filter_map(|context| region.context(Side::Zero, *context))
+    {
         // In a new region there is no news yet.
         let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
     }

@@ -15,10 +15,10 @@ impl Registry {
         // Who found no room yet is let in over the backlog this once.
         self.establish(origin);
         self.set_stage(origin, Stage::Accepted);
-        let AcceptRecord { region, slot, side, local, peer } = record;
+        let AcceptRecord { region, slot, side, local, peer, time, .. } = record;
         let left = Left { region, slot, side, home: 0, sock: 0, local, peer };
         let Some((relay, slot)) = self.carry_unused(left, key.0, heir) else { return false };
-        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer };
+        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer, time, line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((Origin::Relay(relay), record));
         }

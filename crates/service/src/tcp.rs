@@ -16,6 +16,7 @@ use crate::region::Use;
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
+use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
 use rustix::io::Errno;
@@ -299,7 +300,8 @@ impl Registry {
     }
 
     fn accepted(&mut self, key: QueueKey, slot: u32, local: SocketAddr, remote: SocketAddr) {
-        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer: remote };
+        let record =
+            AcceptRecord { region: key.0, slot, side: 1, local, peer: remote, time: now_ns(), line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((Origin::Flow(key.0, slot), record));
         }
@@ -378,7 +380,8 @@ impl Registry {
         let params = r.memory.region().layout().params;
         let info =
             RegionInfo { id: region, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
-        Answer::plain(Reply::Connecting { region: info, slot, local: crate::connect::as_asked(local, asked) })
+        let local = crate::connect::as_asked(local, asked);
+        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None })
     }
 
     /// `TCP_INFO` of a connection over the port.

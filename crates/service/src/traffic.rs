@@ -1,5 +1,6 @@
 //! What went in and out of the port, what was dropped and why, for `towpath stat`.
 
+use crate::meter::Metered;
 use port::Stats;
 use serde::Serialize;
 use slowpath::SlowPath;
@@ -13,6 +14,8 @@ pub struct Counted {
     pub core: fastpath::Counters,
     /// Its queue of the port.
     pub port: Stats,
+    /// Where its time goes.
+    pub cycles: Metered,
 }
 
 /// Everything about the port, summed over cores.
@@ -58,7 +61,7 @@ impl Traffic {
     }
 
     fn add(&mut self, counted: &Counted) {
-        let Counted { core, port } = counted;
+        let Counted { core, port, .. } = counted;
         self.received_packets += port.received_packets;
         self.received_bytes += port.received_bytes;
         self.sent_packets += port.sent_packets;

@@ -23,7 +23,7 @@ use control::{Left, Reply, TRUST_CONTEXT};
 use queue::stream::{Sender, raise, watch};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use shm::half_flags::{FAILED, FIN, OPEN, READ_CLOSED, RESET, WANT_SPACE};
+use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -72,6 +72,7 @@ impl Registry {
             return Answer::refused(Errno::INVAL, "there is no such socket");
         };
         block.holders.fetch_or(TRUST, Ordering::AcqRel);
+        self.keep_slot(&left);
         let trust = Trust { cookie, left, owners, family, relay: None };
         let known = self.trusts.find(cookie);
         if known.is_some_and(|(_, t)| t.place() == trust.place()) {
@@ -143,7 +144,7 @@ impl Registry {
         };
         let family = a.family();
         let relay = self.new_relay_id();
-        let Some((slot, mut near)) = self.new_end(own, relay) else {
+        let Some((slot, mut near)) = self.new_end(own, relay, trust.left.region, trust.left.slot) else {
             return Answer::refused(Errno::NOBUFS, "the application region is full");
         };
         let (deputy, shut) = match self.deputize(&trust) {
@@ -204,7 +205,7 @@ impl Registry {
         let family = self.family_of(owner)?;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
-        let (slot, near) = self.new_end(region, relay)?;
+        let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
         self.trusts.add(Trust { cookie: 0, left, owners: [owner; 2], family, relay: Some(relay) });
         self.carry_on(relay, &left, (region, slot), holder, [deputy, near]);
@@ -227,7 +228,12 @@ impl Registry {
         }
         let flags = own.flags.load(Ordering::Acquire);
         let shut = Shut { read: flags & READ_CLOSED != 0, write: flags & FIN != 0 };
-        Ok((End::deputy(place.clone(), left.slot, sender), shut))
+        let end = End::deputy(place.clone(), left.slot, sender);
+        if end.sender.let_go(own) {
+            // A time limit that began there does not move along.
+            end.tell(&self.bells);
+        }
+        Ok((end, shut))
     }
 
     /// Where the service can stand for whoever has an established connection.
@@ -266,13 +272,19 @@ impl Registry {
         }
     }
 
-    /// The new holder's end.
-    fn new_end(&mut self, region: u32, relay: u32) -> Option<(u32, End)> {
+    /// The new holder's end of a connection that was at `slot` of `from`.
+    fn new_end(&mut self, region: u32, relay: u32, from: u32, slot: u32) -> Option<(u32, End)> {
+        // Where it was, the service's own word says where it goes.
+        let before = self.regions.get(&from).map(|r| r.memory.halves(slot));
+        let near = match before {
+            Some(halves) => halves.map_or(0, |(own, _)| own.flags.load(Ordering::Relaxed) & NEAR),
+            None => NEAR,
+        };
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Relay(relay, 1)).ok()?;
         let lines = r.memory.region().slot(slot)?;
         lines.half.iter().for_each(Half::clear);
-        raise(&lines.half[0], OPEN);
+        raise(&lines.half[0], OPEN | near);
         watch(&lines.half[0], Some(RELAY_CORE));
         Some((slot, End::new(r.memory.clone(), slot)))
     }

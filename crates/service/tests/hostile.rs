@@ -101,7 +101,7 @@ fn scribble(region: &Region, rng: &mut Seed) {
             6 => half.context.store(word as u32, Ordering::SeqCst),
             7 | 8 => {
                 let side = if rng.chance(500_000) { Side::Zero } else { Side::One };
-                let index = if rng.chance(500_000) { 255 } else { rng.below(3) as u32 };
+                let index = if rng.chance(500_000) { 253 + rng.below(3) as u32 } else { rng.below(3) as u32 };
                 let block = region.context(side, index).unwrap();
                 block.words[rng.below(16) as usize].store(word, Ordering::SeqCst);
                 block.top.store(rng.next_u64(), Ordering::SeqCst);
@@ -112,9 +112,24 @@ fn scribble(region: &Region, rng: &mut Seed) {
                 block.holders.store(rng.next_u64(), Ordering::SeqCst);
                 block.region.store(rng.below(6) as u32, Ordering::SeqCst);
                 block.slot.store(rng.below(6) as u32, Ordering::SeqCst);
+                block.tx_head.store(word, Ordering::SeqCst);
+                block.state.store(rng.next_u64() as u32, Ordering::SeqCst);
             }
             10 => region.header().context_taken[1][0].store(word, Ordering::SeqCst),
             _ => region.write(Side::Zero, (word % 65_536) as usize, &word.to_ne_bytes()),
+        }
+    }
+}
+
+/// Over the slots of a region that it shares with the victim: connections, lent slots, and lines.
+fn scribble_slots(region: &Region, rng: &mut Seed) {
+    for _ in 0..50 {
+        let half = &region.slot(rng.below(16) as u32).unwrap().half[rng.below(2) as usize];
+        match rng.below(4) {
+            0 => half.tx_head.store(rng.next_u64() >> rng.below(64), Ordering::SeqCst),
+            1 => half.rx_tail.store(rng.next_u64() >> rng.below(64), Ordering::SeqCst),
+            2 => half.flags.store(rng.next_u64() as u32, Ordering::SeqCst),
+            _ => half.context.store(rng.below(512) as u32, Ordering::SeqCst),
         }
     }
 }
@@ -124,7 +139,7 @@ fn rampage(daemon: &Daemon, seed: u64) {
     let mut rng = Seed::new(seed);
     let (mut hostile, mut victim) = (App::new(daemon), App::new(daemon));
     let (socket, address) = listener();
-    let queue = hostile.listen(&socket, 4);
+    let queue = hostile.listen(&socket, 16);
     let (own_socket, own_address) = listener();
     victim.listen(&own_socket, 100);
     let _conns: Vec<Conn> = (0..3).filter_map(|_| victim.try_connect(address).ok()).collect();
@@ -132,6 +147,9 @@ fn rampage(daemon: &Daemon, seed: u64) {
     let end = Instant::now() + Duration::from_millis(150);
     while Instant::now() < end {
         scribble(&hostile.region, &mut rng);
+        for (region, _) in hostile.pairs.values() {
+            scribble_slots(region, &mut rng);
+        }
         for bell in &hostile.bells {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
             // Wake-ups are the application's to steal: its own.

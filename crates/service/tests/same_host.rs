@@ -274,15 +274,16 @@ fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
 
 #[test]
 fn a_private_service_leaves_with_its_last_application() {
-    let folder = std::env::temp_dir().join(format!("towpath-private-{}", std::process::id()));
-    let options = Options { control: Some(folder.join("c")), private: Some(true), ..Options::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("service/c");
+    let options = Options { control: Some(path.clone()), private: Some(true), ..Options::default() };
     let small = Options { region_slots: Some(64), region_mib: Some(1), ..Options::default() };
     let service = service::Service::open(options.or(small).resolve().unwrap()).unwrap();
     let thread = std::thread::spawn(move || service.run().unwrap());
     let line = {
         use rustix::net::*;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        connect(&fd, &SocketAddrUnix::new(folder.join("c")).unwrap()).unwrap();
+        connect(&fd, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         control::Line::new(fd)
     };
     line.send(&control::ToService { number: 1, request: hello(None) }, &[], true).unwrap();
@@ -291,8 +292,7 @@ fn a_private_service_leaves_with_its_last_application() {
     drop(line);
     thread.join().unwrap();
     assert!((900..3000).contains(&begin.elapsed().as_millis()));
-    assert!(!folder.join("c").exists());
-    let _ = std::fs::remove_dir_all(folder);
+    assert!(!path.exists());
 }
 
 #[test]

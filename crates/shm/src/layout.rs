@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. A library of another version is refused at registration.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 5;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// Words of a context's bit table: one bit per slot.
@@ -69,8 +69,8 @@ pub enum Kind {
 /// Region header, one page, written once by the creator before the descriptor leaves it.
 ///
 /// ```text
-///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 reserved | 24 data_len u64 | 32 id u64
-///   40 holders_taken u64
+///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 cycles u32 | 24 data_len u64 | 32 id u64
+///   40 holders_taken u64 | 48 accounts_taken u64
 ///   64 context_taken: u64 x 4 per side (bit = context in use)
 /// ```
 #[repr(C, align(64))]
@@ -84,7 +84,9 @@ pub struct Header {
     pub kind: AtomicU32,
     /// Number of slots, a power of two, 64..=65536.
     pub slots: AtomicU32,
-    reserved: AtomicU32,
+    /// In an application region: whether the application is to count its cycles. Written by the service at any time; 0: no. What else
+    /// it says is crate `cycles`' matter.
+    pub cycles: AtomicU32,
     /// Bytes of each side's data area.
     pub data_len: AtomicU64,
     /// The service's name for this region.
@@ -92,7 +94,9 @@ pub struct Header {
     /// Which bits of `SockBlock::holders` are some process's; in the oldest ancestor's application region. A parent takes
     /// one for each child before it forks, the service frees those of the dead.
     pub holders_taken: AtomicU64,
-    pad: [AtomicU64; 2],
+    /// Which [`ThreadAccount`]s are some thread's, a bit each: the application's.
+    pub accounts_taken: AtomicU64,
+    pad: AtomicU64,
     /// Which contexts of each side are in use, so that the forked children of a process take others.
     pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
 }
@@ -187,8 +191,34 @@ pub mod half_flags {
     pub const URGENT: u32 = 1 << 7;
     /// This side rings nobody any more (pair regions): its process has locked itself in, and may lack an eventfd.
     pub const MUTE: u32 = 1 << 8;
+    /// Bytes that this side wants to be there before they are news (`SO_RCVLOWAT`): see [`low_water`](super::low_water). Who has no
+    /// space for so many tells.
+    pub const LOW_WATER: u32 = 0x1F << LOW_WATER_SHIFT;
+    /// Where [`LOW_WATER`] begins.
+    pub const LOW_WATER_SHIFT: u32 = 9;
+    /// At an acceptor's half (pair regions): the slot is lent, its connector may use it again once both sides have let go.
+    pub const LENT: u32 = 1 << 14;
+    /// The service lets go what this side holds back: until it has, the slot is not used again.
+    pub const PUSHING: u32 = 1 << 15;
+    /// At the service's half: what the application sends stays on this host, by way of the service. As within a pair region, it holds
+    /// back by itself what `TCP_CORK` and `MSG_MORE` say.
+    pub const NEAR: u32 = 1 << 28;
     /// Where the errno of [`FAILED`] begins.
     pub const ERRNO_SHIFT: u32 = 16;
+}
+
+/// Bytes that the side with these `flags` wants to be there before they are news, rounded up to a power of two; 1: any byte is.
+#[must_use]
+#[inline]
+pub const fn low_water(flags: u32) -> u32 {
+    1 << ((flags & half_flags::LOW_WATER) >> half_flags::LOW_WATER_SHIFT)
+}
+
+/// The flags that say so of `bytes`.
+#[must_use]
+pub const fn low_water_flags(bytes: u32) -> u32 {
+    let log2 = if bytes > 1 { u32::BITS - (bytes - 1).leading_zeros() } else { 0 };
+    (if log2 > 31 { 31 } else { log2 }) << half_flags::LOW_WATER_SHIFT
 }
 
 /// Bits of [`Half::extra`] of an application's half in its application region: what the service's TCP should know.
@@ -278,6 +308,8 @@ pub struct Urgent {
 
 /// The bit of [`SockBlock::holders`] by which the service holds a connection for whoever shows its descriptor next.
 pub const TRUST: u64 = 1 << 63;
+/// In [`SockBlock::state`]: `SockBlock::tx_head` may be ahead of the half's, by what is held back (`TCP_CORK`, `MSG_MORE`).
+pub const HELD: u32 = 1 << 8;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection lives in another process now.
 pub const MOVED: u32 = u32::MAX;
 
@@ -294,6 +326,7 @@ pub const MOVED: u32 = u32::MAX;
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(loom, derive(Default))]
 pub struct SockBlock {
     /// A bit per process that holds the socket.
     pub holders: AtomicU64,
@@ -335,8 +368,41 @@ pub struct SockBlock {
     pub spare: AtomicU64,
 }
 
+/// Accounts of an application region.
+pub const ACCOUNTS: usize = 64;
+/// Sections of a [`ThreadAccount`].
+pub const SECTIONS: usize = 8;
+
+/// Where the time of one thread of the application went: written by that thread only, and said by the application, so that the service
+/// shows it and does nothing else with it. The first account is everybody's: of threads that have ended.
+///
+/// ```text
+///   0  generation u32 | section u32    which counting this is, and what the thread does now
+///   8  at u64 | owner u32              the counter when it began to; whose it is
+///   64 spent[8] of (ticks u64 | times u64)
+/// ```
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ThreadAccount {
+    /// As the switch said.
+    pub generation: AtomicU32,
+    /// Index in `spent`.
+    pub section: AtomicU32,
+    /// The counter when the section was entered.
+    pub at: AtomicU64,
+    /// The thread, as the kernel names it; the application's.
+    pub owner: AtomicU32,
+    pad: [AtomicU32; 11],
+    /// By section: ticks, and how often it was entered.
+    pub spent: [[AtomicU64; 2]; SECTIONS],
+}
+
 #[cfg(not(loom))]
 const _: () = {
+    assert!(size_of::<ThreadAccount>() == 192 && core::mem::offset_of!(ThreadAccount, spent) == 64);
+    assert!(
+        core::mem::offset_of!(Header, cycles) == 20 && core::mem::offset_of!(Header, accounts_taken) == 48
+    );
     assert!(size_of::<Header>() == 128);
     assert!(size_of::<Half>() == 64 && size_of::<Slot>() == 128);
     assert!(size_of::<SockBlock>() == 128);
@@ -373,6 +439,8 @@ pub struct Layout {
     pub pages: [usize; 2],
     /// Offset of the socket blocks (application regions; else equal to the end of `pages`).
     pub socks: usize,
+    /// Offset of the threads' accounts (application regions; else equal to `socks`).
+    pub accounts: usize,
     /// Offset of each side's payload.
     pub data: [usize; 2],
     /// Bytes in all.
@@ -399,8 +467,10 @@ impl Layout {
         let urgent = page_up(slots + n * size_of::<Slot>());
         let pages = page_up(urgent + n * size_of::<Urgent>());
         let socks = pages + 2 * bitmap;
-        let sock_bytes = if params.kind == Kind::Application { n * size_of::<SockBlock>() } else { 0 };
-        let data = page_up(socks + sock_bytes);
+        let is_application = params.kind == Kind::Application;
+        let accounts = if is_application { page_up(socks + n * size_of::<SockBlock>()) } else { socks };
+        let data =
+            if is_application { page_up(accounts + ACCOUNTS * size_of::<ThreadAccount>()) } else { accounts };
         Some(Self {
             params,
             contexts,
@@ -408,6 +478,7 @@ impl Layout {
             urgent,
             pages: [pages, pages + bitmap],
             socks,
+            accounts,
             data: [data, data + data_len],
             total: data + 2 * data_len,
             words_per_group: (n / 64).div_ceil(64),
@@ -418,6 +489,15 @@ impl Layout {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_low_water_mark_is_said_rounded_up_to_a_power_of_two() {
+        let said = |bytes| low_water(low_water_flags(bytes) | !half_flags::LOW_WATER);
+        for (bytes, power) in [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1 << 30, 1 << 30)] {
+            assert_eq!(said(bytes), power, "{bytes}");
+        }
+        assert_eq!(said(u32::MAX), 1 << 31);
+    }
 
     #[test]
     fn cleared_half_says_nothing_of_the_connection_before() {

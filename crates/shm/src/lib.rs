@@ -12,6 +12,7 @@
 //!   urgent        Urgent[slots]                          each side its own words
 //!   pages         page bitmap[side]                      each side its own
 //!   socks         SockBlock[slots] (application region)  the application (and its forked children)
+//!   accounts      ThreadAccount[64] (application r.)     each thread of the application its own
 //!   data 0        payload bytes of side 0's rings        side 0
 //!   data 1        payload bytes of side 1's rings        side 1
 //! ```
@@ -26,8 +27,9 @@ mod map;
 mod region;
 
 pub use layout::{
-    CONTEXTS, ContextBlock, Half, Header, Kind, Layout, MAGIC, MOVED, Params, Sending, Side, Slot, SockBlock,
-    TRUST, Urgent, VERSION, WORDS_MAX, application_flags, half_flags,
+    ACCOUNTS, CONTEXTS, ContextBlock, HELD, Half, Header, Kind, Layout, MAGIC, MOVED, Params, SECTIONS,
+    Sending, Side, Slot, SockBlock, TRUST, ThreadAccount, Urgent, VERSION, WORDS_MAX, application_flags,
+    half_flags, low_water, low_water_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

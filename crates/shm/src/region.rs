@@ -1,7 +1,8 @@
 //! A region: a sealed memfd, mapped, with typed views of its lines and checked copies of its payload.
 
 use crate::layout::{
-    CONTEXTS, ContextBlock, Header, Layout, MAGIC, Params, Side, Slot, SockBlock, Urgent, VERSION,
+    ACCOUNTS, CONTEXTS, ContextBlock, Header, Layout, MAGIC, Params, Side, Slot, SockBlock, ThreadAccount,
+    Urgent, VERSION,
 };
 use crate::map::Mapping;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -131,6 +132,13 @@ impl Region {
         Some(unsafe { &*self.map.at(offset).cast::<Slot>() })
     }
 
+    /// Hints the processor to fetch a half of slot `index`, to be written or only read.
+    #[inline]
+    pub fn prefetch_half(&self, side: Side, index: u32, is_written: bool) {
+        let Some(slot) = self.slot(index) else { return };
+        prefetch_at(core::ptr::from_ref(&slot.half[side.index()]).cast(), is_written);
+    }
+
     /// The urgent bytes of slot `index`, or `None` past the slots. What no flag speaks of is of a connection before.
     #[must_use]
     pub fn urgent(&self, index: u32) -> Option<&Urgent> {
@@ -154,6 +162,18 @@ impl Region {
         let offset = self.layout.socks + index as usize * size_of::<SockBlock>();
         // SAFETY: in range of the socks area, 64-byte aligned; a block consists of atomics.
         Some(unsafe { &*self.map.at(offset).cast::<SockBlock>() })
+    }
+
+    /// Account `index`, or `None` past [`ACCOUNTS`] or in a pair region.
+    #[must_use]
+    pub fn account(&self, index: u32) -> Option<&ThreadAccount> {
+        let in_range = (index as usize) < ACCOUNTS && self.layout.params.kind == crate::Kind::Application;
+        if !in_range {
+            return None;
+        }
+        let offset = self.layout.accounts + index as usize * size_of::<ThreadAccount>();
+        // SAFETY: in range of the accounts area, which is page-aligned; an account consists of atomics.
+        Some(unsafe { &*self.map.at(offset).cast::<ThreadAccount>() })
     }
 
     /// Word `index` of `side`'s page bitmap (bit set: that 4 KiB page of the data area is lent), or `None` past it.
@@ -197,17 +217,11 @@ impl Region {
         unsafe { core::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Hints the processor to fetch the line at `offset` of `side`'s data area.
+    /// Hints the processor to fetch the line at `offset` of `side`'s data area, to be written or only read.
     #[inline]
-    pub fn prefetch(&self, side: Side, offset: usize) {
-        let at = self.data_at(side, offset, 0);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching has no architectural effect, and the address lies inside the mapping.
-        unsafe {
-            core::arch::x86_64::_mm_prefetch(at.cast::<i8>(), core::arch::x86_64::_MM_HINT_T0);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+    pub fn prefetch(&self, side: Side, offset: usize, is_written: bool) {
+        let at = self.map.at(0).wrapping_add(self.layout.data[side.index()]).wrapping_add(offset);
+        prefetch_at(at, is_written);
     }
 
     /// Makes `len` bytes at `offset` of `side`'s data area present, charged to this process's control group.
@@ -217,12 +231,31 @@ impl Region {
         Ok(self.map.populate(at, len)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn data_at(&self, side: Side, offset: usize, len: usize) -> *mut u8 {
         let area = self.layout.params.data_len as usize;
         assert!(offset <= area && len <= area - offset, "payload range inside the data area");
         self.map.at(self.layout.data[side.index()] + offset)
     }
+}
+
+/// Hints the processor to fetch the line at `at`.
+#[inline(always)]
+fn prefetch_at(at: *const u8, is_written: bool) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching has no architectural effect and faults on no address. Where PREFETCHW is not known it is a NOP. Spelled out,
+    // because without the target feature the compiler makes PREFETCHT0 of `_MM_HINT_ET0`, and whoever writes a line that the other
+    // side has read waits for it a second time.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        if is_written {
+            core::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));
+        } else {
+            _mm_prefetch(at.cast(), _MM_HINT_T0);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, is_written);
 }
 
 #[cfg(test)]

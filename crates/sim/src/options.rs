@@ -6,14 +6,15 @@ use base::Duration;
 use congestion::Algorithm;
 use libc::{
     IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_V6ONLY,
-    SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_RCVBUF, SO_RCVTIMEO, SO_REUSEADDR,
-    SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO,
-    TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG, TCP_NODELAY, TCP_NOTSENT_LOWAT,
-    TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
+    SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_MAX_PACING_RATE, SO_OOBINLINE, SO_RCVBUF,
+    SO_RCVLOWAT, SO_RCVTIMEO, SO_REUSEADDR, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CONGESTION,
+    TCP_CORK, TCP_DEFER_ACCEPT, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, TCP_MAXSEG,
+    TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2};
 use socket::link::Link;
+use std::num::NonZeroU64;
 
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
@@ -26,6 +27,8 @@ pub(crate) struct Options {
     quick_ack: Option<bool>,
     /// `SO_OOBINLINE`.
     is_inline: bool,
+    /// `SO_RCVLOWAT`; 0: 1.
+    low_water: u32,
     send_buffer: Option<u32>,
     /// `TCP_NOTSENT_LOWAT`; 0: as the host says.
     not_sent_low: u32,
@@ -105,6 +108,10 @@ impl Options {
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => self.not_sent_low as i32,
             (SOL_SOCKET, SO_KEEPALIVE) => i32::from(self.keep_alive),
             (SOL_SOCKET, SO_OOBINLINE) => i32::from(self.is_inline),
+            (SOL_SOCKET, SO_MAX_PACING_RATE) => {
+                self.flow.max_pacing_rate.map_or(-1, |rate| rate.get() as i32)
+            }
+            (SOL_SOCKET, SO_RCVLOWAT) => self.low_water.max(1) as i32,
             (SOL_SOCKET, SO_TYPE) => libc::SOCK_STREAM,
             (SOL_SOCKET, SO_SNDBUF) => {
                 self.send_buffer.map_or(SEND_BUFFER, |n| doubled(n).max(SEND_BUFFER_MIN))
@@ -130,6 +137,8 @@ const FIN_TIMEOUT_S: i32 = 60;
 const SEND_BUFFER: i32 = 16_384;
 const RECEIVE_BUFFER: i32 = 131_072;
 const BUFFER_MAX: i32 = 212_992;
+/// Half of what a receive buffer may grow to.
+const LOW_WATER_MAX: i32 = 16 << 20;
 /// As the socket library's.
 const SEND_BUFFER_MIN: i32 = socket::room::BUFFER_MIN as i32;
 /// "The minimum (doubled) value for this option is 256" (socket(7)); what kernels of today answer.
@@ -237,6 +246,21 @@ impl Host {
                 let on = options.is_inline;
                 return self.advise(fd, |link| link.set_inline(on));
             }
+            (SOL_SOCKET, SO_MAX_PACING_RATE) => {
+                let rate = int(value)? as u32;
+                options.flow.max_pacing_rate = NonZeroU64::new(u64::from(rate)).filter(|_| rate != u32::MAX);
+            }
+            (SOL_SOCKET, SO_RCVLOWAT) => {
+                let wanted = int(value)?;
+                let most = options
+                    .flow
+                    .receive_buffer
+                    .map_or(LOW_WATER_MAX, |n| doubled(n).max(RECEIVE_BUFFER_MIN) / 2);
+                // A negative number is a large one, as the kernel reads it.
+                options.low_water = if wanted < 0 { most } else { wanted.min(most) } as u32;
+                let mark = options.low_water;
+                return self.advise(fd, |link| link.set_low_water(mark));
+            }
             (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(buffer(int(value)?)),
             (SOL_SOCKET, SO_LINGER) => {
                 let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
@@ -288,6 +312,7 @@ impl Host {
         }
         link.set_lowat(options.low_mark(self.not_sent_low));
         link.set_inline(options.is_inline);
+        link.set_low_water(options.low_water);
         options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
     }
 

@@ -342,7 +342,7 @@ impl Host {
             let link = sock.stream().ok_or(Errno::PIPE)?;
             let rest = &bytes[done..];
             let step = link.step(rest.len());
-            match link.push_some(&[rest], 0, Said::by(flags), step) {
+            match link.push_some(&[rest], 0, Said::from_bits_truncate(flags), step) {
                 Ok(Progress::Done(n)) => done += n,
                 Ok(Progress::Wait) if done == 0 => return Err(Errno::AGAIN),
                 Err(errno) if done == 0 => return Err(errno),
@@ -384,6 +384,13 @@ impl Host {
             Progress::Done(n) => Ok(n),
             Progress::Wait => Err(Errno::AGAIN),
         }
+    }
+
+    /// Bytes for which a `recv` of `len` that waits does so; `all`: `MSG_WAITALL`.
+    #[must_use]
+    pub fn receive_target(&self, fd: Fd, len: usize, all: bool) -> usize {
+        let link = self.sockets.get(fd).ok().and_then(|sock| sock.stream());
+        link.map_or(1, |link| link.target(len, all))
     }
 
     /// `shutdown`.

@@ -128,7 +128,7 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
-    info.max_pacing_rate = u64::MAX;
+    info.max_pacing_rate = if cold.pace_most > 0 { cold.pace_most } else { u64::MAX };
     delays(now, parts, info);
 }
 

@@ -15,6 +15,7 @@ mod config;
 mod cookie;
 mod counters;
 mod event;
+mod flow_map;
 mod handshake;
 mod icmp;
 mod info;
@@ -62,6 +63,7 @@ pub use wheel::{TimerId, Wheel};
 use active::Opening;
 use base::Instant;
 use flow::{CommandSender, FlowId, FlowMut, Flows, Keeper, News};
+use flow_map::FlowMap;
 use limit::Limit;
 use listeners::Listeners;
 use neighbours::Neighbours;
@@ -94,7 +96,7 @@ pub struct SlowPath {
     opening_at: HashMap<(u16, u32), u64>,
     opening_of: HashMap<FourTuple, u64>,
     next_opening: u64,
-    connections: HashMap<FlowId, Connection>,
+    connections: FlowMap<Connection>,
     /// Live flows; our end is `src`.
     by_tuple: HashMap<FourTuple, FlowId>,
     wheel: Wheel<Timer>,
@@ -133,7 +135,7 @@ impl SlowPath {
             opening_at: HashMap::new(),
             opening_of: HashMap::new(),
             next_opening: 0,
-            connections: HashMap::new(),
+            connections: FlowMap::default(),
             by_tuple: HashMap::new(),
             wheel: Wheel::new(now, 1024),
             events: VecDeque::new(),

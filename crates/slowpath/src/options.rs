@@ -7,6 +7,7 @@ use base::{Duration, Instant};
 use congestion::Algorithm;
 use flow::{FlowId, FlowMut, state};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 /// Bytes of a receive window at least, whatever an application asks for: Linux's `SOCK_MIN_RCVBUF`.
 pub const RECEIVE_BUFFER_MIN: u32 = 2304;
@@ -25,6 +26,8 @@ pub struct FlowOptions {
     pub max_segment: Option<u16>,
     /// `SO_RCVBUF`: bytes of the receive window at most.
     pub receive_buffer: Option<u32>,
+    /// `SO_MAX_PACING_RATE`: bytes per second at most.
+    pub max_pacing_rate: Option<NonZeroU64>,
     /// `TCP_LINGER2`: how long an abandoned connection waits for the peer's FIN.
     pub linger2: Option<Linger2>,
     /// `TCP_SYNCNT`: SYN repetitions of an active open.
@@ -87,6 +90,10 @@ impl SlowPath {
         if before.receive_buffer != options.receive_buffer {
             let bytes = options.receive_buffer.unwrap_or(0);
             self.with_flow(flow, |parts| parts.cold.limit_receive(bytes, parts.rx.rcv_shift));
+        }
+        if before.max_pacing_rate != options.max_pacing_rate {
+            let most = options.max_pacing_rate.map_or(0, NonZeroU64::get);
+            self.with_flow(flow, |parts| parts.cold.limit_pace(most));
         }
         let ip = |options: &FlowOptions| (options.dscp(peer), options.may_fragment);
         if ip(&before) != ip(options) {

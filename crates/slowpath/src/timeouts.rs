@@ -57,6 +57,7 @@ impl SlowPath {
 
     fn run_timers(&mut self, now: Instant) {
         while let Some(timer) = self.wheel.pop_due(now) {
+            self.foresee();
             match timer {
                 Timer::Retransmit(flow) => self.on_retransmit_timer(now, flow),
                 Timer::Aux(flow) => self.on_aux_timer(now, flow),
@@ -68,6 +69,16 @@ impl SlowPath {
             }
         }
         self.time_wait.expire(now);
+    }
+
+    /// Tens of thousands of flows in flight are looked at in no order: what the next wants is fetched while this one has its turn.
+    fn foresee(&self) {
+        if let Some(Timer::Retransmit(flow)) = self.wheel.next_at_once() {
+            self.keeper.flows().prefetch_waiting(*flow);
+            if let Some(connection) = self.connections.get(flow) {
+                flow::prefetch(&connection.retransmit);
+            }
+        }
     }
 
     fn next_timer(&self) -> Instant {

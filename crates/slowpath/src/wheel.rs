@@ -112,6 +112,15 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// What goes off next together with what went off last, if anything does; the timer behind it is on its way into the cache.
+    #[must_use]
+    pub fn next_at_once(&self) -> Option<&T> {
+        let index = self.heads[self.tick as usize % SLOTS];
+        let node = self.nodes.get(index as usize).filter(|node| node.tick == self.tick)?;
+        self.nodes.get(node.next as usize).inspect(|node| flow::prefetch(*node));
+        node.payload.as_ref()
+    }
+
     /// When to call [`pop_due`](Self::pop_due) next: at the first timer's time, or earlier.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
@@ -257,7 +266,14 @@ mod tests {
                     }
                     _ => {
                         now += amount % [3, 100, 9_000, 1_000_000][pick % 4];
-                        let mut due: Vec<u32> = std::iter::from_fn(|| wheel.pop_due(at(now))).collect();
+                        let mut announced = None;
+                        let mut due: Vec<u32> = std::iter::from_fn(|| {
+                            let popped = wheel.pop_due(at(now));
+                            assert!(announced.is_none() || announced == popped);
+                            announced = popped.and(wheel.next_at_once().copied());
+                            popped
+                        })
+                        .collect();
                         let mut expected: Vec<u32> =
                             set.iter().filter(|t| t.0 <= now).map(|t| t.1).collect();
                         set.retain(|t| t.0 > now);

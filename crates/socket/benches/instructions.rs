@@ -2,9 +2,11 @@
 //! fixed work for callgrind, which counts inside `counted` only. `cargo xtask instructions` runs it.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
 
+use cycles::{Switch, Ticks};
 use queue::stream::{raise, watch};
 use shm::half_flags::OPEN;
 use shm::{Kind, Params, Region, Side};
+use socket::account::{self, Section};
 use socket::link::Link;
 use socket::region::Mapped;
 use socket::stream::{How, Progress, Said};
@@ -19,7 +21,9 @@ const CONTEXT: u32 = 1;
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("rpc") => rpc(),
-        _ => println!("one of: rpc; see the head of the source"),
+        Some("section-off") => section(Switch::OFF),
+        Some("section-on") => section(Switch::on(1, 0, Ticks::Tsc)),
+        _ => println!("one of: rpc, section-off, section-on; see the head of the source"),
     }
 }
 
@@ -53,6 +57,23 @@ fn rpc() {
         }
     }
     println!("{RPCS} requests with their replies");
+}
+
+/// What a call costs more for being told where its time goes.
+fn section(switch: Switch) {
+    let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 1 << 20 };
+    let home = Arc::new(Region::create(params).unwrap().0);
+    home.header().cycles.store(switch.word(), Ordering::Relaxed);
+    account::follow(&home);
+    drop(account::enter(Section::Send));
+    (0..RPCS).for_each(|_| counted_section());
+    println!("{RPCS} sections");
+}
+
+#[inline(never)]
+fn counted_section() {
+    let _in = account::enter(Section::Send);
+    std::hint::black_box(());
 }
 
 #[inline(never)]

@@ -3,25 +3,28 @@
 use crate::context::Context;
 use crate::growth::Growth;
 use crate::hold::Held;
-use crate::internal::{Internal, unclaim};
+use crate::internal::{Internal, claim, unclaim};
 use crate::log::{Level, log};
 use crate::region::Mapped;
 pub use crate::registration::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
-use crate::{locked, sys};
+use crate::ways::Ways;
+use crate::{account, locked, sys};
 use control::{
     Line, LineError, PROTOCOL, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
     Welcome,
 };
+use cycles::Section;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use shm::{Region, Side};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,8 +43,10 @@ struct Exchange {
 pub struct Client {
     exchange: Mutex<Exchange>,
     control: RawFd,
+    /// Where the service is.
+    address: SocketAddrUnix,
     /// What this process is called.
-    name: String,
+    name: Arc<str>,
     /// What the service said first.
     pub welcome: Welcome,
     /// Our application region.
@@ -57,6 +62,8 @@ pub struct Client {
     pub free: Mutex<Vec<Arc<Context>>>,
     hand: AtomicU32,
     growth: Growth,
+    /// By which connections are made without asking.
+    pub ways: Ways,
 }
 
 /// Locks, whatever happened to the last holder.
@@ -64,21 +71,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for what the service says next, as long as the line's own limit lets us.
 fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
-    let mut fds = [libc::pollfd { fd: line.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match line.receive(false) {
-            Err(LineError::WouldBlock) => {}
-            other => return other,
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(LineError::Closed);
-        }
-        // An interrupted wait is repeated: the question is asked, its answer must be taken.
-        let _ = sys::poll(&mut fds, Some(left), None);
-    }
+    line.receive(true).map_err(|e| if matches!(e, LineError::WouldBlock) { LineError::Closed } else { e })
 }
 
 impl Exchange {
@@ -117,32 +112,40 @@ impl Exchange {
 pub struct Announced {
     exchange: Exchange,
     control: RawFd,
-    name: String,
+    address: SocketAddrUnix,
+    name: Arc<str>,
     /// The bit that the parent has promised.
     holder: u8,
 }
 
 impl Announced {
-    /// Says hello; `parent` in a forked child: the parent's registration and the holder bit it has promised.
-    pub fn new(parent: Option<(&Client, u8)>) -> Result<Self, LineError> {
-        let line = Line::new(dial()?);
+    /// Says hello.
+    pub fn new() -> Result<Self, LineError> {
+        let address = SocketAddrUnix::new(control::default_control_path())?;
+        let name = command_name();
+        let (line, number) = say_hello(&address, name.clone(), None)?;
+        let line = Line::new(claim(line.into()));
         let control = line.as_fd().as_raw_fd();
-        let name = parent.map_or_else(command_name, |(p, _)| p.name.clone());
-        let promised = parent.map_or(0, |(_, holder)| holder);
-        let parent = parent.map(|(p, holder)| Parent {
-            application: p.welcome.application,
-            secret: p.welcome.secret,
-            holder,
+        Ok(Self { exchange: Exchange { line, number }, control, address, name, holder: 0 })
+    }
+
+    /// Says hello as a forked child: by the registration of its parent, and the holder bit that this has promised. Asks for no memory:
+    /// each page that it touched would be copied, and most children become another program at once. The new line takes the place of our
+    /// copy of the parent's: while we held that, the service would not hear of the parent's death. Nor should it before it has heard of
+    /// us, who live on by what it knows of the parent.
+    pub fn as_child(parent: &Client, holder: u8) -> Result<Self, LineError> {
+        let Client { control, address, name, .. } = parent;
+        let Welcome { application, secret, .. } = parent.welcome;
+        let said = say_hello(address, name.clone(), Some(Parent { application, secret, holder }));
+        let said = said.and_then(|(line, number)| {
+            sys::dup3(line.as_fd().as_raw_fd(), *control, libc::O_CLOEXEC)?;
+            Ok(number)
         });
-        let hello = Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name: name.clone(), parent };
-        let mut announced = Self { exchange: Exchange { line, number: 0 }, control, name, holder: promised };
-        match announced.exchange.send(hello, None) {
-            Ok(()) => Ok(announced),
-            Err(e) => {
-                unclaim(control);
-                Err(e)
-            }
-        }
+        // Without a line of its own the child has no use for the number.
+        let number = said.inspect_err(|_| parent.hang_up())?;
+        let line = Line::new(sys::own(*control));
+        let (address, name) = (address.clone(), name.clone());
+        Ok(Self { exchange: Exchange { line, number }, control: *control, address, name, holder })
     }
 
     /// Does the rest.
@@ -173,20 +176,27 @@ impl Announced {
     }
 }
 
-fn dial() -> Result<OwnedFd, LineError> {
-    let path = control::default_control_path();
+/// The first message on a new line, and its number.
+fn say_hello(
+    address: &SocketAddrUnix,
+    name: Arc<str>,
+    parent: Option<Parent>,
+) -> Result<(Line, u32), LineError> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new(&path)?)?;
-    Ok(crate::internal::claim(fd))
+    rustix::net::connect(&fd, address)?;
+    let mut exchange = Exchange { line: Line::new(fd), number: 0 };
+    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
+    Ok((exchange.line, exchange.number))
 }
 
-fn command_name() -> String {
+fn command_name() -> Arc<str> {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    name.trim_end().chars().take(32).collect()
+    name.trim_end().chars().take(32).collect::<String>().into()
 }
 
 impl Client {
     fn new(said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
+        account::follow(&home.region);
         let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
         let mut regions = parent
             .map_or_else(HashMap::new, |p| p.regions.read().unwrap_or_else(PoisonError::into_inner).clone());
@@ -212,6 +222,7 @@ impl Client {
         Self {
             exchange: Mutex::new(said.exchange),
             control: said.control,
+            address: said.address,
             name: said.name,
             welcome,
             home,
@@ -222,6 +233,7 @@ impl Client {
             free: Mutex::new(Vec::new()),
             hand: AtomicU32::new(1),
             growth: Growth::new(FIRST_BYTES),
+            ways: Ways::default(),
         }
     }
 
@@ -232,6 +244,7 @@ impl Client {
 
     /// As [`ask`](Self::ask), showing a descriptor.
     pub fn ask_with(&self, request: Request, fd: Option<RawFd>) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+        let _controlling = account::enter(Section::Control);
         if self.dead.load(Ordering::Relaxed) {
             return Err(Errno::PIPE);
         }
@@ -469,17 +482,11 @@ impl Client {
         let contexts = self.all_contexts();
         held.take(self, |c| &c.exchange);
         held.take_whole(self, |c| &c.regions);
+        held.take_whole(self, |c| &c.ways);
         held.take(self, |c| &c.contexts);
         held.take(self, |c| &c.free);
         contexts.iter().for_each(|context| context.hold(held));
         regions.iter().for_each(|mapped| mapped.hold(held));
-    }
-
-    /// In a forked child: see `Mapped::forget`.
-    pub fn forget_regions(&self) {
-        for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
-            mapped.forget();
-        }
     }
 }
 
@@ -488,6 +495,8 @@ fn introduce(
     exchange: &mut Exchange,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
+    // Part of the socket: waiting for an answer costs one call. One that a signal has interrupted begins anew.
+    set_socket_timeout(&exchange.line, Timeout::Recv, Some(PATIENCE))?;
     let welcome = match exchange.answer(&mut pushed)?.0 {
         Reply::Welcome(welcome) => welcome,
         Reply::Refused { reason, .. } => {

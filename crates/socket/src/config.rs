@@ -2,7 +2,8 @@
 
 use crate::log::{Level, log};
 use control::profile::{
-    self, CHECK_POINTERS_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, SPIN_ENV,
+    self, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, Rings,
+    SPIN_ENV,
 };
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -61,6 +62,18 @@ pub fn spin() -> Option<Duration> {
 pub fn is_required() -> bool {
     static REQUIRED: OnceLock<bool> = OnceLock::new();
     *REQUIRED.get_or_init(|| profile::is_on(REQUIRE_ENV))
+}
+
+/// What becomes of `io_uring_setup`.
+pub fn rings() -> Rings {
+    static RINGS: OnceLock<Rings> = OnceLock::new();
+    *RINGS.get_or_init(|| {
+        let Some(name) = profile::setting(IO_URING_ENV) else { return Rings::Kernel };
+        Rings::named(&name).unwrap_or_else(|| {
+            log(Level::Error, format_args!("{IO_URING_ENV}={name}: neither kernel nor deny; kernel it is"));
+            Rings::Kernel
+        })
+    })
 }
 
 /// Connections over a port acknowledge at once.

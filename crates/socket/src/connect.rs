@@ -6,7 +6,8 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
-use crate::{config, locked, sys, wait};
+use crate::wait::Restarts;
+use crate::{fallback, give_up, listener, locked, sys, unseen, wait, ways};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -35,15 +36,18 @@ impl Why {
     pub const NO_SERVICE: Self = Self { reason: Cow::Borrowed("no service answers"), errno: Errno::NETDOWN };
 }
 
-/// The registration to ask about `sock`, or why there is none to ask.
+/// The registration to ask about `sock`, which `fd` stands for, or why there is none to ask.
 ///
 /// # Errors
 /// The socket is the kernel's.
-pub fn whom_to_ask(sock: &Sock) -> Result<Arc<Client>, Why> {
-    match sock.kernel_only() {
+pub fn whom_to_ask(sock: &Sock, fd: RawFd) -> Result<Arc<Client>, Why> {
+    match sock.kernel_only().or_else(fallback::reason) {
         Some(word) => Err(Why::asked(word)),
         None if locked::is_locked() => Err(Why::asked("seccomp")),
-        None => client::current().ok_or(Why::NO_SERVICE),
+        None => {
+            let client = client::current().ok_or(Why::NO_SERVICE)?;
+            unseen::look(&client, sock, fd).map(|()| client)
+        }
     }
 }
 
@@ -56,8 +60,6 @@ pub enum Connected {
     Kernel(Why),
     /// The kernel knows what is wrong with that address; nothing is decided.
     Nowhere,
-    /// It was connected, and is no more.
-    Dissolved,
 }
 
 /// Writes both ends' addresses into the socket block.
@@ -94,22 +96,46 @@ fn is_candidate(client: &Client, ip: IpAddr) -> bool {
 
 /// The address the kernel has bound the placeholder to, after binding it to the loopback address if it is not bound yet:
 /// the port is really reserved.
-fn reserve(fd: RawFd, family: i32, remote: IpAddr) -> Result<SocketAddr, Errno> {
+fn reserve(sock: &Sock, fd: RawFd, remote: IpAddr) -> Result<SocketAddr, Errno> {
+    let family = sock.family();
     let mut bytes = [0; address::ADDRESS_MAX];
     let n = sys::getsockname(fd, &mut bytes)?;
     let bound = address::parse(&bytes[..n])?;
+    if bound.port() != 0 {
+        sock.note_bound();
+    }
     let local = remote.is_loopback() || remote.is_unspecified();
     if bound.port() != 0 || !local {
         return Ok(bound);
     }
-    let loopback: IpAddr = match remote {
+    let from = match remote {
+        // Bound without a port (`IP_BIND_ADDRESS_NO_PORT`).
+        _ if !address::plain(bound).ip().is_unspecified() => bound.ip(),
         IpAddr::V4(_) => [127, 0, 0, 1].into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
     };
-    let (name, len) = address::bytes(SocketAddr::new(loopback, 0), family);
-    sys::bind(fd, &name[..len])?;
-    let n = sys::getsockname(fd, &mut bytes)?;
-    address::parse(&bytes[..n])
+    let (name, len) = address::bytes(SocketAddr::new(from, 0), family);
+    let mut bind = || {
+        sys::bind(fd, &name[..len])?;
+        let n = sys::getsockname(fd, &mut bytes)?;
+        address::parse(&bytes[..n])
+    };
+    let mut bound = bind()?;
+    if bound.port() == 0 {
+        bound = with_port(fd, bind)?;
+    }
+    sock.note_reserved();
+    Ok(bound)
+}
+
+/// Binds a socket of which the program has said that `bind` is to leave the port to `connect`: here it is `connect` that binds.
+fn with_port(fd: RawFd, bind: impl FnOnce() -> Result<SocketAddr, Errno>) -> Result<SocketAddr, Errno> {
+    let say =
+        |on: i32| sys::setsockopt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &on.to_ne_bytes());
+    say(0)?;
+    let bound = bind();
+    say(1)?;
+    bound
 }
 
 /// `connect`.
@@ -118,6 +144,11 @@ fn reserve(fd: RawFd, family: i32, remote: IpAddr) -> Result<SocketAddr, Errno> 
 /// As Linux's.
 pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Errno> {
     match sock.role() {
+        Some(Role::Listener(link)) if is_unspecified(name) => {
+            listener::stop(link);
+            // The kernel's socket, too.
+            return Ok(Connected::Nowhere);
+        }
         Some(Role::Listener(_)) => return Err(Errno::ISCONN),
         Some(Role::Stream(link)) => return again(sock, link, name),
         None => {}
@@ -127,7 +158,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
     }
-    let client = match whom_to_ask(sock) {
+    let client = match whom_to_ask(sock, fd) {
         Ok(client) => client,
         Err(why) => return Ok(Connected::Kernel(why)),
     };
@@ -139,20 +170,25 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel("no port leads there", absent);
     }
     let _deciding = sock.begin_deciding();
-    let Ok(local) = reserve(fd, sock.family(), plain.ip()) else {
+    let Ok(local) = reserve(sock, fd, plain.ip()) else {
         return kernel("no local port could be reserved", Errno::ADDRNOTAVAIL);
     };
     let Some(index) = client.take_block() else {
         return kernel("the application has as many sockets as it may", Errno::NOBUFS);
     };
+    if let Some(link) = ways::connect(&client, sock, index, [address::plain(local), plain]) {
+        crate::options::advise_all(sock, &link);
+        return establish(sock, link);
+    }
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
-        Ok((Reply::Connecting { region, slot, local }, _)) => {
+        Ok((Reply::Connecting { region, slot, local, lent }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
                 free(&client, index);
                 return Err(Errno::NOBUFS);
             };
+            lent.iter().for_each(|lent| ways::learn(&client, plain, &mapped, lent));
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             crate::options::advise_all(sock, &link);
@@ -188,6 +224,10 @@ fn somewhere(to: SocketAddr) -> SocketAddr {
     to
 }
 
+fn is_unspecified(name: &[u8]) -> bool {
+    name.first_chunk().is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNSPEC)
+}
+
 /// True for an address that a socket of this family may be bound to, as far as its form goes.
 pub fn fits(sock: &Sock, name: &[u8]) -> bool {
     name.len() <= size_of::<libc::sockaddr_storage>()
@@ -218,6 +258,7 @@ fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
 /// Waits until the handshake is over.
 fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let Some(link) = sock.stream() else { return Err(Errno::NOTCONN) };
+    let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     loop {
         let _ = link.peer_flags();
@@ -228,7 +269,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
             link.note(state::TOLD);
             return Ok(Connected::Now);
         }
-        match wait::for_one(sock, None, ready::OUT, deadline) {
+        match wait::for_one(sock, None, ready::OUT, deadline, Restarts::Yes) {
             Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
             other => other?,
         }
@@ -237,13 +278,12 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
 
 /// `connect` on a socket that has connected or tried to.
 fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
-    if name.len() >= 2 && i32::from(u16::from_ne_bytes([name[0], name[1]])) == libc::AF_UNSPEC {
-        if config::is_required() {
-            // The socket would be the kernel's from here on.
-            return Err(Errno::OPNOTSUPP);
-        }
-        link.reset();
-        return Ok(Connected::Dissolved);
+    if link.is_unconnected() {
+        // Unless it is to `AF_UNSPEC` once more the kernel knows what is wrong with that address.
+        return Ok(if is_unspecified(name) { Connected::Now } else { Connected::Nowhere });
+    }
+    if is_unspecified(name) {
+        return give_up::give_up(sock, link).map(|()| Connected::Now);
     }
     if link.state() & state::TOLD != 0 {
         return Err(Errno::ISCONN);

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,8 +34,6 @@ pub struct Context {
     others: Mutex<Vec<(u32, Internal)>>,
     /// Set before the last look at what others may bring by `wake`.
     pub sleeping: AtomicBool,
-    /// How many threads sleep here.
-    pub sleepers: AtomicU32,
     /// When spinning pays.
     pub spin: Spin,
     /// The registration it belongs to.
@@ -70,7 +68,7 @@ impl Context {
     }
 
     fn empty(client: &Arc<Client>, number: u32) -> Result<Self, Errno> {
-        let epfd = Internal::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let epfd = Internal::epoll()?;
         let local = Internal::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         add(&epfd, local.number(), BELL)?;
         add(&epfd, client.control(), CONTROL)?;
@@ -80,7 +78,6 @@ impl Context {
             local,
             others: Mutex::new(Vec::new()),
             sleeping: AtomicBool::new(false),
-            sleepers: AtomicU32::new(0),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
         })
@@ -210,7 +207,7 @@ pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
     let context = Context::take(client)?;
     let stored = MINE.try_with(|m| match m.try_borrow_mut() {
         Ok(mut mine) => {
-            // One of an earlier registration ends with it.
+            // One of an earlier registration, or of our parent's, ends with it.
             mine.0 = Some(context.clone());
             true
         }
@@ -218,9 +215,4 @@ pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
     });
     debug_assert!(stored.is_ok());
     Ok(context)
-}
-
-/// In a forked child: the thread's context was the parent's.
-pub fn forget_thread() {
-    let _ = MINE.try_with(|m| m.try_borrow_mut().ok().map(|mut mine| mine.0.take()));
 }

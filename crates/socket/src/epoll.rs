@@ -20,11 +20,13 @@ use crate::context::Context;
 use crate::few::Few;
 use crate::hold::Held;
 use crate::interest::Interest;
+use crate::region::Mapped;
 use crate::sock::{Role, Sock};
-use crate::{fork, locked, sys, wait};
+use crate::{account, fork, locked, sys, wait};
+use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,9 @@ pub struct Set {
     turns: AtomicU32,
     generation: AtomicU32,
     descriptors: AtomicU32,
+    /// How many threads sleep on the context, behind the generation of the process that counts them: none of a parent's does in its
+    /// child. Changed with the interest locked.
+    sleepers: AtomicU64,
     family: sets::Family,
 }
 
@@ -87,6 +92,7 @@ impl Set {
             turns: AtomicU32::new(0),
             generation: AtomicU32::new(fork::generation()),
             descriptors: AtomicU32::new(1),
+            sleepers: AtomicU64::new(0),
             family: sets::Family::default(),
         })
     }
@@ -101,34 +107,45 @@ impl Set {
         lock(&self.context).clone()
     }
 
-    /// `epoll_ctl` for a socket of ours. `None`: the kernel alone does it.
+    /// The same, as long as something accelerated is, or was, in the set.
+    fn accelerated_context(&self) -> Option<Arc<Context>> {
+        if self.accelerated.load(Ordering::Acquire) { self.context() } else { None }
+    }
+
+    /// `epoll_ctl` for a socket of ours, of which `share` gives a reference to keep.
+    ///
+    /// # Errors
+    /// As Linux's.
     pub fn control(
         &self,
         op: i32,
         fd: RawFd,
-        sock: &Arc<Sock>,
+        (sock, share): (&Sock, impl Fn() -> Arc<Sock>),
         wanted: Option<libc::epoll_event>,
     ) -> Result<(), Errno> {
         self.renew();
         if sock.listener().is_some() {
-            crate::listener::share(sock);
+            crate::listener::share(&share());
         }
-        let found = lock(&self.inner).find(fd, sock);
-        let is_exclusive =
-            found.is_some_and(|i| lock(&self.inner).item(i).is_some_and(|item| item.events & EXCLUSIVE != 0));
-        if !is_allowed(op, wanted.map_or(0, |wanted| wanted.events), is_exclusive) {
+        let mut inner = lock(&self.inner);
+        let found = inner.find(fd, sock);
+        let before = found.and_then(|i| inner.item(i)).map_or(0, |item| item.events);
+        if !is_allowed(op, wanted.map_or(0, |wanted| wanted.events), before & EXCLUSIVE != 0) {
             return Err(Errno::INVAL);
         }
         match (op, found) {
             (libc::EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
-            (libc::EPOLL_CTL_ADD, None) => self.add(fd, sock, wanted.ok_or(Errno::FAULT)?),
+            (libc::EPOLL_CTL_ADD, None) => {
+                drop(inner);
+                self.add(fd, &share(), wanted.ok_or(Errno::FAULT)?)
+            }
             (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => {
+                drop(inner);
                 // Not ours: the kernel's set may hold what the number stood for before.
                 sys::epoll_ctl(self.epfd, op, fd, wanted.as_ref())
             }
             (libc::EPOLL_CTL_MOD, Some(i)) => {
                 let wanted = wanted.ok_or(Errno::FAULT)?;
-                let mut inner = lock(&self.inner);
                 if inner.item(i).is_some_and(|item| item.kernel) {
                     sys::epoll_ctl(self.epfd, op, fd, Some(&wanted))?;
                 }
@@ -137,7 +154,8 @@ impl Set {
                 Ok(())
             }
             (libc::EPOLL_CTL_DEL, Some(i)) => {
-                let item = lock(&self.inner).remove(i);
+                let item = inner.remove(i);
+                drop(inner);
                 sock.leave_set(self, fd);
                 match item {
                     Some(item) if item.kernel => sys::epoll_ctl(self.epfd, op, fd, None),
@@ -180,6 +198,11 @@ impl Set {
         self.stir(inner);
     }
 
+    /// News of that slot is nobody's here any more.
+    pub fn ignore(&self, mapped: &Arc<Mapped>, slot: u32) {
+        lock(&self.inner).ignore_slot(mapped, slot);
+    }
+
     /// The socket is the kernel's alone from now on.
     pub fn abandon(&self, sock: &Sock, fd: RawFd) {
         let taken = lock(&self.inner).take(fd, sock);
@@ -191,12 +214,13 @@ impl Set {
         }
     }
 
-    /// Another object stands for the same socket from now on.
+    /// Another object stands behind the descriptor from now on.
     pub fn exchange(&self, fd: RawFd, old: &Sock, fresh: &Arc<Sock>) {
-        let Some(item) = lock(&self.inner).take(fd, old) else { return };
-        lock(&self.inner).add(fd, fresh.clone(), item.events, item.data, item.kernel);
-        fresh.join_set(self.me.clone(), fd);
-        self.poke(fd);
+        let taken = lock(&self.inner).take(fd, old);
+        if let Some(item) = taken {
+            // A set that held a descriptor has room for it.
+            let _ = self.add(fd, fresh, libc::epoll_event { events: item.armed_events(), u64: item.data });
+        }
     }
 
     /// The socket is closed.
@@ -212,9 +236,13 @@ impl Set {
     }
 
     fn stir(&self, inner: MutexGuard<'_, Interest>) {
-        let wake = inner.has_ready();
+        let is_news = inner.has_ready();
         drop(inner);
-        if wake && let Some(context) = self.context() {
+        // Who began to sleep before the lock was taken is counted; who begins now looks first.
+        if is_news
+            && self.sleepers() > 0
+            && let Some(context) = self.context()
+        {
             context.wake();
         }
     }
@@ -274,30 +302,33 @@ impl Set {
     }
 
     /// Takes news and writes what is ready: sockets and sets, sometimes the ones first and sometimes the others.
-    fn gather(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
+    fn gather(&self, out: &mut [libc::epoll_event]) -> usize {
         if !self.family.has_members() {
-            return self.gather_sockets(out, context);
+            return self.gather_sockets(out);
         }
         if self.turns.load(Ordering::Relaxed).is_multiple_of(2) {
             let n = self.gather_sets(out);
-            return n + self.gather_sockets(&mut out[n..], context);
+            return n + self.gather_sockets(&mut out[n..]);
         }
-        let n = self.gather_sockets(out, context);
+        let n = self.gather_sockets(out);
         n + self.gather_sets(&mut out[n..])
     }
 
-    fn gather_sockets(&self, out: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
-        self.drain(context).collect(out)
+    fn gather_sockets(&self, out: &mut [libc::epoll_event]) -> usize {
+        self.drain().collect(out)
     }
 
     /// Takes the news that came for the sockets.
-    fn drain(&self, context: Option<&Context>) -> MutexGuard<'_, Interest> {
+    fn drain(&self) -> MutexGuard<'_, Interest> {
         let mut inner = lock(&self.inner);
-        if let Some(context) = context
-            && inner.drain(context.number)
+        if self.accelerated.load(Ordering::Acquire)
+            && let Some(number) = self.context_number()
+            && inner.drain(number)
         {
             drop(inner);
-            context.client.pump();
+            if let Some(context) = self.context() {
+                context.client.pump();
+            }
             inner = lock(&self.inner);
             inner.enqueue_all();
         }
@@ -314,32 +345,34 @@ impl Set {
         timeout: Option<Duration>,
         mask: Option<u64>,
     ) -> Result<usize, Errno> {
+        let _waiting = account::enter(Section::Wait);
         self.renew();
         let instant = timeout.is_some_and(|t| t.is_zero());
         let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
         // The kernel's set is known to have something.
         let mut is_told = false;
         loop {
-            let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
-            let context = context.as_deref();
-            let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            // Of several threads' turns some may count as one.
+            let turn = self.turns.load(Ordering::Relaxed);
+            self.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
             if locked::is_locked() {
                 lock(&self.inner).enqueue_all();
             }
             // Sockets whose news goes to somebody else: seldom, unless there is nothing else to do.
             let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
-            let mut n = self.gather(out, context);
+            let mut n = self.gather(out);
             if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
-                n = self.gather(out, None);
+                n = self.gather(out);
             }
             let is_over = instant || n == 0 && deadline.is_some_and(|d| d <= Instant::now());
             let look = is_over && n == 0
                 || is_told
                 || self.kernel.load(Ordering::Relaxed) && turn.is_multiple_of(KERNEL_EVERY);
             if look && n < out.len() {
-                n += self.kernel_events(out, n, context, Some(Duration::ZERO), None)?;
+                let context = self.accelerated_context();
+                n += self.kernel_events(out, n, context.as_deref(), Some(Duration::ZERO), None)?;
             }
-            self.hand_on(context);
+            self.hand_on();
             if n > 0 || is_over {
                 return Ok(n);
             }
@@ -348,6 +381,8 @@ impl Set {
                 is_told = self.sleep_among_sets(deadline, mask)?;
                 continue;
             }
+            let context = self.accelerated_context();
+            let context = context.as_deref();
             let start = Instant::now();
             if let Some(context) = context
                 && self.spin(context, left)
@@ -359,8 +394,8 @@ impl Set {
                 context.spin.waited(start.elapsed());
             }
             if n > 0 {
-                let more = self.gather(&mut out[n..], context);
-                self.hand_on(context);
+                let more = self.gather(&mut out[n..]);
+                self.hand_on();
                 return Ok(merge(out, n, more));
             }
         }
@@ -370,14 +405,14 @@ impl Set {
         if !context.spin.pays() {
             return false;
         }
-        let regions: Few<_, 4> = {
+        let (regions, lonely): (Few<_, 4>, _) = {
             let inner = lock(&self.inner);
-            if !inner.is_lonely() {
-                return false;
-            }
-            inner.regions().cloned().collect()
+            (inner.regions().cloned().collect(), inner.is_lonely())
         };
         let bells = || regions.iter().filter_map(|region| region.own_bell(context.number));
+        if !lonely {
+            return context.spin.once(left, || bells().any(|bell| bell.has_news()));
+        }
         context.spin.until(left, || bells().any(|bell| bell.has_news()))
     }
 
@@ -406,10 +441,23 @@ impl Set {
         result
     }
 
+    fn sleepers(&self) -> u32 {
+        let word = self.sleepers.load(Ordering::SeqCst);
+        if (word >> 32) as u32 == fork::generation() { word as u32 } else { 0 }
+    }
+
+    /// Counts them anew; how many there were.
+    fn count_sleepers(&self, change: impl Fn(u32) -> u32) -> u32 {
+        let before = self.sleepers();
+        let word = u64::from(fork::generation()) << 32 | u64::from(change(before));
+        self.sleepers.store(word, Ordering::SeqCst);
+        before
+    }
+
     /// A thread is about to sleep on the set, or on one around it. True: nothing has come, and `is_idle`.
     fn enter(&self, context: &Context, is_idle: impl FnOnce(&Interest) -> bool) -> bool {
         let inner = lock(&self.inner);
-        let is_alone = context.sleepers.fetch_add(1, Ordering::SeqCst) == 0;
+        let is_alone = self.count_sleepers(|n| n + 1) == 0;
         context.sleeping.store(true, Ordering::SeqCst);
         let quiet = inner.arm(context.number);
         if !(quiet || is_alone) {
@@ -422,20 +470,18 @@ impl Set {
     /// It sleeps no more.
     fn leave(&self, context: &Context) {
         let inner = lock(&self.inner);
-        if context.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.count_sleepers(|n| n.saturating_sub(1)) <= 1 {
             context.sleeping.store(false, Ordering::SeqCst);
             inner.disarm(context.number);
         }
     }
 
     /// Others sleep on here, where one wake-up wakes one of them: they must hear of what comes next, and of what we leave.
-    fn hand_on(&self, context: Option<&Context>) {
-        let Some(context) = context.filter(|context| context.sleepers.load(Ordering::SeqCst) > 0) else {
-            return;
-        };
-        if self.family.is_related() {
+    fn hand_on(&self) {
+        if self.sleepers() == 0 || self.family.is_related() {
             return;
         }
+        let Some(context) = self.context() else { return };
         context.sleeping.store(true, Ordering::SeqCst);
         let quiet = {
             let inner = lock(&self.inner);
@@ -486,7 +532,7 @@ impl Set {
         if let Some(context) = context {
             self.unhook(&context);
             // Who still sleeps on the closed set would take others' wake-ups.
-            if context.sleepers.load(Ordering::SeqCst) == 0 {
+            if self.sleepers() == 0 {
                 context.give_back();
             }
         }

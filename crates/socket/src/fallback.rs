@@ -7,37 +7,45 @@ use crate::log::{Level, log};
 use crate::sock::Sock;
 use crate::{client, config, sys};
 use control::Request;
-use control::profile::REQUIRE_ENV;
+use control::profile::{REQUIRE_ENV, Rings};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-static BYPASSED: AtomicBool = AtomicBool::new(false);
+/// Why sockets are the kernel's from now on, where they are.
+static BYPASSED: OnceLock<&'static str> = OnceLock::new();
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
 
 /// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
 ///
 /// # Errors
-/// EPERM, as where the administrator has disabled it, when no socket may be the kernel's.
+/// EPERM, as where the administrator has disabled it, when the user wants it so or no socket may be the kernel's.
 pub fn bypassed() -> Result<(), Errno> {
     if config::is_required() {
         refuse(format_args!("io_uring_setup"), "what a ring does with sockets is done by the kernel");
         return Err(Errno::PERM);
     }
-    BYPASSED.store(true, Ordering::Relaxed);
+    if config::rings() == Rings::Deny {
+        return Err(Errno::PERM);
+    }
+    bypass(IO_URING);
     Ok(())
 }
 
-/// True once a ring was set up.
-pub fn is_bypassed() -> bool {
-    BYPASSED.load(Ordering::Relaxed)
+/// From now on sockets are the kernel's, for this reason. False: they were before.
+pub fn bypass(reason: &'static str) -> bool {
+    BYPASSED.set(reason).is_ok()
+}
+
+/// Why sockets are the kernel's that are yet to be decided.
+pub fn reason() -> Option<&'static str> {
+    BYPASSED.get().copied()
 }
 
 /// One line that says why a call fails which could have gone to the kernel.
-fn refuse(call: fmt::Arguments<'_>, reason: &str) {
+pub fn refuse(call: fmt::Arguments<'_>, reason: &str) {
     log(Level::Error, format_args!("{call} fails: {reason}, and {REQUIRE_ENV} is set"));
 }
 

@@ -3,15 +3,17 @@
 use crate::address;
 use crate::connect::{self, Connected};
 use crate::epoll::Set;
-use crate::fallback::{self, fall_back, surrender};
-use crate::link::{Link, state};
+use crate::fallback::{self, fall_back};
+use crate::give_up;
+use crate::link::Link;
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::table::Table;
-use crate::{client, config, internal, moving, options, sys};
-use control::Request;
+pub use crate::unseen::Changing;
+use crate::{account, client, config, internal, moving, options, sys, unseen, untold};
+use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -28,6 +30,8 @@ pub static SETS: Table<Set> = Table::new();
 
 /// Anything ever stood in one of them.
 static USED: AtomicBool = AtomicBool::new(false);
+/// Any epoll set did.
+static HAS_SETS: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Remembers which process this is; again in a forked child.
@@ -45,7 +49,7 @@ pub fn is_borrowed() -> bool {
 /// True when `fd` stands in one of our tables.
 #[inline]
 pub fn is_ours(fd: RawFd) -> bool {
-    SOCKS.pin(fd).is_some() || SETS.pin(fd).is_some()
+    SOCKS.is_taken(fd) || SETS.is_taken(fd)
 }
 
 /// False in a process that never had a socket or an epoll set: nothing of any call is ours.
@@ -76,11 +80,12 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
     let stream = kind & 0xf == libc::SOCK_STREAM && tcp;
     let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    let _controlling = account::enter(Section::Control);
     if !(stream && inet) || config::is_disabled() || is_borrowed() {
         return;
     }
-    if fallback::is_bypassed() {
-        return fallback::count(fallback::IO_URING, Some(fd));
+    if let Some(reason) = fallback::reason() {
+        return fallback::count(reason, Some(fd));
     }
     if PROCESS.load(Ordering::Relaxed) == 0 {
         settle();
@@ -99,32 +104,44 @@ pub fn put_inherited(fd: RawFd, sock: Sock) {
     }
 }
 
-/// The kernel made an epoll set.
-pub fn epoll_opened(fd: RawFd) {
-    if !(config::is_disabled() || is_borrowed()) {
+/// The kernel makes an epoll set by `make`: its descriptor, or a negative number.
+pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
+    let _changing = unseen::begin();
+    let fd = make();
+    if fd >= 0 && !(config::is_disabled() || is_borrowed()) {
+        HAS_SETS.store(true, Ordering::Relaxed);
         put(&SETS, fd, Set::new(fd));
     }
+    fd
 }
 
-/// `fd` is about to be closed or replaced.
+/// `fd` is about to be duplicated. To be kept until [`duplicated`] has returned.
+pub fn duplicating(fd: RawFd) -> Option<Changing> {
+    SETS.is_taken(fd).then(unseen::begin)
+}
+
+/// `fd` is about to be closed or replaced. What it returns is to be kept until that is done.
 ///
 /// # Errors
 /// EBADF for our own descriptors.
-pub fn closing(fd: RawFd) -> Result<(), Errno> {
+pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
+    unseen::forget(fd);
     if internal::is_internal(fd) {
         // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
     if !is_ours(fd) || is_borrowed() {
-        return Ok(());
+        return Ok(None);
     }
+    let _controlling = account::enter(Section::Control);
     if let Some(sock) = SOCKS.remove(fd) {
         sock.drop_descriptor();
     }
+    let changing = duplicating(fd);
     if let Some(set) = SETS.remove(fd) {
         set.drop_descriptor();
     }
-    Ok(())
+    Ok(changing)
 }
 
 /// `new` stands for the same as `old` from now on.
@@ -152,9 +169,15 @@ pub fn duplicated(old: RawFd, new: RawFd) {
     }
 }
 
+/// Many descriptors are about to be closed. To be kept until they are.
+pub fn closing_many() -> Changing {
+    unseen::begin()
+}
+
 /// Descriptors `first..=last` are about to be closed: ours are let go. Returns the ranges to close, without our own
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
+    unseen::forget_all();
     for (fd, _) in
         SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
     {
@@ -180,28 +203,32 @@ pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     Some(ranges)
 }
 
-/// `fresh`, for which one descriptor is counted, stands from now on for what `old` stood for. How many descriptors those are.
-pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) -> usize {
-    let all = SOCKS.all().into_iter().filter(|(_, sock)| Arc::ptr_eq(sock, old));
-    let done = all.filter(|(fd, _)| {
+/// `fresh`, for which one descriptor is counted, stands from now on for what `old` stood for, behind descriptors and in epoll sets.
+pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
+    let stands_for = |fd: &RawFd| {
         fresh.add_descriptor();
         let done = SOCKS.exchange(*fd, old, fresh.clone());
         if !done {
             fresh.drop_descriptor();
         }
         done
-    });
-    let n = done.count();
+    };
+    let n = all_of(old).into_iter().filter(stands_for).count();
     for (set, fd) in old.sets() {
         set.exchange(fd, old, fresh);
     }
     fresh.drop_descriptor();
-    n
+    old.replace();
+    (0..n).for_each(|_| old.drop_descriptor());
 }
 
 /// `listen`.
 pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
-    let sock = SOCKS.pin(fd)?.share();
+    let _controlling = account::enter(Section::Control);
+    let sock = match give_up::begin_anew(fd)? {
+        Ok(sock) => sock,
+        Err(e) => return Some(Err(e)),
+    };
     if sock.stream().is_some() {
         return Some(Err(Errno::INVAL));
     }
@@ -214,32 +241,24 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     }))
 }
 
-/// `connect` to `AF_UNSPEC` on a connection: behind its descriptors there is from now on an unconnected socket of the
-/// kernel's, with the options as set.
-fn dissolve(sock: &Arc<Sock>) -> Result<(), Errno> {
-    let fresh = sys::socket(sock.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    options::repeat(sock, fresh);
-    let nonblock = if sock.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
-    let mut result = sys::fcntl(fresh, libc::F_SETFL, nonblock as usize).map(|_| ());
+/// The descriptors that stand for a socket.
+pub fn all_of(sock: &Arc<Sock>) -> Vec<RawFd> {
     let all = SOCKS.all().into_iter();
-    let fds: Vec<_> = all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect();
-    for &fd in &fds {
-        let close_on_exec =
-            sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize != 0);
-        let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-        result = result.and(sys::dup3(fresh, fd, flags));
-    }
-    surrender(&fds, sock, "connect to AF_UNSPEC");
-    fds.iter().for_each(|_| sock.drop_descriptor());
-    result.and(sys::close(fresh))
+    all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect()
 }
 
 /// `connect`.
 pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
-    let sock = SOCKS.pin(fd)?.share();
+    let _controlling = account::enter(Section::Control);
+    let mut sock = SOCKS.pin(fd)?.share();
+    if sock.is_unconnected() && connect::fits(&sock, name) {
+        sock = match give_up::begin_anew(fd)? {
+            Ok(fresh) => fresh,
+            Err(e) => return Some(Err(e)),
+        };
+    }
     match connect::connect(&sock, fd, name) {
         Ok(Connected::Now) => Some(Ok(())),
-        Ok(Connected::Dissolved) => Some(dissolve(&sock)),
         Ok(Connected::Nowhere) => None,
         Ok(Connected::Kernel(why)) => match address::parse(name) {
             Ok(to) => fall_back(fd, &sock, &why, format_args!("connect to {to}")).err().map(Err),
@@ -252,7 +271,13 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
 /// `bind`: the service's own addresses are not the kernel's. For any address that may be one the service is asked, even
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
-    let sock = SOCKS.pin(fd)?;
+    let mut sock = SOCKS.pin(fd)?.share();
+    if sock.is_unconnected() && !sock.is_bound() && connect::fits(&sock, name) {
+        sock = match give_up::begin_anew(fd)? {
+            Ok(fresh) => fresh,
+            Err(e) => return Some(Err(e)),
+        };
+    }
     if sock.stream().is_some_and(Link::is_passive) && connect::fits(&sock, name) {
         // The placeholder of an accepted connection has no address yet.
         return Some(Err(Errno::INVAL));
@@ -274,23 +299,28 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
 
 /// `accept4`. The descriptor is new and already behind our table.
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
+    let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
-    if sock.stream().is_some() {
-        return Some(Err(Errno::INVAL));
-    }
+    // The kernel refuses a connection's placeholder, if it has a number for what would be accepted.
     sock.listener()?;
-    let sock = sock.share();
-    Some(listener::accept(&sock, fd, flags).inspect(|accepted| {
-        if let Some(new) = &accepted.sock {
-            put(&SOCKS, accepted.fd, new.clone());
-        }
-    }))
+    // Who waits leaves the number to its next owner.
+    let shared = sock.share();
+    drop(sock);
+    let accepted = listener::accept(&shared, fd, flags).transpose();
+    if let Some(Ok(Accepted { fd, sock: Some(new), .. })) = &accepted {
+        put(&SOCKS, *fd, new.clone());
+    }
+    accepted
 }
 
 /// `shutdown`.
 pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
     let sock = moving::settled(fd)?;
     match sock.role()? {
+        Role::Stream(link) if (0..=2).contains(&how) && sock.is_connecting() => {
+            // As on Linux, whichever way: the attempt ends.
+            Some(give_up::give_up(&sock, link))
+        }
         Role::Stream(link) => Some(match how {
             libc::SHUT_RD => link.shut(true, false),
             libc::SHUT_WR => link.shut(false, true),
@@ -301,10 +331,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
         Role::Listener(link) => {
             // Linux stops listening; so do both queues.
             if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-                link.note(state::SHUT_RD);
-                if let Some(client) = client::present() {
-                    client.say(Request::Unlisten { slot: link.slot() });
-                }
+                listener::stop(link);
             }
             None
         }
@@ -314,7 +341,8 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
 /// `getsockname`.
 pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
-    let link = sock.stream()?;
+    // Of one that is unconnected again the placeholder knows what the program has bound it to.
+    let link = sock.stream().filter(|link| !(link.is_unconnected() && sock.is_bound()))?;
     Some((connect::addresses(link).0, sock.family()))
 }
 
@@ -329,27 +357,44 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     Some(Ok((connect::addresses(link).1, sock.family())))
 }
 
-/// `setsockopt`.
-pub fn set_option(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Handled<()> {
+/// `setsockopt`. `is_good`: the value's first bytes can be read; asked where the kernel is not.
+pub fn set_option(
+    fd: RawFd,
+    level: i32,
+    name: i32,
+    value: &[u8],
+    is_good: impl FnOnce() -> bool,
+) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
+    if untold::set(&sock, fd, (level, name), value, is_good) {
+        return Some(Ok(()));
+    }
     Some(options::set(&sock, fd, level, name, value))
 }
 
 /// `getsockopt`; the length written.
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
-    options::get(&sock, level, name, out)
+    let answer = options::get(&sock, level, name, out);
+    if answer.is_none() {
+        untold::tell(&sock, fd);
+    }
+    answer
 }
 
 /// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note. True: a listener, whose kernel socket stays non-blocking.
 pub fn set_nonblocking(fd: RawFd, on: bool) -> bool {
-    match SOCKS.pin(fd) {
-        Some(sock) => {
-            sock.set_nonblocking(on);
-            sock.listener().is_some()
-        }
-        None => false,
+    let Some(sock) = SOCKS.pin(fd) else { return false };
+    sock.set_nonblocking(on);
+    let is_listener = sock.listener().is_some();
+    if !on || HAS_SETS.load(Ordering::Relaxed) || sock.decided().is_none() {
+        return is_listener;
     }
+    // Where nobody waits by a set of ours, this is when one that we do not see may be about to hold it.
+    let shared = sock.share();
+    drop(sock);
+    let is_left = unseen::notice(&shared, fd).is_some() && !config::is_required();
+    is_listener && !is_left
 }
 
 /// `fcntl(F_GETFL)`: the kernel's flags as the program set them.
@@ -362,12 +407,19 @@ pub fn open_flags(fd: RawFd, flags: i32) -> i32 {
 
 /// `ioctl(FIONREAD)`.
 pub fn unread(fd: RawFd) -> Option<usize> {
-    SOCKS.pin(fd)?.stream().map(Link::unread_to_mark)
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::unread_to_mark)
+}
+
+/// `SO_RCVLOWAT` of an accelerated connection.
+pub fn low_water(fd: RawFd) -> Option<usize> {
+    SOCKS.pin(fd)?.stream().map(|link| link.low_water() as usize)
 }
 
 /// `ioctl(SIOCATMARK)` and `sockatmark`.
 pub fn is_at_mark(fd: RawFd) -> Option<bool> {
-    SOCKS.pin(fd)?.stream().map(Link::is_at_mark)
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::is_at_mark)
 }
 
 /// What `TCP_INQ` has a `recvmsg` tell; `None` where it is off.
@@ -376,12 +428,24 @@ pub fn left(fd: RawFd) -> Option<usize> {
     if !sock.tells_unread() {
         return None;
     }
-    sock.stream().map(Link::left)
+    connection(&sock).map(Link::left)
 }
 
 /// `ioctl(SIOCOUTQ)`.
 pub fn unsent(fd: RawFd) -> Option<usize> {
-    SOCKS.pin(fd)?.stream().map(Link::unsent)
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::unsent)
+}
+
+/// `ioctl(SIOCOUTQNSD)` within one host; over a port it is the kernel's to answer.
+pub fn held_back(fd: RawFd) -> Option<usize> {
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).and_then(Link::held_back)
+}
+
+/// The connection, unless it is over and its place another's.
+fn connection(sock: &Sock) -> Option<&Link> {
+    sock.stream().filter(|link| !link.is_unconnected())
 }
 
 /// Takes a connection's pending error.
@@ -399,10 +463,7 @@ pub fn is_stream(fd: RawFd) -> bool {
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
     let set = SETS.pin(epfd)?;
     match SOCKS.pin(fd) {
-        Some(sock) => {
-            let (set, sock) = (set.share(), sock.share());
-            Some(set.control(op, fd, &sock, event))
-        }
+        Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
         None => match SETS.pin(fd) {
             Some(inner) => {
                 let (set, inner) = (set.share(), inner.share());

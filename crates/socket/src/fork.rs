@@ -5,7 +5,7 @@ use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock};
 use crate::sys::{self, Alone};
-use crate::{context, fds, link, listener, locked, moving};
+use crate::{account, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold};
 use rustix::fd::RawFd;
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
@@ -46,28 +46,28 @@ thread_local! {
 /// the child does not have.
 pub fn prepare() {
     PROMISED.set(None);
-    let mut held = Held::new();
     // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
     // fork goes on in the child as here.
     let alone = Alone::new();
     ALONE.set(alone.is_some());
-    sys::learn_threads();
     fds::SETS.each(|_, set| set.before_fork());
     // Its own registration is whole from here on.
     let _ = client::present();
-    if alone.is_none() {
-        moving::hold_reclaim(&mut held);
+    let mut held = alone.is_none().then(Held::new);
+    if let Some(held) = &mut held {
+        moving::hold_reclaim(held);
         // From here on nobody registers: the child finds what its bits were promised by.
-        client::hold_attempts(&mut held);
+        client::hold_attempts(held);
     }
     let client = client::present();
     if let Some(client) = &client {
         promise(client, alone.as_ref());
     }
-    if alone.is_none() {
-        hold(client.as_ref(), &mut held);
+    if let Some(held) = &mut held {
+        hold(client.as_ref(), held);
     }
-    HELD.set(Some(held));
+    // Also where it is nothing: a child that used this first would have to ask for memory.
+    HELD.set(held);
 }
 
 fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
@@ -77,10 +77,12 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     socks.iter().for_each(|sock| sock.hold(held));
     sets.iter().for_each(|set| set.hold_interest(held));
     listener::hold_own_queues(held);
+    lines::hold(held);
     if let Some(client) = client {
         client.hold(held);
     }
     client::hold_current(held);
+    cancel::hold(held);
 }
 
 /// Several descriptors may stand for one object.
@@ -98,15 +100,21 @@ fn promise(client: &Client, alone: Option<&Alone>) {
         return;
     }
     let mut holder = None;
-    let mut give = |sock: &Sock| {
+    let mut give = |fd: RawFd, sock: &Sock| {
         let Some(link) = sock.link() else { return };
         if let Some(bit) = *holder.get_or_insert_with(|| take_holder(client)) {
-            link.block().holders.fetch_or(1 << bit, Ordering::AcqRel);
+            link.block().holders.fetch_or(1 << bit, Ordering::SeqCst);
+            if let Some(lines) = lines::of(link).filter(|_| link.is_queue()) {
+                for line in lines.iter() {
+                    line.block().holders.fetch_or(1 << bit, Ordering::AcqRel);
+                }
+            }
+            untold::tell_switches(sock, fd);
         }
     };
     match alone {
         Some(alone) => fds::SOCKS.each_alone(alone, &mut give),
-        None => fds::SOCKS.each(|_, sock| give(sock)),
+        None => fds::SOCKS.each(|fd, sock| give(fd, sock)),
     }
     let Some(holder) = holder else { return };
     dispute();
@@ -141,15 +149,28 @@ pub fn parent() {
 
 /// In the child: another thread number, no contexts, a registration of its own.
 pub fn child() {
+    if !ALONE.get() {
+        fds::SOCKS.forget_pins();
+        fds::SETS.forget_pins();
+    }
     drop(HELD.take());
+    account::child();
     link::forget_thread_number();
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    context::forget_thread();
+    signals::forget();
+    unseen::settle();
     let Some(parent) = client::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());
     if !(ALONE.get() && sock::none_decides()) {
-        fds::SOCKS.each(|_, sock| sock.forget_threads());
+        let mut stuck = Vec::new();
+        fds::SOCKS.each(|fd, sock| {
+            if !sock.forget_threads() {
+                stuck.push(fd);
+            }
+        });
+        // Never dropped, for that would lock it.
+        stuck.into_iter().filter_map(|fd| fds::SOCKS.remove(fd)).for_each(std::mem::forget);
         sock::nobody_decides();
     }
     HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
@@ -161,15 +182,12 @@ pub fn child() {
         moving::inherit_from_parent();
         return;
     };
-    parent.forget_regions();
-    client::announce(parent.clone(), holder);
-    // The parent's end of its line: while we held it, the service would not hear of the parent's death. Nor should it
-    // before it has heard of us, who live on by what it knows of the parent.
-    parent.hang_up();
+    client::announce(parent, holder);
 }
 
 /// This process is about to end. A forked child lets go of what others hold, too, so that whoever has waited for its end holds it
-/// alone: the service, which closes for the dead, may not have heard yet. Takes no lock and makes no call that a sandbox forbids: a signal handler may end the process.
+/// alone: the service, which closes for the dead, may not have heard yet. Takes no lock and makes no call: a signal handler may end the
+/// process, and a sandbox may forbid the call.
 pub fn ending() {
     let ours = HELD_AS.load(Ordering::Relaxed);
     // Another thread might be in the middle of a call.

@@ -1,11 +1,13 @@
 //! What an epoll set holds of accelerated sockets, and which of them may be ready.
 
+use crate::listener;
 use crate::region::Mapped;
-use crate::sock::Sock;
+use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use control::CONTROL_SLOT;
 use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +18,27 @@ pub const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
 /// At most so many active sockets make spinning worthwhile.
 const LONELY: u32 = 4;
+
+/// Descriptors are the program's own: nobody makes them collide. One multiplication: neighbours go to different places, and the high
+/// bits differ, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnNumber(u64);
+
+impl Hasher for OwnNumber {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_i32(i32::from(*byte)));
+    }
+
+    #[inline]
+    fn write_i32(&mut self, number: i32) {
+        self.0 =
+            (self.0.rotate_left(32) ^ u64::from(number.cast_unsigned())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
 
 /// One socket in a set.
 #[derive(Debug)]
@@ -46,6 +69,11 @@ struct Reported {
 }
 
 impl Item {
+    /// What it wants to hear of now: after `EPOLLONESHOT` has reported, nothing.
+    pub fn armed_events(&self) -> u32 {
+        if self.armed { self.events } else { self.events & (EDGE | ONCE) }
+    }
+
     /// What of the wanted it is ready for, with what to remember when it is reported. Nothing when edge-triggered and
     /// nothing has come since the last report: doorbells ring for other reasons, too.
     fn due(&self) -> Option<(u32, Reported)> {
@@ -60,7 +88,9 @@ impl Item {
             Some(before) if self.events & EDGE != 0 => {
                 // Another process that shares the socket may have filled it: stalls are counted only here.
                 let shared = crate::fork::may_dispute() && now & ready::OUT != 0;
-                before.pulse != pulse || readiness & !before.readiness != 0 || shared
+                // Bytes below the low-water mark are no news.
+                let has_bytes = before.pulse.0 != pulse.0 && !self.sock.is_held_back(readiness);
+                has_bytes || before.pulse.1 != pulse.1 || readiness & !before.readiness != 0 || shared
             }
             _ => true,
         };
@@ -83,9 +113,11 @@ struct Watch {
 pub struct Interest {
     items: Vec<Option<Item>>,
     free: Vec<u32>,
-    by_fd: HashMap<RawFd, u32>,
+    by_fd: HashMap<RawFd, u32, BuildHasherDefault<OwnNumber>>,
     watches: Vec<Watch>,
     ready: VecDeque<u32>,
+    /// Of the queue: those that have been taken out of the set meanwhile.
+    vacant: u32,
     turn: u32,
     /// Sockets active at the same time, times 8, smoothed.
     crowd: u32,
@@ -115,7 +147,7 @@ impl Interest {
 
     /// True when some item may be ready.
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        self.ready.len() > self.vacant as usize
     }
 
     /// Adds a socket.
@@ -157,22 +189,82 @@ impl Interest {
         self.remove(i)
     }
 
-    /// Takes a socket out.
+    /// Takes a socket out. Its place stays taken as long as it stands in the queue.
     pub fn remove(&mut self, i: u32) -> Option<Item> {
         let item = self.items.get_mut(i as usize)?.take()?;
         self.by_fd.remove(&item.fd);
-        self.free.push(i);
         if item.queued {
-            self.ready.retain(|r| *r != i);
+            self.vacant += 1;
+            self.compact();
+        } else {
+            self.free.push(i);
         }
+        match item.sock.decided() {
+            // One slot, for good. Sets have thousands of them.
+            Some(Role::Stream(link)) => self.ignore(i, Some((&link.mapped, link.slot()))),
+            _ => self.ignore(i, None),
+        }
+        Some(item)
+    }
+
+    /// Listens no more for news of an item: of its only slot, or wherever it is.
+    fn ignore(&mut self, i: u32, only: Option<(&Arc<Mapped>, u32)>) {
+        let mut left = false;
         for watch in &mut self.watches {
-            for place in watch.items.iter_mut().filter(|place| **place == i + 1) {
+            let places = match only {
+                Some((mapped, slot)) if Arc::ptr_eq(&watch.mapped, mapped) => {
+                    watch.items.get_mut(slot as usize..).unwrap_or_default().iter_mut().take(1)
+                }
+                Some(_) => continue,
+                None => watch.items[..].iter_mut().take(usize::MAX),
+            };
+            for place in places.filter(|place| **place == i + 1) {
                 *place = 0;
                 watch.count -= 1;
             }
+            left |= watch.count == 0 && watch.mapped.pair;
         }
-        self.watches.retain(|w| w.count > 0 || !w.mapped.pair);
-        Some(item)
+        if left {
+            self.watches.retain(|w| w.count > 0 || !w.mapped.pair);
+        }
+    }
+
+    /// Listens no more for news of a slot.
+    pub fn ignore_slot(&mut self, mapped: &Arc<Mapped>, slot: u32) {
+        let watch = self.watches.iter().find(|w| Arc::ptr_eq(&w.mapped, mapped));
+        let place = watch.and_then(|w| w.items.get(slot as usize)?.checked_sub(1));
+        if let Some(i) = place {
+            self.ignore(i, Some((mapped, slot)));
+        }
+    }
+
+    /// Takes out of the queue whose places are vacant, once they are many.
+    fn compact(&mut self) {
+        if self.vacant < 64 || (self.vacant as usize) < self.ready.len() / 2 {
+            return;
+        }
+        let Self { ready, items, free, .. } = self;
+        ready.retain(|i| {
+            let stays = items.get(*i as usize).is_some_and(Option::is_some);
+            if !stays {
+                free.push(*i);
+            }
+            stays
+        });
+        self.vacant = 0;
+    }
+
+    /// The first of the queue that is no vacant place.
+    fn first_ready(&mut self) -> Option<u32> {
+        loop {
+            let i = *self.ready.front()?;
+            if self.item(i).is_some() {
+                return Some(i);
+            }
+            self.ready.pop_front();
+            self.free.push(i);
+            self.vacant -= 1;
+        }
     }
 
     /// Listens for news of the item's slots.
@@ -181,8 +273,10 @@ impl Interest {
         if let Some(link) = sock.link() {
             self.watch(&link.mapped, Some((link.slot(), i)));
         }
-        if let Some(own) = crate::listener::own_queue(&sock) {
-            self.watch(&own.mapped, Some((own.slot(), i)));
+        if let Some(link) = sock.link().filter(|link| link.is_queue()) {
+            listener::each_other_queue(&sock, link, |queue| {
+                self.watch(&queue.mapped, Some((queue.slot(), i)));
+            });
         }
     }
 
@@ -328,12 +422,13 @@ impl Interest {
     pub fn collect(&mut self, out: &mut [libc::epoll_event]) -> usize {
         let mut n = 0;
         let mut gap = 0;
-        for _ in 0..self.ready.len() {
+        for _ in 0..self.ready.len() - self.vacant as usize {
             if n == out.len() {
                 break;
             }
-            let Some(i) = self.ready.pop_front() else { break };
-            let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) else { continue };
+            let Some(i) = self.first_ready() else { break };
+            self.ready.pop_front();
+            let Some(item) = self.items[i as usize].as_mut() else { continue };
             item.queued = false;
             let Some((now, reported)) = item.due() else { continue };
             item.reported = Some(reported);
@@ -359,22 +454,116 @@ impl Interest {
         n
     }
 
-    /// True when one or a few sockets are active: then each answer is waited for, and spinning pays. With many, sleeping
-    /// lets news gather, and one wake-up serves them all.
+    /// True when one or a few sockets are active: then each answer is waited for, and spinning pays. With many, news gathers while
+    /// others have the core, and one look serves them all.
     pub fn is_lonely(&self) -> bool {
         self.crowd <= 8 * LONELY
     }
 
     /// True when something would be collected.
     pub fn would_collect(&mut self) -> bool {
-        while let Some(i) = self.ready.front() {
-            match self.items.get_mut(*i as usize).and_then(Option::as_mut) {
-                Some(item) if item.due().is_some() => return true,
-                Some(item) => item.queued = false,
-                None => {}
+        while let Some(i) = self.first_ready() {
+            match &mut self.items[i as usize] {
+                Some(item) if item.due().is_none() => item.queued = false,
+                _ => return true,
             }
             self.ready.pop_front();
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Link;
+    use shm::{Kind, Params, Region, Side};
+
+    const SLOTS: u32 = 256;
+
+    fn mapped() -> [Arc<Mapped>; 2] {
+        [(Kind::Pair, 1), (Kind::Application, 2)].map(|(kind, id)| {
+            let params = Params { kind, id, slots: SLOTS, data_len: 1 << 20 };
+            let (region, _) = Region::create(params).unwrap();
+            Arc::new(Mapped::new(id as u32, Side::One, kind == Kind::Pair, Arc::new(region), 16))
+        })
+    }
+
+    /// An open connection, which is always writable.
+    fn writable([pair, home]: &[Arc<Mapped>; 2], slot: u32) -> Arc<Sock> {
+        let link = Link::new(pair.clone(), slot, home.clone(), slot);
+        link.begin(true, true);
+        pair.halves(slot).1.flags.store(shm::half_flags::OPEN, Ordering::Relaxed);
+        Arc::new(Sock::accepted(libc::AF_INET, link))
+    }
+
+    fn collect_in_order(set: &mut Interest, most: usize) -> Vec<u64> {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; most];
+        let n = set.collect(&mut events);
+        events[..n].iter().map(|event| event.u64).collect()
+    }
+
+    fn collect(set: &mut Interest, most: usize) -> Vec<u64> {
+        let mut data = collect_in_order(set, most);
+        data.sort_unstable();
+        data
+    }
+
+    #[test]
+    fn what_stays_ready_goes_behind_what_was_not_told_of_and_what_has_come() {
+        let mapped = mapped();
+        let mut set = Interest::default();
+        let socks: Vec<_> = (0..7).map(|n| writable(&mapped, n)).collect();
+        for (n, sock) in socks.iter().enumerate().take(5) {
+            set.add(n as RawFd, sock.clone(), ready::OUT, n as u64, false);
+        }
+        assert_eq!(collect_in_order(&mut set, 3), [0, 1, 2]);
+        set.add(5, socks[5].clone(), ready::OUT | EDGE, 5, false);
+        assert_eq!(collect_in_order(&mut set, 3), [3, 4, 0]);
+        set.add(6, socks[6].clone(), ready::OUT, 6, false);
+        assert_eq!(collect_in_order(&mut set, 4), [1, 2, 5, 3]);
+        // The edge is told of once.
+        assert_eq!(collect_in_order(&mut set, 10), [4, 0, 6, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_closed_while_it_is_ready_is_reported_no_more_and_others_once() {
+        let (mapped, out) = (mapped(), ready::OUT);
+        let mut set = Interest::default();
+        let add = |set: &mut Interest, n: u32| {
+            let sock = writable(&mapped, n);
+            set.add(n as RawFd, sock.clone(), out, u64::from(n), false);
+            sock
+        };
+        let socks: Vec<_> = (0..100).map(|n| add(&mut set, n)).collect();
+        assert_eq!(collect(&mut set, 1000), (0..100).collect::<Vec<_>>());
+        for (n, sock) in socks.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
+            assert!(set.take(n as RawFd, sock).is_some());
+        }
+        assert!(set.has_ready() && set.would_collect());
+        // What comes now stands behind what is gone, and takes no place from which something is yet to be taken out.
+        let more: Vec<_> = (100..200).map(|n| add(&mut set, n)).collect();
+        let odd = (0..100).filter(|n| n % 2 == 1);
+        assert_eq!(collect(&mut set, 1000), odd.chain(100..200).collect::<Vec<_>>());
+        for (n, sock) in socks.iter().enumerate().filter(|(n, _)| n % 2 == 1) {
+            assert!(set.take(n as RawFd, sock).is_some());
+        }
+        for (n, sock) in more.iter().enumerate() {
+            assert!(set.take(n as RawFd + 100, sock).is_some());
+        }
+        assert!(!set.has_ready() && !set.would_collect() && set.is_empty());
+        assert!(set.watches.is_empty() && set.items.len() <= 300, "{} places", set.items.len());
+    }
+
+    #[test]
+    fn a_set_that_nobody_waits_on_does_not_grow_with_what_has_come_and_gone() {
+        let mapped = mapped();
+        let mut set = Interest::default();
+        for n in 0..10_000 {
+            let sock = writable(&mapped, n % SLOTS);
+            set.add(7, sock.clone(), ready::OUT, 0, false);
+            assert!(set.take(7, &sock).is_some());
+        }
+        assert!(set.items.len() < 100 && set.ready.len() < 100, "{} places", set.items.len());
     }
 }

@@ -1,12 +1,14 @@
 //! Descriptors of our own: moved out of the program's way, and remembered so that a program that closes everything it
 //! does not know leaves them alone.
 
-use crate::sys;
+use crate::{sys, unseen};
+use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors from here on are never ours: one bit each is kept below.
-const MOST: usize = 65_536;
+pub const MOST: usize = 65_536;
 static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
 /// True when the program must not touch `fd`.
@@ -15,6 +17,11 @@ static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 pub fn is_internal(fd: RawFd) -> bool {
     let i = fd as u32 as usize;
     i < MOST && OURS[i / 64].load(Ordering::Relaxed) & (1 << (i % 64)) != 0
+}
+
+/// The descriptors `64 * i..64 * (i + 1)` that the program must not touch, one bit each.
+pub fn word(i: usize) -> u64 {
+    OURS[i].load(Ordering::Relaxed)
 }
 
 /// How many descriptors this process may have.
@@ -64,6 +71,15 @@ impl Internal {
         Self(Some(claim(fd)))
     }
 
+    /// An epoll set.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    pub fn epoll() -> Result<Self, Errno> {
+        let _changing = unseen::begin();
+        Ok(Self::new(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
     /// Its number, -1 never.
     #[must_use]
     pub fn number(&self) -> RawFd {
@@ -87,6 +103,7 @@ impl AsFd for Internal {
 impl Drop for Internal {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
+            let _changing = unseen::begin();
             unclaim(fd.as_raw_fd());
             let _ = sys::close(fd.into_raw_fd());
         }

@@ -2,17 +2,22 @@
 
 use crate::fallback::surrender;
 use crate::fds::{Handled, SOCKS};
-use crate::link::state;
+use crate::link::{Link, state};
+use crate::low_water::SoFar;
 use crate::sock::Sock;
 use crate::stream::{How, Progress, Said, ready};
-use crate::{moving, sys, wait};
+use crate::wait::Restarts;
+use crate::{account, cancel, moving, sys, wait};
+use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a receiver waits for.
-const RECEIVABLE: u32 = ready::IN | ready::PRI | ready::RDHUP;
+/// `done`: bytes that the call has moved. As on Linux, a signal makes it return them, and only a call that has moved none goes on.
+fn after_signals(done: usize) -> Restarts {
+    if done == 0 { Restarts::Yes } else { Restarts::No }
+}
 
 /// A call is made again so often when other processes take the connection away again and again.
 const TRIES: usize = 64;
@@ -31,16 +36,31 @@ fn again<T>(fd: RawFd, mut call: impl FnMut() -> Handled<T>) -> Handled<T> {
 
 /// `recv` and all its relatives.
 pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
-    let total: usize = buffers.iter().map(|b| b.len()).sum();
-    again(fd, || receive_total(fd, buffers, total, flags))
+    let _receiving = account::enter(Section::Receive);
+    let total = buffers.iter().map(|b| b.len()).sum();
+    again(fd, || receive_total(fd, buffers, (total, usize::MAX), flags))
+}
+
+/// The same for who takes any byte, whatever `SO_RCVLOWAT` says (`splice`).
+pub fn receive_any(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
+    let _receiving = account::enter(Section::Receive);
+    let total = buffers.iter().map(|b| b.len()).sum();
+    again(fd, || receive_total(fd, buffers, (total, 1), flags))
 }
 
 /// `recv` with `MSG_TRUNC`, without a buffer.
 pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
-    again(fd, || receive_total(fd, &mut [], len, flags | libc::MSG_TRUNC))
+    let _receiving = account::enter(Section::Receive);
+    again(fd, || receive_total(fd, &mut [], (len, usize::MAX), flags | libc::MSG_TRUNC))
 }
 
-fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32) -> Handled<usize> {
+/// Receives `total` bytes at most, and waits for `enough` of them at most.
+fn receive_total(
+    fd: RawFd,
+    buffers: &mut [&mut [u8]],
+    (total, enough): (usize, usize),
+    flags: i32,
+) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
     if flags & libc::MSG_OOB != 0 {
@@ -53,52 +73,67 @@ fn receive_total(fd: RawFd, buffers: &mut [&mut [u8]], total: usize, flags: i32)
         peek: flags & libc::MSG_PEEK != 0,
         discard: if flags & libc::MSG_TRUNC != 0 { total } else { 0 },
     };
-    let all = flags & libc::MSG_WAITALL != 0 && !how.peek && how.discard == 0;
+    let target = link.target(total, flags & libc::MSG_WAITALL != 0).min(enough);
     let patient = flags & libc::MSG_DONTWAIT == 0;
     match link.pull(buffers, 0, how) {
-        Ok(Progress::Done(n)) if n == total || n == 0 || !(all && patient) => Some(Ok(n)),
+        Ok(Progress::Done(n)) if n >= target || n == 0 || !patient => Some(Ok(n)),
         Err(e) => Some(Err(e)),
         Ok(Progress::Wait) if !patient || sock.is_nonblocking() => Some(Err(Errno::AGAIN)),
         Ok(Progress::Done(n)) if sock.is_nonblocking() => Some(Ok(n)),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
-            let sock = sock.share();
-            Some(receive_slowly(&sock, buffers, how, (done, total, all)))
+            // Who waits leaves the number to its next owner.
+            let shared = sock.share();
+            drop(sock);
+            Some(receive_slowly(&shared, buffers, how, (done, target)))
         }
     }
 }
 
+/// Goes on until `target` bytes have come. What was received before any trouble is returned; the error comes with the next call.
 fn receive_slowly(
     sock: &Arc<Sock>,
     buffers: &mut [&mut [u8]],
     how: How,
-    (mut done, total, all): (usize, usize, bool),
+    (mut done, target): (usize, usize),
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    let _open = sock.begin_use()?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
-    loop {
-        if done > 0 && link.is_at_mark() {
-            // MSG_WAITALL does not read past urgent data.
-            return Ok(done);
+    // With something in hand nothing is read past urgent data, and no error is taken.
+    let is_cut = |done| done > 0 && (link.is_at_mark() || link.is_over() && link.unread() == 0);
+    while !is_cut(done) {
+        let so_far = SoFar { done, peeked: if how.peek { done } else { 0 } };
+        match wait::for_more(sock, so_far, deadline, after_signals(done)) {
+            Err(_) if done > 0 => break,
+            result => result?,
         }
-        match wait::for_one(sock, None, RECEIVABLE, deadline).and_then(|()| link.pull(buffers, done, how)) {
+        if is_cut(done) {
+            break;
+        }
+        if !sock.has_more(so_far) {
+            continue;
+        }
+        let skip = if how.peek { 0 } else { done };
+        let left = How { discard: how.discard.saturating_sub(skip), ..how };
+        match link.pull(buffers, skip, left) {
             Ok(Progress::Wait) => {}
-            Ok(Progress::Done(0)) => return Ok(done),
-            Ok(Progress::Done(n)) => {
-                done += n;
-                if !all || done == total {
-                    return Ok(done);
-                }
-            }
-            // What was received before the trouble is returned; the error comes with the next call.
-            Err(_) if done > 0 => return Ok(done),
+            // The end of the stream, or of what can be peeked at.
+            Ok(Progress::Done(n)) if n == 0 || skip + n == done => break,
+            Ok(Progress::Done(n)) => done = skip + n,
+            Err(_) if done > 0 => break,
             Err(e) => return Err(e),
         }
+        if done >= target {
+            break;
+        }
     }
+    Ok(done)
 }
 
 /// `send` and all its relatives.
 pub fn send(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
+    let _sending = account::enter(Section::Send);
     again(fd, || send_once(fd, buffers, flags))
 }
 
@@ -123,24 +158,41 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     }
     let total: usize = buffers.iter().map(|b| b.len()).sum();
     let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
-    let said = Said::by(flags);
+    let said = Said::from_bits_truncate(if patient { flags } else { flags | libc::MSG_DONTWAIT });
     let result = match link.push(buffers, 0, said) {
         Ok(Progress::Done(n)) if n == total || !patient => Ok(n),
         Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
-            let sock = sock.share();
-            send_slowly(&sock, buffers, (done, total, said))
+            // Who waits leaves the number to its next owner.
+            let shared = sock.share();
+            drop(sock);
+            let result = send_slowly(&shared, buffers, (done, total, said));
+            return Some(finish_send(&shared, result, flags));
         }
         Err(e) => Err(e),
     };
-    if link.was_freed() {
+    Some(finish_send(&sock, result, flags))
+}
+
+/// What was sent with `MSG_MORE` has no more behind it after all.
+pub fn send_no_more(fd: RawFd) {
+    let _sending = account::enter(Section::Send);
+    if let Some(sock) = SOCKS.pin(fd)
+        && let Some(link) = sock.stream()
+    {
+        link.say_no_more();
+    }
+}
+
+fn finish_send(sock: &Sock, result: Result<usize, Errno>, flags: i32) -> Result<usize, Errno> {
+    if sock.stream().is_some_and(Link::was_freed) {
         sock.pass_on();
     }
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
-        sys::raise_pipe();
+        sys::signal::raise_pipe();
     }
-    Some(result)
+    result
 }
 
 /// `MSG_ZEROCOPY`.
@@ -179,19 +231,26 @@ fn send_slowly(
     (mut done, total, said): (usize, usize, Said),
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
+    let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     let mut may_lengthen = true;
     while done < total {
         let soon = Instant::now() + LENGTHEN_AFTER;
         let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
         let until = if is_first { Some(soon) } else { deadline };
-        let waited = match wait::for_one(sock, None, ready::OUT, until) {
+        let waited = match wait::for_one(sock, None, ready::OUT, until, after_signals(done)) {
             Err(Errno::AGAIN) if is_first => {
                 may_lengthen = false;
                 link.lengthen(total - done)
             }
+            // This limit is ours, not the program's.
+            Err(Errno::INTR) if is_first && done == 0 && wait::restarts(deadline) => Ok(()),
             waited => waited,
         };
+        if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
+            // What was sent is told first; the error comes with the next call.
+            return Ok(done);
+        }
         match waited.and_then(|()| link.push(buffers, done, said)) {
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(n)) => done += n,
@@ -202,22 +261,32 @@ fn send_slowly(
     Ok(done)
 }
 
-/// Sends all of `bytes`, waiting for space even on a non-blocking socket: they are taken from their source already.
+/// Sends all of `bytes`, waiting for space even on a non-blocking socket, whatever signals come: they are taken from their source already.
 /// `more`: `MSG_MORE`.
 ///
 /// # Errors
 /// As send's.
 pub fn send_all(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
+    let _sending = account::enter(Section::Send);
     again(fd, || Some(send_all_once(fd, bytes, more))).unwrap_or(Err(Errno::BADF))
 }
 
 fn send_all_once(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     let sock = SOCKS.pin(fd).ok_or(Errno::BADF)?.share();
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
-    let said = Said { more, ..Said::default() };
-    let done = match link.push(&[bytes], 0, said)? {
+    let said = if more { Said::MORE } else { Said::empty() };
+    let mut done = match link.push(&[bytes], 0, said)? {
         Progress::Done(n) => n,
         Progress::Wait => 0,
     };
-    send_slowly(&sock, &[bytes], (done, bytes.len(), said))
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        match send_slowly(&sock, &[rest], (0, rest.len(), said)) {
+            Ok(n) => done += n,
+            Err(Errno::INTR | cancel::RESTART) => {}
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
 }

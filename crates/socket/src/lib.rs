@@ -5,12 +5,15 @@
 //!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
 //!   sock      a socket: undecided, connection or accept queue      watchers  who is told of its news
 //!   link      its place in shared memory         stream    bytes in and out of it
-//!   urgent    the byte that is read ahead of its turn
+//!   urgent    the byte that is read ahead of its turn            low_water  how many bytes are news
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
 //!   client    a registration with the service    region, context, spin, fork, hold, internal, few
 //!   registration   which one it is
-//!   moving    connections from and to other processes
+//!   moving    connections from and to other processes      cancel    threads that end while they sleep
+//!   give_up   connections that their program takes back     signals   SIGIO and SIGURG
 //!   locked    seccomp                            filter    what one says of a call
+//!   account   where a thread's time goes
+//!   unseen    sets that are not ours
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!
@@ -20,7 +23,13 @@ mod atomic;
 pub mod table;
 
 #[cfg(not(loom))]
+pub mod account;
+#[cfg(not(loom))]
 pub mod address;
+#[cfg(not(loom))]
+mod anew;
+#[cfg(not(loom))]
+pub mod cancel;
 #[cfg(not(loom))]
 mod client;
 #[cfg(not(loom))]
@@ -29,6 +38,8 @@ pub mod config;
 mod connect;
 #[cfg(not(loom))]
 mod context;
+#[cfg(not(loom))]
+mod cork;
 #[cfg(not(loom))]
 mod epoll;
 #[cfg(not(loom))]
@@ -42,6 +53,8 @@ mod filter;
 #[cfg(not(loom))]
 pub mod fork;
 #[cfg(not(loom))]
+mod give_up;
+#[cfg(not(loom))]
 mod growth;
 #[cfg(not(loom))]
 mod hold;
@@ -52,6 +65,10 @@ mod internal;
 #[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
+mod lengthen;
+#[cfg(not(loom))]
+mod lines;
+#[cfg(not(loom))]
 pub mod link;
 #[cfg(not(loom))]
 mod listener;
@@ -59,6 +76,8 @@ mod listener;
 pub mod locked;
 #[cfg(not(loom))]
 mod log;
+#[cfg(not(loom))]
+pub mod low_water;
 #[cfg(not(loom))]
 pub mod moving;
 mod notices;
@@ -75,6 +94,10 @@ mod registration;
 #[cfg(not(loom))]
 pub mod room;
 #[cfg(not(loom))]
+mod settings;
+#[cfg(not(loom))]
+pub mod signals;
+#[cfg(not(loom))]
 mod sock;
 #[cfg(not(loom))]
 mod spin;
@@ -83,11 +106,19 @@ pub mod stream;
 #[cfg(not(loom))]
 pub mod sys;
 #[cfg(not(loom))]
+mod unseen;
+#[cfg(not(loom))]
+mod untold;
+#[cfg(not(loom))]
 mod urgent;
 #[cfg(not(loom))]
 mod wait;
 #[cfg(not(loom))]
+mod warm;
+#[cfg(not(loom))]
 mod watchers;
+#[cfg(not(loom))]
+pub mod ways;
 
 #[cfg(not(loom))]
 pub use rustix::io::Errno;

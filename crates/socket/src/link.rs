@@ -6,7 +6,6 @@ use base::limits::SLOTS_MAX;
 use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
-use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, MOVED, SockBlock, TRUST, half_flags};
 use std::cell::Cell;
@@ -29,6 +28,16 @@ pub mod state {
     pub const INTO_THE_VOID: u32 = 1 << 5;
     /// The error queue may hold a notice.
     pub const NOTICE: u32 = 1 << 6;
+    /// The program took the connection, or the attempt to make one, back: the socket is unconnected again.
+    pub const UNCONNECTED: u32 = 1 << 7;
+    /// Something may be held back: the service reads this.
+    pub const HELD: u32 = shm::HELD;
+    /// `TCP_CORK`.
+    pub const CORKED: u32 = 1 << 9;
+    /// A send that does not wait has found no space: the program was told so.
+    pub const TOLD_FULL: u32 = 1 << 10;
+    /// A send has to look whether it holds bytes back.
+    pub const HOLDS: u32 = HELD | CORKED;
 }
 
 /// Bits of `SockBlock::flags`.
@@ -43,6 +52,8 @@ pub mod flags {
     pub const INLINE: u32 = 1 << 3;
     /// A mark was seen: `queue::urgent` has which.
     pub const MARKED: u32 = 1 << 4;
+    /// From here on: `SO_RCVLOWAT`; 0: 1.
+    pub const MARK_SHIFT: u32 = 5;
 }
 
 /// Bits of `Link::marks`.
@@ -200,12 +211,12 @@ impl Link {
         self.marks.fetch_add(marks::STALL, Ordering::Relaxed);
     }
 
-    /// A send has withdrawn the wish for space.
+    /// A send has withdrawn the wish for space, or has found out that the peer is gone.
     pub(crate) fn free(&self) {
         self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
     }
 
-    /// True once after it: whoever else waits for space is to be told.
+    /// True once after it: whoever else waits is to be told.
     #[inline]
     pub fn was_freed(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::FREED != 0
@@ -256,54 +267,6 @@ impl Link {
         s.keep(self.block());
     }
 
-    /// `TCP_QUICKACK`.
-    pub fn set_quick_ack(&self, on: bool) {
-        if self.advise(QUICKACK, on) != on && on {
-            self.tell();
-        }
-    }
-
-    /// `TCP_NODELAY`. As on Linux, setting it lets everything go that was sent so far, corked or not.
-    pub fn set_no_delay(&self, on: bool) {
-        if self.mapped.pair || self.has_moved() {
-            return;
-        }
-        if on {
-            let own = self.halves().0;
-            let pushed = own.tx_head.load(Ordering::Relaxed) << PUSHED_SHIFT;
-            let set = |extra: u64| Some(extra & u64::from(u32::MAX) | NODELAY | pushed);
-            // It always says yes.
-            let _ = own.extra.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
-            self.tell();
-        } else {
-            self.advise(NODELAY, false);
-        }
-    }
-
-    /// `TCP_CORK`: partial segments wait. Between applications of one host there are no segments.
-    pub fn set_cork(&self, on: bool) {
-        if self.mapped.pair {
-            return;
-        }
-        if on {
-            self.advise(CORK, true);
-        } else {
-            self.advise(CORK | MORE, false);
-            self.tell();
-        }
-    }
-
-    /// `MSG_MORE`, before the bytes are published. True: what the last call held back may go.
-    #[inline]
-    pub(crate) fn say_more(&self, on: bool) -> bool {
-        let on = on && !self.mapped.pair;
-        let is_set = self.halves().0.extra.load(Ordering::Relaxed) & MORE != 0;
-        if is_set != on {
-            self.advise(MORE, on);
-        }
-        is_set && !on
-    }
-
     /// Sets or clears `flags` of `shm::application_flags`; whether one of them was set.
     pub(crate) fn advise(&self, flags: u64, on: bool) -> bool {
         if self.has_moved() {
@@ -328,7 +291,13 @@ impl Link {
     /// Tells the other side that there is news.
     #[inline]
     pub fn tell(&self) {
-        if let Some(context) = self.mapped.tell(self.slot())
+        self.tell_of(self.halves().1);
+    }
+
+    /// The same, for who has looked the other side's half up.
+    #[inline]
+    pub(crate) fn tell_of(&self, peer: &Half) {
+        if let Some(context) = self.mapped.tell_of(peer, self.slot())
             && let Some(client) = client::present()
         {
             client.wake_other(&self.mapped, context);
@@ -360,8 +329,14 @@ impl Link {
     /// The other side's flags, after taking note of an end they announce.
     #[inline]
     pub fn peer_flags(&self) -> u32 {
+        self.flags_of(self.halves().1)
+    }
+
+    /// The same, for who has looked the other side's half up.
+    #[inline]
+    pub(crate) fn flags_of(&self, peer: &Half) -> u32 {
         // Acquire: flags first, then bytes: what was published before a FIN is seen.
-        let seen = self.halves().1.flags.load(Ordering::Acquire);
+        let seen = peer.flags.load(Ordering::Acquire);
         if seen & (RESET | FAILED | MUTE) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
             self.take_note(seen);
         }
@@ -452,10 +427,16 @@ impl Link {
         Errno::CONNRESET
     }
 
-    /// True when the connection has gone to another process: nothing here is about it any more.
+    /// True when the connection has gone to another process, or was given up: nothing here is about it any more.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         self.block().rx_lock.load(Ordering::Acquire) == MOVED
+    }
+
+    /// True when it is another process's.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.has_moved() && !self.is_unconnected()
     }
 
     /// True when only the service holds it, for whoever has its descriptor.
@@ -502,6 +483,7 @@ impl Link {
             (false, _) if unread || hard => RESET,
             (false, _) => FIN,
         };
+        self.let_go_owned();
         let sender = self.sender();
         raise(own_half, end | READ_CLOSED | RELEASED);
         self.tell();

@@ -5,13 +5,15 @@ use crate::client::{self, Client, lock};
 use crate::connect::{Why, whom_to_ask};
 use crate::hold::Held;
 use crate::link::{Link, state};
+use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
-use crate::{config, fork, locked, log, wait};
+use crate::wait::Restarts;
+use crate::{config, fallback, fork, lines, locked, log, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
-use rustix::fd::RawFd;
+use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,7 +51,7 @@ fn somaxconn() -> u32 {
 /// # Errors
 /// As the kernel's `listen`, or as the service refuses.
 pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Errno> {
-    let client = whom_to_ask(sock);
+    let client = whom_to_ask(sock, fd);
     sys::listen(fd, backlog)?;
     let client = match client {
         Ok(client) => client,
@@ -73,13 +75,20 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     };
     let answer = client.ask(request);
     if let Some(link) = sock.listener() {
-        link.forget(state::SHUT_RD);
-        return Ok(Listened::Accelerated);
+        if again(sock, &client, link, &answer) {
+            return Ok(Listened::Accelerated);
+        }
+        // The kernel's socket, which is all it is from here on, waits as the program wants.
+        if !sock.is_nonblocking() {
+            let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+            sys::fcntl(fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize))?;
+        }
+        return Ok(Listened::Kernel(Why::asked("its accept queue is another's by now")));
     }
     let slot = match answer {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => slot,
         other => {
-            release_block(&client, block);
+            release_block(&client.home, block);
             return match other {
                 Ok((Reply::Refused { errno, .. }, _)) => Err(Errno::from_raw_os_error(errno)),
                 Ok((Reply::Kernel { reason }, _)) => {
@@ -96,17 +105,48 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     // kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
+    if address::plain(local).ip().is_unspecified() {
+        sock.set(|settings| settings.is_anywhere = true);
+    }
     sock.decide(link);
     crate::options::tell(sock);
+    tell_of_role(sock);
+    Ok(Listened::Accelerated)
+}
+
+/// A listener is told another backlog, or to listen again after it had stopped. False: the slot of its accept queue is another's.
+fn again(
+    sock: &Arc<Sock>,
+    client: &Client,
+    link: &Link,
+    answer: &Result<(Reply, Vec<OwnedFd>), Errno>,
+) -> bool {
+    let Ok((Reply::Listening { slot }, _)) = answer else { return true };
+    if *slot != link.slot() {
+        client.say(Request::Unlisten { slot: *slot });
+        link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
+        return false;
+    }
+    if link.block().region.load(Ordering::Acquire) == 0 {
+        // It had stopped: this is a new queue, of which nothing is read, and of whose news nobody is told yet.
+        link.begin(sock.is_nonblocking(), true);
+        tell_of_role(sock);
+    }
+    link.forget(state::SHUT_RD);
+    true
+}
+
+/// Sets that hold the socket hear what it has become, and the queue who is to be told of news.
+pub fn tell_of_role(sock: &Arc<Sock>) {
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
     }
     sock.announce_again();
-    Ok(Listened::Accelerated)
 }
 
-fn release_block(client: &Client, block: u32) {
-    if let Some(b) = client.home.region.sock(block) {
+/// The block is free.
+pub fn release_block(home: &Mapped, block: u32) {
+    if let Some(b) = home.region.sock(block) {
         b.holders.store(0, Ordering::Release);
     }
 }
@@ -121,8 +161,18 @@ pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
     lock(&OWN).get(&name).filter(|(g, _)| *g == generation).and_then(|(_, link)| link.clone())
 }
 
+/// Shows every queue of a listener beside its first: in a forked child its own, and lines.
+pub fn each_other_queue(sock: &Sock, link: &Link, mut show: impl FnMut(&Link)) {
+    if let Some(own) = own_queue(sock) {
+        show(&own);
+    }
+    if let Some(lines) = lines::of(link) {
+        lines.iter().for_each(|line| show(line));
+    }
+}
+
 /// What an inherited listener is known by: its region and slot.
-type Name = (u32, u32);
+pub type Name = (u32, u32);
 
 /// An accept queue of a forked child's own, or none, with the fork generation it was asked for in.
 type Own = (u32, Option<Arc<Link>>);
@@ -130,7 +180,8 @@ type Own = (u32, Option<Arc<Link>>);
 /// For inherited listeners.
 static OWN: Mutex<BTreeMap<Name, Own>> = Mutex::new(BTreeMap::new());
 
-fn name_of(link: &Link) -> Name {
+/// See [`Name`].
+pub fn name_of(link: &Link) -> Name {
     (link.mapped.id, link.slot())
 }
 
@@ -163,14 +214,12 @@ pub fn share(sock: &Arc<Sock>) {
     };
     queues.insert(name_of(link), (generation, own));
     drop(queues);
-    for (set, fd) in sock.sets() {
-        set.adopt(sock, fd);
-    }
-    sock.announce_again();
+    tell_of_role(sock);
 }
 
 /// The process cannot take connections out of its queues any more. When this returns they are given no more.
 pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
+    lines::close(link, client.holder_bit());
     let own = own_queue(sock).map(|own| own.slot());
     let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
     for slot in [own, first].into_iter().flatten() {
@@ -179,15 +228,51 @@ pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
     }
 }
 
+/// It listens by its placeholder alone from now on.
+pub fn leave(client: &Client, sock: &Sock) {
+    let Some(link) = sock.listener() else { return };
+    link.note(state::SHUT_RD);
+    // A parent's queue is the parent's to close.
+    let is_home = Arc::ptr_eq(&link.mapped, &client.home);
+    if !is_home || link.block().region.swap(0, Ordering::AcqRel) != 0 {
+        give_up(sock, link, client);
+    }
+    if let Some(own) = own_queue(sock) {
+        lock(&OWN).remove(&name_of(link));
+        release_block(&client.home, own.index());
+    }
+    link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
+}
+
+/// It listens no more: what waits is reset. The placeholder is told by whoever calls.
+pub fn stop(link: &Link) {
+    link.note(state::SHUT_RD);
+    lines::close(link, u64::MAX);
+    // Said once, as in `close`: later the slot may be another listener's.
+    if link.block().region.swap(0, Ordering::AcqRel) != 0
+        && let Some(client) = client::present()
+    {
+        say_stopped(&client, link);
+    }
+}
+
+fn say_stopped(client: &Client, link: &Link) {
+    client.say(match Arc::ptr_eq(&link.mapped, &client.home) {
+        true => Request::Unlisten { slot: link.slot() },
+        false => Request::Closed { region: link.mapped.id, slot: link.slot() },
+    });
+}
+
 /// The last descriptor of this process is closed.
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
+    lines::close(link, ours);
     let own = own_queue(sock);
     if fork::generation() != 0 {
         lock(&OWN).remove(&name_of(link));
     }
     if let (Some(own), Some(client)) = (&own, client) {
         client.say(Request::Unlisten { slot: own.slot() });
-        release_block(client, own.index());
+        release_block(&client.home, own.index());
     }
     let b = link.block();
     if let Some(client) = client {
@@ -196,17 +281,14 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
         // Said once per queue, and before the block is free: a second time the slot may be another listener's. Children
         // that share the listener keep their own queues.
         if (home || last) && b.region.swap(0, Ordering::AcqRel) != 0 {
-            client.say(match home {
-                true => Request::Unlisten { slot: link.slot() },
-                false => Request::Closed { region: link.mapped.id, slot: link.slot() },
-            });
+            say_stopped(client, link);
         }
     }
     b.holders.fetch_and(!ours, Ordering::AcqRel);
 }
 
 /// The next record of an accept queue.
-fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
+pub fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
     let mut bytes = [0; RECORD_LEN];
     if link.unread() < RECORD_LEN {
         return Ok(None);
@@ -237,16 +319,51 @@ fn admit(sock: &Sock, record: &AcceptRecord, fd: RawFd, flags: i32) -> Result<Op
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
-    crate::options::inherit(sock, &accepted, fd);
+    crate::options::inherit(sock, &accepted);
     Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
 
-/// One try at a queue that is not empty. The descriptor comes first: without one the connection stays where it is.
-fn try_queue(sock: &Arc<Sock>, queue: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
+/// The next record of a listener: the oldest of all queues.
+fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Errno> {
+    let own = own_queue(sock);
+    let client = client::present().ok_or(Errno::CONNABORTED)?;
+    lines::tidy(sock, link, &client);
+    let lines = lines::of(link);
+    let by_line = lines.as_ref().and_then(|lines| lines::oldest(lines));
+    let mut queues = own.iter().map(|own| &**own).chain([link]);
+    let queue = queues.find(|queue| queue.unread() >= RECORD_LEN);
+    match (queue, by_line) {
+        (None, None) => Ok(None),
+        (None, Some((line, _))) => Ok(take_line(sock, link, &client, line)),
+        (Some(queue), Some((line, time))) if lines::head(queue).is_some_and(|head| time < head.time) => {
+            Ok(take_line(sock, link, &client, line))
+        }
+        (Some(queue), _) => {
+            let record = take(queue)?;
+            if let Some(record) = record.filter(|record| record.line != 0) {
+                lines::adopt(sock, link, &client, &record);
+            }
+            Ok(record)
+        }
+    }
+}
+
+/// What a connector has put into a line leads nowhere but to its own region.
+fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Option<AcceptRecord> {
+    let record = take(line).unwrap_or_else(|_| {
+        lines::drop_line(sock, link, client, line);
+        None
+    });
+    lines::make_room(link);
+    record.map(|record| AcceptRecord { region: line.mapped.id, side: line.mapped.side as u8, ..record })
+}
+
+/// One try at queues that are not all empty. The descriptor comes first: without one the connection stays where it is.
+fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
     let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
     let fd = sys::socket(sock.family(), kind, 0)?;
     let result = loop {
-        match take(queue).map(|record| record.map(|record| admit(sock, &record, fd, flags))) {
+        match next_record(sock, link).map(|record| record.map(|record| admit(sock, &record, fd, flags))) {
             // A record that cannot be used (its peer is gone already) is skipped.
             Ok(Some(Ok(None))) => {}
             Ok(Some(result)) => break result,
@@ -260,19 +377,17 @@ fn try_queue(sock: &Arc<Sock>, queue: &Link, flags: i32) -> Result<Option<Accept
     result
 }
 
-/// One try at both queues.
+/// One try at all queues.
 fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
-    let own = own_queue(sock);
     let is_shut = link.state() & state::SHUT_RD != 0 || locked::is_locked();
-    for queue in own.iter().map(|own| &**own).chain([link]) {
-        if !is_shut
-            && queue.unread() >= RECORD_LEN
-            && let Some(accepted) = try_queue(sock, queue, flags)?
-        {
-            return Ok(Some(accepted));
-        }
+    if !is_shut
+        && sock.readiness() & crate::stream::ready::IN != 0
+        && let Some(accepted) = try_queues(sock, link, flags)?
+    {
+        return Ok(Some(accepted));
     }
-    loop {
+    // Behind another thread's close the number is not the placeholder's any more.
+    while !sock.is_orphan() {
         match sys::accept(fd, flags) {
             Ok(fd) if config::is_required() => turn_away(fd)?,
             Ok(fd) => return Ok(Some(Accepted { fd, sock: None, peer: None })),
@@ -280,6 +395,7 @@ fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Op
             Err(e) => return Err(e),
         }
     }
+    Ok(None)
 }
 
 /// Resets a connection that the kernel has accepted where it must not. Said once: anybody on this host may connect.
@@ -296,24 +412,36 @@ fn turn_away(fd: RawFd) -> Result<(), Errno> {
     sys::close(fd)
 }
 
-/// `accept4` on an accelerated listener.
+/// `accept4` on an accelerated listener. `None`: it is the kernel's alone from now on.
 ///
 /// # Errors
 /// As Linux's.
-pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Accepted, Errno> {
+pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     let link = sock.listener().ok_or(Errno::INVAL)?;
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Err(Errno::INVAL);
     }
     share(sock);
+    if let Some(accepted) = try_accept(sock, link, fd, flags)? {
+        return Ok(Some(accepted));
+    }
+    if let Some(why) = unseen::notice(sock, fd) {
+        if config::is_required() {
+            fallback::refuse(format_args!("accept"), &why.reason);
+            return Err(why.errno);
+        }
+        return Ok(None);
+    }
+    if sock.is_nonblocking() {
+        return Err(Errno::AGAIN);
+    }
+    let _open = sock.begin_use()?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     loop {
+        let kernel = Some(fd).filter(|_| !sock.is_orphan());
+        wait::for_one(sock, kernel, crate::stream::ready::IN, deadline, Restarts::Yes)?;
         if let Some(accepted) = try_accept(sock, link, fd, flags)? {
-            return Ok(accepted);
+            return Ok(Some(accepted));
         }
-        if sock.is_nonblocking() {
-            return Err(Errno::AGAIN);
-        }
-        wait::for_one(sock, Some(fd), crate::stream::ready::IN, deadline)?;
     }
 }

@@ -6,7 +6,7 @@
 use crate::filter::{self, Call};
 use crate::link::Link;
 use crate::sock::Role;
-use crate::{client, config, epoll, fds, fork, internal, link, listener};
+use crate::{client, config, epoll, fds, fork, internal, link, listener, untold};
 use libc::c_long;
 use queue::stream::raise;
 use rustix::io::Errno;
@@ -48,11 +48,13 @@ const NEEDED: [Call; 13] = [
 ];
 
 /// Calls that others stand in for, or that are left out, where they are forbidden: one bit each in [`FORBIDDEN`].
-const OPTIONAL: [c_long; 18] = [
+const OPTIONAL: [c_long; 20] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_tgkill,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_getuid,
     libc::SYS_kill,
     libc::SYS_getpid,
     libc::SYS_unshare,
@@ -157,6 +159,7 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
 fn prepare() {
     let _ = link::thread_number();
     let _ = epoll::mark(0);
+    fds::SOCKS.each(|fd, sock| untold::tell(sock, fd));
     // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };

@@ -9,7 +9,7 @@ use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::table::Pinned;
-use crate::{config, fds, internal, locked, options, sys};
+use crate::{config, fds, internal, locked, options, sys, untold};
 use control::{Left, Reply, Request};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
@@ -102,6 +102,7 @@ fn take(sock: &Sock, fd: RawFd) -> bool {
     match ask(&client, fd, index).and_then(|reply| adopt(sock, &client, index, &reply)) {
         Some(link) => {
             options::take_over(sock, fd);
+            options::advise_all(sock, &link);
             sock.decide(link)
         }
         None => {
@@ -133,11 +134,15 @@ pub fn reclaim(fd: RawFd) -> bool {
     };
     let Some(old) = fds::SOCKS.pin(fd).map(|sock| sock.share()) else { return false };
     let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else { return false };
+    if before.is_unconnected() {
+        return false;
+    }
     if !before.has_moved() {
         // Another thread was quicker.
         return true;
     }
     let fresh = Arc::new(Sock::new(old.family(), old.is_nonblocking()));
+    untold::keep(&old);
     fresh.share_settings(old.settings());
     fresh.set(|settings| settings.cookie = cookie);
     fresh.tell_unread(old.tells_unread());
@@ -150,9 +155,7 @@ pub fn reclaim(fd: RawFd) -> bool {
         let inline = before.block().flags.load(Ordering::Relaxed) & flags::INLINE;
         link.block().flags.fetch_or(inline, Ordering::Relaxed);
     }
-    let n = fds::exchange(&old, &fresh);
-    old.replace();
-    (0..n).for_each(|_| old.drop_descriptor());
+    fds::exchange(&old, &fresh);
     true
 }
 
@@ -260,6 +263,7 @@ pub fn inherit_from_parent() {
 fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let Some(Role::Stream(link)) = sock.decided() else { return };
     let _ = link.peer_flags();
+    untold::tell(sock, fd);
     let (Some(cookie), false) = (cookie(fd), link.is_over()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     link.block().holders.fetch_or(TRUST, Ordering::AcqRel);

@@ -3,9 +3,11 @@
 
 use crate::address;
 use crate::client;
+use crate::cork::LOOPBACK_MSS;
 use crate::link::{Link, state};
-use crate::sock::{Kept, Settings, Sock};
-use crate::sys;
+use crate::settings::{Kept, Settings};
+use crate::sock::Sock;
+use crate::{sys, untold};
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -28,10 +30,11 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 49] = [
+const INHERITED: [(i32, i32, By); 51] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, By::Library),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO, By::Library),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO, By::Library),
     (libc::SOL_SOCKET, libc::SO_LINGER, By::Library),
@@ -63,7 +66,7 @@ const INHERITED: [(i32, i32, By); 49] = [
     (libc::SOL_SOCKET, libc::SO_MARK, By::Library),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL, By::Library),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, By::Library),
-    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, By::Library),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, By::Library),
     (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, By::Library),
     (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, By::Library),
@@ -73,6 +76,7 @@ const INHERITED: [(i32, i32, By); 49] = [
     (libc::IPPROTO_IP, libc::IP_PKTINFO, By::Library),
     (libc::IPPROTO_IP, libc::IP_FREEBIND, By::Library),
     (libc::IPPROTO_IP, libc::IP_MINTTL, By::Library),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, By::Library),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, By::Library),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, By::Library),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, By::Library),
@@ -108,7 +112,7 @@ fn obeyed_by(level: i32, name: i32) -> Option<By> {
     INHERITED.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, by)| *by)
 }
 
-fn int(value: &[u8]) -> Option<i32> {
+pub fn int(value: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(value.get(..4)?.try_into().ok()?))
 }
 
@@ -130,7 +134,9 @@ fn timeval(value: &[u8]) -> Option<Duration> {
 /// # Errors
 /// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
 pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    untold::tell(sock, fd);
     note(sock, fd, level, name, value)?;
+    untold::forget(sock, level, name);
     if obeyed_by(level, name) == Some(By::Service) {
         tell(sock);
     }
@@ -189,7 +195,7 @@ fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
 pub fn tell(sock: &Sock) {
     let link = match sock.role() {
         Some(crate::sock::Role::Listener(link)) => link,
-        Some(crate::sock::Role::Stream(link)) if !link.mapped.pair => link,
+        Some(crate::sock::Role::Stream(link)) if !(link.mapped.pair || link.has_moved()) => link,
         _ => return,
     };
     if let Some(client) = crate::client::current() {
@@ -220,13 +226,11 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => set_congestion(sock, fd, value)?,
         _ => sys::setsockopt(fd, level, name, value)?,
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-        && sock.role().is_none()
-        && int(value).is_some_and(|n| !(0..=1).contains(&n))
-    {
-        // A reader of ours is told of every byte.
-        sock.keep_in_kernel("SO_RCVLOWAT");
-    }
+    let mut capped = [0; 4];
+    let is_capped = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
+    // A mark is half of the receive buffer at most, and the buffer grows with it: the kernel has done both.
+    let value = if is_capped { &capped[..] } else { value };
     obey(sock, level, name, value);
     sock.set(|settings| settings.note(level, name, value));
     Ok(())
@@ -234,7 +238,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
 
 impl Settings {
     /// Remembers what has a meaning later.
-    fn note(&mut self, level: i32, name: i32, value: &[u8]) {
+    pub fn note(&mut self, level: i32, name: i32, value: &[u8]) {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.receive_limit = timeval(value),
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => self.send_limit = timeval(value),
@@ -253,6 +257,11 @@ impl Settings {
             self.kept.push((level, name, value.into()));
         }
     }
+
+    /// What a listener passes on to the sockets that are accepted from it.
+    pub fn passed_on(&self) -> impl Iterator<Item = &Kept> {
+        self.kept.iter().filter(|(level, name, _)| !NOT_PASSED_ON.contains(&(*level, *name)))
+    }
 }
 
 /// Does what an option that is set now says about a connection.
@@ -261,9 +270,13 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
     if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
         sock.tell_unread(number != 0);
     }
-    let Some(link) = sock.stream() else { return };
+    let Some(link) = sock.stream().filter(|link| !link.has_moved()) else { return };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => link.set_inline(number != 0),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            link.set_low_water(number as u32);
+            sock.pass_on();
+        }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => link.set_no_delay(number != 0),
         // As the kernel reads it: a negative number is a large one.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.set_buffer(number as u32),
@@ -292,6 +305,9 @@ pub fn advise_all(sock: &Sock, link: &Link) {
     if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_some_and(|on| on != 0) {
         link.set_inline(true);
     }
+    if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        link.set_low_water(bytes as u32);
+    }
     if is_on(libc::TCP_NODELAY) {
         link.set_no_delay(true);
     }
@@ -308,23 +324,19 @@ fn acknowledge_soon(link: &Link) {
     }
 }
 
-/// Gives an accepted socket what was set on its listener.
-pub fn inherit(from: &Sock, to: &Sock, fd: RawFd) {
+/// Gives an accepted socket what was set on its listener. The placeholder is told when it matters.
+pub fn inherit(from: &Sock, to: &Sock) {
     if let Some(link) = to.stream() {
         // As the system says, unless the listener said more.
         link.set_lowat(0);
         acknowledge_soon(link);
     }
     let settings = from.settings();
-    for (level, name, value) in settings
-        .iter()
-        .flat_map(|settings| &settings.kept)
-        .filter(|(l, n, _)| !NOT_PASSED_ON.contains(&(*l, *n)))
-    {
-        // What the kernel took on the listener it takes here.
-        let _ = sys::setsockopt(fd, *level, *name, value);
-        obey(to, *level, *name, value);
+    let mut passed_on = settings.iter().flat_map(|settings| settings.passed_on()).peekable();
+    if passed_on.peek().is_some() {
+        untold::begin(to);
     }
+    passed_on.for_each(|(level, name, value)| obey(to, *level, *name, value));
     to.share_settings(settings);
 }
 
@@ -335,8 +347,9 @@ pub fn take_over(sock: &Sock, fd: RawFd) {
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
         (libc::SOL_SOCKET, libc::SO_LINGER, 8),
     ];
-    const INTS: [(i32, i32); 6] = [
+    const INTS: [(i32, i32); 7] = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
         (libc::IPPROTO_IP, libc::IP_TOS),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -366,6 +379,13 @@ fn service(value: &[u8]) -> u8 {
     int(value).map_or_else(byte, |value| if value < 0 { 0 } else { value as u8 })
 }
 
+/// `SO_MAX_PACING_RATE`: four bytes or eight; all ones: no limit, which is 0 here.
+fn pacing_rate(value: &[u8]) -> u64 {
+    let short = || int(value).map_or(u64::MAX, |n| if n == -1 { u64::MAX } else { u64::from(n as u32) });
+    let rate = long(value, 0).map_or_else(short, |n| n as u64);
+    if rate == u64::MAX { 0 } else { rate }
+}
+
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let settings = sock.settings().unwrap_or_default();
@@ -383,6 +403,7 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         user_timeout: tcp(libc::TCP_USER_TIMEOUT).max(0) as u32,
         max_segment: short(tcp(libc::TCP_MAXSEG)),
         receive_buffer: socket(libc::SO_RCVBUF).max(0) as u32,
+        max_pacing_rate: raw(libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).map_or(0, pacing_rate),
         linger2: tcp(libc::TCP_LINGER2).clamp(-1, i32::from(i16::MAX)) as i16,
         syn_count: byte(tcp(libc::TCP_SYNCNT)),
         defer_accept: short(tcp(libc::TCP_DEFER_ACCEPT)),
@@ -397,7 +418,11 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
 /// `getsockopt`. `None`: the kernel's answer about the placeholder is the truth.
 pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<usize, Errno>> {
     let link = sock.stream()?;
+    if link.is_unconnected() && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
+        return None;
+    }
     let value = match (level, name) {
+        _ if let Some(value) = untold::get(sock, level, name) => value,
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => sock.family(),
         (libc::SOL_SOCKET, libc::SO_PEERNAME) => return Some(peer_name(sock, link, out)),
@@ -448,9 +473,6 @@ fn mtu(link: &Link) -> i32 {
         None => 65_536,
     }
 }
-
-/// The largest segment: loopback's between applications of one host.
-const LOOPBACK_MSS: u32 = 65_483;
 
 /// `TCP_MAXSEG` of a connection.
 fn segment(link: &Link) -> u32 {

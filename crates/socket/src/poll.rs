@@ -1,8 +1,10 @@
 //! `poll` and `select` over descriptors of both kinds.
 
 use crate::few::Few;
+use crate::sock::InUse;
 use crate::wait::{self, Parties, Party, with_entries};
-use crate::{fds, locked, moving, sys};
+use crate::{account, fds, locked, moving, sys};
+use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -64,6 +66,7 @@ pub fn poll(
     fds: &mut [libc::pollfd],
     wait: impl FnOnce() -> Result<Wait, Errno>,
 ) -> Option<Result<usize, Errno>> {
+    let _waiting = account::enter(Section::Wait);
     let touches = |e: &libc::pollfd| e.fd >= 0 && fds::is_ours(e.fd);
     if !fds.iter().any(touches) {
         return None;
@@ -87,6 +90,7 @@ fn mixed(
     (timeout, mask): Wait,
 ) -> Result<usize, Errno> {
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+    let mut open: Few<InUse, 4> = Few::default();
     loop {
         if !kernel.is_empty() {
             sys::poll(kernel, Some(Duration::ZERO), None)?;
@@ -98,7 +102,7 @@ fn mixed(
         for (i, party) in ours.each() {
             // A set is readable or not; a socket knows itself what it was asked.
             let asked = match party {
-                Party::Sock(..) => u32::MAX,
+                Party::Sock(..) | Party::Reader(..) => u32::MAX,
                 Party::Set(_) => u32::from(fds[i].events as u16),
             };
             fds[i].revents |= (party.ready() & asked) as u16 as i16;
@@ -107,6 +111,10 @@ fn mixed(
         let over = deadline.is_some_and(|d| d <= Instant::now());
         if n > 0 || over {
             return Ok(n);
+        }
+        if open.is_empty() {
+            // One that was closed at this very moment is told of in the next round.
+            open = ours.parties.iter().filter_map(Party::begin_use).collect();
         }
         wait::sleep(&ours.parties, kernel, deadline, mask)?;
     }

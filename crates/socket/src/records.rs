@@ -2,6 +2,7 @@
 //! Between applications of one host there are no segments, and nothing is noted.
 
 use crate::link::{Link, flags};
+use crate::stream::LEAVING;
 use queue::Ring;
 use queue::records::{CLASS, Records, flags_of, place};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ impl Link {
     pub(crate) fn has_record(&self) -> Result<bool, Errno> {
         let (half, peer) = self.halves();
         if self.records().is_none() {
-            let ring = self.mapped.lend(CLASS).ok_or(Errno::NOBUFS)?;
+            let ring = self.mapped.lend(CLASS, LEAVING).ok_or(Errno::NOBUFS)?;
             Records::new(&self.mapped.region, self.mapped.side, ring).clear();
             let flags = flags_of(ring);
             self.block().records.store((flags >> RECORDS_SHIFT) as u32, Ordering::Relaxed);

@@ -1,20 +1,39 @@
 //! A mapped region as one party uses it: its side, its ring pool, the eventfds that wake the other side.
 
+use crate::anew::Anew;
 use crate::hold::Held;
 use crate::internal::Internal;
-use queue::pages::Pool;
+use crate::warm::Warm;
+use crate::ways::Lease;
+use control::{HELD_CONTEXT, SLOW_CONTEXT};
+use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
 use shm::{CONTEXTS, Half, Region, Side, half_flags};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
-/// A closed socket's rings: they stay lent until the other side has read them.
+/// Rings that stay lent until the other side has read up to `head`: a closed socket's, and one in whose place a longer one is.
 #[derive(Debug)]
-struct Lingering {
+struct Kept {
     slot: u32,
-    sender: Sender,
-    records: Option<Ring>,
+    head: u64,
+    is_closed: bool,
+    rings: [Option<Ring>; 3],
+}
+
+/// Class of the longest rings that are lent as long as there is any memory.
+const SHORT: usize = 1;
+
+/// So few are not worth a look.
+const DUE_AT_LEAST: usize = 8;
+
+/// All that are kept.
+#[derive(Debug, Default)]
+struct Lingering {
+    kept: Vec<Kept>,
+    /// Looked through when there are so many.
+    due: usize,
 }
 
 /// A region, seen from one side.
@@ -34,9 +53,12 @@ pub struct Mapped {
     mute: AtomicBool,
     /// Pages of our side that may be lent.
     pages: AtomicUsize,
-    pool: Mutex<Pool>,
+    pool: Mutex<Anew<Pool>>,
+    warm: Warm,
     wakers: Box<[OnceLock<Internal>]>,
-    lingering: Mutex<Vec<Lingering>>,
+    lingering: Mutex<Anew<Lingering>>,
+    /// Of a pair region in which we connect: slots that are ours.
+    pub lease: Lease,
 }
 
 impl Mapped {
@@ -51,9 +73,11 @@ impl Mapped {
             dead: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             pages: AtomicUsize::new(pages),
-            pool: Mutex::new(Pool::default()),
+            pool: Mutex::default(),
+            warm: Warm::default(),
             wakers: (0..CONTEXTS).map(|_| OnceLock::new()).collect(),
-            lingering: Mutex::new(Vec::new()),
+            lingering: Mutex::default(),
+            lease: Lease::default(),
         }
     }
 
@@ -108,7 +132,13 @@ impl Mapped {
     #[inline]
     #[must_use]
     pub fn tell(&self, slot: u32) -> Option<u32> {
-        let (_, peer) = self.halves(slot);
+        self.tell_of(self.halves(slot).1, slot)
+    }
+
+    /// The same, for who has looked up the other side's half of `slot`.
+    #[inline]
+    #[must_use]
+    pub fn tell_of(&self, peer: &Half, slot: u32) -> Option<u32> {
         let context = watcher(peer)?;
         let bell = self.bell(self.side.other(), context)?;
         match bell.ring(slot) {
@@ -123,6 +153,16 @@ impl Mapped {
         }
     }
 
+    /// Tells the service that the socket of block `index` holds bytes back; ours is the application region.
+    pub fn note_held(&self, index: u32) {
+        let Some(bell) = self.bell(Side::Zero, HELD_CONTEXT) else { return };
+        if bell.ring(index) == Wake::Needed
+            && let Some(waker) = self.wakers[SLOW_CONTEXT as usize].get()
+        {
+            waker.ring();
+        }
+    }
+
     /// Remembers the eventfd that wakes `context` of the other side.
     pub fn learn_waker(&self, context: u32, waker: Internal) {
         if let Some(place) = self.wakers.get(context as usize) {
@@ -131,23 +171,35 @@ impl Mapped {
         }
     }
 
-    /// Lends a ring of `class` of our side.
-    pub fn lend(&self, class: usize) -> Option<Ring> {
+    /// Lends a ring of `class` of our side; a long one only as long as one page in `leaving` is left.
+    pub fn lend(&self, class: usize, leaving: usize) -> Option<Ring> {
+        if let Some(ring) = self.warm.take(class) {
+            return Some(ring);
+        }
         let pages = self.pages.load(Ordering::Relaxed);
+        let leave = if class > SHORT { pages / leaving } else { 0 };
         let word = |i| self.word(i);
         match self.pool.try_lock() {
-            Ok(mut pool) => pool.lend(class, pages, word),
+            Ok(mut pool) => pool.get().lend_leaving(class, pages, leave, word),
             // Another thread, or a call that this signal handler interrupted: straight from the bitmap.
-            Err(TryLockError::WouldBlock) => Pool::default().lend(class, pages, word),
-            Err(TryLockError::Poisoned(pool)) => pool.into_inner().lend(class, pages, word),
+            Err(TryLockError::WouldBlock) => Pool::default().lend_leaving(class, pages, leave, word),
+            Err(TryLockError::Poisoned(pool)) => {
+                pool.into_inner().get().lend_leaving(class, pages, leave, word)
+            }
         }
     }
 
     /// Takes a ring back.
     pub fn give_back(&self, ring: Ring) {
+        if !self.warm.keep(ring) {
+            self.give_back_to_pool(ring);
+        }
+    }
+
+    fn give_back_to_pool(&self, ring: Ring) {
         let word = |i| self.word(i);
         match self.pool.try_lock() {
-            Ok(mut pool) => pool.give_back(ring, word),
+            Ok(mut pool) => pool.get().give_back(ring, word),
             Err(_) => {
                 let mut pool = Pool::default();
                 pool.give_back(ring, word);
@@ -176,17 +228,7 @@ impl Mapped {
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |m| &m.lingering);
         held.take(self, |m| &m.pool);
-    }
-
-    /// In a forked child: warm rings and closed sockets' rings are the parent's to give back.
-    pub fn forget(&self) {
-        // A lock that is held belongs to a thread of the parent that does not exist here.
-        if let Ok(mut pool) = self.pool.try_lock() {
-            pool.forget();
-        }
-        if let Ok(mut lingering) = self.lingering.try_lock() {
-            lingering.clear();
-        }
+        held.take(self, |m| m.lease.lock());
     }
 
     /// Keeps a closed socket's rings, and the table of its `records`, until the bytes are read.
@@ -198,35 +240,55 @@ impl Mapped {
             .chain(records.filter(|_| is_read))
             .for_each(|ring| self.give_back(ring));
         if sender.ring.is_some() || sender.old.is_some() {
-            let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-            lingering.push(Lingering { slot, sender, records: records.filter(|_| !is_read) });
+            let rings = [sender.ring, sender.old, records.filter(|_| !is_read)];
+            self.keep_lent(Kept { slot, head: sender.head, is_closed: true, rings });
         }
-        self.sweep();
     }
 
-    /// Gives back closed sockets' rings that nobody reads any more: consumed, let go by the other side, or the slot is
+    /// Keeps a ring that an open socket does without, until the bytes before `head` are read.
+    pub fn retire(&self, slot: u32, head: u64, ring: Ring) {
+        self.keep_lent(Kept { slot, head, is_closed: false, rings: [Some(ring), None, None] });
+    }
+
+    fn keep_lent(&self, rings: Kept) {
+        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+        let lingering = lingering.get();
+        lingering.kept.push(rings);
+        if lingering.kept.len() >= lingering.due {
+            self.sweep_through(lingering);
+        }
+    }
+
+    /// Gives back the rings that were kept and nobody reads any more: consumed, let go by the other side, or the slot is
     /// another connection's already.
     pub fn sweep(&self) {
-        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        lingering.retain(|l| {
+        self.sweep_through(self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get());
+    }
+
+    fn sweep_through(&self, lingering: &mut Lingering) {
+        lingering.kept.retain(|l| {
             let (own, peer) = self.halves(l.slot);
-            let reused = own.tx_head.load(Ordering::Acquire) != l.sender.head;
+            let head = own.tx_head.load(Ordering::Acquire);
+            let reused = if l.is_closed { head != l.head } else { head < l.head };
             let let_go = peer.flags.load(Ordering::Acquire) & half_flags::RELEASED != 0;
-            let consumed = peer.rx_tail.load(Ordering::Acquire) >= l.sender.head;
+            let consumed = peer.rx_tail.load(Ordering::Acquire) >= l.head;
             let over = reused || let_go || consumed;
             if over {
-                let rings = [l.sender.ring, l.sender.old, l.records];
-                rings.into_iter().flatten().for_each(|ring| self.give_back(ring));
+                l.rings.into_iter().flatten().for_each(|ring| self.give_back(ring));
             }
             !over
         });
+        // Each that is kept is so looked at a few times in all, however many others are.
+        lingering.due = (lingering.kept.len() * 2).max(DUE_AT_LEAST);
     }
 
     /// Pages of our side that are lent now, warm rings of the pool not counted: they go back first.
     #[must_use]
     pub fn lent_pages(&self) -> usize {
         self.sweep();
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).flush(|i| self.word(i));
+        let warm = (0..CLASSES).find_map(|class| self.warm.take(class));
+        warm.into_iter().for_each(|ring| self.give_back_to_pool(ring));
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).get().flush(|i| self.word(i));
         (0..self.region.page_words())
             .map(|i| self.word(i).load(Ordering::Relaxed).count_ones() as usize)
             .sum()
@@ -234,6 +296,6 @@ impl Mapped {
 
     /// True when nothing of a closed socket is unread.
     pub fn is_swept(&self) -> bool {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get().kept.is_empty()
     }
 }

@@ -51,7 +51,7 @@ pub fn current() -> Option<Arc<Client>> {
         return None;
     }
     *last = Some(Instant::now());
-    match Announced::new(None).and_then(|announced| announced.finish(None)) {
+    match Announced::new().and_then(|announced| announced.finish(None)) {
         Ok(client) => {
             *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
             Some(client)
@@ -65,7 +65,7 @@ pub fn current() -> Option<Arc<Client>> {
 
 /// In a forked child: says hello with the holder bit that `parent` has promised. The rest is done when it is needed.
 pub fn announce(parent: Arc<Client>, holder: u8) {
-    match Announced::new(Some((&parent, holder))) {
+    match Announced::as_child(&parent, holder) {
         Ok(announced) => {
             *lock(&ANNOUNCED) = Some((announced, parent));
             replace(None);

@@ -11,8 +11,10 @@
 //! counted from what has been sent, so a send may go beyond its bounds by less than one goal. Used is what is queued, and for each
 //! goal of it what such a buffer takes beside. How far the service has sent, and the goal, are its word (`shm::Sending`).
 
-use crate::link::{Link, flags};
+use crate::link::{Link, flags, state};
+use crate::stream::ready;
 use queue::stream::Sender;
+use rustix::io::Errno;
 use shm::Sending;
 use shm::application_flags::WATCH;
 use shm::half_flags::WANT_SPACE;
@@ -32,6 +34,10 @@ pub fn take_sysctl() {
 
 /// What one of Linux's buffers costs beside its bytes: `struct sk_buff`, room for headers, `struct skb_shared_info`.
 const BOOKKEEPING: u64 = 1_280;
+
+/// Linux fills buffers of so many bytes when nothing is sent meanwhile, and looks after so many of them at what has come for the socket.
+const BUFFER: u64 = 32_768;
+const BEFORE_A_LOOK: u64 = 16;
 
 /// The bounds of one send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +104,46 @@ impl Link {
     /// `SO_SNDBUF`: the kernel doubles it, for its bookkeeping, which here is room for bytes.
     pub fn set_buffer(&self, bytes: u32) {
         self.buffer.store(bytes.saturating_mul(2).max(BUFFER_MIN), Ordering::Relaxed);
+    }
+
+    /// Why a connection that is over, or was shut, takes no bytes.
+    #[cold]
+    pub(crate) fn unsendable_since(&self, bits: u32) -> Errno {
+        if bits & state::INTO_THE_VOID != 0 {
+            // The error is told; what is left is the end.
+            self.note(state::OVER);
+        }
+        self.take_error().unwrap_or(Errno::PIPE)
+    }
+
+    /// The peer has closed both ways. Linux takes this send, or the first buffers of it: by then it has seen the peer's RST, which is the
+    /// pending error now, and the next send fails.
+    #[cold]
+    pub(crate) fn send_into_the_void(&self, total: usize) -> usize {
+        if total > 0 {
+            self.note(state::INTO_THE_VOID);
+            self.block().error.store(libc::EPIPE as u32, Ordering::Release);
+            // Nobody else tells those that wait.
+            self.free();
+        }
+        total.min(self.room_before_reset())
+    }
+
+    /// Of a socket with a notice, or that has sent to a peer that had closed.
+    #[cold]
+    pub(crate) fn void_readiness(&self, bits: u32) -> u32 {
+        let pending = self.block().error.load(Ordering::Relaxed) != 0;
+        let error = if pending || bits & state::NOTICE != 0 { ready::ERR } else { 0 };
+        if bits & state::INTO_THE_VOID != 0 { error | ready::HUP } else { error }
+    }
+
+    /// What Linux takes of a send before it hears that the peer has closed.
+    fn room_before_reset(&self) -> usize {
+        let buffers = match u64::from(self.buffer.load(Ordering::Relaxed)) {
+            0 => BEFORE_A_LOOK,
+            own => own.div_ceil(BUFFER + BOOKKEEPING).min(BEFORE_A_LOOK),
+        };
+        (buffers * BUFFER) as usize
     }
 
     /// `TCP_NOTSENT_LOWAT`; 0: as the system says.

@@ -2,22 +2,20 @@
 //! (or no longer ours: such sockets leave the table).
 
 use crate::client::{self, lock};
-use crate::context::Context;
-use crate::epoll::Set;
-use crate::few::Few;
 use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
+use crate::low_water::SoFar;
 use crate::notices::Notices;
+use crate::settings::Settings;
 use crate::stream::ready;
+use crate::untold::Untold;
 use crate::watchers::Watchers;
-use crate::{locked, sys};
+use crate::{listener, locked, sys};
 use control::{RECORD_LEN, Request};
-use queue::stream::watch;
-use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::mem;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// What a socket turned out to be.
@@ -29,36 +27,15 @@ pub enum Role<'a> {
     Listener(&'a Link),
 }
 
-/// An option set: level, name, value.
-pub type Kept = (i32, i32, Box<[u8]>);
-
-/// What the program has set. Accepted sockets share their listener's until either changes.
-#[derive(Debug, Clone, Default)]
-pub struct Settings {
-    /// `SO_RCVTIMEO`.
-    pub receive_limit: Option<Duration>,
-    /// `SO_SNDTIMEO`.
-    pub send_limit: Option<Duration>,
-    /// `SO_LINGER` in seconds, when it is on.
-    pub linger: Option<u32>,
-    /// Something was set that only the kernel can honour: why this socket is never accelerated.
-    pub kernel_only: Option<&'static str>,
-    /// Of `MSG_ZEROCOPY`: each socket's own.
-    pub notices: Option<Arc<Notices>>,
-    /// Options set that an accepted socket inherits.
-    pub kept: Vec<Kept>,
-    /// `SO_COOKIE`, where the socket came from another process or was let out; else 0.
-    pub cookie: u64,
-}
-
 /// In place of a thread that decides: the descriptor came into this process, and whoever first asks what the socket is has to
 /// ask the service.
 const INHERITED: u32 = u32::MAX;
 
 /// What may change at any time.
 #[derive(Debug, Default)]
-struct Moving {
-    watchers: Watchers,
+pub(crate) struct Moving {
+    /// Who is told of its news.
+    pub(crate) watchers: Watchers,
     /// None where everything is as it is at first.
     settings: Option<Arc<Settings>>,
 }
@@ -77,6 +54,10 @@ mod flag {
     pub const PARENTS: u8 = 1 << 4;
     /// Another object stands for the socket.
     pub const REPLACED: u8 = 1 << 5;
+    /// The program had bound it when it connected.
+    pub const BOUND: u8 = 1 << 6;
+    /// This library has bound it, that its port is reserved.
+    pub const RESERVED: u8 = 1 << 7;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -84,12 +65,32 @@ mod flag {
 #[derive(Debug)]
 pub struct Sock {
     link: OnceLock<Link>,
-    moving: Mutex<Moving>,
-    /// How many descriptors of this process stand for it.
+    pub(crate) moving: Mutex<Moving>,
+    /// How many descriptors of this process stand for it, and, times [`USER`], how many calls wait for it.
     descriptors: AtomicU32,
     /// The thread whose `connect` is about to decide; 0: none.
     deciding: AtomicU32,
     flags: AtomicU8,
+    pub(crate) untold: Untold,
+}
+
+/// Above the descriptors of a process, of which the table takes no more.
+const USER: u32 = 1 << 20;
+const USERS_MAX: u32 = u32::MAX / USER;
+
+/// A call that waits: until it returns the socket is open, whoever closes its descriptors meanwhile.
+#[derive(Debug)]
+pub struct InUse(Option<Arc<Sock>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let Some(sock) = self.0.take() else { return };
+        // In a child that a signal handler forked in the middle of the call nobody is counted.
+        let fewer = |n: u32| n.checked_sub(USER);
+        if sock.descriptors.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) == Ok(USER) {
+            sock.close();
+        }
+    }
 }
 
 // With the counters of an `Arc`, what the allocator adds and a place in the table: 120 bytes.
@@ -133,6 +134,7 @@ impl Sock {
             descriptors: AtomicU32::new(1),
             deciding: AtomicU32::new(0),
             flags: AtomicU8::new(ipv6 | nonblock),
+            untold: Untold::default(),
         }
     }
 
@@ -151,6 +153,18 @@ impl Sock {
         let sock = Self::new(family, nonblock);
         sock.set(|settings| settings.cookie = cookie);
         sock.deciding.store(INHERITED, Ordering::Relaxed);
+        sock
+    }
+
+    /// What begins anew behind the descriptors of `old`, with what was set.
+    #[must_use]
+    pub fn after(old: &Self) -> Self {
+        let sock = Self::new(old.family(), old.is_nonblocking());
+        sock.share_settings(old.settings());
+        sock.tell_unread(old.tells_unread());
+        if sock.cookie() != 0 {
+            sock.set(|settings| settings.cookie = 0);
+        }
         sock
     }
 
@@ -201,7 +215,7 @@ impl Sock {
 
     /// True for a connection that another process has taken.
     pub fn has_moved(&self) -> bool {
-        matches!(self.decided(), Some(Role::Stream(link)) if link.has_moved())
+        matches!(self.decided(), Some(Role::Stream(link)) if link.is_elsewhere())
     }
 
     /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
@@ -214,6 +228,28 @@ impl Sock {
         if self.link().is_some() {
             self.mark(flag::PARENTS, true);
         }
+    }
+
+    /// The program has bound it, and not only this library its placeholder.
+    pub fn is_bound(&self) -> bool {
+        self.has(flag::BOUND)
+    }
+
+    /// Its placeholder was found bound.
+    pub fn note_bound(&self) {
+        if !self.has(flag::RESERVED) {
+            self.mark(flag::BOUND, true);
+        }
+    }
+
+    /// This library binds its placeholder.
+    pub fn note_reserved(&self) {
+        self.mark(flag::RESERVED, true);
+    }
+
+    /// See [`Link::is_unconnected`].
+    pub fn is_unconnected(&self) -> bool {
+        self.stream().is_some_and(Link::is_unconnected)
     }
 
     /// `TCP_INQ`.
@@ -382,7 +418,7 @@ impl Sock {
     pub fn readiness(&self) -> u32 {
         match self.decided() {
             // Whoever looks more closely takes it back.
-            Some(Role::Stream(link)) if link.has_moved() => {
+            Some(Role::Stream(link)) if link.is_elsewhere() => {
                 ready::IN | ready::RDNORM | ready::OUT | ready::WRNORM
             }
             Some(Role::Stream(link)) => link.stream_readiness(),
@@ -391,21 +427,39 @@ impl Sock {
         }
     }
 
+    /// See [`Link::has_more`].
+    pub fn has_more(&self, so_far: SoFar) -> bool {
+        match self.decided() {
+            Some(Role::Stream(link)) => link.has_more(so_far),
+            _ => true,
+        }
+    }
+
+    /// See [`Link::is_held_back`].
+    pub fn is_held_back(&self, readiness: u32) -> bool {
+        matches!(self.decided(), Some(Role::Stream(link)) if link.is_held_back(readiness))
+    }
+
     /// See [`Link::pulse`]; for a listener, of both its queues.
     pub fn pulse(&self) -> (u64, u32) {
         let Some(link) = self.link() else { return (0, 0) };
         let (bytes, stalls) = link.pulse();
-        let own = crate::listener::own_queue(self).map_or(0, |own| own.pulse().0);
-        (bytes.wrapping_add(own), stalls)
+        let mut all = bytes;
+        if link.is_queue() {
+            listener::each_other_queue(self, link, |queue| all = all.wrapping_add(queue.pulse().0));
+        }
+        (all, stalls)
     }
 
     fn listener_readiness(&self, link: &Link) -> u32 {
-        if locked::is_locked() {
-            // The kernel's queue alone is asked.
+        if locked::is_locked() || link.state() & state::SHUT_RD != 0 {
+            // The kernel's queue alone is asked: or it listens no more, and the slot may be another's.
             return 0;
         }
-        let waiting = link.unread() >= RECORD_LEN
-            || crate::listener::own_queue(self).is_some_and(|own| own.unread() >= RECORD_LEN);
+        let mut waiting = link.unread() >= RECORD_LEN;
+        if !waiting {
+            listener::each_other_queue(self, link, |queue| waiting |= queue.unread() >= RECORD_LEN);
+        }
         if waiting { ready::IN | ready::RDNORM } else { 0 }
     }
 
@@ -414,7 +468,27 @@ impl Sock {
         self.descriptors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One fewer. The last one lets the connection go.
+    /// A call begins to wait.
+    ///
+    /// # Errors
+    /// EBADF when it is closed.
+    pub fn begin_use(self: &Arc<Self>) -> Result<InUse, Errno> {
+        let more = |n: u32| match (n % USER, n / USER) {
+            (0, _) => None,
+            (_, USERS_MAX) => Some(n),
+            _ => Some(n + USER),
+        };
+        let before = self.descriptors.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        let before = before.map_err(|_| Errno::BADF)?;
+        Ok(InUse((before / USER != USERS_MAX).then(|| self.clone())))
+    }
+
+    /// Only a call that waits keeps it open: its number may be anybody's.
+    pub fn is_orphan(&self) -> bool {
+        self.descriptors.load(Ordering::Relaxed).is_multiple_of(USER)
+    }
+
+    /// One fewer. The last one lets the connection go, unless a call waits.
     pub fn drop_descriptor(&self) {
         if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.close();
@@ -451,7 +525,12 @@ impl Sock {
                 if let Some(seconds) = linger.filter(waits) {
                     crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
+                // Asked before it is let go: then the service may lend it, if it has not yet.
+                let is_lent = link.mapped.lease.has(link.slot());
                 let last = link.release(ours, linger == Some(0));
+                if last && is_lent {
+                    link.mapped.lease.closed(link.slot());
+                }
                 if let (true, Some(client)) = (link.is_left(), &client) {
                     client.say(Request::LetGo);
                 }
@@ -463,87 +542,19 @@ impl Sock {
         }
     }
 
-    /// A set wants to know.
-    pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
-        let mut moving = lock(&self.moving);
-        if moving.watchers.add_set(set, fd) > 1 {
-            crate::fork::dispute();
-        }
-        self.announce(&moving.watchers);
-    }
-
-    /// A set does not want to know any more.
-    pub fn leave_set(&self, set: &Set, fd: RawFd) {
-        let mut moving = lock(&self.moving);
-        moving.watchers.remove_set(set, fd);
-        self.announce(&moving.watchers);
-    }
-
-    /// Another context speaks for a set now, or the role was just decided.
-    pub fn announce_again(&self) {
-        self.announce(&lock(&self.moving).watchers);
-    }
-
-    /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.
-    pub fn enter(&self, context: &Arc<Context>) {
-        let mut moving = lock(&self.moving);
-        moving.watchers.add_thread(context.clone());
-        self.announce(&moving.watchers);
-    }
-
-    /// It sleeps no more. Whatever it was told, the others look for themselves.
-    pub fn leave(&self, context: &Arc<Context>) {
-        let mut moving = lock(&self.moving);
-        moving.watchers.remove_thread(context);
-        self.announce(&moving.watchers);
-        let alone = matches!(moving.watchers, Watchers::Nobody);
-        drop(moving);
-        if !alone {
-            self.pass_on();
-        }
-    }
-
-    /// Everybody who wants to know looks again.
-    pub fn pass_on(&self) {
-        let (threads, sets): (Few<_, 2>, Few<_, 2>) = {
-            let moving = lock(&self.moving);
-            (moving.watchers.threads().cloned().collect(), moving.watchers.sets().collect())
-        };
-        threads.iter().for_each(|context| context.wake());
-        sets.iter().for_each(|(set, fd)| set.poke(*fd));
-    }
-
-    /// Sets that hold it.
-    pub fn sets(&self) -> Vec<(Arc<Set>, RawFd)> {
-        lock(&self.moving).watchers.sets().collect()
-    }
-
-    /// Writes into our half who is told: the thread that came last, else the first set.
-    fn announce(&self, watchers: &Watchers) {
-        let Some(link) = self.link().filter(|_| !self.is_closed()) else { return };
-        let thread = watchers.threads().next_back().map(|c| c.number);
-        let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
-        if !link.has_moved() {
-            watch(link.halves().0, context);
-        }
-        if let Some(own) = crate::listener::own_queue(self) {
-            watch(own.halves().0, context);
-        }
-    }
-
     /// Before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |s| &s.moving);
     }
 
     /// In a forked child: nobody sleeps here yet, and a `connect` that another thread was in goes on in the parent alone.
-    pub fn forget_threads(&self) {
+    /// False: one had it locked that made it after the others were held, and it is of no use here.
+    pub fn forget_threads(&self) -> bool {
+        self.descriptors.fetch_and(USER - 1, Ordering::Relaxed);
         if self.deciding.load(Ordering::Relaxed) != INHERITED {
             self.deciding.store(0, Ordering::Relaxed);
         }
-        if let Ok(mut moving) = self.moving.try_lock() {
-            moving.watchers.forget_threads();
-        }
+        self.moving.try_lock().map(|mut moving| moving.watchers.forget_threads()).is_ok()
     }
 
     /// What `SO_ERROR` says, and clears.

@@ -4,6 +4,11 @@
 //! the news. So: spin only within a budget, and give the core away (`sched_yield`) all the time meanwhile. The budget is
 //! judged by how long the whole wait took, sleep included: two sides that both sleep answer each other in 30 to 70 us, and
 //! would never find out that both spinning takes 7 us if each judged only its own spin.
+//!
+//! Who gives a core away that others want, too, gets it back when they have had their slices, milliseconds later, and whoever
+//! sleeps is woken before them: so where that happens nobody spins for a while.
+//!
+//! Who has many to hear of does not spin: it gives the core away once, that news may gather, and then sleeps.
 
 use crate::{config, locked};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +19,23 @@ const LEAST_NS: u64 = 1_000;
 /// What two wake-ups cost: a wait that was longer than the budget by no more than this might have been short.
 const WAKE_UPS_NS: u64 = 100_000;
 
+/// Nobody spins for so long after the core was given away for long.
+const CROWDED_NS: u64 = 100_000_000;
+
+/// Whoever brings news gives the core back sooner than this; others take it for a slice.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Nobody gives it away again for so many times as long as it was gone.
+const PAUSE: u64 = 50;
+
 /// One sleeper's budget.
 #[derive(Debug)]
 pub struct Spin {
+    born: Instant,
     most_ns: u64,
     budget_ns: AtomicU64,
+    /// Not before: nanoseconds after `born`.
+    crowded_until_ns: AtomicU64,
 }
 
 impl Spin {
@@ -26,7 +43,16 @@ impl Spin {
     #[must_use]
     pub fn new(most_ns: u64) -> Self {
         let most_ns = config::spin().map_or(most_ns, |d| d.as_nanos() as u64);
-        Self { most_ns, budget_ns: AtomicU64::new(most_ns) }
+        Self {
+            born: Instant::now(),
+            most_ns,
+            budget_ns: AtomicU64::new(most_ns),
+            crowded_until_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn age_ns(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.born).as_nanos() as u64
     }
 
     /// True when it has paid lately.
@@ -42,6 +68,9 @@ impl Spin {
             return news();
         }
         let start = Instant::now();
+        if self.age_ns(start) < self.crowded_until_ns.load(Ordering::Relaxed) {
+            return news();
+        }
         loop {
             for _ in 0..16 {
                 if news() {
@@ -50,11 +79,37 @@ impl Spin {
                 std::hint::spin_loop();
             }
             rustix::thread::sched_yield();
-            if start.elapsed().as_nanos() as u64 >= budget {
+            let now = Instant::now();
+            let spent = now.saturating_duration_since(start).as_nanos() as u64;
+            if spent >= budget {
+                if spent >= budget + WAKE_UPS_NS {
+                    self.crowded_until_ns.store(self.age_ns(now) + CROWDED_NS, Ordering::Relaxed);
+                }
                 break;
             }
         }
         news()
+    }
+
+    /// Gives the core away once, and looks: for who has many to hear of. Those that share this core bring all they have meanwhile, where
+    /// they would wake a sleeper with the first piece, and lose the core to it.
+    pub fn once(&self, limit: Option<Duration>, mut news: impl FnMut() -> bool) -> bool {
+        let start = Instant::now();
+        let is_crowded = self.age_ns(start) < self.crowded_until_ns.load(Ordering::Relaxed);
+        let may = limit.is_none_or(|limit| limit >= TURN) && locked::may(libc::SYS_sched_yield);
+        if is_crowded || !may {
+            return false;
+        }
+        rustix::thread::sched_yield();
+        let found = news();
+        let now = Instant::now();
+        let gone = now.saturating_duration_since(start);
+        if gone >= TURN {
+            // Where many want the core it comes back very late.
+            let pause_ns = CROWDED_NS.max(PAUSE * gone.as_nanos() as u64);
+            self.crowded_until_ns.store(self.age_ns(now) + pause_ns, Ordering::Relaxed);
+        }
+        found
     }
 
     /// The spin was over, then came sleep, and the whole wait took so long.
@@ -71,7 +126,7 @@ mod tests {
 
     #[test]
     fn long_waits_end_spinning_and_a_short_one_brings_it_back() {
-        let spin = Spin { most_ns: 8_000, budget_ns: AtomicU64::new(8_000) };
+        let spin = Spin::new(8_000);
         for _ in 0..4 {
             assert!(!spin.until(None, || false));
             spin.waited(Duration::from_millis(5));
@@ -79,5 +134,45 @@ mod tests {
         assert!(!spin.pays());
         spin.waited(Duration::from_micros(70));
         assert_eq!(spin.budget_ns.load(Ordering::Relaxed), 8_000);
+    }
+
+    #[test]
+    fn who_gives_the_core_away_once_and_gets_it_back_late_does_not_for_a_while() {
+        let spin = Spin::new(8_000);
+        let looks = |pause: Duration| {
+            let mut looks = 0;
+            spin.once(None, || {
+                looks += 1;
+                std::thread::sleep(pause);
+                true
+            });
+            looks
+        };
+        assert!(!spin.once(Some(TURN / 2), || true), "there is no time for it");
+        assert_eq!(looks(TURN), 1);
+        assert_eq!(looks(Duration::ZERO), 0);
+        spin.crowded_until_ns.store(0, Ordering::Relaxed);
+        assert_eq!(looks(Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn who_has_lost_the_core_to_others_looks_once_for_a_while() {
+        let spin = Spin::new(8_000);
+        let looks = |slow: bool| {
+            let mut looks = 0;
+            spin.until(None, || {
+                looks += 1;
+                if slow {
+                    // As long as somebody else's slice.
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                false
+            });
+            looks
+        };
+        assert!(looks(true) > 1);
+        assert_eq!(looks(false), 1);
+        spin.crowded_until_ns.store(0, Ordering::Relaxed);
+        assert!(looks(false) > 1);
     }
 }

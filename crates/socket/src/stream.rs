@@ -1,11 +1,13 @@
 //! A connected socket: bytes in, bytes out, shutdown, and what it is ready for.
 
 use crate::link::{Link, flags, own, state};
-use base::limits::RING_MIN;
+use bitflags::bitflags;
+use queue::Ring;
 use queue::pages::class_of;
-use queue::stream::{Sender, consumed, raise, readable};
+use queue::stream::{Sender, consumed, consumed_some, raise, readable};
 use rustix::io::Errno;
-use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET, URGENT, WANT_SPACE};
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
+use shm::{Half, SockBlock};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
@@ -31,7 +33,7 @@ pub mod ready {
 }
 
 /// Longest ring a sender lends itself, log2 of its pages; set from the service's settings.
-static CLASS_MOST: AtomicU32 = AtomicU32::new(8);
+pub(crate) static CLASS_MOST: AtomicU32 = AtomicU32::new(8);
 
 /// Shortest ring, as [`CLASS_MOST`]; set from the environment.
 static CLASS_LEAST: AtomicU32 = AtomicU32::new(0);
@@ -64,29 +66,29 @@ pub struct How {
     pub discard: usize,
 }
 
-/// What a call says about the bytes that it sends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Said {
-    /// More follows at once (`MSG_MORE`).
-    pub more: bool,
-    /// A record ends with the last byte (`MSG_EOR`): no segment goes on behind it.
-    pub ends_record: bool,
-    /// The last byte is urgent (`MSG_OOB`).
-    pub urgent: bool,
-}
-
-impl Said {
-    /// By the flags of `send`.
-    #[must_use]
-    #[inline]
-    pub const fn by(flags: i32) -> Self {
-        Self {
-            more: flags & libc::MSG_MORE != 0,
-            ends_record: flags & libc::MSG_EOR != 0,
-            urgent: flags & libc::MSG_OOB != 0,
-        }
+bitflags! {
+    /// What a call says about the bytes that it sends: flags of `send`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Said: i32 {
+        /// More follows at once.
+        const MORE = libc::MSG_MORE;
+        /// A record ends with the last byte: no segment goes on behind it.
+        const RECORD = libc::MSG_EOR;
+        /// The last byte is urgent.
+        const URGENT = libc::MSG_OOB;
+        /// What finds no space now is not waited for.
+        const AT_ONCE = libc::MSG_DONTWAIT;
     }
 }
+
+/// Who found a ring full writes again with a quarter of it free.
+#[inline]
+const fn is_enough_space(free: u64, ring: Ring) -> bool {
+    free >= ring.size() / 4
+}
+
+/// One page in so many is not lent to long rings: programs that let much lie unread leave some for who sends a little.
+pub(crate) const LEAVING: usize = 4;
 
 impl Link {
     /// Sends what fits of `buffers` past their first `skip` bytes.
@@ -109,32 +111,31 @@ impl Link {
         most: usize,
     ) -> Result<Progress, Errno> {
         let b = self.block();
-        let _owned = own(&b.tx_lock)?;
-        let seen = self.peer_flags();
-        let bits = self.state();
-        if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
-            if bits & state::INTO_THE_VOID != 0 {
-                // The error is told; what is left is the end.
-                self.note(state::OVER);
+        let _owned = own(&b.tx_lock).map_err(|e| self.unsendable(e))?;
+        let (half, peer) = self.halves();
+        let seen = self.flags_of(peer);
+        let bits = b.state.load(Ordering::Relaxed);
+        let mut holds = said.contains(Said::MORE);
+        if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS) != 0 {
+            if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
+                return Err(self.unsendable_since(bits));
             }
-            return Err(self.take_error().unwrap_or(Errno::PIPE));
+            holds = true;
         }
         let total = buffers.iter().map(|x| x.len()).sum::<usize>() - skip;
-        if seen & FIN != 0 && seen & (RELEASED | READ_CLOSED) != 0 {
-            // The peer has closed both ways. Linux takes this send; the peer's RST makes the next one fail.
-            if total > 0 {
-                self.note(state::INTO_THE_VOID);
-            }
-            return Ok(Progress::Done(total));
+        let holds = holds && self.holds_itself(seen);
+        let is_void = seen & FIN != 0 && seen & (RELEASED | READ_CLOSED) != 0;
+        if is_void && !(holds && self.stays(total, said)) {
+            return Ok(Progress::Done(self.send_into_the_void(total)));
         }
         if bits & state::OPEN == 0 && !self.is_open() {
             return Ok(Progress::Wait);
         }
-        let ends_record = said.ends_record && total > 0 && !self.mapped.pair;
+        let ends_record = said.contains(Said::RECORD) && total > 0 && !self.mapped.pair;
         if ends_record && !self.has_record()? {
             return Ok(Progress::Wait);
         }
-        let is_released = self.say_more(said.more);
+        let is_released = self.say_more(half, said.contains(Said::MORE));
         if total == 0 {
             // No space is asked for, and none is given up.
             drop(_owned);
@@ -143,18 +144,23 @@ impl Link {
             }
             return Ok(Progress::Done(0));
         }
-        let mut sender = self.sender();
-        let result = self.fill(&mut sender, buffers, skip, (total, total.min(most)), said.urgent);
-        self.store(&sender);
+        let mut sender = Sender::of(b, self.mapped.data_len());
+        let result =
+            self.fill((b, half, peer), &mut sender, buffers, (skip, total, total.min(most)), (said, holds));
+        sender.keep(b);
+        let is_news = !holds || self.settle(&sender, said);
         if ends_record && result == Ok(total) {
             self.end_record(sender.head);
         }
         drop(_owned);
         match result {
-            Ok(0) if total > 0 => Ok(Progress::Wait),
+            Ok(0) if total > 0 => {
+                self.tell_reader();
+                Ok(Progress::Wait)
+            }
             Ok(n) => {
-                if n > 0 || is_released {
-                    self.tell();
+                if n > 0 && is_news || is_released {
+                    self.tell_of(peer);
                 }
                 Ok(Progress::Done(n))
             }
@@ -164,13 +170,12 @@ impl Link {
 
     fn fill(
         &self,
+        (b, half, peer): (&SockBlock, &Half, &Half),
         sender: &mut Sender,
         buffers: &[&[u8]],
-        skip: usize,
-        (total, end): (usize, usize),
-        urgent: bool,
+        (skip, total, end): (usize, usize, usize),
+        (said, holds): (Said, bool),
     ) -> Result<usize, Errno> {
-        let (half, peer) = self.halves();
         let mut done = 0;
         loop {
             if let Some(ring) = sender.update(peer).map_err(|v| self.violated(v))? {
@@ -189,14 +194,16 @@ impl Link {
             let n = left.min(sender.space());
             if n > 0 {
                 self.copy_in(sender, buffers, skip + done, n);
-                if urgent && done + n == total {
-                    self.announce_urgent(sender.head + n as u64);
+                let is_urgent = said.contains(Said::URGENT) && done + n == total;
+                if !(is_urgent || holds) {
+                    sender.publish(half, n);
+                } else {
+                    self.publish_otherwise(sender, n, is_urgent, holds);
                 }
-                sender.publish(half, n);
                 done += n;
             }
             if done == end {
-                if self.block().flags.load(Ordering::Relaxed) & flags::FULL != 0 {
+                if b.flags.load(Ordering::Relaxed) & flags::FULL != 0 {
                     self.want_no_space();
                 }
                 return Ok(done);
@@ -205,16 +212,27 @@ impl Link {
                 // What comes next is another matter: the bounds are looked at again.
                 continue;
             }
+            // Space comes by what the other side reads.
+            if holds && sender.let_go(half) {
+                self.tell();
+            }
+            // Unless it is the bounds that end it.
+            if said.contains(Said::AT_ONCE) && left > n && self.lengthen_at_once(sender, done, total - done) {
+                continue;
+            }
             let waits = sender
                 .want_space(half, peer, |ring| self.mapped.give_back(ring))
                 .map_err(|v| self.violated(v))?;
             if waits && room == 0 && self.bounds().is_none_or(|bounds| bounds.room(sender) > 0) {
                 // It was sent, or the buffer has grown, before the wish was seen.
-                self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 continue;
             }
             if waits {
-                self.block().flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
+                if said.contains(Said::AT_ONCE) {
+                    self.note(state::TOLD_FULL);
+                }
                 self.stall();
                 return Ok(done);
             }
@@ -223,37 +241,18 @@ impl Link {
 
     /// There is space: nobody waits for any.
     fn want_no_space(&self) {
+        if self.state() & state::TOLD_FULL != 0 {
+            self.forget(state::TOLD_FULL);
+        }
         self.block().flags.fetch_and(!flags::FULL, Ordering::Relaxed);
         self.halves().0.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
         // From here on the consumer tells nobody: others that wait for space must hear it from us.
         self.free();
     }
 
-    /// A writer has waited for a while, and its peer reads nothing: as long a ring as `left` bytes need, or more, for what it sends next.
-    ///
-    /// # Errors
-    /// As [`push`](Self::push).
-    pub fn lengthen(&self, left: usize) -> Result<(), Errno> {
-        /// Linux's buffers take some 2.5 MB between two programs of a host.
-        const LEAST: usize = 1 << 20;
-        let _owned = own(&self.block().tx_lock)?;
-        let mut sender = self.sender();
-        let updated = sender.update(self.halves().1).map_err(|v| self.violated(v));
-        if let Ok(Some(ring)) = updated {
-            self.mapped.give_back(ring);
-        }
-        let bounds = self.bounds();
-        let most = bounds.map_or(Some(left.max(LEAST)), |bounds| bounds.most(&sender, left));
-        if updated.is_ok() {
-            self.widen(&mut sender, left, most);
-        }
-        self.store(&sender);
-        updated.map(drop)
-    }
-
     /// Lends a ring, or a larger one, for `left` bytes; for `bound` at once where the send is bounded and that is near. Else rings grow
     /// step by step, so that a stream that is read at once has a short one.
-    fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
+    pub(crate) fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
         if !sender.may_lend() {
             return;
         }
@@ -265,7 +264,9 @@ impl Link {
             }
             Some(ring) => {
                 let size = ring.size() as usize;
-                let larger = bound.unwrap_or_else(|| (size * 4).min(left)).max(size * 2);
+                // A reader that waits for more than there is has to find it in this ring.
+                let stepwise = || (size * 4).min(left).max(self.wanted_there()).max(self.held_at_most());
+                let larger = bound.unwrap_or_else(stepwise).max(size * 2);
                 let class = class_of(larger).min(most);
                 if class_of(size) >= class && !(sender.is_empty() && sender.space() == 0) {
                     return;
@@ -274,26 +275,29 @@ impl Link {
             }
         };
         let least = sender.ring.map_or(0, |ring| class_of(ring.size() as usize) + 1);
-        for class in (least.min(best)..=best).rev() {
-            let Some(ring) = self.lend(class) else { continue };
-            if let Some(before) = sender.lend(self.halves().0, ring) {
-                self.mapped.give_back(before);
-            }
-            return;
+        if let Some(ring) = self.lend_longest(least, best, LEAVING)
+            && let Some(before) = sender.lend(self.halves().0, ring)
+        {
+            self.mapped.give_back(before);
         }
     }
 
-    fn lend(&self, class: usize) -> Option<queue::Ring> {
-        if let Some(ring) = self.mapped.lend(class) {
-            return Some(ring);
-        }
+    /// Lends a ring of class `best`, or of a lower one that is `least` at least if there is no memory for it (see
+    /// [`Mapped::lend`](crate::region::Mapped::lend)).
+    #[inline]
+    pub(crate) fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
+        self.mapped.lend(best, leaving).or_else(|| self.make_room(least, best, leaving))
+    }
+
+    #[cold]
+    fn make_room(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
         self.mapped.sweep();
         if !self.mapped.pair
             && let Some(client) = crate::client::present()
         {
             client.grow();
         }
-        self.mapped.lend(class)
+        (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
     }
 
     fn copy_in(&self, sender: &Sender, buffers: &[&[u8]], mut skip: usize, mut n: usize) {
@@ -323,14 +327,17 @@ impl Link {
     /// The pending error once everything before it is read.
     pub fn pull(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
         let b = self.block();
-        let owned = own(&b.rx_lock)?;
-        let seen = self.peer_flags();
+        let owned = match own(&b.rx_lock) {
+            Ok(owned) => owned,
+            Err(e) => return self.unreadable(e),
+        };
         let (half, peer) = self.halves();
+        let seen = self.flags_of(peer);
         let tail = b.rx_tail.load(Ordering::Relaxed);
-        let capacity = buffers.iter().map(|x| x.len()).sum::<usize>() - skip;
+        let capacity = buffers.iter().map(|x| x.len()).sum::<usize>().saturating_sub(skip);
         let wanted = if how.discard > 0 { how.discard } else { capacity };
         let (mut start, mut now, mut end) = (tail, tail, tail + wanted as u64);
-        let mut drained = false;
+        let (mut drained, mut is_useful, mut ends_ring) = (false, true, false);
         while now < end {
             let found = readable(peer, now, self.mapped.data_len()).map_err(|v| self.violated(v))?;
             let Some(r) = found else { break };
@@ -353,16 +360,25 @@ impl Link {
             }
             now += n as u64;
             drained = n == r.total;
+            ends_ring |= n == r.len;
+            let left = (r.len - n) as u64;
+            // One that waits for space would find too little.
+            is_useful =
+                drained || r.len < r.total || is_enough_space(r.ring.size().saturating_sub(left), r.ring);
         }
         if now != tail && !how.peek {
             b.rx_tail.store(now, Ordering::Relaxed);
-            let wants = consumed(half, peer, now);
+            let wants = match ends_ring || !self.mapped.pair {
+                true => consumed(half, peer, now),
+                false => consumed_some(half, peer, tail, now),
+            };
+            let wants = wants && (is_useful || !self.mapped.pair);
             drop(owned);
             if wants {
-                self.tell();
+                self.tell_of(peer);
             }
             if drained {
-                self.rest();
+                self.rest(b, peer);
             }
         }
         if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
@@ -409,16 +425,15 @@ impl Link {
     }
 
     /// Everything was read. If everything we sent was read too, the connection is idle: an idle flow owns no ring.
-    fn rest(&self) {
-        let b = self.block();
+    fn rest(&self, b: &SockBlock, peer: &Half) {
         if b.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
             return;
         }
         let Ok(_owned) = own(&b.tx_lock) else { return };
-        let mut sender = self.sender();
-        if let Ok(old) = sender.update(self.halves().1) {
+        let mut sender = Sender::of(b, self.mapped.data_len());
+        if let Ok(old) = sender.update(peer) {
             let ring = sender.give_back();
-            self.store(&sender);
+            sender.keep(b);
             old.into_iter().chain(ring).for_each(|ring| self.mapped.give_back(ring));
         }
     }
@@ -453,11 +468,14 @@ impl Link {
     /// # Errors
     /// ENOTCONN when there is no connection any more.
     pub fn shut(&self, read: bool, write: bool) -> Result<(), Errno> {
-        if self.has_moved() {
+        if self.is_elsewhere() {
             return Err(Errno::NOTCONN);
         }
         let _ = self.peer_flags();
         if self.is_over() || self.is_closed() {
+            if self.is_unconnected() {
+                self.note_shut(read, write);
+            }
             return Err(Errno::NOTCONN);
         }
         if read {
@@ -466,6 +484,7 @@ impl Link {
         }
         if write {
             let _owned = own(&self.block().tx_lock)?;
+            self.let_go_owned();
             self.note(state::SHUT_WR);
             raise(self.halves().0, FIN);
         }
@@ -477,10 +496,20 @@ impl Link {
     #[must_use]
     #[inline]
     pub fn stream_readiness(&self) -> u32 {
+        self.readiness_from(self.low_water())
+    }
+
+    /// The same for a reader that wants `mark` bytes.
+    #[inline]
+    pub(crate) fn readiness_from(&self, mark: u64) -> u32 {
         let seen = self.peer_flags();
-        let bits = self.state();
+        let b = self.block();
+        let bits = b.state.load(Ordering::Relaxed);
         if bits & state::OVER != 0 {
-            let pending = self.block().error.load(Ordering::Relaxed) != 0;
+            if bits & state::UNCONNECTED != 0 {
+                return self.unconnected_readiness();
+            }
+            let pending = b.error.load(Ordering::Relaxed) != 0;
             let error = if pending || bits & state::NOTICE != 0 { ready::ERR } else { 0 };
             return error
                 | ready::HUP
@@ -495,26 +524,28 @@ impl Link {
         }
         let peer = self.halves().1;
         let mut now = 0;
-        let b = self.block();
         if seen & FIN != 0 || bits & state::SHUT_RD != 0 {
             now |= ready::IN | ready::RDNORM | ready::RDHUP;
-        } else if peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed) {
+        } else if self.is_enough(
+            peer.tx_head.load(Ordering::Acquire).wrapping_sub(b.rx_tail.load(Ordering::Relaxed)),
+            mark,
+        ) {
             now |= ready::IN | ready::RDNORM;
         }
         if (seen & FIN != 0 || bits & state::SHUT_RD != 0) && bits & state::SHUT_WR != 0 {
             now |= ready::HUP;
         }
         if bits & (state::INTO_THE_VOID | state::NOTICE) != 0 {
-            now |= if bits & state::INTO_THE_VOID != 0 { ready::HUP | ready::ERR } else { ready::ERR };
+            now |= self.void_readiness(bits);
         }
         if bits & state::SHUT_WR != 0 || self.has_space() {
             now |= ready::OUT | ready::WRNORM;
         }
         // After the head, as a read does.
-        if peer.flags.load(Ordering::Relaxed) & URGENT != 0 { self.urgent_readiness(now) } else { now }
+        if peer.flags.load(Ordering::Relaxed) & URGENT != 0 { self.urgent_readiness(now, mark) } else { now }
     }
 
-    /// True unless the bounds say no, or a send found no space and less than a quarter of the ring has become free since.
+    /// True unless the bounds say no, or a send found no space and not enough has become free since.
     fn has_space(&self) -> bool {
         let b = self.block();
         let is_full = b.flags.load(Ordering::Relaxed) & flags::FULL != 0;
@@ -525,8 +556,10 @@ impl Link {
         let Ok(owned) = own(&b.tx_lock) else { return false };
         let mut sender = self.sender();
         let Ok(mut old) = sender.update(self.halves().1) else { return true };
-        let size = sender.ring.map_or(u64::from(RING_MIN), queue::Ring::size);
-        let mut enough = !is_full || sender.is_empty() || sender.space() as u64 >= size / 4;
+        let mut is_starved = false;
+        let mut enough = !is_full
+            || sender.is_empty()
+            || sender.ring.is_some_and(|ring| is_enough_space(sender.space() as u64, ring));
         if bounds.is_some_and(|bounds| !bounds.is_writable(&sender)) {
             // As the kernel's poll: from now on somebody waits. Once more, for what came before that was seen.
             self.starve();
@@ -535,6 +568,7 @@ impl Link {
                 old = old.or(ring);
             }
             enough = self.bounds().is_none_or(|bounds| bounds.is_writable(&sender));
+            is_starved = !enough;
         }
         enough = enough && !self.is_full_of_records(sender.tail);
         self.store(&sender);
@@ -543,14 +577,11 @@ impl Link {
         }
         drop(owned);
         old.into_iter().for_each(|ring| self.mapped.give_back(ring));
+        if is_starved {
+            self.tell_reader();
+        }
         // The wish for space stays until a send has used it: others may wait for the same news.
         enough
-    }
-
-    /// Ends the connection hard, keeping the socket (`connect` to `AF_UNSPEC`).
-    pub fn reset(&self) {
-        self.raise(RESET);
-        self.note(state::OVER);
     }
 }
 
@@ -562,7 +593,7 @@ mod queue_spans {
 
 #[cfg(test)]
 #[path = "stream_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 #[path = "urgent_tests.rs"]
 mod urgent_tests;

@@ -19,27 +19,39 @@ fn home() -> Arc<Mapped> {
 }
 
 /// Both ends of slot `slot` of a fresh pair region.
-pub(super) fn ends(slot: u32) -> (Link, Link) {
+pub(crate) fn ends(slot: u32) -> (Link, Link) {
+    let mut ends = ends_of([slot]);
+    ends.remove(0)
+}
+
+/// Both ends of each of `slots`, all in one region.
+fn ends_of(slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
     let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: DATA };
     let region = Arc::new(Region::create(params).unwrap().0);
     let home = home();
-    let end = |side, index| {
-        let pages = region.page_words() * 64;
-        let mapped = Arc::new(Mapped::new(2, side, true, region.clone(), pages));
-        let link = Link::new(mapped, slot, home.clone(), index);
+    let pages = region.page_words() * 64;
+    let sides =
+        [Side::Zero, Side::One].map(|side| Arc::new(Mapped::new(2, side, true, region.clone(), pages)));
+    let end = |side: Side, slot, index| {
+        let link = Link::new(sides[side.index()].clone(), slot, home.clone(), index);
         link.begin(true, side == Side::One);
         link.block().holders.store(1, Ordering::Relaxed);
         raise(link.halves().0, OPEN);
         link
     };
-    (end(Side::Zero, 1), end(Side::One, 2))
+    let blocks = (1..).step_by(2);
+    slots
+        .into_iter()
+        .zip(blocks)
+        .map(|(slot, i)| (end(Side::Zero, slot, i), end(Side::One, slot, i + 1)))
+        .collect()
 }
 
-pub(super) fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
+pub(crate) fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
     link.push(&[bytes], 0, Said::default())
 }
 
-pub(super) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
+pub(crate) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
     let mut out = vec![0; most];
     match link.pull(&mut [&mut out], 0, How::default()) {
         Ok(Progress::Done(n)) => Ok(out[..n].to_vec()),
@@ -59,10 +71,13 @@ fn bytes_arrive_in_order_whatever_the_pieces() {
                 let len = 1 + rng.below(20_000) as usize;
                 let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
                 let cut = rng.below(len as u64 + 1) as usize;
-                match a.push(&[&bytes[..cut], &bytes[cut..]], 0, Said::default()) {
+                let said = if seed % 2 == 1 { Said::AT_ONCE } else { Said::empty() };
+                match a.push(&[&bytes[..cut], &bytes[cut..]], 0, said) {
                     Ok(Progress::Done(n)) => oracle.extend(&bytes[..n]),
                     other => assert_eq!(other, Ok(Progress::Wait), "seed {seed}"),
                 }
+            } else if rng.chance(20_000) {
+                a.lengthen(rng.below(50_000) as usize).unwrap();
             } else {
                 match take(&b, 1 + rng.below(30_000) as usize) {
                     Ok(got) => assert!(got.iter().all(|x| oracle.pop_front() == Some(*x)), "seed {seed}"),
@@ -155,6 +170,20 @@ fn a_closed_sockets_bytes_still_arrive_and_its_ring_comes_back() {
 }
 
 #[test]
+fn a_sender_without_space_is_told_once_it_finds_enough() {
+    let (a, b) = ends(5);
+    queue::stream::watch(a.halves().0, Some(1));
+    while send(&a, &[7; 1 << 20]) != Ok(Progress::Wait) {}
+    let bell = a.mapped.own_bell(1).unwrap();
+    let rings =
+        |most| (take(&b, most).is_ok(), bell.drain(64, |_| {}), a.stream_readiness() & ready::OUT != 0);
+    let quarter = a.sender().ring.unwrap().size() as usize / 4;
+    assert_eq!(rings(32), (true, 0, false), "it would find too little");
+    assert_eq!(rings(quarter - 33), (true, 0, false));
+    assert_eq!((rings(1), rings(1)), ((true, 1, true), (true, 1, true)), "and again until it writes");
+}
+
+#[test]
 fn sending_to_a_closed_peer_fails_at_the_second_attempt() {
     let (a, b) = ends(5);
     assert!(b.release(1, false));
@@ -204,6 +233,86 @@ fn peeking_and_discarding() {
     let discard = How { peek: false, discard: 4 };
     assert_eq!(b.pull(&mut [&mut out], 0, discard), Ok(Progress::Done(4)));
     assert_eq!(take(&b, 9).unwrap(), b"ef");
+}
+
+#[test]
+fn who_writes_little_by_little_and_is_not_read_gets_a_longer_ring_in_the_end() {
+    let (a, b) = ends(5);
+    let mut sent = Vec::new();
+    let mut fill = || {
+        let before = sent.len();
+        loop {
+            let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
+            match send(&a, &piece).unwrap() {
+                Progress::Done(n) => sent.extend(&piece[..n]),
+                Progress::Wait => return (before, sent.len()),
+            }
+        }
+    };
+    let (_, short) = fill();
+    assert!(short < 20_000, "two rings, both short");
+    a.lengthen(100).unwrap();
+    let (before, long) = fill();
+    assert!(before == short && long > 200_000, "{before} {long}");
+    assert_eq!(take(&b, 5_000).unwrap(), sent[..5_000]);
+    // The reader may still look at the short one.
+    a.mapped.sweep();
+    assert!(!a.mapped.is_swept());
+    assert_eq!(take(&b, short - 5_000).unwrap(), sent[5_000..short]);
+    a.mapped.sweep();
+    assert!(a.mapped.is_swept());
+    assert_eq!(take(&b, long).unwrap(), sent[short..]);
+}
+
+#[test]
+fn who_does_not_wait_is_told_that_there_is_no_space_only_in_the_longest_ring() {
+    let (a, b) = ends(5);
+    let mut sent = Vec::new();
+    let mut fill = || {
+        let before = sent.len();
+        loop {
+            let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
+            match a.push(&[&piece], 0, Said::AT_ONCE).unwrap() {
+                Progress::Done(n) => sent.extend(&piece[..n]),
+                Progress::Wait => return (before, sent.len()),
+            }
+        }
+    };
+    let (_, long) = fill();
+    assert!(long > 200_000, "{long}");
+    assert_eq!((a.stream_readiness() & ready::OUT, fill()), (0, (long, long)));
+    a.lengthen(100).unwrap();
+    assert_eq!(fill(), (long, long), "who was told so finds it so");
+    assert_eq!(take(&b, 1_000).unwrap().len(), 1_000);
+    assert_eq!(a.stream_readiness() & ready::OUT, 0, "much less than a quarter");
+    let mut read = 1_000;
+    while read < long {
+        read += take(&b, 50_000).unwrap().len();
+    }
+    assert_ne!(a.stream_readiness() & ready::OUT, 0);
+    let (before, again) = fill();
+    assert!(before == long && again > long + 200_000, "{before} {again}");
+    assert_eq!(take(&b, 1 << 20).unwrap(), sent[long..again]);
+}
+
+#[test]
+fn programs_that_let_much_lie_unread_leave_memory_for_others() {
+    let ends = ends_of(1..=30);
+    let fill = |link: &Link, piece| {
+        let said = Said::AT_ONCE;
+        let once = || match link.push(&[&vec![7; piece]], 0, said).unwrap() {
+            Progress::Done(n) => Some(n),
+            Progress::Wait => None,
+        };
+        std::iter::from_fn(once).sum::<usize>()
+    };
+    let (little, much): (Vec<_>, Vec<_>) = ends.iter().enumerate().partition(|(i, _)| i % 2 == 0);
+    let by_steps: Vec<_> = little.into_iter().map(|(_, (a, _))| fill(a, 100)).collect();
+    let at_once: Vec<_> = much.into_iter().map(|(_, (a, _))| fill(a, DATA as usize)).collect();
+    assert!(by_steps[0] > 200_000 && at_once[0] > 50_000, "{by_steps:?} {at_once:?}");
+    assert!(by_steps.iter().chain(&at_once).all(|n| *n >= 8_192), "{by_steps:?} {at_once:?}");
+    assert_eq!(take(&ends[29].1, 9_000).unwrap().len(), 8_192);
+    assert_eq!(fill(&ends[29].0, 10), 8_192);
 }
 
 #[test]

@@ -3,8 +3,12 @@
 //! What rustix offers safely (its linux-raw backend makes the call itself) is used directly elsewhere; here stand the
 //! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
+pub mod signal;
+
 use crate::locked::may;
 use crate::log::{Level, log};
+use crate::{account, cancel};
+use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -79,8 +83,21 @@ fn millis(timeout: Option<Duration>) -> usize {
 }
 
 /// `epoll_pwait2`, or `epoll_pwait` in milliseconds where the kernel is older than 5.11 or a filter does not foresee the
-/// newer call.
+/// newer call. Waiting it ends when the thread is cancelled.
 pub fn epoll_wait(
+    epfd: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    if timeout.is_some_and(|t| t.is_zero()) {
+        return epoll_pwait(epfd, events, timeout, mask);
+    }
+    let _asleep = account::enter(Section::Asleep);
+    cancel::sleep(|| epoll_pwait(epfd, events, timeout, mask))
+}
+
+fn epoll_pwait(
     epfd: RawFd,
     events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
@@ -116,11 +133,24 @@ pub fn epoll_ctl(epfd: RawFd, op: i32, fd: RawFd, event: Option<&libc::epoll_eve
     answer(r).map(|_| ())
 }
 
-/// `ppoll`, or what a filter leaves in its place.
+/// `ppoll`, or what a filter leaves in its place. Waiting it ends when the thread is cancelled.
 ///
 /// # Errors
 /// As the kernel's; EPERM when the filter leaves nothing.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
+    if timeout.is_some_and(|t| t.is_zero()) {
+        return ppoll(fds, timeout, mask);
+    }
+    let _asleep = account::enter(Section::Asleep);
+    cancel::sleep(|| ppoll(fds, timeout, mask))
+}
+
+/// Waits for `limit`, unless a signal comes, also in a thread that is cancelled.
+pub fn pause(limit: Duration) {
+    let _ = ppoll(&mut [], Some(limit), None);
+}
+
+fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
     if !may(libc::SYS_ppoll) {
         return poll_otherwise(fds, timeout);
     }
@@ -273,12 +303,66 @@ pub fn own(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Sends this thread the signal a write to a closed stream sends.
-pub fn raise_pipe() {
-    let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return };
-    let tid = rustix::thread::gettid().as_raw_nonzero().get();
-    // SAFETY: three numbers; the signal goes to this very thread.
-    let _ = unsafe { call(libc::SYS_tgkill, [pid as usize, tid as usize, libc::SIGPIPE as usize, 0, 0, 0]) };
+/// The calling thread, as `pthread_cancel` names it.
+pub fn thread() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// The calling thread, as the kernel names it.
+pub fn tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// True when this process has a thread of that name, or may not ask.
+pub fn has_thread(tid: u32) -> bool {
+    let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return true };
+    // SAFETY: three numbers; signal 0 is none.
+    let asked = unsafe { answer(call(libc::SYS_tgkill, [pid as usize, tid as usize, 0, 0, 0, 0])) };
+    asked != Err(Errno::SRCH)
+}
+
+unsafe extern "C" {
+    /// See pthread_setcancelstate(3); `libc` does not name it.
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// False when the calling thread has forbidden to be cancelled.
+pub fn is_cancelable() -> bool {
+    // `pthread.h`.
+    const ENABLE: libc::c_int = 0;
+    const DISABLE: libc::c_int = 1;
+    let mut old = ENABLE;
+    // SAFETY: numbers, and a place for one. Enabling again ends no thread: none that may end at any instant comes here (see `cancel`).
+    unsafe {
+        pthread_setcancelstate(DISABLE, &mut old);
+        pthread_setcancelstate(old, std::ptr::null_mut());
+    }
+    old == ENABLE
+}
+
+/// The C library's own signal for cancelled threads.
+const SIGCANCEL: usize = 32;
+
+/// Sends a thread of this process the signal for cancelled threads, of which the C library thinks nothing where it is not due.
+///
+/// # Errors
+/// ESRCH when there is no such thread any more, or nothing that would catch the signal; EPERM when a filter forbids it.
+pub fn interrupt(tid: u32) -> Result<(), Errno> {
+    if !(may(libc::SYS_rt_sigaction) && may(libc::SYS_tgkill)) {
+        return Err(Errno::PERM);
+    }
+    let mut action = [0usize; 8];
+    let at = action.as_mut_ptr() as usize;
+    let pid = pid().ok_or(Errno::PERM)? as usize;
+    // SAFETY: the old action is at most 32 bytes (four words), the array has eight; then three numbers.
+    unsafe {
+        answer(call(libc::SYS_rt_sigaction, [SIGCANCEL, 0, at, MASK_LEN, 0, 0]))?;
+        if action[0] == libc::SIG_DFL {
+            return Err(Errno::SRCH);
+        }
+        answer(call(libc::SYS_tgkill, [pid, tid as usize, SIGCANCEL, 0, 0, 0])).map(|_| ())
+    }
 }
 
 /// Pages looked at by one system call.
@@ -368,7 +452,8 @@ pub fn some_handler_interrupts() -> bool {
     }
     // The kernel's layout: handler, flags, restorer (x86-64) or mask, mask.
     let mut action = [0usize; 8];
-    (1..=64usize).any(|signal| {
+    // Those that the C library keeps for itself are nobody's news.
+    (1..=64usize).filter(|signal| !(SIGCANCEL..=SIGCANCEL + 1).contains(signal)).any(|signal| {
         action.fill(0);
         let at = action.as_mut_ptr() as usize;
         // SAFETY: the old action is at most 32 bytes (four words), the array has eight.
@@ -415,6 +500,7 @@ pub fn learn_threads() {
 }
 
 /// True when there is surely no other thread. False also where nobody has asked [`learn_threads`] to find that out.
+#[inline]
 pub fn is_single_threaded() -> bool {
     let at = SINGLE_THREADED.load(Ordering::Relaxed) as *const u8;
     // SAFETY: a byte of the C library's, which is never unloaded; it changes only while this thread, the only one, makes another.
@@ -429,6 +515,7 @@ pub fn is_pipe(fd: RawFd) -> bool {
 
 /// Wakes whoever sleeps on the eventfd `fd`.
 pub fn ring(fd: &OwnedFd) {
+    let _waking = account::enter(Section::Wake);
     // EAGAIN (a counter at its limit) cannot lose a wake-up: the descriptor is readable then.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

@@ -8,7 +8,7 @@
 //! anybody, so a signal handler may interrupt any of these and call them again. `insert` into a word that is still
 //! closing (its last user has been preempted in the middle of a call) hands the object back.
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, exchange};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -68,6 +68,12 @@ impl<T> Drop for Pinned<'_, T> {
     }
 }
 
+/// There is an object, and nobody takes it out.
+#[inline]
+const fn is_taken(word: u64) -> bool {
+    word != 0 && word & CLOSING == 0
+}
+
 impl<T> Cell<T> {
     /// Puts an object there, or hands it back when the place is not empty.
     pub fn insert(&self, object: Arc<T>) -> Result<(), Arc<T>> {
@@ -89,15 +95,21 @@ impl<T> Cell<T> {
     pub fn pin(&self) -> Option<Pinned<'_, T>> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            let usable = word != 0 && word & CLOSING == 0 && word & PINS != PINS;
-            if !usable {
+            if !is_taken(word) || word & PINS == PINS {
                 return None;
             }
-            match self.word.compare_exchange_weak(word, word + 1, Ordering::Acquire, Ordering::Relaxed) {
+            match exchange(&self.word, word, word + 1, Ordering::Acquire) {
                 Ok(_) => return Some(Pinned { cell: self, object: pointer(word) }),
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// True when `pin` would find something. Nothing is pinned, so whoever puts the next object there need not wait for us.
+    #[cfg(not(loom))]
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        is_taken(self.word.load(Ordering::Acquire))
     }
 
     /// Shows the object, if there is one, where nobody else can take it out meanwhile.
@@ -105,17 +117,15 @@ impl<T> Cell<T> {
     fn peek<R>(&self, _: &crate::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
         let word = self.word.load(Ordering::Acquire);
         let object = pointer::<T>(word);
-        let usable = word != 0 && word & CLOSING == 0;
         // SAFETY: a word that is not 0 holds a reference, which only this thread, the only one, could take out.
-        usable.then(|| look(unsafe { &*object }))
+        is_taken(word).then(|| look(unsafe { &*object }))
     }
 
     /// Takes the object out: no `pin` finds it any more. Of several callers exactly one gets it.
     pub fn remove(&self) -> Option<Arc<T>> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            let usable = word != 0 && word & CLOSING == 0 && word & PINS != PINS;
-            if !usable {
+            if !is_taken(word) || word & PINS == PINS {
                 return None;
             }
             let wanted = (word + 1) | CLOSING;
@@ -155,10 +165,24 @@ impl<T> Cell<T> {
 
     #[inline]
     fn unpin(&self) {
-        // AcqRel: our use of the object before its end, everybody's use before ours.
-        let before = self.word.fetch_sub(1, Ordering::AcqRel);
-        if before & (CLOSING | PINS) == CLOSING | 1 {
-            self.empty(before - 1);
+        let mut word = self.word.load(Ordering::Relaxed);
+        // None are left where `forget_pins` was quicker.
+        while word & PINS != 0 {
+            // AcqRel: our use of the object before its end, everybody's use before ours.
+            match exchange(&self.word, word, word - 1, Ordering::AcqRel) {
+                Ok(_) if word & (CLOSING | PINS) == CLOSING | 1 => return self.empty(word - 1),
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// In a forked child: whoever had the object pinned is a thread of the parent's. One that was to be taken out is never freed.
+    #[cfg(not(loom))]
+    fn forget_pins(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & PINS != 0 {
+            self.word.store(if word & CLOSING != 0 { 0 } else { word & !PINS }, Ordering::Relaxed);
         }
     }
 
@@ -228,6 +252,12 @@ mod whole {
             self.cell(fd)?.pin()
         }
 
+        /// See [`Cell::is_taken`].
+        #[inline]
+        pub fn is_taken(&self, fd: RawFd) -> bool {
+            self.cell(fd).is_some_and(Cell::is_taken)
+        }
+
         /// See [`Cell::remove`].
         pub fn remove(&self, fd: RawFd) -> Option<Arc<T>> {
             self.cell(fd)?.remove()
@@ -238,25 +268,33 @@ mod whole {
             self.cell(fd).is_some_and(|cell| cell.exchange(old, fresh))
         }
 
+        /// All places that were made, with their descriptors.
+        fn cells(&self) -> impl Iterator<Item = (RawFd, &Cell<T>)> {
+            let made = self.chunks.iter().enumerate().filter_map(|(c, chunk)| Some((c, chunk.get()?)));
+            made.flat_map(|(c, cells)| {
+                cells.iter().enumerate().map(move |(i, cell)| ((c * CHUNK + i) as RawFd, cell))
+            })
+        }
+
         /// Shows every descriptor with its object.
         pub fn each(&self, mut look: impl FnMut(RawFd, &Pinned<'_, T>)) {
-            for (c, chunk) in self.chunks.iter().enumerate() {
-                let Some(cells) = chunk.get() else { continue };
-                for (i, cell) in cells.iter().enumerate() {
-                    if let Some(pinned) = cell.pin() {
-                        look((c * CHUNK + i) as RawFd, &pinned);
-                    }
+            for (fd, cell) in self.cells() {
+                if let Some(pinned) = cell.pin() {
+                    look(fd, &pinned);
                 }
             }
         }
 
         /// Shows every object, some several times: what [`Self::each`] does without proof that nobody else is there.
-        pub fn each_alone(&self, alone: &crate::sys::Alone, mut look: impl FnMut(&T)) {
-            for chunk in self.chunks.iter().filter_map(OnceLock::get) {
-                for cell in chunk {
-                    cell.peek(alone, &mut look);
-                }
+        pub fn each_alone(&self, alone: &crate::sys::Alone, mut look: impl FnMut(RawFd, &T)) {
+            for (fd, cell) in self.cells() {
+                cell.peek(alone, |object| look(fd, object));
             }
+        }
+
+        /// In a forked child whose parent has other threads: nothing is pinned here.
+        pub fn forget_pins(&self) {
+            self.cells().for_each(|(_, cell)| cell.forget_pins());
         }
 
         /// Every descriptor with its object.
@@ -282,11 +320,29 @@ mod whole {
             assert_eq!(table.all().len(), 2);
             let held = table.pin(3).unwrap();
             assert_eq!(table.remove(3), Some(Arc::new(7)));
+            assert!(!table.is_taken(3) && table.is_taken(5000));
             assert!(table.pin(3).is_none() && table.insert(3, Arc::new(1)).is_err());
             assert_eq!(*held, 7);
             drop(held);
             table.insert(3, Arc::new(1)).unwrap();
             assert!(table.insert(1 << 20, Arc::new(1)).is_err() && table.pin(-1).is_none());
+        }
+
+        #[test]
+        fn what_threads_of_the_parent_had_pinned_is_nobodys_in_the_child() {
+            let table = Table::new();
+            table.insert(3, Arc::new(7)).unwrap();
+            table.insert(4, Arc::new(8)).unwrap();
+            let held = [table.pin(3).unwrap(), table.pin(4).unwrap()];
+            assert_eq!(table.remove(3), Some(Arc::new(7)));
+            assert!(table.insert(3, Arc::new(9)).is_err());
+            table.forget_pins();
+            table.insert(3, Arc::new(9)).unwrap();
+            assert_eq!(table.remove(4), Some(Arc::new(8)));
+            table.insert(4, Arc::new(10)).unwrap();
+            // They never come to this in a child; if they do, it does no harm.
+            drop(held);
+            assert_eq!((*table.pin(3).unwrap(), *table.pin(4).unwrap()), (9, 10));
         }
 
         #[test]

@@ -73,6 +73,11 @@ impl Link {
         }
     }
 
+    /// How far the urgent bytes of the other side reach; 0: there were none.
+    pub fn urgent_mark(&self) -> u64 {
+        urgent::up(&self.mapped.region, self.mapped.side.other(), self.slot()).unwrap_or(0)
+    }
+
     /// What there is for a reader that has come to `tail`.
     fn urgent_from(&self, tail: u64) -> Urgent {
         let word = self.seen();
@@ -184,9 +189,9 @@ impl Link {
         }
     }
 
-    /// `now`, what the connection is ready for, with regard to urgent data.
+    /// `now`, what the connection is ready for where `mark` bytes are news, with regard to urgent data.
     #[cold]
-    pub(crate) fn urgent_readiness(&self, mut now: u32) -> u32 {
+    pub(crate) fn urgent_readiness(&self, mut now: u32, mark: u64) -> u32 {
         let found = self.urgent_now();
         if found.mark.is_some_and(|mark| !found.is_taken && self.is_here(mark)) {
             now |= ready::PRI;
@@ -194,7 +199,7 @@ impl Link {
         // An urgent byte alone is nothing to read.
         let is_skipped = found.mark == Some(found.tail) && !self.is_inline();
         let next = found.tail + u64::from(is_skipped);
-        if now & ready::RDHUP == 0 && self.head() == next {
+        if now & ready::RDHUP == 0 && !self.is_enough(self.head().saturating_sub(next), mark) {
             now &= !(ready::IN | ready::RDNORM);
         }
         now

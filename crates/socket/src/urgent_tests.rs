@@ -6,7 +6,7 @@ use base::Seed;
 use queue::urgent;
 use shm::half_flags::URGENT;
 
-const OOB: Said = Said { more: false, ends_record: false, urgent: true };
+const OOB: Said = Said::URGENT;
 
 fn send_urgent(link: &Link, bytes: &[u8]) {
     assert_eq!(link.push(&[bytes], 0, OOB), Ok(Progress::Done(bytes.len())));

@@ -10,10 +10,12 @@ use crate::epoll::{Asleep, SETS_DEEP, Set};
 use crate::few::Few;
 use crate::link::Link;
 use crate::listener;
+use crate::low_water::SoFar;
 use crate::region::Mapped;
-use crate::sock::Sock;
+use crate::sock::{InUse, Sock};
 use crate::stream::ready;
-use crate::{locked, sys};
+use crate::{account, locked, sys};
+use cycles::Section;
 use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -35,6 +37,8 @@ const YIELD: Duration = Duration::from_millis(5);
 pub enum Party {
     /// A socket and the readiness wanted of it.
     Sock(Arc<Sock>, u32),
+    /// A receive that has come so far: to it each byte is news, whatever `SO_RCVLOWAT` says.
+    Reader(Arc<Sock>, SoFar),
     /// An epoll set: anything accelerated in it. Its descriptor is among the kernel's.
     Set(Arc<Set>),
 }
@@ -48,6 +52,13 @@ impl Party {
         match self {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
             Self::Sock(sock, wanted) => sock.readiness() & (wanted | ready::ALWAYS),
+            Self::Reader(sock, so_far) => {
+                if sock.is_closed() || sock.has_more(*so_far) {
+                    ready::IN
+                } else {
+                    0
+                }
+            }
             Self::Set(set) => {
                 if set.look(SETS_DEEP).is_ready {
                     ready::IN | ready::RDNORM
@@ -55,6 +66,14 @@ impl Party {
                     0
                 }
             }
+        }
+    }
+
+    /// Somebody begins to wait for it. `None`: it is closed, or a set.
+    pub fn begin_use(&self) -> Option<InUse> {
+        match self {
+            Self::Sock(sock, _) | Self::Reader(sock, _) => sock.begin_use().ok(),
+            Self::Set(_) => None,
         }
     }
 }
@@ -85,6 +104,7 @@ pub fn sleep(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
+    let _waiting = account::enter(Section::Wait);
     if locked::is_locked() {
         return look(parties, kernel, deadline, mask);
     }
@@ -128,7 +148,7 @@ fn look(
 
 fn socks(parties: &Parties) -> impl Iterator<Item = &Arc<Sock>> {
     parties.iter().filter_map(|party| match party {
-        Party::Sock(sock, _) => Some(sock),
+        Party::Sock(sock, _) | Party::Reader(sock, _) => Some(sock),
         Party::Set(_) => None,
     })
 }
@@ -145,8 +165,10 @@ fn each_bell(parties: &Parties, context: u32, mut show: impl FnMut(Doorbell<'_>)
             last = Arc::as_ptr(&link.mapped);
             link.mapped.own_bell(context).into_iter().for_each(&mut show);
         }
-        if let Some(own) = listener::own_queue(sock) {
-            own.mapped.own_bell(context).into_iter().for_each(&mut show);
+        if let Some(link) = sock.link().filter(|link| link.is_queue()) {
+            listener::each_other_queue(sock, link, |queue| {
+                queue.mapped.own_bell(context).into_iter().for_each(&mut show);
+            });
         }
     }
 }
@@ -205,6 +227,20 @@ fn block(
     })
 }
 
+/// Whether a wait goes on after a signal whose handler was installed with `SA_RESTART`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restarts {
+    /// If it has no time limit.
+    Yes,
+    /// The call has something to return already.
+    No,
+}
+
+/// True when a call that waits until `deadline` goes on after a signal.
+pub fn restarts(deadline: Option<Instant>) -> bool {
+    deadline.is_none() && !sys::some_handler_interrupts()
+}
+
 /// Waits until `sock` is ready for `wanted` (or has an error), or `fd`'s kernel socket is readable; or for less: the caller
 /// tries again what it waits for, and waits again.
 ///
@@ -215,16 +251,39 @@ pub fn for_one(
     fd: Option<RawFd>,
     wanted: u32,
     deadline: Option<Instant>,
+    after_signals: Restarts,
+) -> Result<(), Errno> {
+    for_party(sock, Party::Sock(sock.clone(), wanted), fd, (deadline, after_signals))
+}
+
+/// Waits until there is more for a receive on `sock` that has come so far.
+///
+/// # Errors
+/// As [`for_one`].
+pub fn for_more(
+    sock: &Arc<Sock>,
+    so_far: SoFar,
+    deadline: Option<Instant>,
+    after_signals: Restarts,
+) -> Result<(), Errno> {
+    for_party(sock, Party::Reader(sock.clone(), so_far), None, (deadline, after_signals))
+}
+
+fn for_party(
+    sock: &Sock,
+    party: Party,
+    fd: Option<RawFd>,
+    (deadline, after_signals): (Option<Instant>, Restarts),
 ) -> Result<(), Errno> {
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
-    let parties = Parties::from_iter([Party::Sock(sock.clone(), wanted)]);
+    let parties = Parties::from_iter([party]);
     is_here(sock, deadline)?;
     let is_over = || left(deadline).is_some_and(|l| l.is_zero());
     if !is_over() {
         match sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, None) {
             Ok(0) => {}
             Ok(_) => return Ok(()),
-            Err(Errno::INTR) if deadline.is_none() && !sys::some_handler_interrupts() => {}
+            Err(Errno::INTR) if after_signals == Restarts::Yes && restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }
@@ -247,12 +306,13 @@ fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
 
 /// `SO_LINGER`: waits until everything sent has been taken over by the other end, at most `limit`.
 pub fn sent(link: &Link, limit: Duration) {
+    link.let_go();
     let deadline = Instant::now() + limit;
     while link.unsent() > 0 && Instant::now() < deadline {
         let _ = link.peer_flags();
         if link.is_over() {
             return;
         }
-        let _ = sys::poll(&mut [], Some(BLIND), None);
+        sys::pause(BLIND);
     }
 }

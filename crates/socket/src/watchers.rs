@@ -1,10 +1,14 @@
 //! Who wants to know what happens to a socket: nobody, most of the time, or one set; then no memory of its own is needed.
 
+use crate::client::lock;
 use crate::context::Context;
 use crate::epoll::Set;
+use crate::few::Few;
+use crate::sock::{Moving, Sock};
+use queue::stream::watch;
 use rustix::fd::RawFd;
 use std::mem;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -122,6 +126,86 @@ impl Watchers {
             (0, 0) => Self::Nobody,
             _ => Self::Many(crowd),
         };
+    }
+}
+
+impl Sock {
+    /// A set wants to know.
+    pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
+        let mut moving = lock(&self.moving);
+        if moving.watchers.add_set(set, fd) > 1 {
+            crate::fork::dispute();
+        }
+        self.announce(&moving.watchers);
+    }
+
+    /// A set does not want to know any more. What it was told last, others may be waiting for.
+    pub fn leave_set(&self, set: &Set, fd: RawFd) {
+        let mut moving = lock(&self.moving);
+        moving.watchers.remove_set(set, fd);
+        self.announce_left(moving);
+    }
+
+    /// Another context speaks for a set now, or the role was just decided.
+    pub fn announce_again(&self) {
+        self.announce(&lock(&self.moving).watchers);
+    }
+
+    /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.
+    pub fn enter(&self, context: &Arc<Context>) {
+        let mut moving = lock(&self.moving);
+        moving.watchers.add_thread(context.clone());
+        self.announce(&moving.watchers);
+    }
+
+    /// It sleeps no more.
+    pub fn leave(&self, context: &Arc<Context>) {
+        let mut moving = lock(&self.moving);
+        moving.watchers.remove_thread(context);
+        self.announce_left(moving);
+    }
+
+    /// Who has just gone was told, perhaps: the others look for themselves.
+    fn announce_left(&self, moving: MutexGuard<'_, Moving>) {
+        self.announce(&moving.watchers);
+        let alone = matches!(moving.watchers, Watchers::Nobody);
+        drop(moving);
+        if !alone {
+            self.pass_on();
+        }
+    }
+
+    /// Everybody who wants to know looks again.
+    pub fn pass_on(&self) {
+        let (threads, sets): (Few<_, 2>, Few<_, 2>) = {
+            let moving = lock(&self.moving);
+            (moving.watchers.threads().cloned().collect(), moving.watchers.sets().collect())
+        };
+        threads.iter().for_each(|context| context.wake());
+        sets.iter().for_each(|(set, fd)| set.poke(*fd));
+    }
+
+    /// True when one of our sets holds it.
+    pub fn is_in_set(&self) -> bool {
+        lock(&self.moving).watchers.sets().next().is_some()
+    }
+
+    /// Sets that hold it.
+    pub fn sets(&self) -> Vec<(Arc<Set>, RawFd)> {
+        lock(&self.moving).watchers.sets().collect()
+    }
+
+    /// Writes into our half who is told: the thread that came last, else the first set.
+    fn announce(&self, watchers: &Watchers) {
+        let Some(link) = self.link().filter(|_| !self.is_closed()) else { return };
+        let thread = watchers.threads().next_back().map(|c| c.number);
+        let context = thread.or_else(|| watchers.sets().find_map(|(set, _)| set.context_number()));
+        if !link.has_moved() {
+            watch(link.halves().0, context);
+        }
+        if link.is_queue() {
+            crate::listener::each_other_queue(self, link, |queue| watch(queue.halves().0, context));
+        }
     }
 }
 

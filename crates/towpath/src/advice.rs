@@ -127,12 +127,18 @@ const CURES: [(&str, &str); 11] = [
     ("the address is not on this host", "give the service a port: `towpath up --port ...`"),
     ("no route through the port", "see the service's --address and --gateway"),
     ("its peer is a kernel socket", "start the client with `towpath run`, too, for the same service"),
-    ("io_uring", "tell the program to use epoll instead of io_uring"),
+    (
+        "io_uring",
+        "tell the program to use epoll instead of io_uring, or `towpath run --io-uring deny` if it can do without",
+    ),
+    (
+        "epoll by system calls",
+        "build the program so that it waits by the C library (Rust's rustix: --cfg rustix_use_libc)",
+    ),
     ("MPTCP", "turn multipath TCP off in the program (for Go: GODEBUG=multipathtcp=0)"),
     ("the application has as many", "raise --max-sockets or the memory limits of `towpath up`"),
     ("its region is full", "raise --region-slots of `towpath up`"),
     ("the pair region is full", "raise --region-slots of `towpath up`"),
-    ("connect to AF_UNSPEC", "close the socket and open another instead of dissolving its connection"),
 ];
 
 /// What to do about a socket that is the kernel's for that reason.

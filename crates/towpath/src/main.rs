@@ -3,6 +3,7 @@
 
 mod advice;
 mod ask;
+mod cycles;
 mod explain;
 mod link_command;
 mod process;
@@ -79,13 +80,16 @@ enum Command {
         json: bool,
     },
     /// Show what was accelerated and what fell back, and why
-    #[command(after_help = "Examples:\n  towpath stat\n  towpath stat --json | jq .accelerated")]
+    #[command(after_help = cycles::HELP)]
     Stat {
         #[command(flatten)]
         place: Where,
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Show instead where the time of threads goes, module by module; with a word first begin, or then end, to count
+        #[arg(long, value_enum, value_name = "WORD", num_args = 0..=1, default_missing_value = "show")]
+        cycles: Option<cycles::Word>,
     },
     /// Say of each socket whether it is accelerated, why not, and what limits it now
     #[command(after_help = explain::HELP)]
@@ -135,7 +139,8 @@ fn main() -> ExitCode {
         Command::Down { place } => ask::down(&place.path()),
         Command::Run(run) => run.execute(),
         Command::Ss { place, json } => table::sockets(&place.path(), json),
-        Command::Stat { place, json } => table::statistics(&place.path(), json),
+        Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
+        Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
         Command::Explain(explain) => explain.execute(),
         Command::Link(link) => link.execute(),
         Command::Demo => bench::demo(),

@@ -1,7 +1,7 @@
 //! What `/proc` says of a process: its kernel sockets, and whether the library is in it, and if not, why.
 
 use crate::program::{Unseen, unseen_format};
-use control::profile::{self, PROFILE_ENV, REQUIRE_ENV};
+use control::profile::{self, IO_URING_ENV, PROFILE_ENV, REQUIRE_ENV};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -83,7 +83,7 @@ impl Process {
     /// Variables and profile that it was started with, as far as they change anything.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let Ok(environment) = &self.environment else { return BTreeMap::new() };
-        let own = [PROFILE_ENV, REQUIRE_ENV, "TOWPATH_DISABLE"];
+        let own = [PROFILE_ENV, REQUIRE_ENV, IO_URING_ENV, "TOWPATH_DISABLE"];
         let knobs = profile::PROFILES.iter().flat_map(|p| p.knobs).map(|knob| knob.variable);
         let value = |name: &str| {
             let value = profile::setting_in(name, |name| environment.get(name).cloned())?;

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use control::Report;
-use control::profile::{self, PROFILE_ENV, PROFILES, REQUIRE_ENV};
+use control::profile::{self, IO_URING_ENV, PROFILE_ENV, PROFILES, REQUIRE_ENV, Rings};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -58,6 +58,10 @@ pub struct Run {
     /// How the library is to behave: latency, throughput or safe, see below (also TOWPATH_PROFILE)
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PROFILES.map(|profile| profile.name)))]
     profile: Option<String>,
+    /// A program's io_uring: `kernel` lets it work, and leaves the program's sockets on the kernel from then on; `deny` fails
+    /// io_uring_setup with EPERM, and programs that can wait by epoll go on with that (also TOWPATH_IO_URING) [default: kernel]
+    #[arg(long, value_name = "WHAT", value_parser = PossibleValuesParser::new(Rings::NAMES.map(|(name, _)| name)))]
+    io_uring: Option<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -89,8 +93,9 @@ impl Run {
         if required {
             command.env(REQUIRE_ENV, "1");
         }
-        if let Some(name) = &self.profile {
-            command.env(PROFILE_ENV, name);
+        let chosen = [(PROFILE_ENV, &self.profile), (IO_URING_ENV, &self.io_uring)];
+        for (variable, value) in chosen {
+            command.envs(value.as_ref().map(|value| (variable, value)));
         }
         let error = command
             .args(&self.command[1..])

@@ -19,7 +19,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Rows of equal columns, each as wide as its widest cell.
-fn align(rows: &[Vec<String>]) -> String {
+pub fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(String::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -34,6 +34,7 @@ macro_rules! error_enum {
 
 mod arp;
 pub mod checksum;
+mod common;
 mod drop_reason;
 mod endpoint;
 mod ethernet;
@@ -52,6 +53,7 @@ mod tcp_options;
 
 pub use arp::{ArpError, ArpOperation, ArpPacket};
 pub use checksum::Sum;
+pub use common::{CommonHeaders, CommonSegment};
 pub use drop_reason::DropReason;
 pub use endpoint::{Endpoint, FourTuple};
 pub use ethernet::{EtherType, EthernetError, EthernetHeader, VlanTag};

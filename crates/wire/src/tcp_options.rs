@@ -14,7 +14,7 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
 /// NOP NOP kind 8 length 10: how nearly every segment of an established connection begins its options.
-const TIMESTAMPS_PREFIX: u32 = 0x0101_080A;
+pub(crate) const TIMESTAMPS_PREFIX: u32 = 0x0101_080A;
 
 error_enum! {
     /// Why TCP options could not be read or written.
@@ -153,6 +153,13 @@ impl TcpOptions {
     #[inline]
     pub const fn with_timestamps(value: u32, echo: u32) -> Self {
         Self { timestamps: Some(Timestamps { value, echo }), ..Self::NONE }
+    }
+
+    /// Makes timestamps all there is. What the SACK blocks were stays where nobody looks.
+    #[inline]
+    pub(crate) const fn begin_with(&mut self, timestamps: Timestamps) {
+        (self.mss, self.window_scale, self.sack_permitted) = (None, None, false);
+        (self.timestamps, self.sack.len) = (Some(timestamps), 0);
     }
 
     /// Reads `bytes`, the header from byte 20 to the data offset. Of a repeated option the last counts.

@@ -17,6 +17,7 @@ enum May {
 /// One line for each crate of the workspace.
 const LAW: &[(&str, May)] = &[
     ("base", May::Need(&[])),
+    ("cycles", May::Need(&[])),
     ("wire", May::Need(&["base"])),
     ("port", May::Need(&["base", "wire"])),
     ("port-memory", May::Need(&["base", "port", "wire"])),
@@ -31,7 +32,7 @@ const LAW: &[(&str, May)] = &[
     ("fastpath", May::Need(&["base", "wire", "port", "shm", "queue", "flow"])),
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
     ("control", May::Need(&["base", "shm"])),
-    ("socket", May::Need(&["base", "shm", "queue", "control"])),
+    ("socket", May::Need(&["base", "cycles", "shm", "queue", "control"])),
     ("preload", May::Need(&["base", "socket"])),
     ("service", May::Need(SERVICE)),
     ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
@@ -45,6 +46,7 @@ const LAW: &[(&str, May)] = &[
 /// The service puts the parts together: everything of its own side, nothing of the application's.
 const SERVICE: &[&str] = &[
     "base",
+    "cycles",
     "wire",
     "port",
     "port-memory",

@@ -95,6 +95,8 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(findings)
 }
 
+/// The checkout that cargo runs this program for: it may have been built from another one with the same target directory.
 fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package).join("../..")
 }

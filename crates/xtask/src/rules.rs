@@ -9,8 +9,8 @@ use crate::workspace::Workspace;
 const LINES_MAX: usize = 600;
 
 /// Crates that may read a clock: the service and the application's side, which wait, and the tools.
-const CLOCK_CRATES: [&str; 8] =
-    ["service", "preload", "socket", "bench", "emulator", "towpath", "xtask", "fuzz"];
+const CLOCK_CRATES: [&str; 9] =
+    ["cycles", "service", "preload", "socket", "bench", "emulator", "towpath", "xtask", "fuzz"];
 const CLOCKS: [&str; 6] =
     ["Instant::now", "SystemTime::now", "clock_gettime", "gettimeofday", "_rdtsc", "__rdtscp"];
 

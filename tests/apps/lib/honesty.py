@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -124,6 +125,62 @@ def explain_asked_for_the_kernel(w):
     require(reasons == wanted, f"{reasons}")
 
 
+@mistake("io_uring_denied")
+def io_uring_denied(w):
+    """With `--io-uring deny` a program that asks for a ring hears that there is none, and its sockets are accelerated."""
+    w.up()
+    port = free_port()
+    server = program(w, "server", "serve", "127.0.0.1", port)
+    server.until_prints("listens")
+    command = [w.towpath, "run", "--io-uring", "deny", "--control", w.control, "--", sys.executable, HONEST, "ringless", "127.0.0.1", port]
+    client = w.start("ringless", command)
+    client.until_prints("connected")
+    require(row(w, client.pid, remote=f"127.0.0.1:{port}")["accelerated"], f"{rows(w, client.pid)}")
+    require(explained(w, client.pid)[0]["settings"].get("TOWPATH_IO_URING") == "deny", "explain says what was set")
+    refused(run_towpath([w.towpath, "run", "--io-uring", "perhaps", "--", "true"]), "kernel", "deny", lines=8)
+
+
+PAST_LIBC = """
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(argc > 1 ? atoi(argv[1]) : 0)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    long number = SYS_epoll_create1, set;
+    __asm__ volatile("syscall" : "=a"(set) : "a"(number), "D"(0L) : "rcx", "r11", "memory");
+    int fd = socket(AF_INET, SOCK_STREAM, 0), l = socket(AF_INET, SOCK_STREAM, 0);
+    int connected = connect(fd, (struct sockaddr *)&to, sizeof to), listening = listen(l, 1);
+    printf("set %d connect %d listen %d\\n", set > 2, connected, listening);
+    fflush(stdout);
+    return argc > 2 ? pause() : 0;
+}
+"""
+
+
+@mistake("explain_epoll_past_libc")
+def explain_epoll_past_libc(w):
+    """A program that waits by system calls of its own has kernel sockets and is told why; or none, with --require."""
+    if platform.machine() != "x86_64":
+        raise Skip("the program is written for x86-64")
+    w.up()
+    port = free_port()
+    server = program(w, "server", "serve", "127.0.0.1", port)
+    server.until_prints("listens")
+    made = compiled(w, "past", PAST_LIBC)
+    client = w.start("past", [made, port, "stay"], accelerated=True)
+    client.until_prints("set 1 connect 0 listen 0")
+    found = rows(w, client.pid)
+    reason = "epoll by system calls of the program's own"
+    require(len(found) == 2 and all(r.get("reason") == reason and "rustix" in r["advice"] for r in found), f"{found}")
+    done = required(w, made, port)
+    require("set 1 connect -1 listen -1" in done.stdout, f"{done.stdout} {done.stderr}")
+    require(f"connect to 127.0.0.1:{port} fails: {reason}" in done.stderr and f"listen fails: {reason}" in done.stderr, done.stderr)
+
+
 @mistake("explain_programs_unseen")
 def explain_programs_unseen(w):
     """Why a process has nothing accelerated: no library, static, Go, disabled, another service."""
@@ -168,9 +225,13 @@ int main(int argc, char **argv) {
 
 
 def static_program(w):
-    source, made = w.directory / "static.c", w.directory / "static"
-    source.write_text(STATIC)
-    subprocess.run([find("cc"), "-static", "-o", made, source], check=True)
+    return compiled(w, "static", STATIC, "-static")
+
+
+def compiled(w, name, text, *flags):
+    source, made = w.directory / f"{name}.c", w.directory / name
+    source.write_text(text)
+    subprocess.run([find("cc"), *flags, "-o", made, source], check=True)
     return made
 
 

@@ -98,7 +98,7 @@ class World:
         command = [find(str(command[0])), *command[1:]]
         if accelerated and not self.kernel:
             if launcher:
-                command = [self.towpath, "run", "--control", self.control, "--", *command]
+                command = [*self.prefix(), *command]
             else:
                 variables |= {"LD_PRELOAD": str(self.preload), "TOWPATH_CONTROL": str(self.control)}
         if any(p.name == name for p in self.processes):
@@ -106,6 +106,10 @@ class World:
         process = Process(name, command, variables, self.directory, stdin)
         self.processes.append(process)
         return process
+
+    def prefix(self, *flags):
+        """What stands before a command that is to go through Towpath."""
+        return [self.towpath, "run", "--control", self.control, *flags, "--"]
 
     def server(self, name, command, port, seconds=10, **how):
         """Starts the way's server and waits until it listens."""
@@ -232,6 +236,14 @@ class World:
         for process in self.processes:
             if process is self.service or process.popen.poll() != 0:
                 lines += process.transcript()
+        if self.service is not None and self.service.running():
+            # What was dropped and what was asked in vain is in the counters only.
+            try:
+                traffic = self.report("stat")["traffic"]
+            except Failure as problem:
+                # It hangs, perhaps: what the test failed of is to be told all the same.
+                traffic = problem
+            lines.append(f"  traffic: {traffic}")
         return lines
 
 

@@ -81,6 +81,14 @@ def ask(host, port):
     time.sleep(60)
 
 
+def ringless(host, port):
+    """A ring is denied; what goes on without is accelerated."""
+    assert setup_ring() == -1 and ctypes.get_errno() == errno.EPERM
+    kept = socket.create_connection((host, int(port)))
+    say("connected", kept.fileno())
+    time.sleep(60)
+
+
 def required(host, port):
     """Every way to the kernel is closed, every other one open."""
     fails(errno.ECONNREFUSED, socket.create_connection, (host, int(port)))
@@ -132,4 +140,4 @@ def orphan():
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (serve, connect, stream, ask, required, orphan)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (serve, connect, stream, ask, ringless, required, orphan)}[sys.argv[1]](*sys.argv[2:])

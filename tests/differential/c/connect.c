@@ -44,6 +44,25 @@ CASE(connect, refused, BIT(fresh) | BIT(fresh6) | BIT(bound) | BIT(bound6)) {
     T(connect(w->s, (void *)&at, len));
 }
 
+CASE(connect, bound_without_a_port, NONE) {
+    // The address it was bound to stays its own, also where the port is chosen by connect.
+    struct sockaddr_storage at, me, peer;
+    socklen_t len, n = sizeof me, m = sizeof peer;
+    int l = listener(AF_INET, 4, &at, &len), c = fresh(AF_INET), on = 1;
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1)};
+    MUST(setsockopt(c, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on));
+    T(bind(c, (void *)&from, sizeof from));
+    T(connect(c, (void *)&at, len));
+    MUST(getsockname(c, (void *)&me, &n));
+    look(c);
+    socklen_t size = sizeof on;
+    T(getsockopt(c, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, &size));
+    say("still %d", on);
+    say("accept: %s", accept(l, (void *)&peer, &m) >= 0 ? "ok" : errno_name(errno));
+    say("bound to %#x, the peer sees %#x", ntohl(((struct sockaddr_in *)&me)->sin_addr.s_addr),
+        ntohl(((struct sockaddr_in *)&peer)->sin_addr.s_addr));
+}
+
 CASE(connect, nonblocking, BIT(fresh) | BIT(bound) | BIT(fresh6) | BIT(bound6)) {
     struct sockaddr_storage at, me;
     socklen_t len, n = sizeof me;

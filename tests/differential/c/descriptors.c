@@ -167,6 +167,51 @@ CASE(fcntl, owner_and_signal, BIT(connected) | BIT(listening)) {
     say("signal %s", sigtimedwait(&io, &info, &(struct timespec){0, 50000000}) == SIGIO ? "SIGIO" : errno_name(errno));
 }
 
+/* The signals of `of` that come within 50 ms, one after the other. */
+static void signalled(const sigset_t *of) {
+    siginfo_t info;
+    int signal;
+    while ((signal = sigtimedwait(of, &info, &(struct timespec){0, 50000000})) > 0)
+        say("signal %d", signal);
+    say("no more");
+}
+
+CASE(fcntl, urgent_signal, BIT(connected) | BIT(accepted)) {
+    sigset_t urgent;
+    sigemptyset(&urgent), sigaddset(&urgent, SIGURG);
+    sigprocmask(SIG_BLOCK, &urgent, NULL);
+    MUST(send(w->p, "u", 1, MSG_OOB));
+    until(w->s, POLLPRI);
+    T(w->state == STATE_connected ? fcntl(w->s, F_SETOWN, getpid()) : ioctl(w->s, SIOCSPGRP, &(int){getpid()}));
+    signalled(&urgent);
+    MUST(send(w->p, "xyz", 3, 0));
+    signalled(&urgent);
+    for (int i = 0; i < 2; i++) {
+        MUST(send(w->p, "u", 1, MSG_OOB));
+        signalled(&urgent);
+    }
+    T(fcntl(w->s, F_SETOWN, 0));
+    MUST(send(w->p, "u", 1, MSG_OOB));
+    signalled(&urgent);
+}
+
+CASE(fcntl, signal_of_choice, BIT(connected)) {
+    sigset_t chosen;
+    sigemptyset(&chosen), sigaddset(&chosen, SIGRTMIN + 3);
+    sigprocmask(SIG_BLOCK, &chosen, NULL);
+    struct f_owner_ex me = {F_OWNER_TID, gettid()};
+    T(fcntl(w->s, F_SETOWN_EX, &me));
+    T(fcntl(w->s, F_SETSIG, SIGRTMIN + 3));
+    T(fcntl(w->s, F_SETFL, O_NONBLOCK | O_ASYNC));
+    MUST(send(w->p, "x", 1, 0));
+    siginfo_t info;
+    say("came %d", sigtimedwait(&chosen, &info, &(struct timespec){1, 0}) == SIGRTMIN + 3);
+    say("descriptor %d readable %d", info.si_fd == w->s, (info.si_band & POLLIN) != 0);
+    T(fcntl(w->s, F_SETFL, O_NONBLOCK));
+    MUST(send(w->p, "x", 1, 0));
+    say("%s", sigtimedwait(&chosen, &info, &(struct timespec){0, 50000000}) < 0 ? errno_name(errno) : "another");
+}
+
 CASE(ioctl, FIONREAD, EVERY) {
     int n = -7;
     T(ioctl(w->s, FIONREAD, &n));

@@ -82,6 +82,9 @@ void enlist(struct one one);
 
 /* A line of the case. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A program that is executed goes on with the case: where it is to write, a number that it inherits; and what it does. */
+int output(void);
+int in_another_program(char **arguments);
 /* What a call returned, in words: a number or the name of errno, and whether SIGPIPE came. */
 const char *said(long result);
 /* As say: `what = said(result)`. */

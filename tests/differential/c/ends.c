@@ -125,6 +125,58 @@ CASE(close, each, EVERY) {
     }
 }
 
+CASE(close, then_a_long_send, BIT(connected) | BIT(accepted) | BIT(connected6)) {
+    // The peer's RST cuts it short, and is told by whoever asks first.
+    static char b[1 << 20];
+    MUST(close(w->p));
+    until(w->s, POLLRDHUP);
+    int error = -1;
+    socklen_t len = sizeof error;
+    T(send(w->s, b, sizeof b, 0));
+    say("%s", polled(w->s));
+    T(recv(w->s, b, 1, 0));
+    T(getsockopt(w->s, SOL_SOCKET, SO_ERROR, &error, &len));
+    say("%s, %s", errno_name(error), polled(w->s));
+    T(getsockopt(w->s, SOL_SOCKET, SO_ERROR, &error, &len));
+    say("%s", errno_name(error));
+    T(send(w->s, b, sizeof b, 0));
+    T(send(w->s, b, sizeof b, MSG_NOSIGNAL));
+}
+
+CASE(close, then_a_long_send_of_few_buffers, BIT(connected) | BIT(accepted)) {
+    static char b[1 << 20];
+    int sizes[] = {1024, 20000, 100000};
+    for (int i = 0; i < 3; i++) {
+        int f[2], error = -1;
+        socklen_t len = sizeof error;
+        join(AF_INET, f);
+        MUST(setsockopt(f[0], SOL_SOCKET, SO_SNDBUF, &sizes[i], sizeof sizes[i]));
+        MUST(close(f[1]));
+        until(f[0], POLLRDHUP);
+        T(send(f[0], b, sizeof b, i & 1 ? MSG_DONTWAIT : 0));
+        T(send(f[0], b, sizeof b, 0));
+        T(getsockopt(f[0], SOL_SOCKET, SO_ERROR, &error, &len));
+        say("%s", errno_name(error));
+        close(f[0]);
+    }
+}
+
+CASE(close, then_a_send_wakes, BIT(connected) | BIT(accepted)) {
+    // Whoever asks for edges hears of the RST, too.
+    struct epoll_event e = {.events = EPOLLET | EPOLLIN | EPOLLOUT | EPOLLRDHUP};
+    int set = MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e));
+    MUST(close(w->p));
+    until(w->s, POLLRDHUP);
+    T(epoll_wait(set, &e, 1, 1000));
+    say("%s", bits(e.events));
+    T(epoll_wait(set, &e, 1, 0));
+    T(send(w->s, "x", 1, 0));
+    T(epoll_wait(set, &e, 1, 1000));
+    say("%s", bits(e.events));
+    close(set);
+}
+
 CASE(close, waiting_connection, BIT(waiting)) {
     // Connections that nobody has accepted are reset.
     char b;

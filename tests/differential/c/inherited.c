@@ -152,6 +152,61 @@ CASE(before, low_water, NONE) {
     T(recv(f[0], b, 16, 0));
 }
 
+static void *send_pieces(void *at) {
+    static const char bytes[16];
+    nap(20);
+    MUST(send(*(int *)at, bytes, 3, 0));
+    nap(20);
+    MUST(send(*(int *)at, bytes, 10, 0));
+    return NULL;
+}
+
+CASE(before, low_water_waits, NONE) {
+    // A receive that waits goes on until the mark is reached, or there is no room for so much, or the end.
+    int f[2];
+    char b[64];
+    pthread_t sender;
+    join(AF_INET, f);
+    MUST(setsockopt(f[0], SOL_SOCKET, SO_RCVLOWAT, &(int){8}, sizeof(int)));
+    pthread_create(&sender, NULL, send_pieces, &f[1]);
+    T(recv(f[0], b, 64, 0));
+    pthread_join(sender, NULL);
+    MUST(send(f[1], b, 6, 0));
+    nap(5);
+    T(recv(f[0], b, 4, 0));
+    B(recv(f[0], b, 64, 0));
+    MUST(send(f[1], b, 5, 0));
+    MUST(shutdown(f[1], SHUT_WR));
+    nap(5);
+    say("poll %s", polled(f[0]));
+    T(recv(f[0], b, 64, MSG_PEEK));
+    T(recv(f[0], b, 64, 0));
+    T(recv(f[0], b, 64, 0));
+}
+
+CASE(before, low_water_edge, NONE) {
+    // Bytes below the mark are no news, at it and beyond each arrival is.
+    int f[2], set = (int)MUST(epoll_create1(0));
+    char b[16] = "";
+    static const int sent[] = {0, 3, 3, 1, -4, 1, 1, 0};
+    struct epoll_event e = {EPOLLIN | EPOLLOUT | EPOLLET, {.u32 = 0}};
+    join(AF_INET, f);
+    MUST(setsockopt(f[0], SOL_SOCKET, SO_RCVLOWAT, &(int){5}, sizeof(int)));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, f[0], &e));
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
+        if (sent[i] > 0)
+            MUST(send(f[1], b, (size_t)sent[i], 0));
+        else if (sent[i] < 0)
+            MUST(recv(f[0], b, (size_t)-sent[i], 0));
+        else if (i > 0)
+            MUST(shutdown(f[1], SHUT_WR));
+        nap(5);
+        e.events = 0;
+        int n = epoll_wait(set, &e, 1, 0);
+        say("after %d: %d %s", sent[i], n, bits(n > 0 ? e.events : 0));
+    }
+}
+
 CASE(before, peek_offset, NONE) {
     int f[2];
     char b[16] = "";

@@ -1,6 +1,7 @@
 /* Runs the cases, each in each of its states in a process of its own: a hang or a crash is a result like any other.
  *
  * usage: differ [--list] [CASE@STATE...]
+ *        differ --program OUTPUT WORD DESCRIPTOR    what programs.c executes
  *
  * Prints `group.case@state: line`, and a last line `group.case@state# word` that says whether its connections were Towpath's:
  * that one is not compared. */
@@ -46,6 +47,8 @@ void say(const char *format, ...) {
     emit(line, (size_t)n);
     errno = error;
 }
+
+int output(void) { return fcntl(out, F_DUPFD, 901); }
 
 const char *errno_name(int error) {
     static char number[16];
@@ -200,6 +203,10 @@ static int is_chosen(const char *name, int n, char **wanted) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 5 && strcmp(argv[1], "--program") == 0) {
+        out = atoi(argv[2]);
+        return in_another_program(argv + 3);
+    }
     int list = argc > 1 && strcmp(argv[1], "--list") == 0;
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     for (int i = 0; i < count; i++)

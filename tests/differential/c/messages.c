@@ -216,6 +216,19 @@ CASE(recvmsg, errors, EVERY) {
     T(recvmsg(w->s, &m, MSG_DONTWAIT));
 }
 
+CASE(sendmsg, bad_control, BIT(connected) | BIT(shut_wr) | BIT(peer_closed) | BIT(fresh)) {
+    struct iovec v = {b, 4};
+    void *const places[] = {nowhere, (void *)-1L, (void *)(1L << 46)};
+    for (int i = 0; i < 3; i++) {
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = places[i], .msg_controllen = 32};
+        T(sendmsg(w->s, &m, MSG_DONTWAIT));
+    }
+    int pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = places[1], .msg_controllen = 32};
+    T(sendmsg(pair[0], &m, MSG_DONTWAIT));
+}
+
 CASE(sendmsg, errors, EVERY) {
     struct iovec v[1025];
     for (int i = 0; i < 1025; i++)

@@ -305,6 +305,47 @@ CASE(option, TCP_INFO, EVERY) {
     T(setsockopt(w->s, IPPROTO_TCP, TCP_INFO, &i, sizeof i));
 }
 
+static void say_switches(const char *who, int fd) {
+    static const int names[] = {TCP_NODELAY, TCP_CORK, TCP_QUICKACK};
+    int value[3] = {-1, -1, -1};
+    for (int i = 0; i < 3; i++) {
+        socklen_t len = sizeof *value;
+        getsockopt(fd, IPPROTO_TCP, names[i], value + i, &len);
+    }
+    say("%s: no delay %d, corked %d, acknowledges at once %d", who, value[0], value[1], value[2]);
+}
+
+/* Whoever else has the descriptor sees what was set, and what it sets is seen. */
+CASE(option, of_a_child, BIT(connected) | BIT(accepted) | BIT(connected6)) {
+    int on = 1, off = 0, seen[2];
+    MUST(pipe(seen));
+    T(setsockopt(w->s, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    T(setsockopt(w->s, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on));
+    say_switches("before", w->s);
+    pid_t child = fork();
+    if (child == 0) {
+        int corked = -1;
+        socklen_t len = sizeof corked;
+        getsockopt(w->s, IPPROTO_TCP, TCP_CORK, &corked, &len);
+        setsockopt(w->s, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+        setsockopt(w->s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        _exit(write(seen[1], &corked, sizeof corked) != sizeof corked);
+    }
+    int corked = -1, status = 0;
+    MUST(read(seen[0], &corked, sizeof corked));
+    MUST(waitpid(child, &status, 0));
+    say("in the child: corked %d, ends with %d", corked, status);
+    say_switches("after", w->s);
+    T(setsockopt(w->s, IPPROTO_TCP, TCP_NODELAY, &off, sizeof off));
+    T(setsockopt(w->s, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+    say_switches("alone again", w->s);
+    int other = dup(w->s);
+    say_switches("by another number", other);
+    MUST(close(other));
+    MUST(close(seen[0]));
+    MUST(close(seen[1]));
+}
+
 /* By number, what has no name here. */
 static void try_numbers(struct world *w, int level, int last) {
     for (int name = 0; name <= last; name++) {

@@ -406,3 +406,43 @@ CASE(epoll, several_sets, BIT(connected)) {
     T(recv(w->s, b, 64, 0));
     say_events(one, 0), say_events(two, 0);
 }
+
+/* Bytes come while two sets have the socket, then the first lets it go: by itself, or as it is closed. */
+CASE(epoll, other_set_lets_go, BIT(connected)) {
+    struct epoll_event e = {0};
+    int one = set_with(w->s, EPOLLIN), two = set_with(w->s, EPOLLIN), three = set_with(w->s, EPOLLIN);
+    say_events(one, 0), say_events(two, 0), say_events(three, 0);
+    MUST(send(w->p, b, 10, 0));
+    T(epoll_ctl(one, EPOLL_CTL_DEL, w->s, &e));
+    say_events(two, 300);
+    T(recv(w->s, b, 64, 0));
+    say_events(two, 0), say_events(three, 0);
+    MUST(send(w->p, b, 10, 0));
+    T(close(two));
+    say_events(three, 300);
+}
+
+/* More are ready than one call takes: everyone has its turn, and those that were told of go behind the others. */
+CASE(epoll, takes_turns, NONE) {
+    enum { N = 8, AT_ONCE = 3, CALLS = 8 };
+    int ends[N][2], told[N] = {0}, set = (int)MUST(epoll_create1(0)), least = CALLS, most = 0, again = 0;
+    for (int i = 0; i < N; i++) {
+        join(AF_INET, ends[i]);
+        struct epoll_event e = {EPOLLIN, {.u32 = (unsigned)i}};
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[i][1], &e));
+    }
+    for (int i = 0; i < N; i++)
+        MUST(send(ends[i][0], "x", 1, 0));
+    for (int i = 0; i < N; i++)
+        until(ends[i][1], POLLIN);
+    for (int call = 0; call < CALLS; call++) {
+        struct epoll_event e[AT_ONCE];
+        int n = (int)MUST(epoll_wait(set, e, AT_ONCE, 0));
+        again += n == AT_ONCE;
+        for (int i = 0; i < n; i++)
+            told[e[i].data.u32]++;
+    }
+    for (int i = 0; i < N; i++)
+        least = told[i] < least ? told[i] : least, most = told[i] > most ? told[i] : most;
+    say("%d calls full; each told of %d to %d times", again, least, most);
+}

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_cut_record_goes_on_behind_its_last_whole_line() {
-        let folder = crate::launch::Folder::new().unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
         let mut record = Record::open(&path).unwrap();
         record.add(pair(1)).unwrap();

@@ -1,23 +1,12 @@
 //! redis on one host: kernel loopback and Towpath, on two cores, interleaved; and 1,000 connections that do nothing.
 
-use super::{Starter, System, interleave};
 use crate::launch::{Port, Service};
 use crate::samples::Samples;
+use crate::served::{Served, local_hosts};
 use crate::{Options, Report, affinity, program};
-use std::process::Command;
 
 /// Cores for everything that takes part.
 const CORES: usize = 2;
-
-/// A program on the kernel, as it is.
-///
-/// # Errors
-/// When it is not installed.
-pub fn on_kernel(program: &str) -> anyhow::Result<Command> {
-    let mut command = Command::new(program::find(program)?);
-    command.env_remove("LD_PRELOAD");
-    Ok(command)
-}
 
 /// Keeps us and what we start on two cores.
 ///
@@ -37,14 +26,9 @@ pub fn limit_cores(report: &mut Report) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When redis is not installed or does not answer.
-pub fn systems(service: &Service) -> anyhow::Result<[System<'_>; 2]> {
-    let through = || -> Starter<'_> { Box::new(|program| service.command(program)) };
-    let kernel = || -> Starter<'_> { Box::new(on_kernel) };
-    let between = vec![service.pid()];
-    Ok([
-        System::start("towpath", "127.0.0.1", &through(), through(), between, Some(service))?,
-        System::start("kernel", "127.0.0.1", &kernel(), kernel(), Vec::new(), None)?,
-    ])
+pub fn systems(service: &Service) -> anyhow::Result<[Served<'_>; 2]> {
+    let [towpath, kernel] = local_hosts(service);
+    Ok([super::start(towpath)?, super::start(kernel)?])
 }
 
 /// The measurement `redis`.
@@ -59,8 +43,8 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let service = Service::start(options, Port::None)?;
     let systems = systems(&service)?;
     let mut samples = Samples::default();
-    interleave("redis", &systems, options, &mut samples, &mut report);
-    systems.into_iter().for_each(System::stop);
+    super::interleave("redis", &systems, options, &mut samples, &mut report);
+    systems.into_iter().for_each(Served::stop);
     service.stop();
     report.note("processor time: redis-server, redis-benchmark, the service and ksoftirqd, per request");
     report.rows = samples.rows();

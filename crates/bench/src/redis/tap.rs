@@ -1,11 +1,12 @@
 //! redis over TAP: a kernel client to an accelerated server, beside two kernels joined by two TAPs and a forwarder with
 //! the same offloads, and by veth.
 
-use super::local::{limit_cores, on_kernel};
-use super::{Starter, System, interleave};
+use super::interleave;
+use super::local::limit_cores;
 use crate::launch::{Port, Service, TAP_ADDRESS};
 use crate::program;
 use crate::samples::Samples;
+use crate::served::{Host, Served, Starter, on_kernel};
 use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::Namespace;
 use crate::{Options, Report};
@@ -28,7 +29,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let systems =
             [through(&service, &namespace)?, between("kernel-tap", &taps)?, between("kernel-veth", &veth)?];
         interleave("redis/tap", &systems, options, &mut samples, &mut report);
-        systems.into_iter().for_each(System::stop);
+        systems.into_iter().for_each(Served::stop);
     }
     service.stop();
     report.note("towpath, kernel-tap: checksum and segmentation offload on; kernel-veth: all offloads, reported beside");
@@ -44,18 +45,32 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 ///
 /// # Errors
 /// When redis does not answer.
-pub fn through<'a>(service: &'a Service, namespace: &'a Namespace) -> anyhow::Result<System<'a>> {
+pub fn through<'a>(service: &'a Service, namespace: &'a Namespace) -> anyhow::Result<Served<'a>> {
     let server: Starter<'a> = Box::new(|program| service.command(program));
     let client: Starter<'a> = Box::new(|program| {
         on_kernel(program)?;
         namespace.command(program)
     });
-    System::start("towpath", TAP_ADDRESS, &server, client, vec![service.pid()], Some(service))
+    super::start(Host {
+        name: "towpath",
+        address: TAP_ADDRESS,
+        server,
+        client,
+        between: vec![service.pid()],
+        service: Some(service),
+    })
 }
 
-fn between<'a>(name: &'static str, link: &'a Link) -> anyhow::Result<System<'a>> {
+fn between<'a>(name: &'static str, link: &'a Link) -> anyhow::Result<Served<'a>> {
     let [there, here] = &link.namespaces;
     let server: Starter<'a> = Box::new(|program| there.command(program));
     let client: Starter<'a> = Box::new(|program| here.command(program));
-    System::start(name, &link.addresses[0].to_string(), &server, client, link.pids(), None)
+    super::start(Host {
+        name,
+        address: link.addresses[0],
+        server,
+        client,
+        between: link.pids(),
+        service: None,
+    })
 }

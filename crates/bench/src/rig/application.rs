@@ -61,8 +61,7 @@ impl Application {
             self.hear(news);
             is_busy = true;
         }
-        let region = self.region.clone();
-        let region = region.region();
+        let region = self.region.region();
         let Some(block) = region.context(Side::One, CONTEXT) else { return is_busy };
         let bell = Doorbell::new(block, region.layout().words_per_group);
         if !bell.has_news() {
@@ -70,7 +69,7 @@ impl Application {
         }
         let mut rung = std::mem::take(&mut self.rung);
         bell.drain(region.layout().params.slots, |slot| rung.push(slot));
-        rung.drain(..).for_each(|slot| self.answer(region, slot));
+        rung.drain(..).for_each(|slot| self.answer(slot));
         self.rung = rung;
         true
     }
@@ -80,8 +79,7 @@ impl Application {
             News::Accepted(slot) => {
                 self.socks[slot as usize] = Some(Sock::default());
                 // Its first request may have rung before this was known.
-                let region = self.region.clone();
-                self.answer(region.region(), slot);
+                self.answer(slot);
             }
             News::Closed(slot) => {
                 if let Some((_, own)) = self.region.halves(slot) {
@@ -93,42 +91,44 @@ impl Application {
                 let sock = self.socks[slot as usize].take();
                 // Nobody reads it any more, acknowledged or not.
                 if let Some(ring) = sock.and_then(|sock| sock.tx.ring) {
-                    let region = self.region.clone();
-                    self.pool.give_back(ring, |i| word(region.region(), i));
+                    self.pool.give_back(ring, |i| word(self.region.region(), i));
                 }
             }
         }
     }
 
-    fn answer(&mut self, shared: &Region, slot: u32) {
-        let Some((service, own)) = self.region.halves(slot) else { return };
-        let Some(Some(sock)) = self.socks.get_mut(slot as usize) else { return };
+    fn answer(&mut self, slot: u32) {
+        // No `Arc` is cloned here: its count stands beside what the service's core reads of the region for each packet.
+        let Self { region, pool, socks, scratch, .. } = self;
+        let shared = region.region();
+        let Some((service, own)) = region.halves(slot) else { return };
+        let Some(Some(sock)) = socks.get_mut(slot as usize) else { return };
         let Ok(Some(got)) = stream::readable(service, sock.rx_tail, shared.layout().params.data_len) else {
             return;
         };
         let _: Result<_, _> = sock.tx.update(service);
         // An empty ring goes back and the one given back last is taken: it is warm.
         if let Some(ring) = sock.tx.give_back() {
-            self.pool.give_back(ring, |i| word(shared, i));
+            pool.give_back(ring, |i| word(shared, i));
         }
         if sock.tx.ring.is_none() {
             let pages = shared.page_words() * 64;
-            let Some(ring) = self.pool.lend(class_of(RING), pages, |i| word(shared, i)) else { return };
+            let Some(ring) = pool.lend(class_of(RING), pages, |i| word(shared, i)) else { return };
             sock.tx.lend(own, ring);
         }
         let (n, Some(lent)) = (got.len.min(sock.tx.space()), sock.tx.ring) else { return };
-        self.scratch.resize(n, 0);
+        scratch.resize(n, 0);
         let [(a, a_len), (b, _)] = got.ring.spans(sock.rx_tail, n);
-        shared.read(Side::Zero, a, &mut self.scratch[..a_len]);
-        shared.read(Side::Zero, b, &mut self.scratch[a_len..]);
+        shared.read(Side::Zero, a, &mut scratch[..a_len]);
+        shared.read(Side::Zero, b, &mut scratch[a_len..]);
         sock.rx_tail += n as u64;
         // Who wants to know is told by the bell that the reply rings.
         let _ = stream::consumed(own, service, sock.rx_tail);
         let [(a, a_len), (b, _)] = lent.spans(sock.tx.head, n);
-        shared.write(Side::One, a, &self.scratch[..a_len]);
-        shared.write(Side::One, b, &self.scratch[a_len..]);
+        shared.write(Side::One, a, &scratch[..a_len]);
+        shared.write(Side::One, b, &scratch[a_len..]);
         sock.tx.publish(own, n);
-        ring(&self.region, slot);
+        ring(region, slot);
     }
 }
 

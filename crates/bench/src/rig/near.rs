@@ -4,7 +4,8 @@ use super::application::{CONTEXT, News};
 use super::{Application, NEAR, NEAR_MAC, Setup};
 use crate::clock;
 use base::Instant;
-use fastpath::{Cause, Core};
+use cycles::{Spent, Switch, Ticks};
+use fastpath::{Cause, Core, Meter, Part};
 use flow::{AppRegion, ExceptionReceiver, Flows};
 use port::Port;
 use port_memory::MemoryPort;
@@ -75,6 +76,36 @@ pub struct Served {
     pub exceptions_lost: u64,
     /// Bytes.
     pub retransmitted: u64,
+    /// Where the thread's time went.
+    pub parts: [Spent; Parts::COUNT],
+}
+
+/// Where the thread's time goes: the parts of a round, what is not the fast path's, and rounds for nothing.
+#[derive(Debug, Default)]
+pub struct Parts(cycles::Account<{ Parts::COUNT }>);
+
+impl Parts {
+    /// The slow path and the application, when it is inline; the clock.
+    pub const REST: usize = Part::COUNT;
+    /// Rounds that found nothing.
+    pub const IDLE: usize = Self::REST + 1;
+    /// How many there are.
+    pub const COUNT: usize = Self::IDLE + 1;
+
+    fn new(is_metered: bool) -> Self {
+        let mut parts = Self::default();
+        if is_metered {
+            parts.0.follow(Switch::on(1, 0, Ticks::here()), Self::REST);
+        }
+        parts
+    }
+}
+
+impl Meter for Parts {
+    #[inline]
+    fn enter(&mut self, part: Part) {
+        self.0.enter(part as usize);
+    }
 }
 
 pub struct Near {
@@ -85,6 +116,7 @@ pub struct Near {
     region: Arc<AppRegion>,
     free: Vec<u32>,
     news: Sender<News>,
+    parts: Parts,
 }
 
 impl Near {
@@ -113,7 +145,8 @@ impl Near {
         let (news, hears) = channel();
         let application = Application::new(region.clone(), hears);
         let free = (1..slots).rev().collect();
-        Ok((Self { port, slow, core, exceptions, region, free, news }, application))
+        let parts = Parts::new(setup.is_metered);
+        Ok((Self { port, slow, core, exceptions, region, free, news, parts }, application))
     }
 
     /// Serves until it is told to stop.
@@ -125,18 +158,26 @@ impl Near {
         };
         while !shared.stop.load(Relaxed) {
             let now = Instant::from_ns(at);
-            let progress = self.core.poll(now, &mut self.port);
+            self.parts.0.mark(Parts::REST);
+            let progress = self.core.round(now, &mut self.port, &mut self.parts);
+            self.parts.0.enter(Parts::REST);
             self.core.wakes().for_each(drop);
             if progress.is_busy() {
                 lap(&mut at, 0);
             } else {
                 at = clock::now_ns();
             }
+            let mut is_busy = progress.is_busy();
             if self.slow_path(now) {
                 lap(&mut at, 1);
+                is_busy = true;
             }
             if inline.as_mut().is_some_and(Application::round) {
                 lap(&mut at, 2);
+                is_busy = true;
+            }
+            if !is_busy {
+                self.parts.0.redeem(Parts::IDLE);
             }
         }
         let counters = self.slow.counters();
@@ -146,6 +187,7 @@ impl Near {
             half_open: self.slow.sizes()[0],
             exceptions_lost: self.core.counters().of(Cause::ExceptionLost),
             retransmitted: self.core.counters().retransmitted_bytes,
+            parts: self.parts.0.spent().1,
         }
     }
 

@@ -1,28 +1,30 @@
 //! One of the two processes of a measurement: it does what it is asked, through the C library as any program, and does not
 //! know whether the library in front of it is Towpath's.
 
-use super::{calls, cycle, load, memory, ready, wake};
-use crate::affinity;
+use super::{calls, cycle, echo, load, memory, pipeline, ready, wake};
+use crate::{affinity, client, kv};
 use anyhow::Context;
 use control::Line;
 use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 
 /// The role of this process.
 pub const ROLE: &str = "sockets";
 
 /// What is asked of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// Two eventfds come along: one that this process reads, one that it writes.
     Meet,
     /// Run on these processors.
     Pin(Vec<usize>),
     /// Listen; the answer is the port.
-    Listen,
-    /// Open so many connections to the port, and keep them.
-    Connect(u16, u32),
+    Listen(Ipv4Addr),
+    /// Open so many connections to there, and keep them.
+    Connect(SocketAddrV4, u32),
+    /// The same, from an address of one's own: a host has few ports for each.
+    ConnectFrom(Ipv4Addr, SocketAddrV4, u32),
     /// Accept so many, and keep them.
     Accept(u32),
     /// Make so many sockets, and keep them.
@@ -37,6 +39,14 @@ pub enum Ask {
     Memory,
     /// See [`load`].
     Load(load::Ask),
+    /// See [`pipeline`].
+    Pipeline(pipeline::Ask),
+    /// See [`echo`].
+    Echo(echo::Ask),
+    /// See [`client`].
+    Client(client::Ask),
+    /// See [`kv`].
+    Kv(kv::Ask),
 }
 
 /// What it says when it is done.
@@ -57,6 +67,8 @@ pub struct Actor {
     pub bells: Option<[OwnedFd; 2]>,
     /// The epoll set, and what it has told last.
     pub set: Option<OwnedFd>,
+    /// A key-value server's table.
+    pub store: Option<kv::server::Store>,
 }
 
 /// The main function of this process. It leaves when the control line hangs up.
@@ -74,14 +86,20 @@ impl Actor {
         match ask {
             Ask::Meet => self.bells = Some(fds.try_into().ok().context("two eventfds are needed")?),
             Ask::Pin(cpus) => affinity::pin(&cpus)?,
-            Ask::Listen => {
-                let listener = self.listener.insert(TcpListener::bind(("127.0.0.1", 0))?);
+            Ask::Listen(address) => {
+                let listener = self.listener.insert(TcpListener::bind((address, 0))?);
                 return Ok(vec![f64::from(listener.local_addr()?.port())]);
             }
-            Ask::Connect(port, count) => {
+            Ask::Connect(address, count) => {
                 self.streams.reserve(count as usize);
                 for _ in 0..count {
-                    self.streams.push(TcpStream::connect(("127.0.0.1", port))?);
+                    self.streams.push(TcpStream::connect(address)?);
+                }
+            }
+            Ask::ConnectFrom(from, to, count) => {
+                self.streams.reserve(count as usize);
+                for _ in 0..count {
+                    self.streams.push(calls::connect_from(from, to)?);
                 }
             }
             Ask::Accept(count) => {
@@ -102,6 +120,10 @@ impl Actor {
             Ask::Cycle(ask) => return cycle::obey(self, ask),
             Ask::Memory => return memory::resident(),
             Ask::Load(ask) => return load::obey(self, ask),
+            Ask::Pipeline(ask) => return pipeline::obey(self, ask),
+            Ask::Echo(ask) => return echo::obey(self, ask),
+            Ask::Client(ask) => return client::obey(self, ask),
+            Ask::Kv(ask) => return kv::obey(self, ask),
         }
         Ok(Answer::new())
     }

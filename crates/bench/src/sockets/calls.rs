@@ -2,7 +2,7 @@
 //! past the C library, and so past what is measured.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -33,18 +33,36 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: three numbers.
     let socket = owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be() },
-        sin_zero: [0; 8],
-    };
-    let len = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address is alive during the call and as long as said.
-    match checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
+    match connect_to(&socket, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(TcpStream::from(socket)),
     }
+}
+
+/// Connects from an address, and whichever port is free.
+pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+    let socket = socket()?;
+    let (address, len) = c_address(SocketAddrV4::new(from, 0));
+    // SAFETY: the address is alive during the call and as long as said.
+    checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    connect_to(&socket, to)?;
+    Ok(TcpStream::from(socket))
+}
+
+fn connect_to(socket: &OwnedFd, to: SocketAddrV4) -> io::Result<()> {
+    let (address, len) = c_address(to);
+    // SAFETY: the address is alive during the call and as long as said.
+    checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
+}
+
+fn c_address(address: SocketAddrV4) -> (libc::sockaddr_in, libc::socklen_t) {
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+        sin_zero: [0; 8],
+    };
+    (address, size_of_val(&address) as libc::socklen_t)
 }
 
 /// Gives a listener room for so many connections that wait.
@@ -109,6 +127,34 @@ pub fn epoll_wait(set: &OwnedFd, events: &mut [Event], limit: Option<Duration>) 
     let (at, room) = (events.as_mut_ptr(), events.len() as i32);
     // SAFETY: there is room for so many events.
     Ok(checked(unsafe { libc::epoll_wait(set.as_raw_fd(), at, room, milliseconds(limit)) })? as usize)
+}
+
+/// Has the kernel look for packets of the socket so long before it sleeps.
+pub fn busy_poll(fd: &impl AsRawFd, us: u32) -> io::Result<()> {
+    let (us, len) = (us as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the number is alive during the call and as long as said.
+    let result = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL, (&raw const us).cast(), len)
+    };
+    checked(result).map(|_| ())
+}
+
+/// Has `epoll_wait` do so for the sockets of a set.
+pub fn epoll_busy_poll(set: &OwnedFd, us: u32) -> io::Result<()> {
+    /// `struct epoll_params`.
+    #[repr(C)]
+    struct Params {
+        us: u32,
+        budget: u16,
+        prefer: u8,
+        pad: u8,
+    }
+    /// `EPIOCSPARAMS`: Linux 6.9.
+    const SET_PARAMS: libc::c_ulong = 0x4008_8a01;
+    // 8: the kernel's own budget; more takes a privilege.
+    let params = Params { us, budget: 8, prefer: 0, pad: 0 };
+    // SAFETY: the structure is alive during the call and laid out as the kernel reads it.
+    checked(unsafe { libc::ioctl(set.as_raw_fd(), SET_PARAMS, &raw const params) }).map(|_| ())
 }
 
 /// Forks. In the child `child` runs and the process ends; the parent gets the child's number.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{SocketAddrV4, TcpStream};
 
 /// Connections that a fork copies.
 pub const OPEN: u32 = 1_000;
@@ -20,7 +20,7 @@ pub enum Ask {
     /// Make and close a socket, so many times; the answer is the time of one, nanoseconds.
     Socket(u32),
     /// Connect, wait for the other end to close, close; so many times; the answer is the time of one, nanoseconds.
-    Connect(u16, u32),
+    Connect(SocketAddrV4, u32),
     /// Accept and close, so many times.
     Accept(u32),
     /// Fork so many times; the answer is the median time until the parent and until the child are back, microseconds.
@@ -37,10 +37,10 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
             }
             Ok(vec![(clock::now_ns() - start) as f64 / f64::from(count)])
         }
-        Ask::Connect(port, count) => {
+        Ask::Connect(address, count) => {
             let start = clock::now_ns();
             for _ in 0..count {
-                let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+                let mut stream = TcpStream::connect(address)?;
                 if stream.read(&mut [0])? != 0 {
                     bail!("something came on a connection that was closed");
                 }
@@ -83,7 +83,7 @@ pub fn measure(pair: &Pair<'_>, count: u32, samples: &mut Samples) -> anyhow::Re
     let ns = ns.first().context("no time of socket and close")?;
     samples.add("sockets/cycle/socket+close", pair.name, "time", "us", ns / 1e3);
     let before = pair.accepted()?;
-    let (ns, _) = pair.both(&ask(Ask::Connect(pair.port(), count)), &ask(Ask::Accept(count)))?;
+    let (ns, _) = pair.both(&ask(Ask::Connect(pair.address(), count)), &ask(Ask::Accept(count)))?;
     pair.prove(count, before)?;
     let ns = ns.first().context("no time of connect, accept and close")?;
     samples.add("sockets/cycle/connect+accept+close", pair.name, "time", "us", ns / 1e3);

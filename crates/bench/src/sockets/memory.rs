@@ -17,7 +17,7 @@ const WARM_UP: u32 = 200;
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A number of bytes by its name in a file of lines `Name: 123 kB`.
-fn bytes(text: &str, name: &str) -> anyhow::Result<f64> {
+pub fn bytes(text: &str, name: &str) -> anyhow::Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
     Ok(number.with_context(|| format!("no {name}"))? * 1024.0)
@@ -31,7 +31,7 @@ pub fn resident() -> anyhow::Result<Answer> {
 }
 
 /// Memory of the kernel's own objects, and its pages of TCP.
-fn slab() -> anyhow::Result<f64> {
+pub fn slab() -> anyhow::Result<f64> {
     sleep(GRACE);
     bytes(&fs::read_to_string("/proc/meminfo")?, "Slab")
 }

@@ -1,11 +1,14 @@
-//! Two processes that are connected with each other: both through Towpath, or both on the kernel.
+//! Two processes that are connected with each other: both through Towpath, or both on the kernel, of one host or of two.
 
 use super::actor::{Answer, Ask, ROLE};
-use crate::launch::Service;
+use crate::launch::{Service, TAP_ADDRESS};
 use crate::peer::{self, Peer};
+use crate::tap::link::Link;
+use crate::tap::namespace::Namespace;
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Longest answer to anything that is asked, seconds.
 const PATIENCE: f64 = 60.0;
@@ -13,6 +16,65 @@ const PATIENCE: f64 = 60.0;
 const BATCH: u32 = 100;
 /// Share of the connections that must be accelerated for numbers to count.
 const ACCELERATED_SHARE: f64 = 0.95;
+
+/// Where processes run, and on what.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// On one host, through it.
+    Towpath(&'a Service),
+    /// The one that listens on Towpath behind its TAP, the other on the kernel of that namespace, where the TAP ends.
+    Tap(&'a Service, &'a Namespace),
+    /// On one host's kernel, over loopback.
+    Kernel,
+    /// On two kernels.
+    Link(&'a Link),
+}
+
+impl<'a> From<Option<&'a Service>> for Place<'a> {
+    fn from(service: Option<&'a Service>) -> Self {
+        service.map_or(Self::Kernel, Self::Towpath)
+    }
+}
+
+impl<'a> Place<'a> {
+    /// As results name it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Towpath(_) | Self::Tap(..) => "towpath",
+            Self::Kernel => "kernel",
+            Self::Link(_) => "kernel-link",
+        }
+    }
+
+    /// Set when connections must be accelerated.
+    fn service(self) -> Option<&'a Service> {
+        match self {
+            Self::Towpath(service) | Self::Tap(service, _) => Some(service),
+            Self::Kernel | Self::Link(_) => None,
+        }
+    }
+
+    /// Starts one; on two kernels number 0 is the one that listens.
+    pub fn start(self, number: usize) -> anyhow::Result<Peer> {
+        let program = peer::own_program()?;
+        match self {
+            Self::Towpath(service) => Peer::start_by(service.command_of(&program), ROLE),
+            Self::Tap(service, _) if number == 0 => Peer::start_by(service.command_of(&program), ROLE),
+            Self::Tap(_, namespace) => Peer::start_by(namespace.command_of(&program)?, ROLE),
+            Self::Kernel => Peer::start(ROLE),
+            Self::Link(link) => Peer::start_by(link.namespaces[number].command_of(&program)?, ROLE),
+        }
+    }
+
+    /// Where the one that listens is reached.
+    fn address(self) -> Ipv4Addr {
+        match self {
+            Self::Towpath(_) | Self::Kernel => Ipv4Addr::LOCALHOST,
+            Self::Tap(..) => TAP_ADDRESS,
+            Self::Link(link) => link.addresses[0],
+        }
+    }
+}
 
 /// See the module.
 pub struct Pair<'a> {
@@ -24,27 +86,33 @@ pub struct Pair<'a> {
     far: Peer,
     /// Set when connections must be accelerated.
     pub service: Option<&'a Service>,
-    port: u16,
+    address: SocketAddrV4,
+    /// Where the near one's further connections come from, unless the kernel chooses.
+    from: Option<Ipv4Addr>,
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both, through `service` or (`None`) on the kernel, and connects them once.
-    pub fn start(service: Option<&'a Service>) -> anyhow::Result<Self> {
-        let start = || match service {
-            Some(service) => Peer::start_by(service.command_of(&peer::own_program()?), ROLE),
-            None => Peer::start(ROLE),
-        };
-        let name = if service.is_some() { "towpath" } else { "kernel" };
-        let mut pair = Self { name, near: start()?, far: start()?, service, port: 0 };
+    /// Starts both there, and connects them once.
+    pub fn start(place: impl Into<Place<'a>>) -> anyhow::Result<Self> {
+        let place = place.into();
+        let (far, near) = (place.start(0)?, place.start(1)?);
+        let address = SocketAddrV4::new(place.address(), 0);
+        let mut pair = Self { name: place.name(), near, far, service: place.service(), address, from: None };
         let bells = [eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?];
         let [near, far] = [&bells[0], &bells[1]].map(AsFd::as_fd);
         for (process, fds) in [(&pair.near, [near, far]), (&pair.far, [far, near])] {
             process.send(&Ask::Meet, &fds)?;
             process.receive_within::<Answer>(PATIENCE)?;
         }
-        pair.port = *pair.far(&Ask::Listen)?.first().context("no port")? as u16;
+        let port = *pair.far(&Ask::Listen(place.address()))?.first().context("no port")?;
+        pair.address.set_port(port as u16);
         pair.connect(1)?;
         Ok(pair)
+    }
+
+    /// The same; further connections come from that address.
+    pub fn start_from(place: impl Into<Place<'a>>, from: Ipv4Addr) -> anyhow::Result<Self> {
+        Ok(Self { from: Some(from), ..Self::start(place)? })
     }
 
     /// True when the connections must be.
@@ -58,9 +126,14 @@ impl<'a> Pair<'a> {
         [self.near.pid(), self.far.pid()].into_iter().chain(service).collect()
     }
 
+    /// The process that listens.
+    pub fn far_pid(&self) -> u32 {
+        self.far.pid()
+    }
+
     /// Where the far one listens.
-    pub fn port(&self) -> u16 {
-        self.port
+    pub fn address(&self) -> SocketAddrV4 {
+        self.address
     }
 
     /// Has the near one do something.
@@ -88,7 +161,11 @@ impl<'a> Pair<'a> {
         let mut left = count;
         while left > 0 {
             let now = left.min(BATCH);
-            self.both(&Ask::Connect(self.port, now), &Ask::Accept(now))?;
+            let connect = match self.from {
+                Some(from) => Ask::ConnectFrom(from, self.address, now),
+                None => Ask::Connect(self.address, now),
+            };
+            self.both(&connect, &Ask::Accept(now))?;
             left -= now;
         }
         self.prove(count, before)

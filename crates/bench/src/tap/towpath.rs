@@ -61,8 +61,14 @@ const CONNECTIONS: u64 = 2;
 fn one(service: &Service, namespace: &Namespace, reverse: bool, seconds: f64) -> anyhow::Result<Sample> {
     let (mut server, mut client) = (service.command("iperf3")?, namespace.command("iperf3")?);
     let before = service.accepted(None)?;
-    let sample =
-        iperf::one_stream(&mut server, &mut client, TAP_ADDRESS, reverse, seconds, &[service.pid()])?;
+    let sample = iperf::one_stream(
+        &mut server,
+        &mut client,
+        &TAP_ADDRESS.to_string(),
+        reverse,
+        seconds,
+        &[service.pid()],
+    )?;
     let accelerated = service.accepted(None)? - before;
     if accelerated < CONNECTIONS {
         bail!("only {accelerated} of {CONNECTIONS} connections were accelerated");

@@ -203,6 +203,16 @@ impl Host {
         n
     }
 
+    /// The application gives an empty ring back, as the socket library does: the next to send takes it, warm.
+    pub fn give_back(&mut self, sock: &mut Sock) {
+        let shared = self.region.region();
+        let (peer, _) = self.region.halves(sock.slot).unwrap();
+        assert_eq!(sock.tx.update(peer).unwrap(), None);
+        if let Some(ring) = sock.tx.give_back() {
+            self.pool.give_back(ring, |i| shared.page_word(Side::One, i).unwrap());
+        }
+    }
+
     /// The application reads at most `most` bytes.
     pub fn recv(&mut self, sock: &mut Sock, most: usize) -> Vec<u8> {
         let shared = self.region.region();

@@ -170,7 +170,10 @@ impl Runner {
                             return Err(self.fail("bytes were read that nobody sent"));
                         }
                         *done += n;
-                        let is_all = n == 0 || *done >= *len || *flags & libc::MSG_WAITALL == 0;
+                        let all = *flags & libc::MSG_WAITALL != 0;
+                        let is_enough = *done >= host.receive_target(socket.fd, *len, all);
+                        let is_once = *flags & (libc::MSG_PEEK | libc::MSG_OOB) != 0;
+                        let is_all = n == 0 || is_enough || is_once || dontwait(*socket, *flags);
                         let extra = Extra::Left(host.left(socket.fd));
                         is_all.then_some(Answer { result: Ok(*done as i64), extra })
                     }

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use control::{
-    AcceptRecord, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,
+    AcceptRecord, Lent, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,
     SocketOptions, ToApplication, ToService, Welcome,
 };
 use queue::pages::{Pool, class_of};
@@ -17,7 +17,7 @@ use shm::{Region, Side};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,20 +28,20 @@ const POPULATED: usize = 1 << 20;
 pub struct Daemon {
     pub path: PathBuf,
     thread: Option<JoinHandle<()>>,
+    _folder: tempfile::TempDir,
 }
 
 impl Daemon {
     pub fn start(options: Options) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("towpath-test-{}-{n}", std::process::id()));
-        let path = folder.join("c");
+        let folder = tempfile::tempdir().unwrap();
+        // The service makes the folder of its socket itself.
+        let path = folder.path().join("service/c");
         let small = Options { region_slots: Some(1024), region_mib: Some(8), ..Options::default() };
         let ours = Options { control: Some(path.clone()), ..Options::default() };
         let config = ours.or(options).or(small).resolve().unwrap();
         let service = Service::open(config).unwrap();
         let thread = std::thread::spawn(move || service.run().unwrap());
-        Self { path, thread: Some(thread) }
+        Self { path, thread: Some(thread), _folder: folder }
     }
 
     pub fn dial(&self) -> Line {
@@ -77,7 +77,6 @@ impl Drop for Daemon {
         let line = self.dial();
         line.send(&ToService { number: 1, request: Request::Report(Report::Shutdown) }, &[], true).unwrap();
         let joined = self.thread.take().unwrap().join();
-        let _ = std::fs::remove_dir_all(self.path.parent().unwrap());
         if !std::thread::panicking() {
             joined.expect("the service never panics");
         }
@@ -108,6 +107,8 @@ pub struct App {
     /// Descriptors by which peers wake us.
     pub sleepers: Vec<OwnedFd>,
     pub pushes: Vec<Push>,
+    /// What came with the last answer to a `connect`.
+    pub lent: Option<Lent>,
     pub pools: HashMap<u32, Pool>,
     number: u32,
     context: u32,
@@ -174,6 +175,7 @@ impl App {
             wakers: HashMap::new(),
             sleepers: Vec::new(),
             pushes: Vec::new(),
+            lent: None,
             pools: HashMap::new(),
             number: 10,
             context,
@@ -243,7 +245,8 @@ impl App {
         let local = if to.is_ipv4() { "127.0.0.1:40000" } else { "[::1]:40000" }.parse().unwrap();
         let (reply, fds) =
             self.ask(Request::Connect { sock: 2, local, remote: to, options: SocketOptions::default() });
-        let Reply::Connecting { region: info, slot, .. } = reply else { return Err(reply) };
+        let Reply::Connecting { region: info, slot, lent, .. } = reply else { return Err(reply) };
+        self.lent = lent;
         if info.pair {
             self.map(info, fds);
         }
@@ -271,7 +274,7 @@ impl App {
         if id == self.info.id { &self.region } else { &self.pairs[&id].0 }
     }
 
-    fn own_half<R>(&self, conn: &Conn, f: impl FnOnce(&shm::Half) -> R) -> R {
+    pub fn own_half<R>(&self, conn: &Conn, f: impl FnOnce(&shm::Half) -> R) -> R {
         f(&self.region_of(conn.region).slot(conn.slot).unwrap().half[conn.side])
     }
 

@@ -235,8 +235,7 @@ impl Set {
         if fork::may_dispute() {
             self.seek_disputed();
         }
-        let context = if self.accelerated.load(Ordering::Acquire) { self.context() } else { None };
-        let mut inner = self.drain(context.as_deref());
+        let mut inner = self.drain();
         if locked::is_locked() {
             inner.enqueue_all();
         }

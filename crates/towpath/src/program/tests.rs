@@ -3,26 +3,18 @@
 use super::*;
 
 /// A folder of this test's own, gone at the end.
-struct Folder(PathBuf);
+struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("towpath-program-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
     }
 
     fn file(&self, name: &str, bytes: &[u8], mode: u32) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -55,7 +47,7 @@ const GO: &str = "\0.text\0.go.buildinfo\0.shstrtab\0";
 
 #[test]
 fn a_program_is_known_by_its_headers() {
-    let folder = Folder::new("headers");
+    let folder = Folder::new();
     let cases = [
         (elf(2, GLIBC, PLAIN), None),
         (elf(2, None, PLAIN), Some(Unseen::Static)),
@@ -74,7 +66,7 @@ fn a_program_is_known_by_its_headers() {
 
 #[test]
 fn cut_and_lying_files_are_no_panic() {
-    let folder = Folder::new("lies");
+    let folder = Folder::new();
     let whole = elf(2, GLIBC, GO);
     for len in 0..whole.len() {
         let _ = unseen(&folder.file("cut", &whole[..len], 0o755));
@@ -91,19 +83,19 @@ fn cut_and_lying_files_are_no_panic() {
 
 #[test]
 fn a_script_is_what_its_interpreter_is() {
-    let folder = Folder::new("scripts");
+    let folder = Folder::new();
     let program = folder.file("program", &elf(2, None, PLAIN), 0o755);
     let script = folder.file("script", format!("#! {} -x\n", program.display()).as_bytes(), 0o755);
     let second = folder.file("second", format!("#!{}", script.display()).as_bytes(), 0o755);
     assert_eq!((unseen(&script), unseen(&second)), (Some(Unseen::Static), Some(Unseen::Static)));
-    let own = folder.0.join("loop");
+    let own = folder.0.path().join("loop");
     let own = folder.file("loop", format!("#!{}\n", own.display()).as_bytes(), 0o755);
     assert_eq!(unseen(&own), None);
 }
 
 #[test]
 fn a_program_with_another_owners_rights_is_seen_by_its_mode() {
-    let folder = Folder::new("rights");
+    let folder = Folder::new();
     let path = folder.file("own", &elf(2, GLIBC, PLAIN), 0o4755);
     assert_eq!(unseen(&path), None, "set to the very user that runs it");
     if geteuid().is_root() {
@@ -116,10 +108,10 @@ fn a_program_with_another_owners_rights_is_seen_by_its_mode() {
 
 #[test]
 fn what_the_compiler_links_statically_is_found_out() {
-    let folder = Folder::new("gcc");
+    let folder = Folder::new();
     let source = folder.file("true.c", b"int main(void) { return 0; }\n", 0o644);
     for (flags, wanted) in [(&["-static"][..], Some(Unseen::Static)), (&[], None)] {
-        let out = folder.0.join("true");
+        let out = folder.0.path().join("true");
         let made = std::process::Command::new("cc").args(flags).arg("-o").arg(&out).arg(&source).status();
         assert!(made.expect("a C compiler: scripts/setup").success());
         assert_eq!(unseen(&out), wanted);

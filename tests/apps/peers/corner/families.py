@@ -389,8 +389,6 @@ def call(function, *arguments):
 class dissolved:
     """connect to AF_UNSPEC ends a connection; the socket can be connected again, its options as they were."""
 
-    fallen_back = 1
-
     def server(listener):
         first = accept(listener)
         first.sendall(b".")

@@ -46,6 +46,24 @@ class backpressure:
         assert got == backpressure.TOTAL and digest.digest() == expected.digest(), got
 
 
+class both_write_first:
+    """Both ends write much, little by little, before either reads: buffers take it."""
+
+    def server(listener):
+        both_write_first.end(accept(listener))
+
+    def client(address):
+        both_write_first.end(connect(address))
+
+    def end(sock):
+        # With a time limit each send is one that does not wait.
+        for limit in (None, 20, None):
+            sock.settimeout(limit)
+            for start in range(0, len(SMALL), 50):
+                sock.sendall(SMALL[start : start + 50])
+            assert read_exactly(sock, len(SMALL)) == SMALL
+
+
 class receive_flags:
     """MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, FIONREAD."""
 

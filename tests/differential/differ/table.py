@@ -9,10 +9,14 @@ BEGIN, END = "<!-- differential:begin -->", "<!-- differential:end -->"
 
 def outcome(c):
     if not c.agrees:
-        return "differs: " + "; ".join(f"{d.what} ({d.why})" for d in c.listed)
+        return "differs: " + "; ".join(f"{d.what} ({d.why}{unless(d)})" for d in c.listed)
     if c.ours.who == "kernel":
         return f"falls back ({c.reason})"
     return "same"
+
+
+def unless(difference):
+    return f"; not with `--profile {difference.vanishes_with}`" if difference.vanishes_with else ""
 
 
 def rows(comparisons):

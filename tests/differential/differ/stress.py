@@ -46,9 +46,9 @@ def compare(program, command, seed):
     return lines
 
 
-def run_all(options, program, service, report):
+def run_all(options, program, prefix, report):
     """For as long as asked, seed by seed; a failure names its seed."""
-    command = [*(service.prefix() if service else []), program]
+    command = [*prefix, program]
     end = time.monotonic() + options.stress
     seeds, failures, kind = 0, 0, "stress"
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)

@@ -8,11 +8,11 @@ FILE = Path(__file__).resolve().parent.parent / "known.toml"
 
 
 class Difference:
-    """An entry: patterns of cases in states, what of their lines may differ, what it is and why."""
+    """An entry: patterns of cases in states, what of their lines may differ, what it is and why, the profile without it."""
 
     def __init__(self, entry):
         self.cases, self.lines = entry["cases"], entry.get("lines", [])
-        self.what, self.why = entry["what"], entry["why"]
+        self.what, self.why, self.vanishes_with = entry["what"], entry["why"], entry.get("vanishes_with")
         self.used = set()
 
     def covers(self, name, pair):

@@ -9,8 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from lib import cases, known, stress, table
-from lib.service import Service
+from differ import cases, known, stress, table
+from lib import process
+from lib.world import World
 
 HERE = Path(__file__).resolve().parent.parent
 ACCELERATED_MIN = 0.95
@@ -71,7 +72,21 @@ def report_groups(comparisons, unknown):
     return failures
 
 
-def report_whole(options, comparisons, entries, service):
+def report_profiles(comparisons, entries, program, world):
+    """What is listed as vanishing with a profile: the same cases once more, with it."""
+    failures = 0
+    for profile in sorted({d.vanishes_with for d in entries} - {None}):
+        names = [c.name for c in comparisons if any(d.vanishes_with == profile for d in c.listed)]
+        if not names:
+            continue
+        again = cases.compare([program], [*world.prefix("--profile", profile), program], names)
+        unknown = known.attribute(again, [d for d in entries if d.vanishes_with != profile])
+        lines = [f"{c.name}: kernel: {kernel}, Towpath: {ours}" for c, pairs in unknown for kernel, ours in pairs]
+        failures += report(f"profile.{profile}", not lines, f"{len(names)} cases that differ without it", lines)
+    return failures
+
+
+def report_whole(options, comparisons, entries, world):
     """What holds only when every case has run."""
     failures = 0
     if options.write and not options.only:
@@ -84,11 +99,27 @@ def report_whole(options, comparisons, entries, service):
         failures += report("known", not stale, f"{len(entries)} entries, {len(stale)} patterns differ no longer", lines)
         lines = table.difference(comparisons)
         failures += report("table", not lines, "docs/compatibility.md says what was found; --write renews it", lines)
-    counts = service.counts()
+    counts = world.stat()
     ours, back = counts["accelerated"], counts["fallen_back"]
     why = ", ".join(f"{n} {reason}" for reason, n in counts["by_reason"].items())
     is_enough = ours > 0 and ours >= ACCELERATED_MIN * (ours + back)
     failures += report("accelerated", is_enough or bool(options.only), f"{ours} of {ours + back} sockets{'; ' + why if why else ''}")
+    return failures
+
+
+def judge_cases(options, program, world):
+    began = time.monotonic()
+    command = [*(world.prefix() if world else []), program]
+    comparisons = cases.compare([program], command, options.only)
+    entries = known.read() if world else []
+    unknown = known.attribute(comparisons, entries)
+    if world:
+        cases.find_reasons(comparisons, command, world)
+    failures = report_groups(comparisons, unknown)
+    if world:
+        failures += report_profiles(comparisons, entries, program, world)
+        failures += report_whole(options, comparisons, entries, world)
+    print(f"    {len(comparisons)} cases in {time.monotonic() - began:.0f} s")
     return failures
 
 
@@ -97,31 +128,24 @@ def judge(options, folder):
     if program is None:
         print("skipped: differential (no C compiler: scripts/setup)")
         return 0
-    service = None if options.kernel else Service(options.bin_dir.resolve() / "towpath", folder)
+    world = None if options.kernel else World(options, folder)
     try:
-        began = time.monotonic()
-        command = [*(service.prefix() if service else []), str(program)]
-        comparisons = [] if options.only == ["stress"] else cases.compare([str(program)], command, options.only)
-        entries = [] if options.kernel else known.read()
-        unknown = known.attribute(comparisons, entries)
-        if service:
-            cases.find_reasons(comparisons, command, service)
-        failures = report_groups(comparisons, unknown)
-        print(f"    {len(comparisons)} cases in {time.monotonic() - began:.0f} s")
-        if service:
-            failures += report_whole(options, comparisons, entries, service)
+        if world:
+            world.up()
+        failures = 0 if options.only == ["stress"] else judge_cases(options, program, world)
         if options.stress > 0 and (not options.only or "stress" in options.only):
-            failures += stress.run_all(options, folder / "stress", service, report)
-        if service:
-            failures += report("service", service.is_alive(), "the service is still there")
+            failures += stress.run_all(options, folder / "stress", world.prefix() if world else [], report)
+        if world:
+            failures += report("service", world.service.running(), "the service is still there")
     finally:
-        if service:
-            service.stop()
+        process.kill_descendants()
     return 1 if failures else 0
 
 
 def main():
     options = arguments()
+    options.bin_dir = options.bin_dir.resolve()
+    process.become_subreaper()
     if not options.kernel and not (options.bin_dir / "towpath").exists():
         sys.exit(f"tests/differential/run: {options.bin_dir / 'towpath'} is not there; run cargo build --release, or name --bin-dir")
     with tempfile.TemporaryDirectory(prefix="towpath-differential-") as folder:

@@ -4,7 +4,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-LIMIT_S = 240
+LIMIT_S = 300
 # A difference must show as often as this: a machine with much to do is late now and then, on either side.
 TRIES = 3
 
@@ -86,11 +86,11 @@ def compare(on_kernel, through_us, names):
     return sorted(found.values(), key=lambda c: c.name)
 
 
-def find_reasons(comparisons, command, service):
+def find_reasons(comparisons, command, world):
     """Why cases fell back: each once more, between two looks at the service's counts."""
     for c in comparisons:
         if c.ours.who == "kernel":
-            before = service.counts()["by_reason"]
+            before = world.stat()["by_reason"]
             run(command, [c.name])
-            after = service.counts()["by_reason"]
+            after = world.stat()["by_reason"]
             c.reason = ", ".join(sorted(r for r, n in after.items() if n > before.get(r, 0))) or "no reason given"

@@ -1,0 +1,371 @@
+//! What asks a server: closed loop, each connection with one request under way; or open loop, requests at times fixed
+//! beforehand, whatever the answers do. A request's latency counts from the time at which it was due, so that one that had to
+//! wait for others (or for this process) is not left out ("coordinated omission").
+
+mod measured;
+pub mod protocol;
+
+use crate::clock;
+use crate::cpu::Meter;
+use crate::sockets::actor::{Actor, Answer};
+use crate::sockets::calls;
+use anyhow::{Context, bail};
+use base::Seed;
+use hdrhistogram::Histogram;
+pub use measured::Measured;
+use protocol::{Protocol, Request, Shape};
+use rustix::fd::OwnedFd;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Shares of the requests that were answered within the latencies of an answer; the longest one follows.
+pub const QUANTILES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 0.9999];
+/// Of 100 requests so many are SET (TAS: 10).
+const SETS: u64 = 10;
+/// Requests chosen beforehand: a power of two.
+const CHOSEN: usize = 1 << 16;
+/// Events taken at once.
+const EVENTS: usize = 256;
+/// Nothing came for so long: the server is gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest latency that is told apart.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+/// The timer among connections.
+const TIMER: u64 = u64::MAX;
+
+/// What to ask, and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Load {
+    pub protocol: Protocol,
+    pub shape: Shape,
+    /// Zipf's exponent, in hundredths (TAS: 90).
+    pub skew: u32,
+    pub pace: Pace,
+    pub milliseconds: u32,
+    pub seed: u64,
+    /// Whose processor time counts, this process included.
+    pub pids: Vec<u32>,
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Pace {
+    /// When the last one of the connection was answered.
+    Closed,
+    /// So many under way, each on a connection chosen by chance: the next one leaves when one was answered.
+    Wandering(u32),
+    /// At so many per second, at random times; the client looks all the time, so that they leave when they are due.
+    Polling(f64),
+    /// The same; the client sleeps meanwhile.
+    Waiting(f64),
+}
+
+/// What is asked of a process.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Set all keys.
+    Fill(Protocol, Shape),
+    /// Ask, on all connections; then close them.
+    Load(Load),
+}
+
+/// In a process: obeys.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    match ask {
+        Ask::Fill(protocol, shape) => fill(actor, protocol, shape).map(|()| Answer::new()),
+        Ask::Load(load) => run(actor, load),
+    }
+}
+
+/// What the measured time of a run gave.
+struct Window {
+    requests: u64,
+    ns: u64,
+    cpu_ns: u64,
+}
+
+/// What a run gave, as an answer: requests, nanoseconds, processor time, then latencies in nanoseconds (see [`QUANTILES`]).
+fn run(actor: &mut Actor, load: Load) -> anyhow::Result<Answer> {
+    let mut client = Client::new(std::mem::take(&mut actor.streams), load)?;
+    client.meet()?;
+    let meter = Meter::start(&client.load.pids);
+    let start = clock::now_ns();
+    let end = start + u64::from(client.load.milliseconds) * 1_000_000;
+    let window = match client.load.pace {
+        Pace::Closed | Pace::Wandering(_) => client.closed(start, end, &meter)?,
+        Pace::Polling(rate) => client.open(start, end, rate, None, &meter)?,
+        Pace::Waiting(rate) => {
+            let timer =
+                timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+            calls::epoll_add(&client.set, &timer, TIMER)?;
+            client.open(start, end, rate, Some(&timer), &meter)?
+        }
+    };
+    Ok(client.answer(&window))
+}
+
+/// Sets every key once.
+fn fill(actor: &Actor, protocol: Protocol, shape: Shape) -> anyhow::Result<()> {
+    const AT_ONCE: u32 = 64;
+    let mut stream = actor.streams.first().context("no connection")?;
+    let mut bytes = Vec::new();
+    for first in (0..shape.keys).step_by(AT_ONCE as usize) {
+        let keys = first..shape.keys.min(first + AT_ONCE);
+        bytes.clear();
+        keys.clone().for_each(|key| protocol.write(&shape, Request { key, is_set: true }, &mut bytes));
+        stream.write_all(&bytes)?;
+        let mut replies = vec![0; keys.len() * protocol.reply_bytes(&shape, true) as usize];
+        stream.read_exact(&mut replies)?;
+    }
+    Ok(())
+}
+
+/// A request that was sent.
+struct Due {
+    /// When it should have been.
+    at_ns: u64,
+    /// Bytes of the reply that are still to come.
+    left: u32,
+    is_set: bool,
+}
+
+struct Connection {
+    stream: TcpStream,
+    under_way: VecDeque<Due>,
+    is_new_reply: bool,
+}
+
+struct Client {
+    load: Load,
+    set: OwnedFd,
+    connections: Vec<Connection>,
+    chosen: Vec<Request>,
+    random: Seed,
+    next: usize,
+    bytes: Vec<u8>,
+    latencies: Histogram<u64>,
+    answered: u64,
+    asked: u64,
+}
+
+impl Client {
+    fn new(streams: Vec<TcpStream>, load: Load) -> anyhow::Result<Self> {
+        let set = calls::epoll_create()?;
+        let mut connections = Vec::with_capacity(streams.len());
+        for (i, stream) in streams.into_iter().enumerate() {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            calls::epoll_add(&set, &stream, i as u64)?;
+            connections.push(Connection { stream, under_way: VecDeque::new(), is_new_reply: true });
+        }
+        Ok(Self {
+            set,
+            connections,
+            chosen: choose(load.shape.keys, f64::from(load.skew) / 100.0, load.seed),
+            random: Seed::new(load.seed),
+            next: 0,
+            bytes: Vec::new(),
+            latencies: Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)?,
+            answered: 0,
+            asked: 0,
+            load,
+        })
+    }
+
+    /// Asks once on each connection, so that what comes afterwards is about neither the server's start nor theirs.
+    fn meet(&mut self) -> anyhow::Result<()> {
+        self.first()?;
+        while self.answered < self.asked {
+            self.take(Some(PATIENCE), 0)?;
+        }
+        (self.answered, self.asked) = (0, 0);
+        self.latencies.reset();
+        Ok(())
+    }
+
+    /// The first requests of a closed loop.
+    fn first(&mut self) -> anyhow::Result<()> {
+        if let Pace::Wandering(at_once) = self.load.pace {
+            return (0..at_once).try_for_each(|_| self.ask_somewhere());
+        }
+        (0..self.connections.len()).try_for_each(|at| self.ask(at, clock::now_ns()))
+    }
+
+    fn ask_somewhere(&mut self) -> anyhow::Result<()> {
+        let at = self.random.below(self.connections.len() as u64);
+        self.ask(at as usize, clock::now_ns())
+    }
+
+    fn closed(&mut self, start: u64, end: u64, meter: &Meter) -> anyhow::Result<Window> {
+        self.first()?;
+        let mut measured = None;
+        while self.answered < self.asked {
+            self.take(Some(PATIENCE), end)?;
+            let now = clock::now_ns();
+            if now >= end && measured.is_none() {
+                measured = Some(Window { requests: self.answered, ns: now - start, cpu_ns: meter.used_ns() });
+            }
+        }
+        measured.context("all was answered before the time was over")
+    }
+
+    fn open(
+        &mut self,
+        start: u64,
+        end: u64,
+        rate: f64,
+        timer: Option<&OwnedFd>,
+        meter: &Meter,
+    ) -> anyhow::Result<Window> {
+        let mut next = start;
+        let mut heard = start;
+        loop {
+            let now = clock::now_ns();
+            while next <= now && next < end {
+                self.ask(self.asked as usize % self.connections.len(), next)?;
+                // Of a Poisson process: never 0, so that time goes on.
+                next += 1 + (-(1.0 - uniform(&mut self.random)).ln() * 1e9 / rate) as u64;
+            }
+            if next >= end && self.answered == self.asked {
+                return Ok(Window { requests: self.answered, ns: now - start, cpu_ns: meter.used_ns() });
+            }
+            let wait = match timer {
+                Some(timer) if next < end => {
+                    arm(timer, next)?;
+                    Some(PATIENCE)
+                }
+                Some(_) => Some(PATIENCE),
+                None => Some(Duration::ZERO),
+            };
+            if self.take(wait, 0)? {
+                heard = now;
+            } else if now > heard + PATIENCE.as_nanos() as u64 {
+                bail!("no answer of the server");
+            }
+        }
+    }
+
+    /// Waits, and takes what was answered; with a closed loop asks again before `until`. True when there was something.
+    fn take(&mut self, wait: Option<Duration>, until: u64) -> anyhow::Result<bool> {
+        let mut events = [calls::NO_EVENT; EVENTS];
+        let count = calls::epoll_wait(&self.set, &mut events, wait)?;
+        if count == 0 && wait == Some(PATIENCE) {
+            bail!("no answer of the server");
+        }
+        for event in &events[..count] {
+            // The timer has done its work; it is armed anew.
+            let answered = if event.u64 == TIMER { 0 } else { self.hear(event.u64 as usize)? };
+            let now = clock::now_ns();
+            match self.load.pace {
+                _ if now >= until => {}
+                Pace::Closed => (0..answered).try_for_each(|_| self.ask(event.u64 as usize, now))?,
+                Pace::Wandering(_) => (0..answered).try_for_each(|_| self.ask_somewhere())?,
+                Pace::Polling(_) | Pace::Waiting(_) => {}
+            }
+        }
+        Ok(count > 0)
+    }
+
+    fn ask(&mut self, at: usize, due_ns: u64) -> anyhow::Result<()> {
+        let Load { protocol, shape, .. } = &self.load;
+        let request = self.chosen[self.next];
+        self.next = (self.next + 1) % CHOSEN;
+        self.bytes.clear();
+        protocol.write(shape, request, &mut self.bytes);
+        let left = protocol.reply_bytes(shape, request.is_set);
+        let connection = &mut self.connections[at];
+        connection.stream.write_all(&self.bytes).context("asking")?;
+        connection.under_way.push_back(Due { at_ns: due_ns, left, is_set: request.is_set });
+        self.asked += 1;
+        Ok(())
+    }
+
+    /// Takes replies of one connection; how many requests were answered.
+    fn hear(&mut self, at: usize) -> anyhow::Result<u32> {
+        let connection = &mut self.connections[at];
+        let mut buffer = [0; 4096];
+        let taken = match connection.stream.read(&mut buffer) {
+            Ok(0) => bail!("the server has closed a connection"),
+            Ok(taken) => taken,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) => return Err(error).context("a connection of the client"),
+        };
+        let (now, mut rest, mut answered) = (clock::now_ns(), &buffer[..taken], 0);
+        while let Some(first) = rest.first() {
+            let due = connection.under_way.front_mut().context("an answer that nobody asked for")?;
+            if connection.is_new_reply && *first != self.load.protocol.good(due.is_set) {
+                bail!("the server refuses: {}", String::from_utf8_lossy(rest));
+            }
+            let now_here = due.left.min(rest.len() as u32);
+            due.left -= now_here;
+            rest = &rest[now_here as usize..];
+            connection.is_new_reply = due.left == 0;
+            if due.left == 0 {
+                self.latencies.saturating_record((now - due.at_ns.min(now)).max(1));
+                answered += 1;
+                connection.under_way.pop_front();
+            }
+        }
+        self.answered += u64::from(answered);
+        Ok(answered)
+    }
+
+    fn answer(&self, window: &Window) -> Answer {
+        let latencies = QUANTILES.iter().map(|share| self.latencies.value_at_quantile(*share));
+        let numbers = [window.requests, window.ns, window.cpu_ns].into_iter().chain(latencies);
+        numbers.chain([self.latencies.max()]).map(|number| number as f64).collect()
+    }
+}
+
+/// Rings at `at_ns` of [`clock::now_ns`].
+fn arm(timer: &OwnedFd, at_ns: u64) -> anyhow::Result<()> {
+    let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
+    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;
+    Ok(())
+}
+
+/// From 0 to less than 1.
+fn uniform(random: &mut Seed) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Requests in random order, keys by Zipf's law: the i-th most wanted in proportion to 1/i^skew.
+fn choose(keys: u32, skew: f64, seed: u64) -> Vec<Request> {
+    let mut random = Seed::new(seed);
+    let mut sums = Vec::with_capacity(keys as usize);
+    let mut sum = 0.0;
+    for i in 1..=keys {
+        sum += f64::from(i).powf(-skew);
+        sums.push(sum);
+    }
+    let mut one = || {
+        let wanted = uniform(&mut random) * sum;
+        let key = sums.partition_point(|up_to| *up_to <= wanted) as u32;
+        Request { key: key.min(keys - 1), is_set: random.next_u64() % 100 < SETS }
+    };
+    (0..CHOSEN).map(|_| one()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_wanted_key_has_its_share() {
+        let chosen = choose(100_000, 0.9, 7);
+        let share = |key| chosen.iter().filter(|r| r.key == key).count() as f64 / CHOSEN as f64;
+        // The sum of i^-0.9 up to 100,000 is about 22.2.
+        assert!((share(0) * 22.2 - 1.0).abs() < 0.1, "{}", share(0));
+        assert!(share(0) > share(9) && chosen.iter().any(|r| r.key > 50_000));
+        let sets = chosen.iter().filter(|r| r.is_set).count() as f64 / CHOSEN as f64;
+        assert!((sets - 0.1).abs() < 0.01, "{sets}");
+        assert!(choose(1, 0.9, 7).iter().all(|r| r.key == 0));
+    }
+}

@@ -1,0 +1,196 @@
+//! Many open connections on which nothing happens: what they take, how fast they come, and what an RPC on one of them costs.
+
+use super::Arguments;
+use crate::bars::{self, Limit};
+use crate::client::protocol::{Protocol, Shape};
+use crate::client::{self, Load, Measured, Pace};
+use crate::launch::{Port, Service};
+use crate::samples::Samples;
+use crate::sockets::actor::{self, Answer};
+use crate::sockets::memory::{bytes, slab};
+use crate::sockets::pair::{Pair, Place};
+use crate::sockets::{echo, raise_limit_towards};
+use crate::table::number;
+use crate::{Report, Row, clock, interrupt};
+use anyhow::{Context, bail};
+use std::fs;
+use std::net::Ipv4Addr;
+
+/// Connections of one pair of processes at most: fewer than half the local ports that the kernel has for each address. (It takes
+/// those with even numbers first, and searches long for the last ones.)
+const OF_A_PAIR: u32 = 12_500;
+/// Descriptors of a process beside them.
+const BESIDE: u64 = 500;
+/// Made before: what is needed once.
+const WARM_UP: u32 = 200;
+/// Connections while few are open.
+const FEW: u32 = 1_000;
+/// RPCs under way at once, each on a connection chosen by chance.
+const AT_ONCE: u32 = 16;
+const RPC: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
+/// Runs: each opens all of them.
+const RUNS: usize = 3;
+
+/// Bytes of library and service together, at each end of a connection.
+const BYTES_MOST: f64 = 512.0;
+/// Of these the library's.
+const LIBRARY_MOST: f64 = 128.0;
+/// Connections accepted per second.
+const RATE_LEAST: f64 = 100_000.0;
+/// An RPC among many over one among few.
+const GROWTH_MOST: f64 = 1.3;
+
+/// Measures into the report.
+pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report) -> anyhow::Result<()> {
+    let wanted = u64::from(arguments.connections().min(OF_A_PAIR)) + BESIDE;
+    let of_a_pair = (raise_limit_towards(wanted)?.saturating_sub(BESIDE)).min(u64::from(OF_A_PAIR)) as u32;
+    let seconds = arguments.common.seconds();
+    for _ in 0..arguments.common.runs().min(RUNS) {
+        for through in [true, false] {
+            let service = through.then(|| Service::start(&arguments.common, Port::None)).transpose()?;
+            let place = service.as_ref().into();
+            rpc(&[open_pair(place, 0, FEW)?], FEW, seconds, samples)?;
+            open(place, service.as_ref(), [arguments.connections(), of_a_pair], seconds, samples)?;
+            if let Some(service) = service {
+                service.stop();
+            }
+        }
+    }
+    report.note(format!(
+        "idle/open: {} connections on one host, of pairs of processes with at most {} each; bytes of one end: own memory of the \
+         service and what all processes share, halved; own memory of a process; growth of the kernel's slabs, halved",
+        number(f64::from(arguments.connections())),
+        number(f64::from(of_a_pair))
+    ));
+    report.note(format!(
+        "idle/rpc: {AT_ONCE} RPCs of 64 bytes under way, each on a connection chosen by chance among those of one pair"
+    ));
+    Ok(())
+}
+
+/// A line for each bar.
+pub fn judge(arguments: &Arguments, report: &mut Report) {
+    let of = |report: &Report, case: &str, metric: &str| {
+        let is_it = |r: &&Row| r.case == case && r.system == "towpath" && r.metric == metric;
+        report.rows.iter().find(is_it).map_or(f64::NAN, |r| r.median)
+    };
+    let open = open_case(arguments.connections());
+    let (library, all) = (of(report, &open, "library"), of(report, &open, "library and service"));
+    bars::tell(
+        report,
+        format!("{open}: library {} bytes", number(library)),
+        library,
+        Limit::Most(LIBRARY_MOST),
+    );
+    let text = format!("{open}: library and service {} bytes", number(all));
+    bars::tell(report, text, all, Limit::Most(BYTES_MOST));
+    let rate = of(report, &open, "accepted");
+    bars::tell(
+        report,
+        format!("{open}: accepted {} per second", number(rate)),
+        rate,
+        Limit::Least(RATE_LEAST),
+    );
+    let [few, many] = [FEW, arguments.connections()].map(|n| of(report, &rpc_case(n), "processor time"));
+    let text = format!(
+        "{}: processor time {} times that with {FEW}",
+        rpc_case(arguments.connections()),
+        number(many / few)
+    );
+    bars::tell(report, text, many / few, Limit::Most(GROWTH_MOST));
+}
+
+fn open_case(connections: u32) -> String {
+    format!("idle/open/n{connections}")
+}
+
+fn rpc_case(connections: u32) -> String {
+    format!("idle/rpc/n{connections}")
+}
+
+/// Opens all of them, on as many pairs as they need: each has so many at most.
+fn open(
+    place: Place<'_>,
+    service: Option<&Service>,
+    [connections, of_a_pair]: [u32; 2],
+    seconds: f64,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    let count = connections.div_ceil(of_a_pair);
+    let share = |i: u32| connections / count + u32::from(i < connections % count);
+    let warm = WARM_UP.min(connections / count);
+    let pairs: Vec<Pair<'_>> =
+        (0..count).map(|i| open_pair(place, i, warm)).collect::<anyhow::Result<_>>()?;
+    let before = Look::at(service, &pairs)?;
+    let start = clock::now_ns();
+    for (i, pair) in (0..).zip(&pairs) {
+        interrupt::check()?;
+        pair.connect(share(i) - warm).with_context(|| format!("{i} pairs of {count} had all of theirs"))?;
+    }
+    let opened = f64::from(connections - warm * count);
+    let rate = opened * 1e9 / (clock::now_ns() - start) as f64;
+    let after = Look::at(service, &pairs)?;
+    let name = pairs.first().context("no pair")?.name;
+    let each = |side: fn(&Look) -> f64| (side(&after) - side(&before)) / opened / 2.0;
+    let (library, beside) = (each(|look| look.processes), each(|look| look.service + look.shared));
+    let case = open_case(connections);
+    samples.add(&case, name, "accepted", "1/s", rate);
+    samples.add(&case, name, "library", "B", library);
+    samples.add(&case, name, "library and service", "B", library + beside);
+    samples.add(&case, name, "kernel", "B", each(|look| look.slab));
+    rpc(&pairs, connections, seconds, samples)
+}
+
+/// Each pair has an address of its own.
+fn open_pair(place: Place<'_>, number: u32, connections: u32) -> anyhow::Result<Pair<'_>> {
+    let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 1, 1).to_bits() + number);
+    let pair = Pair::start_from(place, from)?;
+    pair.connect(connections.saturating_sub(1))?;
+    Ok(pair)
+}
+
+/// RPCs on the connections of the last pair, which are closed then.
+fn rpc(pairs: &[Pair<'_>], connections: u32, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
+    let pair = pairs.last().context("no pair")?;
+    let load = Load {
+        protocol: Protocol::Echo,
+        shape: RPC,
+        skew: 0,
+        pace: Pace::Wandering(AT_ONCE),
+        milliseconds: (seconds * 1e3) as u32,
+        seed: 0,
+        pids: pair.pids(),
+    };
+    let near = actor::Ask::Client(client::Ask::Load(load));
+    let (answer, _): (Answer, Answer) = pair.both(&near, &actor::Ask::Echo(echo::Ask::Epoll))?;
+    let measured = Measured::new(&answer)?;
+    measured.add_rate(&rpc_case(connections), pair.name, samples);
+    samples.add(&rpc_case(connections), pair.name, "processor time", "ns", measured.cpu_ns);
+    Ok(())
+}
+
+/// Bytes that are present now.
+struct Look {
+    service: f64,
+    /// Own memory of all processes of pairs.
+    processes: f64,
+    /// Memory without a file that anybody shares: regions.
+    shared: f64,
+    slab: f64,
+}
+
+impl Look {
+    fn at(service: Option<&Service>, pairs: &[Pair<'_>]) -> anyhow::Result<Self> {
+        let own = |pid: u32| -> anyhow::Result<f64> {
+            bytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "Anonymous")
+        };
+        let mut processes = 0.0;
+        for pair in pairs {
+            let [near, far, ..] = pair.pids()[..] else { bail!("a pair has two processes") };
+            processes += own(near)? + own(far)?;
+        }
+        let service = service.map_or(Ok(0.0), |service| own(service.pid()))?;
+        let shared = bytes(&fs::read_to_string("/proc/meminfo")?, "Shmem")?;
+        Ok(Self { service, processes, shared, slab: slab()? })
+    }
+}

@@ -1,0 +1,166 @@
+//! The measurement `kv`: a key-value store of our own that does not scale (TAS, Table 7), and the latency of its answers while
+//! little is asked (Figure 9, Table 5).
+
+pub mod server;
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::client::protocol::{Protocol, Shape};
+use crate::client::{self, Load, Measured, Pace};
+use crate::launch::{Port, Service};
+use crate::redis::local;
+use crate::samples::Samples;
+use crate::sockets::actor::{self, Actor, Answer};
+use crate::sockets::pair::Pair;
+use crate::sockets::raise_limit;
+use crate::table::number;
+use crate::{Options, Report};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use server::Store;
+
+/// One hot key (TAS: a key and a value of 4 bytes, 256 connections).
+const HOT: Shape = Shape { keys: 1, key_bytes: 4, value_bytes: 4 };
+/// TAS: 100,000 keys of 32 bytes, values of 64, chosen by Zipf's law with an exponent of 0.9.
+const MANY: Shape = Shape { keys: 100_000, key_bytes: 32, value_bytes: 64 };
+const SKEW: u32 = 90;
+/// Connections while as much as possible is asked.
+const BUSY: u32 = 256;
+/// Connections while little is.
+const CALM: u32 = 64;
+/// Threads of the server.
+const THREADS: [u32; 2] = [1, 2];
+/// Of what the kernel answers at most, so much is asked when little is.
+const CALM_SHARE: f64 = 0.15;
+
+const KERNEL: Measure = Measure::Over("kernel");
+const THIRD: Limit = Limit::Most(1.0 / 3.0);
+const BARS: &[Bar] = &[
+    Bar { cases: "kv/hot/best", metric: "rate", measure: KERNEL, limit: Limit::Least(4.0) },
+    Bar { cases: "kv/zipf/t1", metric: "rate", measure: KERNEL, limit: Limit::Least(3.0) },
+    Bar { cases: "kv/latency/polling", metric: "p50", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/latency/polling", metric: "p99", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/latency/waiting", metric: "p50", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/latency/waiting", metric: "p99", measure: KERNEL, limit: THIRD },
+];
+
+/// What is asked of the server's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Make such a table.
+    Hold(Shape),
+    /// Answer on all connections, with so many threads, until all are closed.
+    Serve(u32),
+}
+
+/// In that process: obeys.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    match ask {
+        Ask::Hold(shape) => actor.store = Some(Store::new(shape)),
+        Ask::Serve(threads) => {
+            let store = actor.store.take().context("no table to serve")?;
+            store.serve(std::mem::take(&mut actor.streams), threads)?;
+        }
+    }
+    Ok(Answer::new())
+}
+
+/// One way to use the store.
+struct Use {
+    shape: Shape,
+    connections: u32,
+    threads: u32,
+    pace: Pace,
+}
+
+impl Use {
+    fn measure(&self, system: Option<&Service>, seconds: f64, seed: u64) -> anyhow::Result<Measured> {
+        let pair = Pair::start(system)?;
+        pair.connect(self.connections - 1)?;
+        let load = Load {
+            protocol: Protocol::Own,
+            shape: self.shape,
+            skew: SKEW,
+            pace: self.pace,
+            milliseconds: (seconds * 1e3) as u32,
+            seed,
+            pids: pair.pids(),
+        };
+        pair.far(&actor::Ask::Kv(Ask::Hold(self.shape)))?;
+        let serve = Ask::Serve(self.threads);
+        let (answer, _) = pair.both(&actor::Ask::Client(client::Ask::Load(load)), &actor::Ask::Kv(serve))?;
+        Measured::new(&answer)
+    }
+}
+
+/// The measurement `kv`.
+///
+/// # Errors
+/// When the service does not start, descriptors are too few, or a process fails.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("kv");
+    raise_limit()?;
+    local::limit_cores(&mut report)?;
+    let service = Service::start(options, Port::None)?;
+    let mut samples = Samples::default();
+    let rate = calm_rate(options)?;
+    for run in 0..options.runs() {
+        for system in [Some(&service), None] {
+            one(system, run as u64, rate, options.seconds(), &mut samples)
+                .with_context(|| format!("run {}", run + 1))?;
+        }
+    }
+    service.stop();
+    report.note(format!(
+        "kv/hot: one key, {BUSY} connections, closed loop, a server of 1 and of 2 threads behind one lock; best: the better of \
+         the two in each run; kv/zipf: {} keys of {} bytes, values of {}, {BUSY} connections",
+        number(f64::from(MANY.keys)),
+        MANY.key_bytes,
+        MANY.value_bytes
+    ));
+    report.note(format!(
+        "kv/latency: open loop, {} requests per second on {CALM} connections of both systems ({:.0} % of what the kernel answers \
+         at most), from the time at which a request was due; polling: the client looks all the time, waiting: it sleeps",
+        number(rate),
+        CALM_SHARE * 100.0
+    ));
+    report.note("processor time: both processes, the service and ksoftirqd, per request");
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("towpath", &["kernel"]);
+    bars::judge(&mut report, "towpath", BARS);
+    Ok(report)
+}
+
+/// All cases once on one system.
+fn one(
+    system: Option<&Service>,
+    seed: u64,
+    rate: f64,
+    seconds: f64,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    let name = if system.is_some() { "towpath" } else { "kernel" };
+    let mut best: Option<Measured> = None;
+    for threads in THREADS {
+        let hot = Use { shape: HOT, connections: BUSY, threads, pace: Pace::Closed };
+        let measured = hot.measure(system, seconds, seed).context("kv/hot")?;
+        measured.add_rate(&format!("kv/hot/t{threads}"), name, samples);
+        best = best.filter(|best| best.rate > measured.rate).or(Some(measured));
+    }
+    if let Some(best) = best {
+        best.add_rate("kv/hot/best", name, samples);
+    }
+    let zipf = Use { shape: MANY, connections: BUSY, threads: 1, pace: Pace::Closed };
+    zipf.measure(system, seconds, seed).context("kv/zipf")?.add_rate("kv/zipf/t1", name, samples);
+    for (case, pace) in [("polling", Pace::Polling(rate)), ("waiting", Pace::Waiting(rate))] {
+        let case = format!("kv/latency/{case}");
+        let calm = Use { shape: MANY, connections: CALM, threads: 1, pace };
+        calm.measure(system, seconds, seed).context(case.clone())?.add_latencies(&case, name, samples);
+    }
+    Ok(())
+}
+
+/// What is asked per second while little is: the same of both systems.
+fn calm_rate(options: &Options) -> anyhow::Result<f64> {
+    let most = Use { shape: MANY, connections: CALM, threads: 1, pace: Pace::Closed };
+    Ok(most.measure(None, options.seconds(), 0).context("the kernel's highest rate")?.rate * CALM_SHARE)
+}

@@ -1,0 +1,158 @@
+//! A key-value store of our own that does not scale: one table behind one lock, whatever the number of threads.
+
+use crate::client::protocol::{FOUND, GET, MISSING, SET, Shape};
+use crate::sockets::calls;
+use anyhow::{Context, bail};
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
+
+/// Events taken at once.
+const EVENTS: usize = 256;
+/// Room for the requests of one connection that were not answered yet.
+const ROOM: usize = 4096;
+
+/// The table and its lock.
+pub struct Store {
+    shape: Shape,
+    table: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+}
+
+/// A connection and the bytes of a request whose end has not come yet.
+struct Connection {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Store {
+    /// Makes the table, with all keys.
+    pub fn new(shape: Shape) -> Self {
+        let mut table = HashMap::new();
+        for number in 0..shape.keys {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            shape.write_key(number, &mut key);
+            shape.write_value(&mut value);
+            table.insert(key, value);
+        }
+        Self { shape, table: Mutex::new(table) }
+    }
+
+    /// Serves these connections with so many threads until the other end has closed them all.
+    pub fn serve(&self, streams: Vec<TcpStream>, threads: u32) -> anyhow::Result<()> {
+        let mut shares: Vec<Vec<TcpStream>> = (0..threads).map(|_| Vec::new()).collect();
+        for (i, stream) in streams.into_iter().enumerate() {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            shares[i % threads as usize].push(stream);
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                shares.into_iter().map(|share| scope.spawn(move || self.serve_share(share))).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|_| bail!("a thread of the server has failed"))
+            };
+            threads.into_iter().try_for_each(join)
+        })
+    }
+
+    /// One thread.
+    fn serve_share(&self, streams: Vec<TcpStream>) -> anyhow::Result<()> {
+        let set = calls::epoll_create()?;
+        let mut living = streams.len();
+        let mut connections = Vec::with_capacity(living);
+        for (i, stream) in streams.into_iter().enumerate() {
+            calls::epoll_add(&set, &stream, i as u64)?;
+            connections.push(Some(Connection { stream, bytes: Vec::with_capacity(ROOM) }));
+        }
+        let (mut events, mut buffer, mut replies) = ([calls::NO_EVENT; EVENTS], [0; ROOM], Vec::new());
+        while living > 0 {
+            let count = calls::epoll_wait(&set, &mut events, None)?;
+            for event in &events[..count] {
+                let place = &mut connections[event.u64 as usize];
+                let Some(connection) = place else { continue };
+                if !self.turn(connection, &mut buffer, &mut replies)? {
+                    *place = None;
+                    living -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what has come on one connection; false when it was closed.
+    fn turn(
+        &self,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+        replies: &mut Vec<u8>,
+    ) -> anyhow::Result<bool> {
+        let taken = match connection.stream.read(buffer) {
+            Ok(0) => return Ok(false),
+            Ok(taken) => taken,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+            Err(error) => return Err(error).context("a connection of the server"),
+        };
+        replies.clear();
+        if connection.bytes.is_empty() {
+            let used = self.answer(&buffer[..taken], replies)?;
+            connection.bytes.extend_from_slice(&buffer[used..taken]);
+        } else {
+            connection.bytes.extend_from_slice(&buffer[..taken]);
+            let used = self.answer(&connection.bytes, replies)?;
+            connection.bytes.drain(..used);
+        }
+        connection.stream.write_all(replies).context("replies of the server")?;
+        Ok(true)
+    }
+
+    /// Answers the whole requests among these bytes; how many bytes they were.
+    fn answer(&self, bytes: &[u8], replies: &mut Vec<u8>) -> anyhow::Result<usize> {
+        let (key_end, value) = (1 + self.shape.key_bytes as usize, self.shape.value_bytes as usize);
+        let mut used = 0;
+        while let Some(kind) = bytes.get(used) {
+            let len = match *kind {
+                GET => key_end,
+                SET => key_end + value,
+                other => bail!("no request begins with {other}"),
+            };
+            let Some(request) = bytes.get(used..used + len) else { break };
+            self.one(*kind, &request[1..key_end], &request[key_end..], replies);
+            used += len;
+        }
+        Ok(used)
+    }
+
+    /// The section of the lock: the bottleneck.
+    fn one(&self, kind: u8, key: &[u8], value: &[u8], replies: &mut Vec<u8>) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match table.get_mut(key) {
+            Some(place) if kind == SET => {
+                place.copy_from_slice(value);
+                replies.push(FOUND);
+            }
+            Some(place) => {
+                replies.push(FOUND);
+                replies.extend_from_slice(place);
+            }
+            None => replies.push(MISSING),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_in_pieces_are_answered_when_they_are_whole() {
+        let store = Store::new(Shape { keys: 2, key_bytes: 4, value_bytes: 2 });
+        let mut replies = Vec::new();
+        let bytes = b"g0001s0001xyg0001g0002g00";
+        assert_eq!(store.answer(bytes, &mut replies).unwrap(), bytes.len() - 3);
+        assert_eq!(replies, b"+vv++xy-");
+        assert!(store.answer(b"x0001", &mut replies).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! The measurement `memcached`: memcached, unmodified, asked by our own client.
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::client::protocol::{Protocol, Shape};
+use crate::client::{Ask, Load, Measured, Pace};
+use crate::launch::{Port, Service};
+use crate::peer::Peer;
+use crate::redis::local::limit_cores;
+use crate::samples::Samples;
+use crate::served::{self, Host, Served, local_hosts};
+use crate::sockets::actor::{self, Answer};
+use crate::{Options, Report};
+
+/// As in TAS: 100,000 keys of 32 bytes, values of 64, Zipf's law.
+const SHAPE: Shape = Shape { keys: 100_000, key_bytes: 32, value_bytes: 64 };
+const SKEW: u32 = 90;
+/// Connections.
+const CONNECTIONS: [u32; 2] = [1, 50];
+/// Longest answer of the client beyond the time it measures, seconds.
+const PATIENCE: f64 = 60.0;
+
+const BARS: &[Bar] = &[Bar {
+    cases: "memcached/c50",
+    metric: "rate",
+    measure: Measure::Over("kernel"),
+    limit: Limit::Least(3.0),
+}];
+
+/// The measurement.
+///
+/// # Errors
+/// When the service or memcached does not start.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("memcached");
+    if served::lacks(&["memcached"], &mut report) {
+        return Ok(report);
+    }
+    limit_cores(&mut report)?;
+    let service = Service::start(options, Port::None)?;
+    let [towpath, kernel] = local_hosts(&service);
+    let systems = [start(towpath)?, start(kernel)?];
+    let mut samples = Samples::default();
+    let cases = CONNECTIONS.map(|connections| (format!("memcached/c{connections}"), connections));
+    served::interleave(&cases, &systems, options, &mut report, |system, path, connections| {
+        measure(system, *connections, options.seconds())?.add_rate(path, system.name(), &mut samples);
+        Ok(())
+    });
+    systems.into_iter().for_each(Served::stop);
+    service.stop();
+    report.note(
+        "closed loop, 90 % GET, 10 % SET, 100,000 keys of 32 bytes, values of 64, Zipf's law with exponent 0.9; one thread of memcached",
+    );
+    report.note("processor time: memcached, the client, the service and ksoftirqd, per request");
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("towpath", &["kernel"]);
+    bars::judge(&mut report, "towpath", BARS);
+    Ok(report)
+}
+
+/// Starts one and sets all keys.
+fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
+    let server = Served::start(host, "memcached", |command, address, _| {
+        let lines = include_str!("../configuration/memcached.conf").lines();
+        lines.filter(|line| !line.starts_with('#')).for_each(|line| {
+            command.args(line.split_whitespace());
+        });
+        command.args(["-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
+        if rustix::process::geteuid().is_root() {
+            // It runs as root only when it is told to.
+            command.args(["-u", "root"]);
+        }
+        Ok(())
+    })?;
+    let client = server.connected(1, PATIENCE)?;
+    ask(&client, Ask::Fill(Protocol::Memcached, SHAPE), PATIENCE)?;
+    Ok(server)
+}
+
+fn ask(client: &Peer, ask: Ask, seconds: f64) -> anyhow::Result<Answer> {
+    client.send(&actor::Ask::Client(ask), &[])?;
+    client.receive_within(seconds)
+}
+
+fn measure(server: &Served<'_>, connections: u32, seconds: f64) -> anyhow::Result<Measured> {
+    let answer = server.prove(connections, || {
+        let client = server.connected(connections, PATIENCE)?;
+        let load = Load {
+            protocol: Protocol::Memcached,
+            shape: SHAPE,
+            skew: SKEW,
+            pace: Pace::Closed,
+            milliseconds: (seconds * 1e3) as u32,
+            seed: u64::from(connections),
+            pids: [server.pids().as_slice(), &[client.pid()]].concat(),
+        };
+        ask(&client, Ask::Load(load), seconds + PATIENCE)
+    })?;
+    Measured::new(&answer)
+}

@@ -1,0 +1,242 @@
+//! Server programs, unmodified, on one system at a time, and what is common to the programs that ask them: where they run, whether
+//! they answer, whether Towpath carried them, what they cost.
+
+use crate::cpu::{self, Meter};
+use crate::launch::{self, Service};
+use crate::peer::{self, Peer};
+use crate::program::{self, Finished, Running};
+use crate::sockets::actor::{self, Answer, Ask};
+use crate::{Options, Report};
+use anyhow::{Context, bail};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// Share of a benchmark's connections that must be accelerated for its numbers to count.
+const ACCELERATED_SHARE: f64 = 0.95;
+/// Until a server answers, seconds.
+const PATIENCE: f64 = 10.0;
+/// Until one try to reach it is given up.
+const TRY: f64 = 2.0;
+
+/// Makes the command that runs a program where it belongs.
+pub type Starter<'a> = Box<dyn Fn(&str) -> anyhow::Result<Command> + 'a>;
+
+/// Where a server runs, and how its clients reach it.
+pub struct Host<'a> {
+    /// As results name it.
+    pub name: &'static str,
+    pub address: Ipv4Addr,
+    pub server: Starter<'a>,
+    pub client: Starter<'a>,
+    /// Processes between client and server.
+    pub between: Vec<u32>,
+    /// Set when connections must be accelerated.
+    pub service: Option<&'a Service>,
+}
+
+/// A program on the kernel, as it is.
+///
+/// # Errors
+/// When it is not installed.
+pub fn on_kernel(program: &str) -> anyhow::Result<Command> {
+    let mut command = Command::new(program::find(program)?);
+    command.env_remove("LD_PRELOAD");
+    Ok(command)
+}
+
+/// One host: through `service`, and on the kernel.
+#[must_use]
+pub fn local_hosts(service: &Service) -> [Host<'_>; 2] {
+    let through = || -> Starter<'_> { Box::new(|program| service.command(program)) };
+    let kernel = || -> Starter<'_> { Box::new(on_kernel) };
+    let address = Ipv4Addr::LOCALHOST;
+    [
+        Host {
+            name: "towpath",
+            address,
+            server: through(),
+            client: through(),
+            between: vec![service.pid()],
+            service: Some(service),
+        },
+        Host {
+            name: "kernel",
+            address,
+            server: kernel(),
+            client: kernel(),
+            between: Vec::new(),
+            service: None,
+        },
+    ]
+}
+
+/// A server that runs.
+pub struct Served<'a> {
+    host: Host<'a>,
+    server: Running,
+    address: SocketAddrV4,
+    _folder: TempDir,
+}
+
+impl<'a> Served<'a> {
+    /// Starts a program as [`launch`](Self::launch) does and waits until it can be reached.
+    ///
+    /// # Errors
+    /// When it is not installed, or cannot be reached.
+    pub fn start(
+        host: Host<'a>,
+        program: &str,
+        configure: impl FnOnce(&mut Command, SocketAddrV4, &Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let served = Self::launch(host, program, configure)?;
+        let what = format!("an answer of {program} ({})", served.name());
+        program::until(PATIENCE, &what, || served.try_reach().ok())?;
+        Ok(served)
+    }
+
+    /// Starts a program whose arguments `configure` adds, knowing its address and a folder of its own.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn launch(
+        host: Host<'a>,
+        program: &str,
+        configure: impl FnOnce(&mut Command, SocketAddrV4, &Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let folder = launch::folder()?;
+        let address = SocketAddrV4::new(host.address, free_port()?);
+        let mut command = (host.server)(program)?;
+        configure(&mut command, address, folder.path())?;
+        let server = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        Ok(Self { host, server, address, _folder: folder })
+    }
+
+    /// As results name its system.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.host.name
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddrV4 {
+        self.address
+    }
+
+    /// The process that was started.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// A client program.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn client(&self, program: &str) -> anyhow::Result<Command> {
+        (self.host.client)(program)
+    }
+
+    /// A process of ours on the client's side, with so many connections.
+    ///
+    /// # Errors
+    /// When it cannot connect.
+    pub fn connected(&self, connections: u32, seconds: f64) -> anyhow::Result<Peer> {
+        let program = peer::own_program()?;
+        let program = program.to_str().context("this program's own path is no text")?;
+        // A path finds itself, too.
+        let mut command = self.client(program)?;
+        // Whoever asks is told; a try is not worth a line.
+        command.stderr(Stdio::null());
+        let process = Peer::start_by(command, actor::ROLE)?;
+        process.send(&Ask::Connect(self.address, connections), &[])?;
+        process.receive_within::<Answer>(seconds)?;
+        Ok(process)
+    }
+
+    fn try_reach(&self) -> anyhow::Result<()> {
+        self.connected(1, TRY).map(|_| ())
+    }
+
+    /// All processes that serve: what was started, its children, and what is between them and their clients.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        [cpu::with_children(self.server.pid()), self.host.between.clone()].concat()
+    }
+
+    /// Accelerated connections that it has accepted.
+    fn accepted(&self) -> anyhow::Result<Option<u64>> {
+        let Some(service) = self.host.service else { return Ok(None) };
+        let own = cpu::with_children(self.server.pid());
+        own.into_iter().map(|pid| service.accepted(Some(pid))).sum::<anyhow::Result<u64>>().map(Some)
+    }
+
+    /// Does something that makes so many connections, and proves what carried them.
+    ///
+    /// # Errors
+    /// When it fails, or too few of its connections were accelerated.
+    pub fn prove<T>(&self, connections: u32, act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let before = self.accepted()?;
+        let given = act()?;
+        if let (Some(before), Some(after)) = (before, self.accepted()?) {
+            let share = (after - before) as f64 / f64::from(connections);
+            if share < ACCELERATED_SHARE {
+                bail!("only {} of {connections} connections were accelerated", after - before);
+            }
+        }
+        Ok(given)
+    }
+
+    /// Runs a client program to its end; with it the processor time of everything, the client included.
+    ///
+    /// # Errors
+    /// When it fails, or too few of its connections were accelerated.
+    pub fn run(&self, client: &mut Command, connections: u32, limit: f64) -> anyhow::Result<(Finished, f64)> {
+        self.prove(connections, || {
+            let meter = Meter::start(&self.pids());
+            let finished = program::run(client, limit)?;
+            let cpu_ns = meter.used_ns() + finished.cpu_ns;
+            Ok((finished, cpu_ns as f64))
+        })
+    }
+
+    /// Stops the server.
+    pub fn stop(self) {
+        self.server.stop();
+    }
+}
+
+/// True when one of these programs is not installed, which the report says then.
+pub fn lacks(programs: &[&str], report: &mut Report) -> bool {
+    let missing = programs.iter().find_map(|name| program::find(name).err());
+    if let Some(error) = &missing {
+        report.note(format!("skipped: {error}"));
+    }
+    missing.is_some()
+}
+
+/// Measures every case (they have paths) on every system in turn, run by run; what fails is left out and said.
+pub fn interleave<'a, C>(
+    cases: &[(String, C)],
+    systems: &[Served<'a>],
+    options: &Options,
+    report: &mut Report,
+    mut measure: impl FnMut(&Served<'a>, &str, &C) -> anyhow::Result<()>,
+) {
+    for run in 0..options.runs() {
+        for (path, case) in cases {
+            for system in systems {
+                if let Err(error) = measure(system, path, case) {
+                    report.failures.push(format!("{path}, {}, run {}: {error:#}", system.name(), run + 1));
+                }
+            }
+        }
+    }
+}
+
+/// A TCP port that nobody uses now.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).context("no free port")?.port())
+}

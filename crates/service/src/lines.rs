@@ -1,0 +1,276 @@
+//! Lines: what a process needs to connect to a listener of another one of its user without asking each time. A line is a slot of
+//! their pair region whose stream carries the records of new connections; the slots of those connections are lent beforehand.
+//!
+//! The service decides once (policy, who listens, limits) and takes back what it has granted by a flag: `FIN` at the acceptor's
+//! half when others begin to listen there, `READ_CLOSED` when nobody does any more. What the two sides write there is believed
+//! only where it concerns themselves: how many connections each says it has made or taken, where those that it holds lead to.
+
+use crate::listeners::QueueKey;
+use crate::present::present_parts;
+use crate::region::{Connection, Line, PairRegion, Stage};
+use crate::registry::Registry;
+use control::{Left, Lent, RECORD_LEN};
+use queue::stream::raise;
+use rustix::fd::AsFd;
+use shm::half_flags::{FIN, LENT, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::{Half, SockBlock};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+/// Slots lent at once, at most; it begins with fewer, and each time it is as many as are lent already.
+const STEP: (u32, u32) = (8, 64);
+/// Of a region's slots only every so manyth is lent: the others are the service's to give.
+const SHARE: u32 = 4;
+/// A listener with room for fewer gets no line.
+const BACKLOG_LEAST: u32 = 8;
+/// Lines to one queue: the acceptor looks into each.
+const LINES_MOST: usize = 8;
+
+/// Lent slots, by region, in which sockets stand by their holders' word.
+pub type InUse = HashSet<(u32, u32)>;
+
+/// Of a line, by what both sides write.
+fn unread_bytes(connector: &Half, acceptor: &Half) -> u64 {
+    connector.tx_head.load(Relaxed).saturating_sub(acceptor.rx_tail.load(Relaxed))
+}
+
+impl Line {
+    /// Records in it that are not taken; what its owner writes counts for what it may at most.
+    fn unread(&self, [connector, acceptor]: &[Half; 2]) -> u64 {
+        if connector.flags.load(Acquire) & RELEASED != 0 {
+            return 0;
+        }
+        (unread_bytes(connector, acceptor) / RECORD_LEN as u64).min(u64::from(self.most))
+    }
+
+    /// Connections made and connections taken since it was last asked.
+    fn count(&mut self, [connector, acceptor]: &[Half; 2]) -> [u64; 2] {
+        let now = [connector.tx_head.load(Relaxed), acceptor.rx_tail.load(Relaxed)];
+        let new = [0, 1].map(|i| now[i].saturating_sub(self.counted[i]) / RECORD_LEN as u64);
+        (0..2).for_each(|i| self.counted[i] += new[i] * RECORD_LEN as u64);
+        new
+    }
+}
+
+impl PairRegion {
+    /// The line to a queue, unless it has been taken back or given up.
+    fn open_line(&self, key: QueueKey) -> Option<&Line> {
+        let is_open = |half: &Half| half.flags.load(Acquire) & (FIN | READ_CLOSED | RELEASED | RESET) == 0;
+        let mut of_it = self.lines.iter().filter(|line| line.queue == key);
+        of_it.find(|line| self.region.slot(line.slot).is_some_and(|s| s.half.iter().all(is_open)))
+    }
+
+    /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
+    /// scribbled there before it died keeps nothing: then a lent slot stays as long as a socket of the other's stands in it, `is_used`.
+    pub fn is_over(&self, slot: u32, is_used: bool) -> bool {
+        let Some(half) = self.region.slot(slot).map(|s| &s.half) else { return false };
+        let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
+        let both = half.iter().all(released);
+        match self.slots.get(slot).map(|c| c.stage) {
+            Some(Stage::Lent) => {
+                let are_over = || self.lines.iter().all(|line| self.is_line_over(line));
+                self.has_dead_side() && (both || !is_used && are_over())
+            }
+            Some(Stage::Line) => both || self.lines.iter().any(|l| l.slot == slot && self.is_line_over(l)),
+            _ => both,
+        }
+    }
+
+    /// Whether nothing more comes by a line, or can be taken from it, because a party is dead.
+    fn is_line_over(&self, line: &Line) -> bool {
+        let Some([connector, acceptor]) = self.region.slot(line.slot).map(|s| &s.half) else { return true };
+        let unread = unread_bytes(connector, acceptor);
+        self.dead[1] || self.dead[0] && !(1..=u64::from(line.most) * RECORD_LEN as u64).contains(&unread)
+    }
+}
+
+impl Registry {
+    /// What `parties` need for further connections to the listener with the accept queue `key`, and whether the acceptor is to
+    /// hear of a new line. The region is known to both.
+    pub fn lend(&mut self, region: u32, key: QueueKey, parties: [u32; 2]) -> Option<(Lent, bool)> {
+        let backlog = self.listeners.queues.get(&key)?.backlog;
+        if backlog < BACKLOG_LEAST || parties.iter().any(|party| self.has_forked(*party)) {
+            return None;
+        }
+        let pair = self.pairs.get(&region)?;
+        let known = pair.open_line(key).map(|line| (line.slot, line.most));
+        let (line, most) = match known {
+            Some(known) => known,
+            None => self.new_line(region, key, parties, backlog.div_ceil(2))?,
+        };
+        let slots = self.lend_slots(region, parties);
+        Some((Lent { line, most, slots }, known.is_none()))
+    }
+
+    fn new_line(&mut self, region: u32, key: QueueKey, parties: [u32; 2], most: u32) -> Option<(u32, u32)> {
+        let Self { listeners, pairs, .. } = self;
+        let queue = listeners.queues.get_mut(&key)?;
+        queue.lines.retain(|region| pairs.get(region).is_some_and(|pair| pair.open_line(key).is_some()));
+        if queue.lines.len() >= LINES_MOST {
+            return None;
+        }
+        queue.lines.push(region);
+        let slot = self.lend_slot(region, parties, Stage::Line)?;
+        let pair = self.pairs.get_mut(&region)?;
+        pair.lines.push(Line { slot, queue: key, most, counted: [0; 2] });
+        raise(&pair.region.slot(slot)?.half[0], OPEN);
+        Some((slot, most))
+    }
+
+    /// More slots, which count as sockets of both.
+    fn lend_slots(&mut self, region: u32, parties: [u32; 2]) -> Vec<u32> {
+        let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let most = pair.region.layout().params.slots / SHARE;
+        let count = pair.lent.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent));
+        let slots: Vec<u32> =
+            (0..count).map_while(|_| self.lend_slot(region, parties, Stage::Lent)).collect();
+        if let Some(pair) = self.pairs.get_mut(&region) {
+            pair.lent += slots.len() as u32;
+            for [connector, acceptor] in slots.iter().filter_map(|slot| Some(&pair.region.slot(*slot)?.half))
+            {
+                raise(connector, RELEASED);
+                raise(acceptor, RELEASED | LENT);
+            }
+        }
+        slots
+    }
+
+    fn lend_slot(&mut self, region: u32, parties: [u32; 2], stage: Stage) -> Option<u32> {
+        let most = self.config.max_sockets / 2;
+        let has_room = |id: &u32| self.applications.get(id).is_some_and(|a| a.sockets < most);
+        if !parties.iter().all(has_room) {
+            return None;
+        }
+        let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        let connection = Connection { addresses: [nowhere; 2], applications: parties, stage };
+        let slot = self.take_pair_slot(region, connection)?;
+        for party in parties {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets += 1;
+            }
+        }
+        Some(slot)
+    }
+
+    /// Raises `flags` at the acceptor's half of the lines to queues that `which` names.
+    fn flag_lines(&self, flags: u32, which: impl Fn(QueueKey) -> bool) {
+        for pair in self.pairs.values() {
+            for line in pair.lines.iter().filter(|line| which(line.queue)) {
+                if let Some(lines) = pair.region.slot(line.slot) {
+                    raise(&lines.half[1], flags);
+                }
+            }
+        }
+    }
+
+    /// The queue is closed: no connection comes by its lines any more.
+    pub fn end_lines(&mut self, key: QueueKey) {
+        self.count_lines();
+        self.flag_lines(FIN | READ_CLOSED, |queue| queue == key);
+    }
+
+    /// Who connects to that port asks again: who shall have the connection has to be decided each time, or within other bounds.
+    pub fn revoke_lines(&self, port: u16) {
+        let listeners = self.listeners.all.values().filter(|l| l.local.port() == port);
+        let queues: Vec<QueueKey> = listeners.flat_map(|l| l.queues.iter().copied()).collect();
+        self.flag_lines(FIN, |queue| queues.contains(&queue));
+    }
+
+    /// Records in the lines to a queue.
+    pub fn unread_in_lines(&self, key: QueueKey) -> u64 {
+        let regions = self.listeners.queues.get(&key).into_iter().flat_map(|queue| &queue.lines);
+        let pairs = regions.filter_map(|region| self.pairs.get(region));
+        let lines = pairs.flat_map(|pair| pair.lines.iter().map(move |line| (pair, line)));
+        let of_it = lines.filter(|(_, line)| line.queue == key);
+        of_it.filter_map(|(pair, line)| Some(line.unread(&pair.region.slot(line.slot)?.half))).sum()
+    }
+
+    /// Takes in how many connections were made and accepted without the service.
+    pub fn count_lines(&mut self) {
+        let Self { pairs, applications, .. } = self;
+        for pair in pairs.values_mut() {
+            for line in &mut pair.lines {
+                let Some(lines) = pair.region.slot(line.slot) else { continue };
+                let [made, taken] = line.count(&lines.half);
+                if let Some(a) = applications.get_mut(&pair.parties[0]).filter(|_| made > 0) {
+                    a.process.accelerated += made;
+                    a.process.connected += made;
+                }
+                if let Some(a) = applications.get_mut(&pair.parties[1]).filter(|_| taken > 0) {
+                    a.process.accelerated += taken;
+                    a.process.accepted += taken;
+                }
+            }
+        }
+    }
+
+    /// The service may come to stand at one side of a slot: from now on it is no lent one.
+    pub fn keep_slot(&mut self, left: &Left) {
+        let Some(pair) = self.pairs.get_mut(&left.region) else { return };
+        if let Some(connection) = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent) {
+            connection.stage = Stage::Accepted;
+            connection.addresses = match left.side {
+                0 => [left.local, left.peer],
+                _ => [left.peer, left.local],
+            };
+            pair.lent -= 1;
+            if let Some(lines) = pair.region.slot(left.slot) {
+                lines.half[1].flags.fetch_and(!LENT, SeqCst);
+            }
+        }
+    }
+
+    /// Lent slots in use, where it matters: of regions with a dead party.
+    pub fn lent_in_use(&self) -> InUse {
+        match self.pairs.values().any(|pair| pair.lent > 0 && pair.has_dead_side()) {
+            true => self.lent_addresses().into_keys().collect(),
+            false => InUse::new(),
+        }
+    }
+
+    /// Where the connections in lent slots lead: their holders say so in their socket blocks.
+    pub fn lent_addresses(&self) -> HashMap<(u32, u32), [SocketAddr; 2]> {
+        let mut all = HashMap::new();
+        if self.pairs.values().all(|pair| pair.lent == 0) {
+            return all;
+        }
+        for r in self.regions.values() {
+            let region = r.memory.region();
+            let start = region.layout().socks as u64;
+            let size = size_of::<SockBlock>() as u64;
+            let end = start + u64::from(region.layout().params.slots) * size;
+            for part in present_parts(r.memory.fd.as_fd(), start..end) {
+                let range = (part.start - start) / size..(part.end - start).div_ceil(size);
+                for block in range.filter_map(|i| region.sock(i as u32)) {
+                    let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
+                    let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0);
+                    let Some(pair) = pair else { continue };
+                    if pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent) {
+                        all.insert(place, self.ends_of(pair, r.owner, block));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The connector's address and the acceptor's.
+    fn ends_of(&self, pair: &PairRegion, owner: u32, block: &SockBlock) -> [SocketAddr; 2] {
+        let ports = block.ports.load(Relaxed);
+        let local = address(&block.local, (ports >> 16) as u16);
+        let peer = address(&block.peer, ports as u16);
+        let connects = match pair.parties {
+            [a, b] if a == b => !self.listeners.candidates(peer, None).is_empty(),
+            [connector, _] => owner == connector,
+        };
+        if connects { [local, peer] } else { [peer, local] }
+    }
+}
+
+/// As the library writes it.
+fn address(words: &[AtomicU64; 2], port: u16) -> SocketAddr {
+    let bits = u128::from(words[0].load(Relaxed)) | u128::from(words[1].load(Relaxed)) << 64;
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(bits.to_ne_bytes())).to_canonical(), port)
+}

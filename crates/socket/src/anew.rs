@@ -1,0 +1,28 @@
+//! What a forked child begins anew with, because its parent goes on with its own.
+
+use crate::fork;
+
+/// A value that each process has for itself: a forked child finds the default. Done at its first use there, so that a child that is
+/// about to become another program copies no page for it.
+#[derive(Debug)]
+pub struct Anew<T> {
+    generation: u32,
+    value: T,
+}
+
+impl<T: Default> Default for Anew<T> {
+    fn default() -> Self {
+        Self { generation: fork::generation(), value: T::default() }
+    }
+}
+
+impl<T: Default> Anew<T> {
+    /// This process's.
+    #[inline]
+    pub fn get(&mut self) -> &mut T {
+        if self.generation != fork::generation() {
+            *self = Self::default();
+        }
+        &mut self.value
+    }
+}

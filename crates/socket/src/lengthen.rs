@@ -1,0 +1,90 @@
+//! A longer ring in the place of one that nobody reads: a program that writes much before anybody reads counts on buffers as long as
+//! Linux's, and is perhaps itself the one that would read. A send that waits gets it once it has waited for a while, for most readers are
+//! only late; one that does not wait before it is told that there is no space, for that has to stay true until something is read.
+
+use crate::link::{Link, own, state};
+use crate::stream::CLASS_MOST;
+use queue::Ring;
+use queue::pages::class_of;
+use queue::stream::Sender;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// Linux's buffers take some 2.5 MB between two programs of a host.
+const LEAST: usize = 1 << 20;
+/// One page in so many stays free for rings of other sizes and other connections.
+const LEAVING: usize = 2;
+/// What is moved at once. Rings are multiples of it, and positions begin anew at their ends.
+const PIECE: usize = base::limits::RING_MIN as usize;
+
+impl Link {
+    /// A writer has waited for a while, and its peer reads nothing: as long a ring as `left` bytes need, or more, for what it sends next.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push)'s.
+    pub fn lengthen(&self, left: usize) -> Result<(), Errno> {
+        let owned = own(&self.block().tx_lock)?;
+        // Nothing is held back where somebody waits for space.
+        let is_news = self.let_go_owned();
+        let mut sender = self.sender();
+        let updated = sender.update(self.halves().1).map_err(|v| self.violated(v));
+        if let Ok(Some(ring)) = updated {
+            self.mapped.give_back(ring);
+        }
+        let bounds = self.bounds();
+        let most = bounds.map_or(Some(left.max(LEAST)), |bounds| bounds.most(&sender, left));
+        if updated.is_ok() && sender.may_lend() {
+            self.widen(&mut sender, left, most);
+        } else if updated.is_ok() && self.state() & state::TOLD_FULL == 0 {
+            let _ = self.relocate(&mut sender, most.unwrap_or(left));
+        }
+        self.store(&sender);
+        drop(owned);
+        if is_news {
+            self.tell();
+        }
+        updated.map(drop)
+    }
+
+    /// A send that does not wait has found space for `done` bytes, and none for `left` more: whether there is some now. It grows by steps,
+    /// so that a reader who was only late leaves it short.
+    #[cold]
+    pub(crate) fn lengthen_at_once(&self, sender: &mut Sender, done: usize, left: usize) -> bool {
+        // What was found since it was told was read since.
+        if done == 0 && self.state() & state::TOLD_FULL != 0 {
+            return false;
+        }
+        let size = sender.ring.map_or(0, |ring| ring.size() as usize);
+        let most = self.bounds().and_then(|bounds| bounds.most(sender, left));
+        self.relocate(sender, most.unwrap_or_else(|| (size * 4).max(left)))
+    }
+
+    /// Both rings are full: what lies in the second moves into one of `most` bytes, or fewer. False: there is no longer one.
+    fn relocate(&self, sender: &mut Sender, most: usize) -> bool {
+        let Some(short) = sender.ring else { return false };
+        let best = class_of(most).min(CLASS_MOST.load(Ordering::Relaxed) as usize);
+        let least = class_of(short.size() as usize) + 1;
+        if least > best {
+            return false;
+        }
+        let Some(long) = self.lend_longest(least, best, LEAVING) else { return false };
+        self.copy(short, long, sender.tail.max(sender.start), sender.head);
+        if let Some(before) = sender.relocate(self.halves().0, long) {
+            self.mapped.retire(self.slot(), sender.head, before);
+        }
+        true
+    }
+
+    fn copy(&self, from: Ring, to: Ring, mut at: u64, end: u64) {
+        let (region, side) = (&self.mapped.region, self.mapped.side);
+        let mut piece = [0; PIECE];
+        while at < end {
+            let len = ((end - at) as usize).min(PIECE - at as usize % PIECE);
+            let [(there, _), _] = from.spans(at, len);
+            let [(here, _), _] = to.spans(at, len);
+            region.read(side, there, &mut piece[..len]);
+            region.write(side, here, &piece[..len]);
+            at += len as u64;
+        }
+    }
+}

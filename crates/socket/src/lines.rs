@@ -1,0 +1,155 @@
+//! The acceptor's side of lines (`control::Lent`): further queues of a listener, each of them filled by one connector. What is in
+//! them is its word: a record may name any slot of the region that the two share, and costs nobody else anything.
+
+use crate::client::{self, Client};
+use crate::hold::Held;
+use crate::link::Link;
+use crate::listener::{Name, name_of, release_block, take, tell_of_role};
+use crate::region::Mapped;
+use crate::sock::Sock;
+use crate::stream::{How, Progress};
+use base::limits::SLOTS_MAX;
+use control::{AcceptRecord, RECORD_LEN};
+use queue::stream::raise;
+use shm::half_flags::{FIN, OPEN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+type Lines = Arc<[Arc<Link>]>;
+
+static LINES: RwLock<BTreeMap<Name, Lines>> = RwLock::new(BTreeMap::new());
+/// Listeners that have some.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The lines of a listener, if it has any.
+#[inline]
+pub fn of(listener: &Link) -> Option<Lines> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    LINES.read().unwrap_or_else(PoisonError::into_inner).get(&name_of(listener)).cloned()
+}
+
+fn change() -> RwLockWriteGuard<'static, BTreeMap<Name, Lines>> {
+    LINES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Before a fork.
+pub fn hold(held: &mut Held) {
+    held.take_whole_static(&LINES);
+}
+
+/// The line that a record of the service's announces. From here on its connector uses it.
+pub fn adopt(sock: &Arc<Sock>, listener: &Link, client: &Arc<Client>, record: &AcceptRecord) {
+    let Some(slot) = record.line.checked_sub(1) else { return };
+    let mapped = client.region(record.region, record.side).filter(|m| m.pair && m.has(slot));
+    let Some((mapped, index)) = mapped.and_then(|m| Some((m, client.take_block()?))) else { return };
+    let line = Arc::new(Link::queue(mapped, slot, client.home.clone(), index));
+    line.begin(true, true);
+    {
+        let mut all = change();
+        let lines = all.entry(name_of(listener)).or_insert_with(|| Arc::new([]));
+        *lines = lines.iter().cloned().chain([line.clone()]).collect();
+        COUNT.store(all.len(), Ordering::Relaxed);
+    }
+    raise(line.halves().0, OPEN);
+    tell_of_role(sock);
+}
+
+/// True when nothing more comes by a line, and everything was taken.
+fn is_over(line: &Link) -> bool {
+    let seen = line.peer_flags();
+    (seen & (FIN | RESET | RELEASED) != 0 || line.is_over()) && line.unread() < RECORD_LEN
+}
+
+/// Lets go of lines that are over.
+pub fn tidy(sock: &Sock, listener: &Link, client: &Client) {
+    let Some(lines) = of(listener).filter(|lines| lines.iter().any(|line| is_over(line))) else { return };
+    for line in lines.iter().filter(|line| is_over(line)) {
+        drop_line(sock, listener, client, line);
+    }
+}
+
+/// A line is used no more: it is over, or there is nonsense in it.
+pub fn drop_line(sock: &Sock, listener: &Link, client: &Client, line: &Arc<Link>) {
+    {
+        let mut all = change();
+        let Some(lines) = all.get_mut(&name_of(listener)) else { return };
+        if !lines.iter().any(|other| Arc::ptr_eq(other, line)) {
+            // Another thread was quicker.
+            return;
+        }
+        *lines = lines.iter().filter(|other| !Arc::ptr_eq(other, line)).cloned().collect();
+    }
+    for (set, _) in sock.sets() {
+        set.ignore(&line.mapped, line.slot());
+    }
+    end(line, client.holder_bit());
+}
+
+/// The listener is closed, or its queues are not looked at any more: what waits in its lines is reset, unless other processes,
+/// forked from this one, hold them.
+pub fn close(listener: &Link, ours: u64) {
+    let lines = {
+        let mut all = change();
+        let lines = all.remove(&name_of(listener));
+        COUNT.store(all.len(), Ordering::Relaxed);
+        lines
+    };
+    lines.iter().flat_map(|lines| lines.iter()).for_each(|line| end(line, ours));
+}
+
+/// This process holds a line no more. The last one says that it is closed, and then looks: who sees the flag only after having
+/// put a record in resets that connection itself.
+fn end(line: &Link, ours: u64) {
+    let block = line.block();
+    if block.holders.fetch_and(!ours, Ordering::AcqRel) & !ours != 0 {
+        return;
+    }
+    block.holders.store(ours, Ordering::Release);
+    raise(line.halves().0, FIN | READ_CLOSED);
+    for _ in 0..SLOTS_MAX {
+        let Ok(Some(record)) = take(line) else { break };
+        reset(&line.mapped, record.slot);
+    }
+    raise(line.halves().0, RELEASED);
+    block.region.store(0, Ordering::Release);
+    release_block(&line.home, line.index());
+}
+
+fn reset(mapped: &Mapped, slot: u32) {
+    if !mapped.has(slot) {
+        return;
+    }
+    raise(mapped.halves(slot).0, RESET | READ_CLOSED | RELEASED);
+    if let Some(context) = mapped.tell(slot)
+        && let Some(client) = client::present()
+    {
+        client.wake_other(mapped, context);
+    }
+}
+
+/// The first record of a queue, which it leaves there.
+pub fn head(queue: &Link) -> Option<AcceptRecord> {
+    let mut bytes = [0; RECORD_LEN];
+    let how = How { peek: true, ..How::default() };
+    match queue.pull(&mut [&mut bytes], 0, how) {
+        Ok(Progress::Done(RECORD_LEN)) => AcceptRecord::from_bytes(&bytes),
+        _ => None,
+    }
+}
+
+/// Of the lines in which something waits the one in which it waits longest, by its connector's word; what makes no sense comes
+/// first.
+pub fn oldest(lines: &[Arc<Link>]) -> Option<(&Arc<Link>, u64)> {
+    let filled = lines.iter().filter(|line| line.unread() >= RECORD_LEN);
+    filled.map(|line| (line, head(line).map_or(0, |record| record.time))).min_by_key(|(_, time)| *time)
+}
+
+/// A connection was taken from a line: there may be room for one that waits in the service, which counts what is in lines, too.
+pub fn make_room(queue: &Link) {
+    if queue.halves().1.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
+        queue.tell();
+    }
+}

@@ -1,0 +1,133 @@
+//! Signals that this library sends in the kernel's name.
+
+use super::{answer, call, fcntl, pid, tid};
+use crate::locked::may;
+use rustix::fd::RawFd;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// `asm-generic/fcntl.h`; `libc` does not name them.
+const F_GETOWN_EX: i32 = 16;
+/// See above: the signal instead of `SIGIO`.
+pub const F_GETSIG: i32 = 11;
+const OWNER_THREAD: i32 = 0;
+const OWNER_PROCESS: i32 = 1;
+/// `si_code` of a queued `SIGIO` (`asm-generic/siginfo.h`). POLL_IN and its like are the kernel's alone to say.
+const SI_SIGIO: i32 = -5;
+
+/// `siginfo_t` as far as we fill it.
+#[repr(C)]
+#[derive(Debug)]
+struct Info {
+    signal: i32,
+    error: i32,
+    code: i32,
+    band: i64,
+    fd: i32,
+    rest: [u32; 25],
+}
+
+const _: () = assert!(size_of::<Info>() >= size_of::<libc::siginfo_t>());
+
+/// Who is told of a descriptor: `struct f_owner_ex`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    kind: i32,
+    id: i32,
+}
+
+impl Owner {
+    /// Of `fd`, if the program has named one.
+    pub fn of(fd: RawFd) -> Option<Self> {
+        let mut owner = Self { kind: 0, id: 0 };
+        fcntl(fd, F_GETOWN_EX, &raw mut owner as usize).ok()?;
+        (owner.id > 0).then_some(owner)
+    }
+
+    /// Sends it a signal; in what goes with it, a descriptor and its events where there are any.
+    pub fn tell(self, signal: i32, about: Option<(RawFd, u32)>) {
+        let (fd, events) = about.unwrap_or_default();
+        let info =
+            Info { signal, error: 0, code: SI_SIGIO, band: i64::from(events & 0xffff), fd, rest: [0; 25] };
+        let (id, number, at) = (self.id as usize, signal as usize, &raw const info as usize);
+        let (process, group) = (pid().unwrap_or(0) as usize, -(self.id as isize) as usize);
+        // SAFETY: numbers, and a structure that the kernel reads; whom it may not reach it refuses.
+        let _ = answer(unsafe {
+            match (self.kind, about) {
+                (OWNER_THREAD, Some(_)) => call(libc::SYS_rt_tgsigqueueinfo, [process, id, number, at, 0, 0]),
+                (OWNER_THREAD, None) => call(libc::SYS_tgkill, [process, id, number, 0, 0, 0]),
+                (OWNER_PROCESS, Some(_)) => call(libc::SYS_rt_sigqueueinfo, [id, number, at, 0, 0, 0]),
+                (OWNER_PROCESS, None) => call(libc::SYS_kill, [id, number, 0, 0, 0, 0]),
+                _ => call(libc::SYS_kill, [group, number, 0, 0, 0, 0]),
+            }
+        });
+    }
+}
+
+/// `siginfo_t` of a signal that somebody sends.
+#[repr(C)]
+#[derive(Debug)]
+struct FromSomebody {
+    signal: i32,
+    error: i32,
+    code: i32,
+    /// What follows is aligned as a pointer.
+    gap: u32,
+    pid: i32,
+    uid: u32,
+    rest: [u32; 26],
+}
+
+const _: () = assert!(size_of::<FromSomebody>() >= size_of::<libc::siginfo_t>());
+
+/// Sends this thread the signal a write to a closed stream sends: as the kernel has it, from the program itself.
+pub fn raise_pipe() {
+    let (signal, tid) = (libc::SIGPIPE, tid() as usize);
+    let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return };
+    if !(may(libc::SYS_rt_tgsigqueueinfo) && may(libc::SYS_getuid)) {
+        // SAFETY: three numbers; the signal goes to this very thread.
+        let _ = unsafe { call(libc::SYS_tgkill, [pid as usize, tid, signal as usize, 0, 0, 0]) };
+        return;
+    }
+    let uid = rustix::process::getuid().as_raw();
+    let info = FromSomebody { signal, error: 0, code: libc::SI_USER, gap: 0, pid, uid, rest: [0; 26] };
+    let at = &raw const info as usize;
+    // SAFETY: numbers, and a structure that the kernel reads; the signal goes to this very thread.
+    let _ = unsafe { call(libc::SYS_rt_tgsigqueueinfo, [pid as usize, tid, signal as usize, at, 0, 0]) };
+}
+
+/// Calls `start` with every signal blocked: a thread that it starts gets none of the program's.
+pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: sets of this thread's own; the old one is filled where the call succeeds, and it cannot fail.
+    unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        result
+    }
+}
+
+/// What was published at `place`: it lives for ever.
+pub fn published<T>(place: &AtomicPtr<T>) -> Option<&'static T> {
+    // SAFETY: only `publish` stores there, and what it stores is never freed.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
+}
+
+/// Puts `fresh` in the place of `before`, unless somebody was quicker.
+pub fn publish<T>(place: &AtomicPtr<T>, before: *mut T, fresh: Box<T>) -> Option<&'static T> {
+    let fresh = Box::into_raw(fresh);
+    let done = place.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    // SAFETY: from here on it is everybody's to read, or was never shown.
+    unsafe {
+        if done {
+            return Some(&*fresh);
+        }
+        drop(Box::from_raw(fresh));
+    }
+    None
+}

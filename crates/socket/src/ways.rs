@@ -1,0 +1,223 @@
+//! The connector's side of lines (`control::Lent`): a way to a listener by which connections are made without asking the service.
+
+use crate::anew::Anew;
+use crate::client::{Client, lock};
+use crate::connect::store_addresses;
+use crate::link::Link;
+use crate::listener::release_block;
+use crate::region::Mapped;
+use crate::sock::Sock;
+use crate::stream::{Progress, Said};
+use control::{AcceptRecord, Lent, RECORD_LEN};
+use cycles::now_ns;
+use queue::stream::raise;
+use shm::half_flags::{FAILED, FIN, LENT, OPEN, PUSHING, READ_CLOSED, RELEASED, RESET};
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// By listener's address, as connectors name it.
+pub type Ways = RwLock<HashMap<SocketAddr, Arc<Way>>>;
+
+/// A line to one listener.
+#[derive(Debug)]
+pub struct Way {
+    line: Link,
+    most: u32,
+}
+
+impl Way {
+    /// True while further connections may be made by it.
+    fn is_open(&self) -> bool {
+        let seen = self.line.peer_flags();
+        seen & OPEN != 0 && seen & (FIN | READ_CLOSED | RESET | FAILED) == 0 && !self.line.is_over()
+    }
+
+    /// True when the service has taken it back, or the acceptor has.
+    fn is_over(&self) -> bool {
+        let seen = self.line.peer_flags();
+        seen & (FIN | READ_CLOSED | RESET | FAILED) != 0 || self.line.is_over()
+    }
+
+    fn has_room(&self) -> bool {
+        let (own, peer) = self.line.halves();
+        let unread = own.tx_head.load(Ordering::Relaxed).saturating_sub(peer.rx_tail.load(Ordering::Acquire));
+        unread / (RECORD_LEN as u64) < u64::from(self.most)
+    }
+}
+
+/// Slots of a pair region that were lent to us: for connections that we make ourselves. Not to our children.
+#[derive(Debug, Default)]
+pub struct Lease {
+    any: AtomicBool,
+    slots: Mutex<Anew<Slots>>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    /// A bit for each that is ours.
+    lent: Vec<u64>,
+    free: Vec<u32>,
+    /// Closed here, and perhaps not there yet: the oldest first.
+    closed: VecDeque<u32>,
+}
+
+impl Slots {
+    fn is_lent(&self, slot: u32) -> bool {
+        self.lent.get(slot as usize / 64).is_some_and(|word| word & 1 << (slot % 64) != 0)
+    }
+
+    fn set(&mut self, slot: u32, on: bool) {
+        let word = slot as usize / 64;
+        if self.lent.len() <= word {
+            self.lent.resize(word + 1, 0);
+        }
+        let bit = 1 << (slot % 64);
+        self.lent[word] = if on { self.lent[word] | bit } else { self.lent[word] & !bit };
+    }
+}
+
+impl Lease {
+    /// The lock, for forks.
+    pub const fn lock(&self) -> &Mutex<impl Sized + use<>> {
+        &self.slots
+    }
+
+    fn add(&self, mapped: &Mapped, new: &[u32]) {
+        let mut slots = lock(&self.slots);
+        let slots = slots.get();
+        for &slot in new.iter().filter(|slot| mapped.has(**slot)) {
+            slots.set(slot, true);
+            slots.free.push(slot);
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// A slot for a new connection, both halves as if never used.
+    fn take(&self, mapped: &Mapped) -> Option<u32> {
+        // A signal handler may have interrupted the holder.
+        let mut slots = self.slots.try_lock().ok()?;
+        let ours = slots.get();
+        let slot = loop {
+            let Some(slot) = ours.closed.front().copied() else { break ours.free.pop()? };
+            let (own, peer) = mapped.halves(slot);
+            let flags = peer.flags.load(Ordering::Acquire);
+            let is_pushed = (flags | own.flags.load(Ordering::Acquire)) & PUSHING != 0;
+            if flags & LENT != 0 && (flags & RELEASED == 0 || is_pushed) {
+                break ours.free.pop()?;
+            }
+            ours.closed.pop_front();
+            if flags & LENT != 0 {
+                break slot;
+            }
+            // The service has it back.
+            ours.set(slot, false);
+        };
+        drop(slots);
+        let (own, peer) = mapped.halves(slot);
+        own.clear();
+        peer.clear();
+        Some(slot)
+    }
+
+    /// True when the slot is lent to us.
+    pub fn has(&self, slot: u32) -> bool {
+        self.any.load(Ordering::Relaxed) && lock(&self.slots).get().is_lent(slot)
+    }
+
+    /// A connection in one of ours is closed on our side, for good.
+    pub fn closed(&self, slot: u32) {
+        lock(&self.slots).get().closed.push_back(slot);
+    }
+
+    /// A connection that was not made after all.
+    fn give_back(&self, mapped: &Mapped, slot: u32) {
+        let (own, peer) = mapped.halves(slot);
+        raise(own, RELEASED);
+        raise(peer, RELEASED | LENT);
+        lock(&self.slots).get().free.push(slot);
+    }
+}
+
+/// What the service said beside the answer to a `connect` to `remote`.
+pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
+    if !mapped.pair || !mapped.has(lent.line) {
+        return;
+    }
+    mapped.lease.add(mapped, &lent.slots);
+    let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |way: &Way| way.line.mapped.id == mapped.id && way.line.slot() == lent.line;
+    if ways.get(&remote).is_some_and(|way| is_it(way)) {
+        return;
+    }
+    // Another address of the same listener.
+    let known = ways.values().find(|way| is_it(way)).cloned();
+    let new = || {
+        let line = Link::queue(mapped.clone(), lent.line, client.home.clone(), client.take_block()?);
+        line.begin(true, false);
+        Some(Arc::new(Way { line, most: lent.most }))
+    };
+    let Some(way) = known.or_else(new) else { return };
+    if let Some(before) = ways.insert(remote, way)
+        && Arc::strong_count(&before) == 1
+    {
+        before.end();
+    }
+}
+
+impl Way {
+    /// It is used no more.
+    fn end(&self) {
+        raise(self.line.halves().0, FIN | READ_CLOSED | RELEASED);
+        let (block, sender) = (self.line.block(), self.line.sender());
+        self.line.mapped.linger(self.line.slot(), sender, None);
+        block.region.store(0, Ordering::Release);
+        release_block(&self.line.home, self.line.index());
+    }
+}
+
+/// Forgets a way that was taken back, by every address.
+fn forget(client: &Client, way: &Arc<Way>) {
+    let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
+    let before = ways.len();
+    ways.retain(|_, other| !Arc::ptr_eq(other, way));
+    // Another thread may have been quicker.
+    if ways.len() < before {
+        way.end();
+    }
+}
+
+/// Connects `sock` from `local` to `remote` with block `index`. `None`: the service is to be asked.
+pub fn connect(client: &Client, sock: &Sock, index: u32, [local, remote]: [SocketAddr; 2]) -> Option<Link> {
+    // Taken by a signal handler's `connect`, it is not waited for.
+    let way = client.ways.try_read().ok()?.get(&remote)?.clone();
+    if way.is_over() {
+        forget(client, &way);
+        return None;
+    }
+    let is_plain = local.ip().is_loopback() && local.is_ipv4() == remote.is_ipv4() && local.port() != 0;
+    if !(is_plain && way.is_open() && way.has_room()) {
+        return None;
+    }
+    let mapped = &way.line.mapped;
+    let slot = mapped.lease.take(mapped)?;
+    let link = Link::new(mapped.clone(), slot, client.home.clone(), index);
+    link.begin(sock.is_nonblocking(), false);
+    store_addresses(&link, local, remote, sock.family());
+    let (own, peer) = link.halves();
+    own.flags.store(OPEN, Ordering::Release);
+    peer.flags.store(OPEN | LENT, Ordering::Release);
+    let (region, side) = (mapped.id, mapped.side.other() as u8);
+    let record = AcceptRecord { region, slot, side, local: remote, peer: local, time: now_ns(), line: 0 };
+    if way.line.push(&[&record.to_bytes()], 0, Said::default()) != Ok(Progress::Done(RECORD_LEN)) {
+        mapped.lease.give_back(mapped, slot);
+        return None;
+    }
+    // It is in the line. Who closed the listener meanwhile has seen it, or we see that it is closed.
+    std::sync::atomic::fence(Ordering::SeqCst);
+    if way.line.halves().1.flags.load(Ordering::Relaxed) & READ_CLOSED != 0 {
+        raise(peer, RESET | READ_CLOSED | RELEASED);
+    }
+    Some(link)
+}

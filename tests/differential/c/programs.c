@@ -1,0 +1,435 @@
+/* Sockets that other processes and other programs get: by fork, exec, posix_spawn, and in messages. */
+#include "differ.h"
+#include <spawn.h>
+
+extern char **environ;
+static char b[64];
+
+/* What a program or a child does with the socket it was given. */
+static void talk(int fd) {
+    nonblock(fd, 0);
+    T(recv(fd, b, 64, 0));
+    say("%.5s", b);
+    T(send(fd, "reply", 5, 0));
+    T(recv(fd, b, 64, 0));
+    say("poll %s", polled(fd));
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    T(getpeername(fd, (void *)&at, &len));
+    say("%s", name_of(&at, len));
+}
+
+static void serve(int fd) {
+    nonblock(fd, 0);
+    for (int i = 0; i < 2; i++) {
+        int s = accept(fd, NULL, NULL);
+        say("accept: %s", s >= 0 ? "ok" : errno_name(errno));
+        T(recv(s, b, 64, 0));
+        T(send(s, "served", 6, 0));
+        close(s);
+    }
+}
+
+static void uncork(int fd) {
+    int value = -1;
+    socklen_t len = sizeof value;
+    T(send(fd, "more", 4, 0));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, &len));
+    say("corked %d", value);
+    value = 0;
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, sizeof value));
+}
+
+int in_another_program(char **arguments) {
+    int fd = atoi(arguments[1]);
+    if (strcmp(arguments[0], "talk") == 0)
+        talk(fd);
+    else if (strcmp(arguments[0], "serve") == 0)
+        serve(fd);
+    else if (strcmp(arguments[0], "uncork") == 0)
+        uncork(fd);
+    else
+        T(fcntl(fd, F_GETFD));
+    return 0;
+}
+
+enum way { FORK, FORK_EXEC, VFORK_EXEC, SPAWN };
+
+static void execute(const char *word, int fd) {
+    char where[16], number[16];
+    snprintf(where, sizeof where, "%d", output());
+    snprintf(number, sizeof number, "%d", fd);
+    execl("/proc/self/exe", "differ", "--program", where, word, number, NULL);
+    say("exec: %s", errno_name(errno));
+    _exit(1);
+}
+
+/* In functions of their own: what a vfork child changes its parent sees. */
+__attribute__((noinline)) static pid_t vfork_program(char **arguments) {
+    pid_t child = vfork();
+    if (child == 0) {
+        execv("/proc/self/exe", arguments);
+        _exit(1);
+    }
+    return child;
+}
+
+static void be_cat(int in, int to) {
+    dup2(in, 0);
+    dup2(to, 1);
+    close_range(3, ~0u, 0);
+    execlp("cat", "cat", NULL);
+    _exit(1);
+}
+
+__attribute__((noinline)) static pid_t vfork_cat(int in, int to) {
+    pid_t child = vfork();
+    if (child == 0)
+        be_cat(in, to);
+    return child;
+}
+
+/* A process that has the socket and not its peer. Only one of both prints until the other ends. */
+static pid_t start(struct world *w, enum way way, const char *word) {
+    pid_t child = -1;
+    char where[16], number[16];
+    snprintf(where, sizeof where, "%d", output());
+    snprintf(number, sizeof number, "%d", w->s);
+    char *arguments[] = {"differ", "--program", where, (char *)word, number, NULL};
+    if (w->p >= 0)
+        MUST(fcntl(w->p, F_SETFD, FD_CLOEXEC));
+    switch (way) {
+    case SPAWN:
+        MUST(-posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ));
+        break;
+    case VFORK_EXEC:
+        child = vfork_program(arguments);
+        break;
+    default:
+        child = fork();
+        if (child == 0 && way != FORK)
+            execute(word, w->s);
+        if (child == 0) {
+            close(w->p);
+            in_another_program(arguments + 3);
+            _exit(0);
+        }
+    }
+    MUST(child);
+    close(atoi(where));
+    return child;
+}
+
+static void finish(pid_t child) {
+    int status = -1;
+    MUST(waitpid(child, &status, 0));
+    say("it ends with %d", status);
+}
+
+/* What has come, to be told later. */
+struct answer {
+    long n;
+    int error;
+    char bytes[64];
+};
+
+static struct answer answer(int fd) {
+    struct answer a = {0};
+    until(fd, POLLIN);
+    a.n = recv(fd, a.bytes, sizeof a.bytes, MSG_DONTWAIT);
+    a.error = errno;
+    return a;
+}
+
+static void say_answer(const char *who, const struct answer *a) {
+    errno = a->error;
+    say("%s: %s %.*s", who, said(a->n), a->n > 0 ? (int)a->n : 0, a->bytes);
+}
+
+/* The peer's side of `talk`. */
+static void hear(int peer, pid_t child) {
+    struct answer first = answer(peer);
+    MUST(shutdown(peer, SHUT_WR));
+    finish(child);
+    say_answer("peer", &first);
+    until(peer, POLLRDHUP);
+    T(recv(peer, b, 64, MSG_DONTWAIT));
+}
+
+static void converse(struct world *w, enum way way) {
+    MUST(send(w->p, "hello", 5, 0));
+    pid_t child = start(w, way, "talk");
+    MUST(close(w->s));
+    hear(w->p, child);
+}
+
+CASE(fork, connection, BIT(connected) | BIT(accepted)) { converse(w, FORK); }
+CASE(exec, connection, BIT(connected) | BIT(accepted) | BIT(connected6)) { converse(w, FORK_EXEC); }
+CASE(vfork, connection, BIT(connected) | BIT(accepted)) { converse(w, VFORK_EXEC); }
+CASE(posix_spawn, connection, BIT(connected) | BIT(accepted)) { converse(w, SPAWN); }
+
+/* Of `serve`: one connection waits, the other comes later. */
+static void hear_both(int first, const struct world *w, pid_t child) {
+    int second = fresh(AF_INET);
+    MUST(connect(second, (const void *)&w->at, w->at_len));
+    MUST(send(second, "second", 6, 0));
+    struct answer each[] = {answer(first), answer(second)};
+    finish(child);
+    say_answer("first", &each[0]);
+    say_answer("second", &each[1]);
+}
+
+static void be_served(struct world *w, enum way way) {
+    MUST(send(w->p, "first", 5, 0));
+    pid_t child = start(w, way, "serve");
+    MUST(close(w->s));
+    hear_both(w->p, w, child);
+    T(connect(fresh(AF_INET), (void *)&w->at, w->at_len));
+}
+
+CASE(fork, listener, BIT(waiting)) { be_served(w, FORK); }
+CASE(exec, listener, BIT(waiting)) { be_served(w, FORK_EXEC); }
+CASE(vfork, listener, BIT(waiting)) { be_served(w, VFORK_EXEC); }
+CASE(posix_spawn, listener, BIT(waiting)) { be_served(w, SPAWN); }
+
+CASE(exec, close_on_exec, BIT(connected) | BIT(listening)) {
+    // Not for the other program, and nothing happens to it here.
+    MUST(fcntl(w->s, F_SETFD, FD_CLOEXEC));
+    finish(start(w, FORK_EXEC, "look"));
+    finish(start(w, SPAWN, "look"));
+    if (w->state == STATE_connected) {
+        T(send(w->s, "x", 1, 0));
+        until(w->p, POLLIN);
+        T(recv(w->p, b, 64, MSG_DONTWAIT));
+    } else
+        T(connect(fresh(AF_INET), (void *)&w->at, w->at_len));
+}
+
+CASE(exec, failed, BIT(connected) | BIT(listening)) {
+    // The socket is as it was before.
+    T(execl("/nonexistent", "nothing", NULL));
+    T(execlp("/proc/self/maps", "nothing", NULL));
+    if (w->state == STATE_connected) {
+        T(send(w->s, "x", 1, 0));
+        until(w->p, POLLIN);
+        T(recv(w->p, b, 64, MSG_DONTWAIT));
+        T(send(w->p, "yz", 2, 0));
+        until(w->s, POLLIN);
+        T(recv(w->s, b, 64, MSG_DONTWAIT));
+    } else
+        T(connect(fresh(AF_INET), (void *)&w->at, w->at_len));
+}
+
+/* `cat` with the connection as its input. */
+static void read_by_cat(struct world *w, int from) {
+    ssize_t n, all = 0;
+    close(w->s);
+    MUST(send(w->p, "world\n", 6, 0));
+    MUST(shutdown(w->p, SHUT_WR));
+    while ((n = read(from, b + all, sizeof b - (size_t)all)) > 0)
+        all += n;
+    say("%zd bytes: %.*s", all, all == 12 ? 5 : 0, b + 6);
+    until(w->p, POLLRDHUP);
+    T(recv(w->p, b, 1, MSG_DONTWAIT));
+}
+
+CASE(posix_spawn, with_file_actions, BIT(connected)) {
+    int ends[2];
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    char *arguments[] = {"cat", NULL};
+    nonblock(w->s, 0);
+    MUST(pipe2(ends, O_CLOEXEC));
+    MUST(fcntl(w->p, F_SETFD, FD_CLOEXEC));
+    MUST(send(w->p, "hello ", 6, 0));
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, w->s, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    posix_spawn_file_actions_addclose(&actions, w->s);
+    MUST(-posix_spawnp(&child, "cat", &actions, NULL, arguments, environ));
+    close(ends[1]);
+    read_by_cat(w, ends[0]);
+    finish(child);
+}
+
+CASE(vfork, dup2_and_close_range, BIT(connected)) {
+    int ends[2];
+    nonblock(w->s, 0);
+    MUST(pipe2(ends, O_CLOEXEC));
+    MUST(send(w->p, "hello ", 6, 0));
+    pid_t child = vfork_cat(w->s, ends[1]);
+    MUST(child);
+    close(ends[1]);
+    read_by_cat(w, ends[0]);
+    finish(child);
+}
+
+CASE(fork, dup2_and_close_range, BIT(connected)) {
+    int ends[2];
+    nonblock(w->s, 0);
+    MUST(pipe2(ends, O_CLOEXEC));
+    MUST(send(w->p, "hello ", 6, 0));
+    pid_t child = fork();
+    if (child == 0)
+        be_cat(w->s, ends[1]);
+    MUST(child);
+    close(ends[1]);
+    read_by_cat(w, ends[0]);
+    finish(child);
+}
+
+CASE(fork, both_sides, BIT(connected) | BIT(accepted)) {
+    // Parent and child use it in turn; what one closes the other still has.
+    int turn[2];
+    char word;
+    nonblock(w->s, 0);
+    MUST(pipe(turn));
+    pid_t child = fork();
+    if (child == 0) {
+        close(w->p);
+        T(send(w->s, "c", 1, 0));
+        T(recv(w->s, b, 3, MSG_WAITALL));
+        MUST(write(turn[1], "x", 1));
+        _exit(0);
+    }
+    MUST(send(w->p, "abcd", 4, 0));
+    MUST(read(turn[0], &word, 1));
+    finish(child);
+    T(recv(w->s, b, 4, MSG_DONTWAIT));
+    T(send(w->s, "p", 1, 0));
+    until(w->p, POLLIN);
+    nap(2);
+    T(recv(w->p, b, 64, MSG_DONTWAIT));
+    T(close(w->s));
+    until(w->p, POLLRDHUP);
+    T(recv(w->p, b, 64, MSG_DONTWAIT));
+}
+
+CASE(fork, both_accept, BIT(listening)) {
+    int first = fresh(AF_INET), second = fresh(AF_INET);
+    nonblock(w->s, 0);
+    MUST(connect(first, (void *)&w->at, w->at_len));
+    pid_t child = fork();
+    if (child == 0) {
+        int s = accept(w->s, NULL, NULL);
+        say("child: %s", s >= 0 ? "accepted" : errno_name(errno));
+        T(send(s, "child", 5, 0));
+        _exit(0);
+    }
+    finish(child);
+    until(first, POLLIN);
+    T(recv(first, b, 64, MSG_DONTWAIT));
+    MUST(connect(second, (void *)&w->at, w->at_len));
+    int s = accept(w->s, NULL, NULL);
+    say("parent: %s", s >= 0 ? "accepted" : errno_name(errno));
+    T(send(s, "parent", 6, 0));
+    until(second, POLLIN);
+    T(recv(second, b, 64, MSG_DONTWAIT));
+}
+
+static union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+} control;
+
+static long hand_over(int to, int fd) {
+    struct iovec v = {"m", 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    *CMSG_FIRSTHDR(&m) = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof fd);
+    return sendmsg(to, &m, 0);
+}
+
+static int take_over(int from) {
+    struct iovec v = {b, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    int fd;
+    MUST(recvmsg(from, &m, MSG_CMSG_CLOEXEC));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    say("close-on-exec %d", fcntl(fd, F_GETFD));
+    return fd;
+}
+
+/* A process that was there before the socket, and gets it in a message. */
+static pid_t receiver(struct world *w, void (*use)(int), enum state state) {
+    int line[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        close(line[0]);
+        use(take_over(line[1]));
+        _exit(0);
+    }
+    close(line[1]);
+    reach(w, state);
+    MUST(send(w->p, "hello", 5, 0));
+    MUST(hand_over(line[0], w->s));
+    MUST(close(w->s));
+    close(line[0]);
+    return child;
+}
+
+CASE(rights, connection, NONE) {
+    struct world c;
+    pid_t child = receiver(&c, talk, STATE_connected);
+    hear(c.p, child);
+}
+
+CASE(rights, listener, NONE) {
+    struct world c;
+    pid_t child = receiver(&c, serve, STATE_waiting);
+    hear_both(c.p, &c, child);
+}
+
+CASE(rights, back_again, BIT(connected) | BIT(listening)) {
+    // A descriptor in a message to oneself is one more for the same socket.
+    int line[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    T(hand_over(line[0], w->s));
+    int again = take_over(line[1]);
+    T(close(w->s));
+    if (w->state == STATE_connected) {
+        T(send(again, "x", 1, 0));
+        until(w->p, POLLIN);
+        T(recv(w->p, b, 64, MSG_DONTWAIT));
+        T(close(again));
+        until(w->p, POLLRDHUP);
+        T(recv(w->p, b, 64, MSG_DONTWAIT));
+    } else {
+        T(connect(fresh(AF_INET), (void *)&w->at, w->at_len));
+        until(again, POLLIN);
+        say("accept: %s", accept(again, NULL, NULL) >= 0 ? "ok" : errno_name(errno));
+    }
+}
+
+CASE(rights, never_taken, BIT(connected)) {
+    // Nobody reads the message: with it goes the last descriptor.
+    int line[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    T(hand_over(line[0], w->s));
+    T(close(w->s));
+    nap(5);
+    T(send(w->p, "x", 1, MSG_DONTWAIT));
+    T(close(line[1]));
+    T(close(line[0]));
+    until(w->p, POLLIN);
+    T(recv(w->p, b, 64, MSG_DONTWAIT));
+}
+
+/* What one program holds back another one lets go. */
+CASE(program, corked, BIT(connected) | BIT(accepted) | BIT(connected6)) {
+    int status;
+    nonblock(w->s, 0);
+    nonblock(w->p, 0);
+    MUST(setsockopt(w->s, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int)));
+    T(send(w->s, "first", 5, 0));
+    pid_t child = fork();
+    if (child == 0)
+        execute("uncork", w->s);
+    MUST(waitpid(child, &status, 0));
+    T(recv(w->p, b, 9, MSG_WAITALL));
+    say("%.9s", b);
+    T(send(w->s, "again", 5, 0));
+    T(recv(w->p, b, 5, MSG_WAITALL));
+    say("%.5s", b);
+}
