@@ -91,12 +91,12 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     }
 }
 
-/// What an application does with a message: a chain of steps of about four cycles (a product and a sum), of which none can
-/// begin before the last one has ended.
+/// What an application does with a message: a chain of steps of about four cycles (a product and an exclusive or), of which none can
+/// begin before the last one has ended. It stays in a register: how long a number takes through memory, processors disagree.
 fn work(cycles: u32) {
-    let mut x = 1u64;
+    let mut x = black_box(1u64);
     for _ in 0..cycles / 4 {
-        x = black_box(x).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        x = x.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ (x >> 32);
     }
     black_box(x);
 }
