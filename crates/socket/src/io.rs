@@ -34,17 +34,26 @@ fn again<T>(fd: RawFd, mut call: impl FnMut() -> Handled<T>) -> Handled<T> {
     call()
 }
 
+/// Bytes of all buffers. Most calls have one.
+#[inline]
+fn length(buffers: &[&mut [u8]]) -> usize {
+    match buffers {
+        [buffer] => buffer.len(),
+        _ => buffers.iter().map(|b| b.len()).sum(),
+    }
+}
+
 /// `recv` and all its relatives.
 pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
     let _receiving = account::enter(Section::Receive);
-    let total = buffers.iter().map(|b| b.len()).sum();
+    let total = length(buffers);
     again(fd, || receive_total(fd, buffers, (total, usize::MAX), flags))
 }
 
 /// The same for who takes any byte, whatever `SO_RCVLOWAT` says (`splice`).
 pub fn receive_any(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
     let _receiving = account::enter(Section::Receive);
-    let total = buffers.iter().map(|b| b.len()).sum();
+    let total = length(buffers);
     again(fd, || receive_total(fd, buffers, (total, 1), flags))
 }
 
@@ -73,15 +82,16 @@ fn receive_total(
         peek: flags & libc::MSG_PEEK != 0,
         discard: if flags & libc::MSG_TRUNC != 0 { total } else { 0 },
     };
-    let target = link.target(total, flags & libc::MSG_WAITALL != 0).min(enough);
+    let target = || link.target(total, flags & libc::MSG_WAITALL != 0).min(enough);
     let patient = flags & libc::MSG_DONTWAIT == 0;
     match link.pull(buffers, 0, how) {
-        Ok(Progress::Done(n)) if n >= target || n == 0 || !patient => Some(Ok(n)),
+        Ok(Progress::Done(n)) if n == total || n == 0 || !patient || n >= target() => Some(Ok(n)),
         Err(e) => Some(Err(e)),
         Ok(Progress::Wait) if !patient || sock.is_nonblocking() => Some(Err(Errno::AGAIN)),
         Ok(Progress::Done(n)) if sock.is_nonblocking() => Some(Ok(n)),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
+            let target = target();
             // Who waits leaves the number to its next owner.
             let shared = sock.share();
             drop(sock);

@@ -84,6 +84,8 @@ mod notices;
 #[cfg(not(loom))]
 mod options;
 #[cfg(not(loom))]
+mod piece;
+#[cfg(not(loom))]
 pub mod poll;
 #[cfg(not(loom))]
 mod records;

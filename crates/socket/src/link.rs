@@ -128,12 +128,15 @@ pub fn forget_thread_number() {
 /// connection has gone to another process with a descriptor.
 #[inline]
 pub fn own(word: &AtomicU32) -> Result<Owned<'_>, Errno> {
-    let me = thread_number();
+    own_at_once(word).map_or_else(|| wait_for(word, thread_number()), Ok)
+}
+
+/// The same where it is free.
+#[inline]
+pub fn own_at_once(word: &AtomicU32) -> Option<Owned<'_>> {
     // Acquire: pairs with the Release of the last owner.
-    if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-        return Ok(Owned(word));
-    }
-    wait_for(word, me)
+    let owned = word.compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed);
+    owned.is_ok().then(|| Owned(word))
 }
 
 #[cold]

@@ -4,7 +4,7 @@ use crate::link::{Link, flags, own, state};
 use bitflags::bitflags;
 use queue::Ring;
 use queue::pages::class_of;
-use queue::stream::{Sender, consumed, consumed_some, raise, readable};
+use queue::stream::{Sender, raise, readable};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
 use shm::{Half, SockBlock};
@@ -83,7 +83,7 @@ bitflags! {
 
 /// Who found a ring full writes again with a quarter of it free.
 #[inline]
-const fn is_enough_space(free: u64, ring: Ring) -> bool {
+pub(crate) const fn is_enough_space(free: u64, ring: Ring) -> bool {
     free >= ring.size() / 4
 }
 
@@ -325,7 +325,20 @@ impl Link {
     ///
     /// # Errors
     /// The pending error once everything before it is read.
+    #[inline]
     pub fn pull(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
+        if let [buffer] = buffers
+            && skip == 0
+            && how == How::default()
+            && let Some(n) = self.pull_piece(buffer)
+        {
+            return Ok(Progress::Done(n));
+        }
+        self.pull_pieces(buffers, skip, how)
+    }
+
+    /// As [`pull`](Self::pull), whatever lies where.
+    fn pull_pieces(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
         let b = self.block();
         let owned = match own(&b.rx_lock) {
             Ok(owned) => owned,
@@ -367,19 +380,10 @@ impl Link {
                 drained || r.len < r.total || is_enough_space(r.ring.size().saturating_sub(left), r.ring);
         }
         if now != tail && !how.peek {
-            b.rx_tail.store(now, Ordering::Relaxed);
-            let wants = match ends_ring || !self.mapped.pair {
-                true => consumed(half, peer, now),
-                false => consumed_some(half, peer, tail, now),
-            };
-            let wants = wants && (is_useful || !self.mapped.pair);
+            let wants =
+                self.consume((b, half, peer), tail..now, ends_ring) && (is_useful || !self.mapped.pair);
             drop(owned);
-            if wants {
-                self.tell_of(peer);
-            }
-            if drained {
-                self.rest(b, peer);
-            }
+            self.after_pull((b, peer), wants, drained);
         }
         if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
     }
@@ -421,20 +425,6 @@ impl Link {
                 self.mapped.region.read(side, at, piece);
                 (at, left, room) = (at + n, left - n, rest);
             }
-        }
-    }
-
-    /// Everything was read. If everything we sent was read too, the connection is idle: an idle flow owns no ring.
-    fn rest(&self, b: &SockBlock, peer: &Half) {
-        if b.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
-            return;
-        }
-        let Ok(_owned) = own(&b.tx_lock) else { return };
-        let mut sender = Sender::of(b, self.mapped.data_len());
-        if let Ok(old) = sender.update(peer) {
-            let ring = sender.give_back();
-            sender.keep(b);
-            old.into_iter().chain(ring).for_each(|ring| self.mapped.give_back(ring));
         }
     }
 

@@ -1,0 +1,86 @@
+//! The usual receive: into one buffer, from one piece of a ring between two applications. Whatever is unusual it leaves alone, for
+//! [`Link::pull`] to do; and what both do once bytes are copied.
+
+use crate::link::{Link, own, own_at_once};
+use crate::stream::is_enough_space;
+use queue::stream::{Sender, consumed, consumed_some, readable};
+use shm::half_flags::{FAILED, MUTE, RESET, URGENT};
+use shm::{Half, SockBlock};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+impl Link {
+    /// Receives what is there into `buffer`, if there is something, in one piece, and nothing else has to be looked at. `None`: it has
+    /// done nothing. What comes meanwhile is the next call's.
+    #[inline(always)]
+    pub(crate) fn pull_piece(&self, buffer: &mut [u8]) -> Option<usize> {
+        let b = self.block();
+        let (half, peer) = self.halves();
+        // A guess, to be looked at again under the lock.
+        let is_empty = peer.tx_head.load(Ordering::Relaxed) == b.rx_tail.load(Ordering::Relaxed);
+        if is_empty || buffer.is_empty() || !self.mapped.pair || self.mapped.dead.load(Ordering::Relaxed) {
+            return None;
+        }
+        let owned = own_at_once(&b.rx_lock)?;
+        let tail = b.rx_tail.load(Ordering::Relaxed);
+        let found = readable(peer, tail, self.mapped.data_len()).ok()??;
+        let n = found.len.min(buffer.len());
+        let [(at, first), _] = found.ring.spans(tail, n);
+        // After the head: a mark that lies before it is seen with it.
+        let is_unusual = peer.flags.load(Ordering::Relaxed) & (RESET | FAILED | MUTE | URGENT) != 0;
+        if is_unusual || first < n || n < buffer.len() && n < found.total {
+            return None;
+        }
+        self.mapped.region.read(self.mapped.side.other(), at, &mut buffer[..n]);
+        let left = (found.len - n) as u64;
+        let wants = self.consume((b, half, peer), tail..tail + n as u64, left == 0);
+        drop(owned);
+        let drained = n == found.total;
+        let is_useful = || {
+            let free = found.ring.size().saturating_sub(left);
+            drained || found.len < found.total || is_enough_space(free, found.ring)
+        };
+        self.after_pull((b, peer), wants && is_useful(), drained);
+        Some(n)
+    }
+
+    /// Notes that the bytes of `range` were copied, `ends_ring`: the last ones of a ring. True when who sends waits for space.
+    #[inline(always)]
+    pub(crate) fn consume(
+        &self,
+        (b, half, peer): (&SockBlock, &Half, &Half),
+        range: Range<u64>,
+        ends_ring: bool,
+    ) -> bool {
+        b.rx_tail.store(range.end, Ordering::Relaxed);
+        match ends_ring || !self.mapped.pair {
+            true => consumed(half, peer, range.end),
+            false => consumed_some(half, peer, range.start, range.end),
+        }
+    }
+
+    /// Once the lock is free: tells who waits for space, and gives up the ring of a connection that is idle.
+    #[inline(always)]
+    pub(crate) fn after_pull(&self, (b, peer): (&SockBlock, &Half), wants: bool, drained: bool) {
+        if wants {
+            self.tell_of(peer);
+        }
+        if drained {
+            self.rest(b, peer);
+        }
+    }
+
+    /// Everything was read. If everything we sent was read too, the connection is idle: an idle flow owns no ring.
+    fn rest(&self, b: &SockBlock, peer: &Half) {
+        if b.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
+            return;
+        }
+        let Ok(_owned) = own(&b.tx_lock) else { return };
+        let mut sender = Sender::of(b, self.mapped.data_len());
+        if let Ok(old) = sender.update(peer) {
+            let ring = sender.give_back();
+            sender.keep(b);
+            old.into_iter().chain(ring).for_each(|ring| self.mapped.give_back(ring));
+        }
+    }
+}
