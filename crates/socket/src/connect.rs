@@ -6,7 +6,7 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
-use crate::wait::Restarts;
+use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, sys, unseen, wait, ways};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
@@ -269,7 +269,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
             link.note(state::TOLD);
             return Ok(Connected::Now);
         }
-        match wait::for_one(sock, None, ready::OUT, deadline, Restarts::Yes) {
+        match wait::for_one(sock, None, ready::OUT, Patience::until(deadline)) {
             Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
             other => other?,
         }

@@ -6,7 +6,8 @@ use crate::link::{Link, state};
 use crate::low_water::SoFar;
 use crate::sock::Sock;
 use crate::stream::{How, Progress, Said, ready};
-use crate::wait::Restarts;
+use crate::sys::signal::Deferred;
+use crate::wait::{Patience, Restarts};
 use crate::{account, cancel, moving, sys, wait};
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// `done`: bytes that the call has moved. As on Linux, a signal makes it return them, and only a call that has moved none goes on.
-fn after_signals(done: usize) -> Restarts {
-    if done == 0 { Restarts::Yes } else { Restarts::No }
+fn patience(deadline: Option<Instant>, done: usize, deferred: Option<&Deferred>) -> Patience<'_> {
+    Patience { deadline, after_signals: if done == 0 { Restarts::Yes } else { Restarts::No }, deferred }
 }
 
 /// A call is made again so often when other processes take the connection away again and again.
@@ -110,11 +111,13 @@ fn receive_slowly(
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let _open = sock.begin_use()?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
+    // Who wants but one piece does not wait after it.
+    let deferred = if target > 1 { Deferred::begin() } else { None };
     // With something in hand nothing is read past urgent data, and no error is taken.
     let is_cut = |done| done > 0 && (link.is_at_mark() || link.is_over() && link.unread() == 0);
     while !is_cut(done) {
         let so_far = SoFar { done, peeked: if how.peek { done } else { 0 } };
-        match wait::for_more(sock, so_far, deadline, after_signals(done)) {
+        match wait::for_more(sock, so_far, patience(deadline, done, deferred.as_ref())) {
             Err(_) if done > 0 => break,
             result => result?,
         }
@@ -169,6 +172,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let total: usize = buffers.iter().map(|b| b.len()).sum();
     let patient = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking();
     let said = Said::from_bits_truncate(if patient { flags } else { flags | libc::MSG_DONTWAIT });
+    let deferred = if patient && total > LONG { Deferred::begin() } else { None };
     let result = match link.push(buffers, 0, said) {
         Ok(Progress::Done(n)) if n == total || !patient => Ok(n),
         Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
@@ -177,7 +181,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
             // Who waits leaves the number to its next owner.
             let shared = sock.share();
             drop(sock);
-            let result = send_slowly(&shared, buffers, (done, total, said));
+            let result = send_slowly(&shared, buffers, (done, total, said), deferred);
             return Some(finish_send(&shared, result, flags));
         }
         Err(e) => Err(e),
@@ -235,20 +239,26 @@ pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
 /// A reader that has read nothing for so long is perhaps a writer itself, which counts on buffers as long as Linux's before it reads.
 const LENGTHEN_AFTER: Duration = Duration::from_millis(5);
 
+/// A copy of more bytes takes so long that a signal during the first one is not to be missed either.
+const LONG: usize = 1 << 20;
+
 fn send_slowly(
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
     (mut done, total, said): (usize, usize, Said),
+    deferred: Option<Deferred>,
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
+    let deferred = deferred.or_else(Deferred::begin);
     let mut may_lengthen = true;
     while done < total {
         let soon = Instant::now() + LENGTHEN_AFTER;
         let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
         let until = if is_first { Some(soon) } else { deadline };
-        let waited = match wait::for_one(sock, None, ready::OUT, until, after_signals(done)) {
+        let patience = patience(until, done, deferred.as_ref());
+        let waited = match wait::for_one(sock, None, ready::OUT, patience) {
             Err(Errno::AGAIN) if is_first => {
                 may_lengthen = false;
                 link.lengthen(total - done)
@@ -291,7 +301,7 @@ fn send_all_once(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     };
     while done < bytes.len() {
         let rest = &bytes[done..];
-        match send_slowly(&sock, &[rest], (0, rest.len(), said)) {
+        match send_slowly(&sock, &[rest], (0, rest.len(), said), None) {
             Ok(n) => done += n,
             Err(Errno::INTR | cancel::RESTART) => {}
             Err(e) if done == 0 => return Err(e),

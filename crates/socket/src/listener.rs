@@ -9,7 +9,7 @@ use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
-use crate::wait::Restarts;
+use crate::wait::Patience;
 use crate::{config, fallback, fork, lines, locked, log, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
@@ -439,7 +439,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     loop {
         let kernel = Some(fd).filter(|_| !sock.is_orphan());
-        wait::for_one(sock, kernel, crate::stream::ready::IN, deadline, Restarts::Yes)?;
+        wait::for_one(sock, kernel, crate::stream::ready::IN, Patience::until(deadline))?;
         if let Some(accepted) = try_accept(sock, link, fd, flags)? {
             return Ok(Some(accepted));
         }

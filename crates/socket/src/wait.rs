@@ -14,6 +14,7 @@ use crate::low_water::SoFar;
 use crate::region::Mapped;
 use crate::sock::{InUse, Sock};
 use crate::stream::ready;
+use crate::sys::signal::Deferred;
 use crate::{account, locked, sys};
 use cycles::Section;
 use queue::Doorbell;
@@ -236,6 +237,24 @@ pub enum Restarts {
     No,
 }
 
+/// How long a call waits, and what becomes of signals.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience<'a> {
+    /// For ever, if none.
+    pub deadline: Option<Instant>,
+    /// What a signal does to the call.
+    pub after_signals: Restarts,
+    /// Signals that are let in only here.
+    pub deferred: Option<&'a Deferred>,
+}
+
+impl Patience<'_> {
+    /// Of a call that has nothing to return yet.
+    pub fn until(deadline: Option<Instant>) -> Self {
+        Self { deadline, after_signals: Restarts::Yes, deferred: None }
+    }
+}
+
 /// True when a call that waits until `deadline` goes on after a signal.
 pub fn restarts(deadline: Option<Instant>) -> bool {
     deadline.is_none() && !sys::some_handler_interrupts()
@@ -250,37 +269,34 @@ pub fn for_one(
     sock: &Arc<Sock>,
     fd: Option<RawFd>,
     wanted: u32,
-    deadline: Option<Instant>,
-    after_signals: Restarts,
+    patience: Patience<'_>,
 ) -> Result<(), Errno> {
-    for_party(sock, Party::Sock(sock.clone(), wanted), fd, (deadline, after_signals))
+    for_party(sock, Party::Sock(sock.clone(), wanted), fd, patience)
 }
 
 /// Waits until there is more for a receive on `sock` that has come so far.
 ///
 /// # Errors
 /// As [`for_one`].
-pub fn for_more(
-    sock: &Arc<Sock>,
-    so_far: SoFar,
-    deadline: Option<Instant>,
-    after_signals: Restarts,
-) -> Result<(), Errno> {
-    for_party(sock, Party::Reader(sock.clone(), so_far), None, (deadline, after_signals))
+pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Result<(), Errno> {
+    for_party(sock, Party::Reader(sock.clone(), so_far), None, patience)
 }
 
 fn for_party(
     sock: &Sock,
     party: Party,
     fd: Option<RawFd>,
-    (deadline, after_signals): (Option<Instant>, Restarts),
+    Patience { deadline, after_signals, deferred }: Patience<'_>,
 ) -> Result<(), Errno> {
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
     let parties = Parties::from_iter([party]);
     is_here(sock, deadline)?;
     let is_over = || left(deadline).is_some_and(|l| l.is_zero());
     if !is_over() {
-        match sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, None) {
+        let kernel = &mut kernel[..usize::from(fd.is_some())];
+        let mask = deferred.map(Deferred::mask);
+        let let_in = deferred.map_or(Ok(()), Deferred::look);
+        match let_in.and_then(|()| sleep(&parties, kernel, deadline, mask)) {
             Ok(0) => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if after_signals == Restarts::Yes && restarts(deadline) => {}

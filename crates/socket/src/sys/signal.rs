@@ -1,11 +1,14 @@
 //! Signals that this library sends in the kernel's name.
 
-use super::{answer, call, fcntl, pid, tid};
+use super::{MASK_LEN, SIGCANCEL, answer, call, fcntl, pid, poll, tid};
 use crate::locked::may;
 use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 
 /// `asm-generic/fcntl.h`; `libc` does not name them.
 const F_GETOWN_EX: i32 = 16;
@@ -110,6 +113,81 @@ pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
         result
     }
+}
+
+/// What a program's own instructions raise, and what the C library keeps for itself, is not put off.
+const AT_ONCE: u64 = mask_of(&[
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    SIGCANCEL as i32,
+    SIGCANCEL as i32 + 1,
+]);
+/// A signal waits at most so long for a call that finds no reason to sleep.
+const DEFERRED_MAX: Duration = Duration::from_millis(1);
+
+/// The kernel's form of a set of signals.
+const fn mask_of(signals: &[i32]) -> u64 {
+    let (mut mask, mut i) = (0, 0);
+    while i < signals.len() {
+        mask |= 1 << (signals[i] - 1);
+        i += 1;
+    }
+    mask
+}
+
+/// This thread's signals, put off while a call copies that has been waiting and may wait again: what comes meanwhile ends that next wait.
+/// The kernel's calls find such a signal before they sleep; ours would not know that its handler has run.
+#[derive(Debug)]
+pub struct Deferred {
+    before: u64,
+    looked: Cell<Instant>,
+}
+
+impl Deferred {
+    /// `None` where a filter forbids it.
+    pub fn begin() -> Option<Self> {
+        may(libc::SYS_rt_sigprocmask).then(|| {
+            let before = change_mask(libc::SIG_BLOCK, !AT_ONCE);
+            Self { before, looked: Cell::new(Instant::now()) }
+        })
+    }
+
+    /// What to wait with: the program's own mask.
+    pub fn mask(&self) -> u64 {
+        self.before
+    }
+
+    /// Lets in what came meanwhile, if the last time is long ago.
+    ///
+    /// # Errors
+    /// EINTR when something came.
+    pub fn look(&self) -> Result<(), Errno> {
+        let now = Instant::now();
+        if now.duration_since(self.looked.get()) < DEFERRED_MAX {
+            return Ok(());
+        }
+        self.looked.set(now);
+        poll(&mut [], Some(Duration::ZERO), Some(self.before)).map(|_| ())
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        change_mask(libc::SIG_SETMASK, self.before);
+    }
+}
+
+/// Returns the mask before.
+fn change_mask(how: i32, mask: u64) -> u64 {
+    let mut before = 0u64;
+    let (new, old) = (&raw const mask as usize, &raw mut before as usize);
+    // SAFETY: both masks are this thread's own, as long as said, and outlive the call, which cannot fail with them.
+    unsafe { call(libc::SYS_rt_sigprocmask, [how as usize, new, old, MASK_LEN, 0, 0]) };
+    before
 }
 
 /// What was published at `place`: it lives for ever.
