@@ -124,7 +124,8 @@ fn receive_slowly(
         if is_cut(done) {
             break;
         }
-        if !sock.has_more(so_far) {
+        // What was peeked at is there still, and no more than that is nothing.
+        if so_far.peeked > 0 && !sock.has_more(so_far) {
             continue;
         }
         let skip = if how.peek { 0 } else { done };

@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::listener;
 use crate::low_water::SoFar;
 use crate::region::Mapped;
-use crate::sock::{InUse, Sock};
+use crate::sock::{InUse, Role, Sock};
 use crate::stream::ready;
 use crate::sys::signal::Deferred;
 use crate::{account, locked, sys};
@@ -271,7 +271,18 @@ pub fn for_one(
     wanted: u32,
     patience: Patience<'_>,
 ) -> Result<(), Errno> {
-    for_party(sock, Party::Sock(sock.clone(), wanted), fd, patience)
+    if fd.is_none()
+        && let Some(link) = alone(sock)
+    {
+        let is_ready = || sock.is_closed() || sock.readiness() & (wanted | ready::ALWAYS) != 0;
+        let sleep = |deadline, mask| sleep_alone(sock, link, is_ready, deadline, mask);
+        return for_party(sock, is_ready, sleep, patience);
+    }
+    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+    let parties = Parties::from_iter([Party::Sock(sock.clone(), wanted)]);
+    let is_ready = || parties.iter().any(|party| party.ready() != 0);
+    let sleep = |deadline, mask| sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, mask);
+    for_party(sock, is_ready, sleep, patience)
 }
 
 /// Waits until there is more for a receive on `sock` that has come so far.
@@ -279,24 +290,75 @@ pub fn for_one(
 /// # Errors
 /// As [`for_one`].
 pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Result<(), Errno> {
-    for_party(sock, Party::Reader(sock.clone(), so_far), None, patience)
+    let is_ready = || sock.is_closed() || sock.has_more(so_far);
+    if let Some(link) = alone(sock) {
+        let sleep = |deadline, mask| sleep_alone(sock, link, is_ready, deadline, mask);
+        return for_party(sock, is_ready, sleep, patience);
+    }
+    let parties = Parties::from_iter([Party::Reader(sock.clone(), so_far)]);
+    for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
 }
 
+/// A connection that is waited for by a way of its own.
+fn alone(sock: &Sock) -> Option<&Link> {
+    match sock.decided() {
+        Some(Role::Stream(link)) if !locked::is_locked() => Some(link),
+        _ => None,
+    }
+}
+
+/// As [`sleep`] for one connection alone: the usual wait of a call that blocks. Whoever is woken finds nothing of this in the processor's
+/// caches, so it is short.
+fn sleep_alone(
+    sock: &Sock,
+    link: &Link,
+    is_ready: impl Fn() -> bool,
+    deadline: Option<Instant>,
+    mask: Option<u64>,
+) -> Result<usize, Errno> {
+    let _waiting = account::enter(Section::Wait);
+    let Some(context) = client::present().and_then(|c| context::of_thread(&c).ok()) else {
+        return sys::poll(&mut [], Some(at_most(left(deadline), BLIND)), mask);
+    };
+    let start = Instant::now();
+    if context.spin.until(left(deadline), &is_ready) {
+        return Ok(0);
+    }
+    sock.enter(&context);
+    context.sleeping.store(true, Ordering::SeqCst);
+    let bell = link.mapped.own_bell(context.number);
+    let is_quiet = bell.as_ref().is_none_or(|bell| {
+        // Old news is looked at below, by the socket's state.
+        bell.drain(u32::MAX, |_| ());
+        bell.prepare_sleep()
+    });
+    let result = if is_quiet && !is_ready() {
+        let limit = left(deadline);
+        let limit = if link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
+        context.sleep(limit, mask).map(|_| 0)
+    } else {
+        Ok(0)
+    };
+    context.sleeping.store(false, Ordering::SeqCst);
+    bell.into_iter().for_each(|bell| bell.awake());
+    sock.leave(&context);
+    context.spin.waited(start.elapsed());
+    result
+}
+
+/// The wait of a call on `sock`: `sleep` until `is_ready`, or for less.
 fn for_party(
     sock: &Sock,
-    party: Party,
-    fd: Option<RawFd>,
+    is_ready: impl Fn() -> bool,
+    sleep: impl FnOnce(Option<Instant>, Option<u64>) -> Result<usize, Errno>,
     Patience { deadline, after_signals, deferred }: Patience<'_>,
 ) -> Result<(), Errno> {
-    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
-    let parties = Parties::from_iter([party]);
     is_here(sock, deadline)?;
     let is_over = || left(deadline).is_some_and(|l| l.is_zero());
     if !is_over() {
-        let kernel = &mut kernel[..usize::from(fd.is_some())];
         let mask = deferred.map(Deferred::mask);
         let let_in = deferred.map_or(Ok(()), Deferred::look);
-        match let_in.and_then(|()| sleep(&parties, kernel, deadline, mask)) {
+        match let_in.and_then(|()| sleep(deadline, mask)) {
             Ok(0) => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if after_signals == Restarts::Yes && restarts(deadline) => {}
@@ -304,8 +366,7 @@ fn for_party(
         }
     }
     is_here(sock, deadline)?;
-    let is_late = is_over() && parties.iter().all(|party| party.ready() == 0);
-    if is_late { Err(Errno::AGAIN) } else { Ok(()) }
+    if is_over() && !is_ready() { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
 fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
