@@ -256,6 +256,13 @@ pub fn prefetch<T>(place: &T) {
     prefetch_at(core::ptr::from_ref(place).cast());
 }
 
+/// Hints the processor to fetch all lines of `place`.
+#[inline]
+pub fn prefetch_all<T>(place: &T) {
+    let first: *const i8 = core::ptr::from_ref(place).cast();
+    (0..size_of::<T>().div_ceil(64)).for_each(|line| prefetch_at(first.wrapping_add(64 * line)));
+}
+
 #[inline]
 fn prefetch_at(address: *const i8) {
     #[cfg(target_arch = "x86_64")]

@@ -25,7 +25,7 @@ mod sending;
 mod table;
 
 pub use address::Addresses;
-pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_frame};
+pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame};
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::Signals;

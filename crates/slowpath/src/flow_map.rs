@@ -1,46 +1,118 @@
-//! What is kept of each flow, by its record's number. We choose these numbers, so that nobody can make them collide.
+//! What is kept of each flow, at the place that its record's number names. We choose these numbers, the lowest first, so that the places
+//! in use lie together; and where something lies is known before any of it is there.
 
 use flow::FlowId;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+
+/// Made at a time, when the first of them is used.
+const CHUNK: usize = 256;
+
+type Chunk<T> = Box<[Option<T>]>;
 
 /// By flow.
-pub(crate) type FlowMap<T> = HashMap<FlowId, T, BuildHasherDefault<OwnNumber>>;
+#[derive(Debug)]
+pub(crate) struct FlowMap<T> {
+    chunks: Vec<Option<Chunk<T>>>,
+    len: usize,
+}
 
-/// One multiplication: neighbours go to different places, and the high bits differ, too.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OwnNumber(u64);
+impl<T> Default for FlowMap<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), len: 0 }
+    }
+}
 
-impl Hasher for OwnNumber {
-    fn finish(&self) -> u64 {
-        self.0
+impl<T> FlowMap<T> {
+    /// Flows in it.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    pub(crate) fn contains_key(&self, flow: &FlowId) -> bool {
+        self.get(flow).is_some()
     }
 
     #[inline]
-    fn write_u32(&mut self, number: u32) {
-        self.0 =
-            (self.0.rotate_left(32) ^ u64::from(number)).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    pub(crate) fn get(&self, flow: &FlowId) -> Option<&T> {
+        self.place(*flow)?.as_ref()
     }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, flow: &FlowId) -> Option<&mut T> {
+        let (chunk, i) = split(*flow);
+        self.chunks.get_mut(chunk)?.as_mut()?[i].as_mut()
+    }
+
+    /// Hints the processor to fetch all of it.
+    #[inline]
+    pub(crate) fn prefetch(&self, flow: FlowId) {
+        if let Some(place) = self.place(flow) {
+            flow::prefetch_all(place);
+        }
+    }
+
+    /// What was kept of the flow before is forgotten.
+    pub(crate) fn insert(&mut self, flow: FlowId, what: T) {
+        let (chunk, i) = split(flow);
+        if self.chunks.len() <= chunk {
+            self.chunks.resize_with(chunk + 1, || None);
+        }
+        let chunk = self.chunks[chunk].get_or_insert_with(|| (0..CHUNK).map(|_| None).collect());
+        self.len += usize::from(chunk[i].replace(what).is_none());
+    }
+
+    pub(crate) fn remove(&mut self, flow: &FlowId) -> Option<T> {
+        let (chunk, i) = split(*flow);
+        let what = self.chunks.get_mut(chunk)?.as_mut()?[i].take();
+        self.len -= usize::from(what.is_some());
+        what
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FlowId, &T)> {
+        let chunks = self.chunks.iter().enumerate().filter_map(|(n, chunk)| Some((n, chunk.as_ref()?)));
+        let places = chunks.flat_map(|(n, chunk)| chunk.iter().enumerate().map(move |(i, at)| (n, i, at)));
+        places.filter_map(|(n, i, at)| Some((FlowId((n * CHUNK + i) as u32), at.as_ref()?)))
+    }
+
+    #[inline]
+    fn place(&self, flow: FlowId) -> Option<&Option<T>> {
+        let (chunk, i) = split(flow);
+        Some(&self.chunks.get(chunk)?.as_ref()?[i])
+    }
+}
+
+#[inline]
+const fn split(flow: FlowId) -> (usize, usize) {
+    (flow.0 as usize / CHUNK, flow.0 as usize % CHUNK)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::Seed;
+    use std::collections::BTreeMap;
 
     #[test]
-    fn flows_in_a_row_share_neither_place_nor_tag() {
-        let hash = |flow: u32| {
-            let mut hasher = OwnNumber::default();
-            hasher.write_u32(flow);
-            hasher.finish()
-        };
-        let count = |of: fn(u64) -> u64| {
-            (0..1u32 << 12).map(|flow| of(hash(flow))).collect::<std::collections::HashSet<_>>().len()
-        };
-        assert_eq!((count(|hash| hash & 0xFFF), count(|hash| hash >> 57)), (1 << 12, 1 << 7));
+    fn flow_map_agrees_with_a_tree() {
+        let (mut map, mut oracle, mut rng) = (FlowMap::default(), BTreeMap::new(), Seed::new(5));
+        for step in 0..20_000u32 {
+            let flow = FlowId(rng.below(5) as u32 * 300 + rng.below(8) as u32);
+            match rng.below(3) {
+                0 => {
+                    map.insert(flow, step);
+                    oracle.insert(flow.0, step);
+                }
+                1 => assert_eq!(map.remove(&flow), oracle.remove(&flow.0)),
+                _ => {
+                    if let Some(what) = map.get_mut(&flow) {
+                        *what += 1;
+                    }
+                    oracle.entry(flow.0).and_modify(|what| *what += 1);
+                }
+            }
+            map.prefetch(flow);
+            assert_eq!((map.get(&flow), map.len()), (oracle.get(&flow.0), oracle.len()));
+            assert_eq!(map.contains_key(&flow), oracle.contains_key(&flow.0));
+        }
+        assert!(map.iter().map(|(flow, what)| (flow.0, *what)).eq(oracle));
     }
 }

@@ -129,7 +129,7 @@ impl SlowPath {
         }
         if learned.is_changed {
             let through = self.connections.iter().filter(|(_, c)| c.next_hop == addr && !c.is_over);
-            let flows: Vec<_> = through.map(|(&flow, _)| flow).collect();
+            let flows: Vec<_> = through.map(|(flow, _)| flow).collect();
             for flow in flows {
                 self.with_flow(flow, |parts| parts.tx.peer_mac = mac.0);
             }

@@ -50,6 +50,12 @@ impl SlowPath {
         self.pause.waiting_since(since).plus(timeout)
     }
 
+    fn note_keepalives(&mut self, flow: FlowId, sent: u8) {
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.keepalive_sent = sent;
+        }
+    }
+
     /// Keepalive is on, off, or has other times.
     pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
@@ -85,7 +91,7 @@ impl SlowPath {
         let due = heard_at.plus(keepalive.idle);
         // What is outstanding is repeated anyway and finds out the same.
         if now < due || !is_idle {
-            self.connections.entry(flow).and_modify(|c| c.keepalive_sent = 0);
+            self.note_keepalives(flow, 0);
             return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
         }
         // As Linux: with a user timeout that decides, else the number of probes.
@@ -97,7 +103,7 @@ impl SlowPath {
             self.reset_peer(now, flow);
             return self.give_up(now, flow);
         }
-        self.connections.entry(flow).and_modify(|c| c.keepalive_sent = sent.saturating_add(1));
+        self.note_keepalives(flow, sent.saturating_add(1));
         self.counters.add(Count::KeepaliveProbes);
         self.output.command(core, Command::Probe { flow });
         self.set_aux(flow, now.plus(keepalive.interval));

@@ -59,8 +59,8 @@ impl SlowPath {
         openings.into_iter().for_each(|id| {
             self.take_opening(id);
         });
-        let flows = self.connections.iter_mut().filter(|(_, c)| c.owner.region == index);
-        let flows: Vec<(FlowId, u32)> = flows.map(|(&flow, c)| (flow, c.owner.slot)).collect();
+        let flows = self.connections.iter().filter(|(_, c)| c.owner.region == index);
+        let flows: Vec<(FlowId, u32)> = flows.map(|(flow, c)| (flow, c.owner.slot)).collect();
         for (flow, slot) in flows {
             self.make_orphan(flow);
             self.abort(now, flow);
@@ -73,7 +73,7 @@ impl SlowPath {
     /// Flows of a region whose core has not let go yet.
     #[must_use]
     pub fn region_flows(&self, index: u16) -> usize {
-        self.connections.values().filter(|c| c.owner.region == index).count()
+        self.connections.iter().filter(|(_, c)| c.owner.region == index).count()
     }
 
     pub(crate) fn region(&self, index: u16) -> Option<Arc<AppRegion>> {

@@ -42,7 +42,7 @@ impl SlowPath {
         for (tuple, _) in self.time_wait.iter() {
             see(&bare(State::TimeWait, tuple, None, None));
         }
-        for (&flow, connection) in self.connections.iter().filter(|(_, c)| !c.is_over) {
+        for (flow, connection) in self.connections.iter().filter(|(_, c)| !c.is_over) {
             let (flags, closed_first) =
                 self.keeper.flows().lock_briefly(flow).map_or((0, false), |mut guard| {
                     let parts = guard.parts();

@@ -193,7 +193,9 @@ impl SlowPath {
             // Nothing would ever end the flow: the application broke the contract, or was killed in the middle.
             return self.abort(now, flow);
         }
-        self.connections.entry(flow).and_modify(|c| c.state = c.state.with_own_fin(flags, closed_first));
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.state = connection.state.with_own_fin(flags, closed_first);
+        }
         self.settle(now, flow);
     }
 

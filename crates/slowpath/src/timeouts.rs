@@ -75,9 +75,7 @@ impl SlowPath {
     fn foresee(&self) {
         if let Some(Timer::Retransmit(flow)) = self.wheel.next_at_once() {
             self.keeper.flows().prefetch_waiting(*flow);
-            if let Some(connection) = self.connections.get(flow) {
-                flow::prefetch(&connection.retransmit);
-            }
+            self.connections.prefetch(*flow);
         }
     }
 
