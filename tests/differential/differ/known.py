@@ -16,11 +16,10 @@ class Difference:
         self.used = set()
 
     def covers(self, name, pair):
-        hits = [pattern for pattern in self.cases if fnmatchcase(name, pattern)]
-        if not hits or not (self.falls_in(pair) if self.lines else True):
-            return False
-        self.used.update(hits)
-        return True
+        return any(self.patterns_of(name)) and (self.falls_in(pair) if self.lines else True)
+
+    def patterns_of(self, name):
+        return [pattern for pattern in self.cases if fnmatchcase(name, pattern)]
 
     def falls_in(self, pair):
         return any(part in line for part in self.lines for line in pair)
@@ -29,6 +28,11 @@ class Difference:
 def read():
     with FILE.open("rb") as file:
         return [Difference(entry) for entry in tomllib.load(file).get("difference", [])]
+
+
+def lists(known, comparison):
+    """Whether every line that differs is listed."""
+    return all(any(d.covers(comparison.name, pair) for d in known) for pair in comparison.differing())
 
 
 def attribute(comparisons, known):
@@ -42,7 +46,9 @@ def attribute(comparisons, known):
             entry = next((d for d in known if d.covers(c.name, pair)), None)
             if entry is None:
                 strangers.append(pair)
-            elif entry not in c.listed:
+                continue
+            entry.used.update(entry.patterns_of(c.name))
+            if entry not in c.listed:
                 c.listed.append(entry)
         if strangers:
             unknown.append((c, strangers))

@@ -79,8 +79,9 @@ def report_profiles(comparisons, entries, program, world):
         names = [c.name for c in comparisons if any(d.vanishes_with == profile for d in c.listed)]
         if not names:
             continue
-        again = cases.compare([program], [*world.prefix("--profile", profile), program], names)
-        unknown = known.attribute(again, [d for d in entries if d.vanishes_with != profile])
+        left = [d for d in entries if d.vanishes_with != profile]
+        again = cases.compare([program], [*world.prefix("--profile", profile), program], names, lambda c: known.lists(left, c))
+        unknown = known.attribute(again, left)
         lines = [f"{c.name}: kernel: {kernel}, Towpath: {ours}" for c, pairs in unknown for kernel, ours in pairs]
         failures += report(f"profile.{profile}", not lines, f"{len(names)} cases that differ without it", lines)
     return failures
@@ -110,8 +111,8 @@ def report_whole(options, comparisons, entries, world):
 def judge_cases(options, program, world):
     began = time.monotonic()
     command = [*(world.prefix() if world else []), program]
-    comparisons = cases.compare([program], command, options.only)
     entries = known.read() if world else []
+    comparisons = cases.compare([program], command, options.only, lambda c: known.lists(entries, c))
     unknown = known.attribute(comparisons, entries)
     if world:
         cases.find_reasons(comparisons, command, world)
