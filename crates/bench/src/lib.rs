@@ -40,6 +40,7 @@ pub use options::Options;
 pub use report::{Machine, Ratio, Report, Row};
 
 use anyhow::bail;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// One measurement.
@@ -172,6 +173,10 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         peer::main(args)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if matches!(name, "--help" | "-h" | "help") {
+        writeln!(std::io::stdout().lock(), "{}", help())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if name == loss::NAME {
         return Ok(match options::parse_for::<loss::Arguments>(name, args)? {
             Ok(arguments) => finish(&loss::measure(&arguments)?, &arguments.common)?,
@@ -228,13 +233,25 @@ pub fn demo() -> anyhow::Result<()> {
     demo::run()
 }
 
+fn help() -> String {
+    format!(
+        "Measures Towpath, with the kernel as peer in the same run.\n\n\
+         Usage: towpath bench NAME [OPTIONS]\n\n\
+         Measurements:{}\n\n\
+         Options of each: towpath bench NAME --help\n\n\
+         Examples:\n  towpath bench redis --quick\n  towpath bench all --json\n  \
+         towpath bench loss --resume FILE",
+        list()
+    )
+}
+
 fn unknown(name: &str) -> String {
-    let mut text = match name {
-        "" => "say what to measure:".to_owned(),
-        _ => format!("no measurement is called {name:?}; there are:"),
-    };
-    for (name, about) in names() {
-        text.push_str(&format!("\n  {name:<18} {about}"));
+    match name {
+        "" => format!("say what to measure:{}", list()),
+        _ => format!("no measurement is called {name:?}; there are:{}", list()),
     }
-    text
+}
+
+fn list() -> String {
+    names().iter().map(|(name, about)| format!("\n  {name:<18} {about}")).collect()
 }

@@ -53,3 +53,13 @@ fn an_unknown_name_lists_the_known_ones() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("rediss") && said.contains("spike-handover"), "{said}");
 }
+
+#[test]
+fn help_lists_every_measurement() {
+    let output = bench(&["--help"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("spike-handover") && said.contains("Examples:"),
+        "{said}"
+    );
+}

@@ -15,6 +15,7 @@ use crate::{Report, Row, clock, interrupt};
 use anyhow::{Context, bail};
 use std::fs;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Connections of one pair of processes at most: fewer than half the local ports that the kernel has for each address. (It takes
 /// those with even numbers first, and searches long for the last ones.)
@@ -49,7 +50,7 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
         for through in [true, false] {
             let service = through.then(|| Service::start(&arguments.common, Port::None)).transpose()?;
             let place = service.as_ref().into();
-            rpc(&[open_pair(place, 0, FEW)?], FEW, seconds, samples)?;
+            rpc(&[open_pair(place, FEW)?], FEW, seconds, samples)?;
             open(place, service.as_ref(), [arguments.connections(), of_a_pair], seconds, samples)?;
             if let Some(service) = service {
                 service.stop();
@@ -119,8 +120,7 @@ fn open(
     let count = connections.div_ceil(of_a_pair);
     let share = |i: u32| connections / count + u32::from(i < connections % count);
     let warm = WARM_UP.min(connections / count);
-    let pairs: Vec<Pair<'_>> =
-        (0..count).map(|i| open_pair(place, i, warm)).collect::<anyhow::Result<_>>()?;
+    let pairs: Vec<Pair<'_>> = (0..count).map(|_| open_pair(place, warm)).collect::<anyhow::Result<_>>()?;
     let before = Look::at(service, &pairs)?;
     let start = clock::now_ns();
     for (i, pair) in (0..).zip(&pairs) {
@@ -141,8 +141,10 @@ fn open(
     rpc(&pairs, connections, seconds, samples)
 }
 
-/// Each pair has an address of its own.
-fn open_pair(place: Place<'_>, number: u32, connections: u32) -> anyhow::Result<Pair<'_>> {
+/// Each pair has an address of its own: the kernel would search long for ports beside those that the last one has left in TIME_WAIT.
+fn open_pair(place: Place<'_>, connections: u32) -> anyhow::Result<Pair<'_>> {
+    static PAIRS: AtomicU32 = AtomicU32::new(0);
+    let number = PAIRS.fetch_add(1, Ordering::Relaxed);
     let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 1, 1).to_bits() + number);
     let pair = Pair::start_from(place, from)?;
     pair.connect(connections.saturating_sub(1))?;
