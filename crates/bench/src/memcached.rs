@@ -3,11 +3,8 @@
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::protocol::{Protocol, Shape};
 use crate::client::{Ask, Load, Measured, Pace};
-use crate::launch::{Port, Service};
 use crate::peer::Peer;
-use crate::redis::local::limit_cores;
-use crate::samples::Samples;
-use crate::served::{self, Host, Served, local_hosts};
+use crate::served::{self, Host, Served};
 use crate::sockets::actor::{self, Answer};
 use crate::{Options, Report};
 
@@ -35,24 +32,15 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     if served::lacks(&["memcached"], &mut report) {
         return Ok(report);
     }
-    limit_cores(&mut report)?;
-    let service = Service::start(options, Port::None)?;
-    let [towpath, kernel] = local_hosts(&service);
-    let systems = [start(towpath)?, start(kernel)?];
-    let mut samples = Samples::default();
     let cases = CONNECTIONS.map(|connections| (format!("memcached/c{connections}"), connections));
-    served::interleave(&cases, &systems, options, &mut report, |system, path, connections| {
-        measure(system, *connections, options.seconds())?.add_rate(path, system.name(), &mut samples);
+    served::compare(&mut report, options, start, &cases, |system, path, connections, samples| {
+        measure(system, *connections, options.seconds())?.add_rate(path, system.name(), samples);
         Ok(())
-    });
-    systems.into_iter().for_each(Served::stop);
-    service.stop();
+    })?;
     report.note(
         "closed loop, 90 % GET, 10 % SET, 100,000 keys of 32 bytes, values of 64, Zipf's law with exponent 0.9; one thread of memcached",
     );
     report.note("processor time: memcached, the client, the service and ksoftirqd, per request");
-    report.rows = samples.rows();
-    report.ratios = samples.ratios("towpath", &["kernel"]);
     bars::judge(&mut report, "towpath", BARS);
     Ok(report)
 }

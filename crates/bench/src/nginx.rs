@@ -1,10 +1,8 @@
 //! The measurement `nginx`: nginx and wrk, unmodified, a file of 1 KiB over connections that are kept.
 
 use crate::bars::{self, Bar, Limit, Measure};
-use crate::launch::{Port, Service};
-use crate::redis::local::limit_cores;
-use crate::samples::{Sample, Samples};
-use crate::served::{self, Host, Served, local_hosts};
+use crate::samples::Sample;
+use crate::served::{self, Host, Served};
 use crate::{Options, Report};
 use anyhow::{Context, bail};
 
@@ -26,27 +24,18 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     if served::lacks(&["nginx", "wrk"], &mut report) {
         return Ok(report);
     }
-    limit_cores(&mut report)?;
-    let service = Service::start(options, Port::None)?;
-    let [towpath, kernel] = local_hosts(&service);
-    let systems = [start(towpath)?, start(kernel)?];
-    let mut samples = Samples::default();
     let cases = [(CASE.to_owned(), ())];
-    served::interleave(&cases, &systems, options, &mut report, |system, path, ()| {
+    served::compare(&mut report, options, start, &cases, |system, path, (), samples| {
         let result = measure(system, options.seconds())?;
         for (metric, unit, sample) in result {
             samples.add(path, system.name(), metric, unit, sample);
         }
         Ok(())
-    });
-    systems.into_iter().for_each(Served::stop);
-    service.stop();
+    })?;
     report.note(format!(
         "one worker of nginx, one thread of wrk, {CONNECTIONS} connections that are kept, whole seconds each; processor time: nginx, \
          wrk, the service and ksoftirqd, per request"
     ));
-    report.rows = samples.rows();
-    report.ratios = samples.ratios("towpath", &["kernel"]);
     bars::judge(&mut report, "towpath", BARS);
     Ok(report)
 }

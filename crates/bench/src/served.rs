@@ -2,9 +2,11 @@
 //! they answer, whether Towpath carried them, what they cost.
 
 use crate::cpu::{self, Meter};
-use crate::launch::{self, Service};
+use crate::launch::{self, Port, Service};
 use crate::peer::{self, Peer};
 use crate::program::{self, Finished, Running};
+use crate::redis::local::limit_cores;
+use crate::samples::Samples;
 use crate::sockets::actor::{self, Answer, Ask};
 use crate::{Options, Report};
 use anyhow::{Context, bail};
@@ -215,6 +217,32 @@ pub fn lacks(programs: &[&str], report: &mut Report) -> bool {
         report.note(format!("skipped: {error}"));
     }
     missing.is_some()
+}
+
+/// Measures servers of one kind on one host, Towpath's and the kernel's, with every case.
+///
+/// # Errors
+/// When the service or a server does not start.
+pub fn compare<C>(
+    report: &mut Report,
+    options: &Options,
+    start: for<'a> fn(Host<'a>) -> anyhow::Result<Served<'a>>,
+    cases: &[(String, C)],
+    mut measure: impl FnMut(&Served<'_>, &str, &C, &mut Samples) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    limit_cores(report)?;
+    let service = Service::start(options, Port::None)?;
+    let [towpath, kernel] = local_hosts(&service);
+    let systems = [start(towpath)?, start(kernel)?];
+    let mut samples = Samples::default();
+    interleave(cases, &systems, options, report, |system, path, case| {
+        measure(system, path, case, &mut samples)
+    });
+    systems.into_iter().for_each(Served::stop);
+    service.stop();
+    report.rows = samples.rows();
+    report.ratios = samples.ratios("towpath", &["kernel"]);
+    Ok(())
 }
 
 /// Measures every case (they have paths) on every system in turn, run by run; what fails is left out and said.

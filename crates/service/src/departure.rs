@@ -5,14 +5,12 @@ use crate::application::Application;
 use crate::cores::Command;
 use crate::lines::InUse;
 use crate::listeners::QueueKey;
-use crate::present::present_parts;
 use crate::region::{AppRegion, PairRegion, Stage, Use};
 use crate::registry::{Answer, BellChange, Registry};
 use control::{Push, TRUST_CONTEXT};
 use queue::stream::raise;
-use rustix::fd::AsFd;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
+use shm::{HELD, Half, MOVED, Side, TRUST};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -191,34 +189,27 @@ impl Registry {
             self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
         let (mut unknown, mut orphans) = (0, Vec::new());
         for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
-            let region = r.memory.region();
-            let start = region.layout().socks as u64;
-            let size = size_of::<SockBlock>() as u64;
-            let end = start + u64::from(region.layout().params.slots) * size;
-            for part in present_parts(r.memory.fd.as_fd(), start..end) {
-                let range = (part.start - start) / size..(part.end - start).div_ceil(size);
-                for block in range.filter_map(|i| region.sock(i as u32)) {
-                    let before = block.holders.load(Ordering::Acquire);
-                    if before == 0 {
-                        continue;
-                    }
-                    let before = if before & bits != 0 {
-                        block.holders.fetch_and(!bits, Ordering::AcqRel)
-                    } else {
-                        before
-                    };
-                    unknown |= before & !bits & !alive;
-                    // Where it has moved the slot may be another connection's.
-                    let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
-                    if before & bits != 0 && before & !bits == 0 && is_here {
-                        orphans.push(Named {
-                            region: block.region.load(Ordering::Relaxed),
-                            slot: block.slot.load(Ordering::Relaxed),
-                            ports: block.ports.load(Ordering::Relaxed),
-                            head: (block.state.load(Ordering::Acquire) & HELD != 0)
-                                .then(|| block.tx_head.load(Ordering::Acquire)),
-                        });
-                    }
+            for block in r.sock_blocks() {
+                let before = block.holders.load(Ordering::Acquire);
+                if before == 0 {
+                    continue;
+                }
+                let before = if before & bits != 0 {
+                    block.holders.fetch_and(!bits, Ordering::AcqRel)
+                } else {
+                    before
+                };
+                unknown |= before & !bits & !alive;
+                // Where it has moved the slot may be another connection's.
+                let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
+                if before & bits != 0 && before & !bits == 0 && is_here {
+                    orphans.push(Named {
+                        region: block.region.load(Ordering::Relaxed),
+                        slot: block.slot.load(Ordering::Relaxed),
+                        ports: block.ports.load(Ordering::Relaxed),
+                        head: (block.state.load(Ordering::Acquire) & HELD != 0)
+                            .then(|| block.tx_head.load(Ordering::Acquire)),
+                    });
                 }
             }
         }

@@ -6,12 +6,10 @@
 //! only where it concerns themselves: how many connections each says it has made or taken, where those that it holds lead to.
 
 use crate::listeners::QueueKey;
-use crate::present::present_parts;
 use crate::region::{Connection, Line, PairRegion, Stage};
 use crate::registry::Registry;
 use control::{Left, Lent, RECORD_LEN};
 use queue::stream::raise;
-use rustix::fd::AsFd;
 use shm::half_flags::{FIN, LENT, OPEN, READ_CLOSED, RELEASED, RESET};
 use shm::{Half, SockBlock};
 use std::collections::{HashMap, HashSet};
@@ -237,19 +235,12 @@ impl Registry {
             return all;
         }
         for r in self.regions.values() {
-            let region = r.memory.region();
-            let start = region.layout().socks as u64;
-            let size = size_of::<SockBlock>() as u64;
-            let end = start + u64::from(region.layout().params.slots) * size;
-            for part in present_parts(r.memory.fd.as_fd(), start..end) {
-                let range = (part.start - start) / size..(part.end - start).div_ceil(size);
-                for block in range.filter_map(|i| region.sock(i as u32)) {
-                    let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
-                    let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0);
-                    let Some(pair) = pair else { continue };
-                    if pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent) {
-                        all.insert(place, self.ends_of(pair, r.owner, block));
-                    }
+            for block in r.sock_blocks() {
+                let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
+                let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0);
+                let Some(pair) = pair else { continue };
+                if pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent) {
+                    all.insert(place, self.ends_of(pair, r.owner, block));
                 }
             }
         }

@@ -2,11 +2,12 @@
 
 use crate::listeners::QueueKey;
 use crate::memory::Memory;
+use crate::present::present_parts;
 use crate::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
-use rustix::fd::OwnedFd;
-use shm::{Kind, Params, Region, RegionError};
+use rustix::fd::{AsFd, OwnedFd};
+use shm::{Kind, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,6 +58,18 @@ impl AppRegion {
             pool: Pool::default(),
             bells,
         })
+    }
+
+    /// The socket blocks that may be in use: those whose pages are present.
+    pub fn sock_blocks(&self) -> impl Iterator<Item = &SockBlock> {
+        let region = self.memory.region();
+        let start = region.layout().socks as u64;
+        let size = size_of::<SockBlock>() as u64;
+        let end = start + u64::from(region.layout().params.slots) * size;
+        present_parts(self.memory.fd.as_fd(), start..end)
+            .into_iter()
+            .flat_map(move |part| (part.start - start) / size..(part.end - start).div_ceil(size))
+            .filter_map(|i| region.sock(i as u32))
     }
 }
 

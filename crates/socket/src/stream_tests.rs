@@ -235,20 +235,23 @@ fn peeking_and_discarding() {
     assert_eq!(take(&b, 9).unwrap(), b"ef");
 }
 
+/// Sends little by little until there is no space. How much was sent before, and in all.
+fn fill(link: &Link, sent: &mut Vec<u8>, said: Said) -> (usize, usize) {
+    let before = sent.len();
+    loop {
+        let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
+        match link.push(&[&piece], 0, said).unwrap() {
+            Progress::Done(n) => sent.extend(&piece[..n]),
+            Progress::Wait => return (before, sent.len()),
+        }
+    }
+}
+
 #[test]
 fn who_writes_little_by_little_and_is_not_read_gets_a_longer_ring_in_the_end() {
     let (a, b) = ends(5);
     let mut sent = Vec::new();
-    let mut fill = || {
-        let before = sent.len();
-        loop {
-            let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
-            match send(&a, &piece).unwrap() {
-                Progress::Done(n) => sent.extend(&piece[..n]),
-                Progress::Wait => return (before, sent.len()),
-            }
-        }
-    };
+    let mut fill = || fill(&a, &mut sent, Said::default());
     let (_, short) = fill();
     assert!(short < 20_000, "two rings, both short");
     a.lengthen(100).unwrap();
@@ -268,16 +271,7 @@ fn who_writes_little_by_little_and_is_not_read_gets_a_longer_ring_in_the_end() {
 fn who_does_not_wait_is_told_that_there_is_no_space_only_in_the_longest_ring() {
     let (a, b) = ends(5);
     let mut sent = Vec::new();
-    let mut fill = || {
-        let before = sent.len();
-        loop {
-            let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
-            match a.push(&[&piece], 0, Said::AT_ONCE).unwrap() {
-                Progress::Done(n) => sent.extend(&piece[..n]),
-                Progress::Wait => return (before, sent.len()),
-            }
-        }
-    };
+    let mut fill = || fill(&a, &mut sent, Said::AT_ONCE);
     let (_, long) = fill();
     assert!(long > 200_000, "{long}");
     assert_eq!((a.stream_readiness() & ready::OUT, fill()), (0, (long, long)));

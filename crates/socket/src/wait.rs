@@ -105,22 +105,36 @@ pub fn sleep(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let _waiting = account::enter(Section::Wait);
     if locked::is_locked() {
+        let _waiting = account::enter(Section::Wait);
         return look(parties, kernel, deadline, mask);
     }
-    let context = client::present().and_then(|c| context::of_thread(&c).ok());
-    let Some(context) = context else {
-        let limit = at_most(left(deadline), BLIND);
-        return sys::poll(kernel, Some(limit), mask);
+    let is_ready = || parties.iter().any(|party| party.ready() != 0);
+    spin_and_sleep(kernel, (deadline, mask), is_ready, |context, kernel| {
+        socks(parties).for_each(|sock| sock.enter(context));
+        let result = doze(context, parties, kernel, deadline, mask);
+        socks(parties).for_each(|sock| sock.leave(context));
+        result
+    })
+}
+
+/// Spins where that is worth it until `is_ready`, else lets this thread's context `doze`; a thread without one looks again soon.
+#[inline]
+fn spin_and_sleep(
+    kernel: &mut [libc::pollfd],
+    (deadline, mask): (Option<Instant>, Option<u64>),
+    is_ready: impl Fn() -> bool,
+    doze: impl FnOnce(&Arc<Context>, &mut [libc::pollfd]) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let _waiting = account::enter(Section::Wait);
+    let Some(context) = client::present().and_then(|c| context::of_thread(&c).ok()) else {
+        return sys::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
-    if context.spin.until(left(deadline), || parties.iter().any(|p| p.ready() != 0)) {
+    if context.spin.until(left(deadline), is_ready) {
         return Ok(0);
     }
-    socks(parties).for_each(|sock| sock.enter(&context));
-    let result = doze(&context, parties, kernel, deadline, mask);
-    socks(parties).for_each(|sock| sock.leave(&context));
+    let result = doze(&context, kernel);
     context.spin.waited(start.elapsed());
     result
 }
@@ -316,34 +330,27 @@ fn sleep_alone(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    let _waiting = account::enter(Section::Wait);
-    let Some(context) = client::present().and_then(|c| context::of_thread(&c).ok()) else {
-        return sys::poll(&mut [], Some(at_most(left(deadline), BLIND)), mask);
-    };
-    let start = Instant::now();
-    if context.spin.until(left(deadline), &is_ready) {
-        return Ok(0);
-    }
-    sock.enter(&context);
-    context.sleeping.store(true, Ordering::SeqCst);
-    let bell = link.mapped.own_bell(context.number);
-    let is_quiet = bell.as_ref().is_none_or(|bell| {
-        // Old news is looked at below, by the socket's state.
-        bell.drain(u32::MAX, |_| ());
-        bell.prepare_sleep()
-    });
-    let result = if is_quiet && !is_ready() {
-        let limit = left(deadline);
-        let limit = if link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
-        context.sleep(limit, mask).map(|_| 0)
-    } else {
-        Ok(0)
-    };
-    context.sleeping.store(false, Ordering::SeqCst);
-    bell.into_iter().for_each(|bell| bell.awake());
-    sock.leave(&context);
-    context.spin.waited(start.elapsed());
-    result
+    spin_and_sleep(&mut [], (deadline, mask), &is_ready, |context, _| {
+        sock.enter(context);
+        context.sleeping.store(true, Ordering::SeqCst);
+        let bell = link.mapped.own_bell(context.number);
+        let is_quiet = bell.as_ref().is_none_or(|bell| {
+            // Old news is looked at below, by the socket's state.
+            bell.drain(u32::MAX, |_| ());
+            bell.prepare_sleep()
+        });
+        let result = if is_quiet && !is_ready() {
+            let limit = left(deadline);
+            let limit = if link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
+            context.sleep(limit, mask).map(|_| 0)
+        } else {
+            Ok(0)
+        };
+        context.sleeping.store(false, Ordering::SeqCst);
+        bell.into_iter().for_each(|bell| bell.awake());
+        sock.leave(context);
+        result
+    })
 }
 
 /// The wait of a call on `sock`: `sleep` until `is_ready`, or for less.

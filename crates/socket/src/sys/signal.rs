@@ -5,8 +5,6 @@ use crate::locked::may;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
@@ -103,29 +101,17 @@ pub fn raise_pipe() {
 
 /// Calls `start` with every signal blocked: a thread that it starts gets none of the program's.
 pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: sets of this thread's own; the old one is filled where the call succeeds, and it cannot fail.
-    unsafe {
-        let mut all = MaybeUninit::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let result = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-        result
-    }
+    let before = change_mask(libc::SIG_SETMASK, !KEPT);
+    let result = start();
+    change_mask(libc::SIG_SETMASK, before);
+    result
 }
 
-/// What a program's own instructions raise, and what the C library keeps for itself, is not put off.
-const AT_ONCE: u64 = mask_of(&[
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGSEGV,
-    libc::SIGSYS,
-    SIGCANCEL as i32,
-    SIGCANCEL as i32 + 1,
-]);
+/// What the C library keeps for itself is never put off.
+const KEPT: u64 = mask_of(&[SIGCANCEL as i32, SIGCANCEL as i32 + 1]);
+/// Nor, while a call copies, is what a program's own instructions raise.
+const AT_ONCE: u64 =
+    KEPT | mask_of(&[libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS]);
 /// A signal waits at most so long for a call that finds no reason to sleep.
 const DEFERRED_MAX: Duration = Duration::from_millis(1);
 
