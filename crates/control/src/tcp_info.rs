@@ -48,6 +48,8 @@ fields! {
     5 options: u8,
     /// The peer's shift in the low half, ours in the high one.
     6 wscale: u8,
+    /// 1: neither the congestion window nor the peer's has held data back lately, so that more might have arrived.
+    7 delivery_rate_app_limited: u8,
     /// Retransmission timeout with backoff, us.
     8 rto: u32,
     /// Delayed acknowledgement, us.
@@ -86,6 +88,9 @@ fields! {
     84 advmss: u32,
     /// Segments that may overtake each other before one counts as lost.
     88 reordering: u32,
+    /// Smoothed round trip as the receiver of data measures it, us: by the timestamps that full segments echo, in milliseconds, and by
+    /// the time that a window's worth takes; 0 until then, and where only small messages come.
+    92 rcv_rtt: u32,
     /// Receive space in bytes.
     96 rcv_space: u32,
     /// Segments sent again, ever.
@@ -136,8 +141,12 @@ fields! {
     228 snd_wnd: u32,
     /// Our window in bytes.
     232 rcv_wnd: u32,
-    /// Timeouts, ever.
+    /// Timeouts, ever, those of the handshake included.
     240 total_rto: u16,
+    /// Repairs that they began: timeouts in a row are one.
+    242 total_rto_recoveries: u16,
+    /// Time that those took, the one under way included, ms.
+    244 total_rto_time: u32,
 }
 
 impl TcpInfo {

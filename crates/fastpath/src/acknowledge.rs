@@ -23,6 +23,9 @@ impl State {
         let waiting = rx.rcv_nxt.since(rx.last_ack);
         if waiting >= 2 * u32::from(w.f.cold.rcv_mss) {
             rx.set(state::ACK_NOW);
+            if w.f.cold.window_end.is_before(rx.rcv_nxt) {
+                w.f.cold.sample_window(self.now, rx.rcv_edge);
+            }
         }
         if waiting >= u32::from(w.f.cold.rcv_mss.max(w.f.tx.mss))
             && w.f.cold.quick > 0

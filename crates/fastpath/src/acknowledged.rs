@@ -9,6 +9,8 @@ use wire::{TcpFlags, TcpPacket, Timestamps};
 
 /// What an echoed timestamp, of milliseconds, tells of round trips: a quarter more or less at worst.
 const ECHO_MS_MIN: u32 = 4;
+/// An echo from the future, or from more than ten minutes ago, is no measurement.
+pub(crate) const ECHO_MS_MAX: u32 = 600_000;
 
 /// What the header of an acceptable segment says.
 struct Heard {
@@ -257,8 +259,7 @@ impl State {
         let ts = echo.filter(|ts| f.rx.has(state::TIMESTAMPS) && ts.echo != 0)?;
         let ms = f.cold.timestamp(self.now).wrapping_sub(ts.echo);
         let least = if f.cold.recovery.episode == Episode::Timeout { 1 } else { ECHO_MS_MIN };
-        // An echo from the future, or from more than ten minutes ago, is no measurement.
-        if (least..600_000).contains(&ms) {
+        if (least..ECHO_MS_MAX).contains(&ms) {
             f.cold.sample_rtt(ms * 1000, &self.config);
         }
         None

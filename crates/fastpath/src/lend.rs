@@ -8,6 +8,7 @@
 //! the configured maximum, the flow's own limit, and what the windows of all the application's flows may come to together. A
 //! flow that has been idle is offered the initial window next; the right edge it was promised stays.
 
+use crate::acknowledged::ECHO_MS_MAX;
 use crate::classify::Miss;
 use crate::low_water;
 use crate::setup::{Home, State, Work};
@@ -99,29 +100,38 @@ impl State {
         found
     }
 
-    /// Once a round trip: doubles the window when the application has consumed three eighths of it or more and keeps up.
+    /// Once a round trip: measures it, for who asks, and doubles the window when the application has consumed three eighths of it or
+    /// more and keeps up.
     ///
     /// A sender limited by our window delivers one window per round trip if it comes spread out, and half of it if it comes in
     /// one burst, which is acknowledged before it is read; less a reserve. So three eighths per round trip mean that it could use
     /// more. A round trip is over when the peer echoes a timestamp not older than the round; a peer without
     /// timestamps leaves us with what the handshake and our own data have measured.
     #[inline]
-    pub(crate) fn measure(&mut self, w: &mut Work<'_>, echo: Option<u32>) {
+    pub(crate) fn measure(&mut self, w: &mut Work<'_>, echo: Option<u32>, len: u32) {
         let cold = &mut *w.f.cold;
         let least = if echo.is_some() { 0 } else { u64::from(cold.srtt_us) };
         if self.now.since(cold.epoch_at) < Duration::from_us(least).max(EPOCH_MIN) {
             return;
         }
-        self.measure_round(w, echo);
+        self.measure_round(w, echo, len);
     }
 
     /// A millisecond at least has passed.
     #[inline(never)]
-    fn measure_round(&mut self, w: &mut Work<'_>, echo: Option<u32>) {
+    fn measure_round(&mut self, w: &mut Work<'_>, echo: Option<u32>, len: u32) {
         let cold = &mut *w.f.cold;
         let began = SeqNumber(cold.timestamp(cold.epoch_at));
         if echo.is_some_and(|echo| SeqNumber(echo).is_before(began)) {
             return;
+        }
+        if let Some(echo) = echo.filter(|_| len >= u32::from(cold.rcv_mss)) {
+            // What is small may be an answer that took its time to make. As Linux: less than the clock's step is no measurement, and a
+            // longer time than before none when the application is behind.
+            let ms = cold.timestamp(self.now).wrapping_sub(echo);
+            if (1..ECHO_MS_MAX).contains(&ms) {
+                cold.sample_receiver(ms * 1000, w.f.rx.unread() <= len);
+            }
         }
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);

@@ -123,7 +123,7 @@ impl State {
         self.take_window(&mut w.f, segment.seq(), acked > 0, segment.window());
         let has_news = len > 0 && self.store(w, segment.payload);
         if len > 0 {
-            self.measure(w, Some(timestamps.echo));
+            self.measure(w, Some(timestamps.echo), len);
         }
         if is_last && self.end_turn(w, has_news, acked > 0) {
             return Predicted::Done;

@@ -96,7 +96,8 @@ impl State {
             self.note_marks(w, p.ip.ecn, h.flags, port);
         }
         let whole = len == 0 || self.take_data(w, h.seq, p.payload.of(frame.bytes), frame.merged);
-        self.measure(w, p.options.timestamps.filter(|_| w.f.rx.has(state::TIMESTAMPS)).map(|ts| ts.echo));
+        let echo = p.options.timestamps.filter(|_| w.f.rx.has(state::TIMESTAMPS)).map(|ts| ts.echo);
+        self.measure(w, echo, len);
         if fin && whole {
             take_fin(&mut w.f, h.seq.plus(len));
         }

@@ -252,6 +252,7 @@ impl State {
     pub(crate) fn leave_episode(&mut self, f: &mut FlowMut<'_>) {
         f.rx.clear(state::RECOVERY | state::RESEND);
         (f.cold.recovery.episode, f.cold.recovery.frto) = (Episode::None, 0);
+        f.cold.timeouts.end(self.now);
     }
 
     /// Proportional rate reduction (RFC 9937 section 6.2, as Linux): the window follows what is delivered, from what was in flight
@@ -296,6 +297,7 @@ impl State {
             let is_reduced = f.cold.recovery.episode == Episode::Fast;
             self.begin(f, Episode::Timeout);
             f.cold.recovery.frto = u8::from(is_first);
+            f.cold.timeouts.begin(self.now, is_first);
             let flight = flight(f);
             f.cold.window.on_timeout(self.now, flight, is_reduced);
             say_reduced(f);
@@ -304,6 +306,7 @@ impl State {
             // Too large for the path: no sign of congestion.
             f.rx.clear(state::RECOVERY | state::PROBED);
             f.cold.recovery.episode = Episode::None;
+            f.cold.timeouts.end(self.now);
             f.tx.recover = f.tx.snd_una;
             self.forget_times(f, true);
         }

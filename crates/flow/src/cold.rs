@@ -1,6 +1,6 @@
 //! What a flow needs beside its two hot lines: round-trip times, congestion state, out-of-order intervals, counters.
 
-use crate::{Config, Delays, Recovery};
+use crate::{Config, Delays, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
@@ -138,6 +138,12 @@ pub struct Cold {
     pub counters: Counters,
     /// What came again since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
     pub duplicate: Interval,
+    /// When the peer was last shown the right edge `window_end`; `ZERO`: never with data to come.
+    pub window_at: Instant,
+    /// A right edge of the receive window, see [`sample_window`](Cold::sample_window).
+    pub window_end: SeqNumber,
+    /// The receiver's smoothed round-trip time, microseconds; 0: not measured. See [`sample_receiver`](Cold::sample_receiver).
+    pub rcv_rtt_us: u32,
     /// Lone full segments yet to be acknowledged at once: at the beginning, and after a pause.
     pub quick: u8,
     /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
@@ -168,6 +174,8 @@ pub struct Cold {
     pub pace_most: u64,
     /// The path probe under way.
     pub path_probe: PathProbe,
+    /// Repairs that timeouts began.
+    pub timeouts: Timeouts,
     /// Losses and their repair.
     pub recovery: Recovery,
 }
@@ -201,6 +209,9 @@ impl Cold {
             pace_at: Instant::ZERO,
             pace_most: 0,
             duplicate: Interval::default(),
+            window_at: Instant::ZERO,
+            window_end: SeqNumber(0),
+            rcv_rtt_us: 0,
             quick: QUICK_SEGMENTS,
             ahead: [Interval::default(); INTERVALS],
             sent_at: 0,
@@ -225,6 +236,7 @@ impl Cold {
             send_buffer: 0,
             delays: Delays::default(),
             path_probe: PathProbe::default(),
+            timeouts: Timeouts::default(),
             counters: Counters::default(),
         }
     }
@@ -268,6 +280,28 @@ impl Cold {
         let is_next = epoch.wrapping_sub(self.rtt_epoch) == 1;
         self.rtt_us_min = if is_next { self.rtt_us_min_next } else { u32::MAX };
         (self.rtt_us_min_next, self.rtt_epoch) = (u32::MAX, epoch);
+    }
+
+    /// Takes in a round-trip time of what comes, as Linux does: whatever holds data back only adds to it, so a shorter one counts at
+    /// once, a longer one by an eighth, and that only when it `may_grow`.
+    pub fn sample_receiver(&mut self, rtt_us: u32, may_grow: bool) {
+        let (old, rtt) = (self.rcv_rtt_us, rtt_us.max(1));
+        if old == 0 || rtt < old {
+            self.rcv_rtt_us = rtt;
+        } else if may_grow {
+            self.rcv_rtt_us = old - old / 8 + rtt / 8;
+        }
+    }
+
+    /// What lay beyond the right edge begins to come, and the edge is at `edge` now. The peer could not send it before it was shown a
+    /// further edge, so that took a round trip at least: a measure where there are no timestamps, or too coarse ones.
+    #[inline(never)]
+    pub fn sample_window(&mut self, now: Instant, edge: SeqNumber) {
+        if self.window_at != Instant::ZERO {
+            let us = now.since(self.window_at).as_us();
+            self.sample_receiver(us.min(u64::from(u32::MAX)) as u32, false);
+        }
+        (self.window_at, self.window_end) = (now, edge);
     }
 
     /// Is a tail loss probe yet to come before the timeout (RFC 8985 section 7.2)? `flags` are the receive line's.
@@ -353,6 +387,33 @@ mod tests {
         assert_eq!((least(140, 60), least(270, 40)), (20, 20), "for two minutes at least");
         assert_eq!(least(280, 70), 40, "for five at most");
         assert_eq!(least(3600, 90), 90, "after a pause nothing is known");
+    }
+
+    #[test]
+    fn a_receivers_round_trip_time_is_the_least_and_grows_by_eighths() {
+        let window = Window::new(congestion::Algorithm::Reno, 1448, Instant::ZERO);
+        let mut cold = Cold::new(window, Instant::ZERO);
+        let mut sample = |us, may_grow| {
+            cold.sample_receiver(us, may_grow);
+            cold.rcv_rtt_us
+        };
+        assert_eq!(
+            (sample(8_000, false), sample(4_000, false), sample(12_000, false)),
+            (8_000, 4_000, 4_000)
+        );
+        assert_eq!((sample(12_000, true), sample(0, true)), (5_000, 1));
+    }
+
+    #[test]
+    fn a_windows_worth_is_a_round_trip_from_the_second_edge_on() {
+        let window = Window::new(congestion::Algorithm::Reno, 1448, Instant::ZERO);
+        let mut cold = Cold::new(window, Instant::ZERO);
+        let mut rtt = |ms, edge| {
+            cold.sample_window(Instant::ZERO.plus(Duration::from_ms(ms)), SeqNumber(edge));
+            (cold.rcv_rtt_us, cold.window_end.0)
+        };
+        assert_eq!((rtt(50, 100), rtt(90, 200)), ((0, 100), (40_000, 200)));
+        assert_eq!((rtt(110, 300), rtt(500, 400)), ((20_000, 300), (20_000, 400)));
     }
 
     #[test]

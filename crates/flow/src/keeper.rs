@@ -232,6 +232,7 @@ fn lines(what: &Install) -> (ReceiveLine, SendLine) {
 fn side(now: Instant, what: &Install, config: &crate::Config) -> Cold {
     let mut cold = Cold::new(what.window, now);
     (cold.ts_offset, cold.pace_rate) = (what.ts_offset, what.pace_rate);
+    cold.window_end = what.rcv_nxt;
     if let Some(rtt) = what.rtt {
         let rtt_us = rtt.as_us().min(u64::from(u32::MAX)) as u32;
         cold.sample_rtt(rtt_us, config);

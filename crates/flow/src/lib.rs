@@ -37,7 +37,7 @@ pub use message::{
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
 pub use record::{ReceiveLine, SendLine};
-pub use recovery::{Episode, Kind, RUNS, Recovery, Run};
+pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use sending::Delays;
 pub use table::FlowTable;
 

@@ -1,6 +1,6 @@
 //! What a flow knows of its losses, as far as it must outlive a packet: the scoreboard's first runs, RACK, PRR, undo.
 
-use base::{Instant, SeqNumber};
+use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
 /// Runs that every record has room for: enough to repair one hole, or everything after a timeout. More are borrowed from a
@@ -53,6 +53,46 @@ pub enum Episode {
     Fast,
     /// After a timeout, until `recover` is acknowledged.
     Timeout,
+}
+
+/// Repairs that timeouts began: Linux's `tcpi_total_rto_recoveries` and `tcpi_total_rto_time`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Timeouts {
+    /// When the repair under way began; `ZERO`: there is none.
+    since: Instant,
+    /// Milliseconds that those took which are over.
+    ms: u32,
+    /// How many were begun; timeouts in a row are one.
+    pub episodes: u16,
+}
+
+impl Timeouts {
+    /// Those of the handshake.
+    #[must_use]
+    pub fn of_handshake(time: Duration) -> Self {
+        Self { since: Instant::ZERO, ms: time.as_ms().min(u64::from(u32::MAX)) as u32, episodes: 1 }
+    }
+
+    /// A timeout; `is_first`: something was acknowledged since the one before.
+    pub fn begin(&mut self, now: Instant, is_first: bool) {
+        self.episodes = self.episodes.saturating_add(u16::from(is_first));
+        if self.since == Instant::ZERO {
+            self.since = now;
+        }
+    }
+
+    /// Everything is repaired, or nothing was lost.
+    pub fn end(&mut self, now: Instant) {
+        (self.ms, self.since) = (self.ms_until(now), Instant::ZERO);
+    }
+
+    /// Milliseconds that repairs took, the one under way included.
+    #[must_use]
+    pub fn ms_until(&self, now: Instant) -> u32 {
+        let lately = if self.since == Instant::ZERO { Duration::ZERO } else { now.since(self.since) };
+        self.ms.saturating_add(lately.as_ms().min(u64::from(u32::MAX)) as u32)
+    }
 }
 
 /// The state of loss recovery. Who looks at a flow that waits, and finds nothing, has touched the first line.
@@ -161,5 +201,23 @@ impl Recovery {
             restart_at: Instant::ZERO,
             expired_at: Instant::ZERO,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_in_a_row_are_one_repair_and_its_time_counts_while_it_lasts() {
+        let ms = |n| Instant::ZERO.plus(Duration::from_ms(n));
+        let mut timeouts = Timeouts::of_handshake(Duration::from_ms(1500));
+        assert_eq!((timeouts.episodes, timeouts.ms_until(ms(9_000))), (1, 1500));
+        timeouts.begin(ms(9_000), true);
+        timeouts.begin(ms(9_400), false);
+        assert_eq!((timeouts.episodes, timeouts.ms_until(ms(10_000))), (2, 2500));
+        timeouts.end(ms(10_000));
+        timeouts.end(ms(11_000));
+        assert_eq!((timeouts.episodes, timeouts.ms_until(ms(20_000))), (2, 2500));
     }
 }

@@ -1,23 +1,34 @@
-//! Two hosts on a wire without delay: the calls of sockets do what Linux's do.
+//! Two hosts on a wire, mostly without delay: the calls of sockets do what Linux's do.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use base::{Duration, Instant};
 use sim::{Errno, Fd, Host, HostConfig, Leftovers, Shutdown};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 struct Pair {
     hosts: [Host; 2],
     now: Instant,
+    /// One way.
+    delay: Duration,
+    /// Frames under way, when they arrive and where.
+    wire: VecDeque<(Instant, usize, Vec<u8>)>,
 }
 
 fn pair() -> Pair {
+    pair_with(true)
+}
+
+fn pair_with(timestamps: bool) -> Pair {
     let now = Instant::from_ns(1_000_000_000);
     let host = |i: u8| {
         let addresses = [([10, 0, 0, i].into(), 24), ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(i)].into(), 64)];
-        Host::new(&HostConfig::new([2, 0, 0, 0, 0, i], &addresses, u64::from(i)), now)
+        let mut config = HostConfig::new([2, 0, 0, 0, 0, i], &addresses, u64::from(i));
+        config.shared.timestamps = timestamps;
+        Host::new(&config, now)
     };
-    Pair { hosts: [host(1), host(2)], now }
+    Pair { hosts: [host(1), host(2)], now, delay: Duration::ZERO, wire: VecDeque::new() }
 }
 
 impl Pair {
@@ -25,14 +36,20 @@ impl Pair {
     fn run(&mut self, time: Duration) {
         let until = self.now.plus(time);
         loop {
+            while self.wire.front().is_some_and(|(at, ..)| *at <= self.now)
+                && let Some((_, to, frame)) = self.wire.pop_front()
+            {
+                self.hosts[to].inject(&frame);
+            }
             for me in 0..2 {
                 self.hosts[me].run(self.now);
                 self.hosts[me].check().unwrap();
                 while let Some(frame) = self.hosts[me].next_frame() {
-                    self.hosts[1 - me].inject(&frame);
+                    self.wire.push_back((self.now.plus(self.delay), 1 - me, frame));
                 }
             }
-            let next = self.hosts[0].next_deadline().min(self.hosts[1].next_deadline());
+            let arrival = self.wire.front().map_or(Instant::NEVER, |(at, ..)| *at);
+            let next = self.hosts[0].next_deadline().min(self.hosts[1].next_deadline()).min(arrival);
             if next > until {
                 break;
             }
@@ -95,6 +112,39 @@ fn bytes_go_both_ways_and_nothing_is_left() {
         pair.hosts[0].close(client).unwrap();
         pair.hosts[1].close(listener).unwrap();
         pair.end();
+    }
+}
+
+/// What `TCP_INFO` says of the round trip that the receiver of data measures, microseconds.
+fn receiver_rtt(host: &mut Host, fd: Fd) -> u32 {
+    let mut info = [0; 96];
+    assert_eq!(host.option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info), Ok(96));
+    u32::from_ne_bytes(info[92..].try_into().unwrap())
+}
+
+#[test]
+fn the_receivers_round_trip_is_the_paths() {
+    for (timestamps, delay_ms) in [(true, 10), (false, 10), (true, 60), (false, 60)] {
+        let mut pair = pair_with(timestamps);
+        let (_, client, accepted) = pair.connected("10.0.0.2:80");
+        pair.delay = Duration::from_ms(delay_ms);
+        let mut piece = vec![0; 1 << 20];
+        // A small request in a while shows nothing.
+        for _ in 0..20 {
+            pair.hosts[0].send(client, b"request", 0).unwrap();
+            pair.run(Duration::from_ms(300));
+            assert_eq!(pair.hosts[1].receive(accepted, &mut piece, 0), Ok(7));
+        }
+        assert_eq!(receiver_rtt(&mut pair.hosts[1], accepted), 0);
+        for _ in 0..2_000 {
+            pair.hosts[0].send(client, &[1; 65_536], 0).ok();
+            pair.run(Duration::from_ms(1));
+            pair.hosts[1].receive(accepted, &mut piece, 0).ok();
+        }
+        let (rtt, path) = (receiver_rtt(&mut pair.hosts[1], accepted), 2_000 * delay_ms as u32);
+        // The clock of timestamps has steps of a millisecond; acknowledgements wait for a second segment.
+        assert!((path..path + path / 10).contains(&rtt), "{rtt} us over {path} us, timestamps {timestamps}");
+        assert_eq!(receiver_rtt(&mut pair.hosts[0], client), 0, "who receives no data");
     }
 }
 

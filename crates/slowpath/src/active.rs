@@ -22,7 +22,7 @@ pub(crate) struct Opening {
     pub(crate) iss: SeqNumber,
     pub(crate) next_hop: IpAddr,
     pub(crate) options: FlowOptions,
-    sent_at: Instant,
+    pub(crate) sent_at: Instant,
     pub(crate) tries: u8,
     timer: Option<TimerId>,
     /// The peer's SYN, in a simultaneous open: we are in SYN-RECEIVED.
@@ -298,7 +298,7 @@ impl SlowPath {
         let mut opening = self.take_opening(id)?;
         // The queue to which its packets come.
         opening.owner.core = core;
-        let rtt = (opening.tries == 0).then(|| now.since(opening.sent_at));
+        let took = now.since(opening.sent_at);
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
         let born = Born {
             tuple: opening.tuple,
@@ -307,8 +307,9 @@ impl SlowPath {
             rcv_nxt: peer.irs.plus(1),
             snd_wnd: peer.snd_wnd,
             negotiated: peer.negotiated,
-            rtt,
+            rtt: (opening.tries == 0).then_some(took),
             repeats: opening.tries,
+            took,
             mac,
             options: opening.options,
         };

@@ -9,7 +9,7 @@ use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
-use flow::{Command, FlowId, Install, InstallError, state};
+use flow::{Command, FlowId, Install, InstallError, Timeouts, state};
 use shm::half_flags;
 use std::net::IpAddr;
 use wire::{
@@ -77,8 +77,20 @@ pub(crate) struct Born {
     pub(crate) rtt: Option<Duration>,
     /// How often our segment of the handshake was sent again: then the first timeout is longer.
     pub(crate) repeats: u8,
+    /// From when it was first sent until it was answered.
+    pub(crate) took: Duration,
     pub(crate) mac: MacAddr,
     pub(crate) options: FlowOptions,
+}
+
+/// The timeouts of a handshake whose segment was sent again so often in so long, the first of them after `patience`, and what they
+/// come to as a repair. Who is asked again before is no timeout's doing.
+pub(crate) fn timeouts(repeats: u8, took: Duration, patience: Duration) -> (u32, Timeouts) {
+    if repeats == 0 || took < patience {
+        return (0, Timeouts::default());
+    }
+    let repair = Duration::from_ns(took.as_ns() - patience.as_ns());
+    (u32::from(repeats), Timeouts::of_handshake(repair))
 }
 
 /// How a frame gets to its next hop.
@@ -286,7 +298,11 @@ impl SlowPath {
         };
         let flow = self.keeper.install(now, &install, &region)?;
         if born.repeats > 0 {
-            self.with_flow(flow, |parts| parts.cold.rto = RTO_AFTER_LOST_SYN);
+            let timeouts = timeouts(born.repeats, born.took, self.config.syn_timeout);
+            self.with_flow(flow, |parts| {
+                parts.cold.rto = RTO_AFTER_LOST_SYN;
+                (parts.cold.counters.timeouts, parts.cold.timeouts) = timeouts;
+            });
         }
         let next_hop = self.routes.lookup(tuple.dst.addr).map_or(tuple.dst.addr, |route| route.next_hop);
         let mut connection = Connection::new(tuple, owner, next_hop, State::Established);

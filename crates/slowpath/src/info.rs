@@ -27,7 +27,7 @@ impl SlowPath {
             let mut info = TcpInfo::default();
             sender(now, parts, &mut info);
             receiver(now, parts, self.flow_config(), &mut info);
-            counted(parts, &mut info);
+            counted(now, parts, &mut info);
             let position = parts.tx.tx_una + u64::from(parts.tx.snd_max.since(parts.tx.snd_una));
             info.notsent_bytes = self.unsent(connection.owner.region, connection.owner.slot, position);
             let is_v4 = !parts.rx.has(state::V6);
@@ -52,6 +52,8 @@ impl SlowPath {
     pub fn slot_info(&self, now: Instant, region: u16, slot: u32) -> Option<TcpInfo> {
         if let Some(opening) = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id)) {
             let link = u32::from(self.own_mss(opening.tuple.dst.addr));
+            let took = now.since(opening.sent_at);
+            let (timeouts, repair) = crate::handshake::timeouts(opening.tries, took, self.config.syn_timeout);
             let state = if opening.crossed.is_some() { State::SynReceived } else { State::SynSent };
             return Some(TcpInfo {
                 state: number_of(state),
@@ -64,6 +66,10 @@ impl SlowPath {
                 snd_cwnd: 10,
                 advmss: link,
                 reordering: REORDERING,
+                delivery_rate_app_limited: 1,
+                total_rto: timeouts as u16,
+                total_rto_recoveries: repair.episodes,
+                total_rto_time: repair.ms_until(now),
                 ..TcpInfo::default()
             });
         }
@@ -125,6 +131,7 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     (info.reord_seen, info.dsack_dups) = (losses.reorderings, losses.duplicates);
     info.last_data_sent = millis(sent_ago(now, cold));
     info.delivery_rate = cold.delivery_rate;
+    info.delivery_rate_app_limited = u8::from(rx.flags & (state::CWND_FULL | state::WINDOW_FULL) == 0);
     // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
@@ -165,12 +172,13 @@ fn receiver(now: Instant, parts: &FlowMut<'_>, config: &flow::Config, info: &mut
     info.ato = micros(config.delayed_ack);
     info.rcv_wnd = rx.rcv_edge.since(rx.rcv_nxt);
     (info.rcv_ssthresh, info.rcv_space) = (1 << rx.window_log2.min(30), 1 << rx.window_log2.min(30));
+    info.rcv_rtt = cold.rcv_rtt_us;
     info.last_ack_recv = millis(now.since(cold.heard_at));
     info.last_data_recv = info.last_ack_recv;
 }
 
 /// What has been so far.
-fn counted(parts: &FlowMut<'_>, info: &mut TcpInfo) {
+fn counted(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let (rx, tx, cold) = (&*parts.rx, &*parts.tx, &*parts.cold);
     let counters = &cold.counters;
     let mss = u64::from(tx.mss).max(1);
@@ -183,6 +191,8 @@ fn counted(parts: &FlowMut<'_>, info: &mut TcpInfo) {
     info.delivered_ce = counters.marked_bytes.div_ceil(mss) as u32;
     info.rcv_ooopack = counters.out_of_order;
     info.total_rto = counters.timeouts.min(u32::from(u16::MAX)) as u16;
+    info.total_rto_recoveries = cold.timeouts.episodes;
+    info.total_rto_time = cold.timeouts.ms_until(now);
 }
 
 fn options(parts: &FlowMut<'_>) -> u8 {

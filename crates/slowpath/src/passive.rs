@@ -49,6 +49,7 @@ impl SlowPath {
         let options = self.listeners.get_mut(&half_open.listener).map(|l| l.options).unwrap_or_default();
         // The queue to which its packets come.
         let owner = Owner { core: half_open.core, ..owner };
+        let took = half_open.established_at.since(half_open.sent_at);
         let is_timed = half_open.tries == 0 && !half_open.is_from_cookie && !half_open.is_deferred;
         let born = Born {
             tuple: half_open.tuple,
@@ -57,8 +58,9 @@ impl SlowPath {
             rcv_nxt: half_open.irs.plus(1),
             snd_wnd: half_open.snd_wnd,
             negotiated: half_open.negotiated,
-            rtt: is_timed.then(|| half_open.established_at.since(half_open.sent_at)),
+            rtt: is_timed.then_some(took),
             repeats: if half_open.is_deferred { 0 } else { half_open.tries },
+            took,
             mac: known.unwrap_or(half_open.mac),
             options,
         };

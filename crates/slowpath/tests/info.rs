@@ -59,10 +59,32 @@ fn a_hostile_position_of_the_application_makes_no_nonsense() {
 fn an_active_open_is_told_too() {
     let mut w = World::new();
     let (_, owner) = w.connect(80);
+    let fresh = w.slow.slot_info(w.now, 0, owner.slot).unwrap();
+    assert_eq!((fresh.total_rto, fresh.total_rto_recoveries, fresh.total_rto_time), (0, 0, 0));
     w.pass(secs(2));
     let info = w.slow.slot_info(w.now, 0, owner.slot).unwrap();
     assert_eq!((info.state, info.unacked, info.retransmits), (tcp_state::SYN_SENT, 1, 1));
     assert_eq!(info.rto, 2_000_000);
+    // One repair from the timeout after a second on.
+    assert_eq!((info.total_rto, info.total_rto_recoveries, info.total_rto_time), (1, 1, 1000));
+}
+
+#[test]
+fn what_the_receiver_and_timeouts_have_measured_is_told() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let fresh = w.slow.info(w.now, flow).unwrap();
+    assert_eq!((fresh.rcv_rtt, fresh.delivery_rate_app_limited), (0, 1));
+    let now = w.now;
+    w.edit(flow, |parts| {
+        parts.cold.sample_receiver(20_000, false);
+        parts.cold.timeouts.begin(now, true);
+        parts.cold.counters.timeouts = 1;
+        parts.rx.set(state::CWND_FULL);
+    });
+    let info = w.slow.info(now.plus(secs(3)), flow).unwrap();
+    assert_eq!((info.rcv_rtt, info.delivery_rate_app_limited), (20_000, 0));
+    assert_eq!((info.total_rto, info.total_rto_recoveries, info.total_rto_time), (1, 1, 3000));
 }
 
 #[test]
