@@ -42,6 +42,7 @@ pub use report::{Machine, Ratio, Report, Row};
 use anyhow::bail;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// One measurement.
 struct Bench {
@@ -152,14 +153,22 @@ const BENCHES: &[Bench] = &[
 ];
 
 const PART_OF_ANOTHER: &str = "tap-baseline";
-/// Not run by `all`: it would measure the one twice, and the other takes longer than all together.
-const BY_THEMSELVES: [&str; 2] = [PART_OF_ANOTHER, loss::NAME];
+const SPIKES: [&str; 3] = ["spike-handover", "spike-placeholder", "spike-memory"];
+
+/// Does `all` run it? Not what takes longer than all together, nor what decided on the design, once: it is no row of the evaluation.
+fn is_of_all(name: &str) -> bool {
+    name != loss::NAME && name != PART_OF_ANOTHER && !SPIKES.contains(&name)
+}
 
 /// The names that [`run`] takes, with a line about each.
 #[must_use]
 pub fn names() -> Vec<(&'static str, &'static str)> {
-    let all = ("all", "every measurement but loss, one after the other");
-    BENCHES.iter().map(|bench| (bench.name, bench.about)).chain([all]).collect()
+    let all =
+        ("all", "every measurement above but loss, one after the other; with --quick under ten minutes");
+    let (of_all, others): (Vec<&Bench>, Vec<&Bench>) =
+        BENCHES.iter().partition(|bench| bench.name == loss::NAME || is_of_all(bench.name));
+    let named = |benches: Vec<&'static Bench>| benches.into_iter().map(|bench| (bench.name, bench.about));
+    named(of_all).chain([all]).chain(named(others)).collect()
 }
 
 /// Runs the measurement `name` with the arguments that follow it on the command line (see [`Options`]) and prints the
@@ -177,21 +186,22 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout().lock(), "{}", help())?;
         return Ok(ExitCode::SUCCESS);
     }
+    let began = Instant::now();
     if name == loss::NAME {
         return Ok(match options::parse_for::<loss::Arguments>(name, args)? {
-            Ok(arguments) => finish(&loss::measure(&arguments)?, &arguments.common)?,
+            Ok(arguments) => finish(&loss::measure(&arguments)?, &arguments.common, began)?,
             Err(code) => code,
         });
     }
     if name == idle::NAME {
         return Ok(match options::parse_for::<idle::Arguments>(name, args)? {
-            Ok(arguments) => finish(&idle::measure(&arguments)?, &arguments.common)?,
+            Ok(arguments) => finish(&idle::measure(&arguments)?, &arguments.common, began)?,
             Err(code) => code,
         });
     }
     let chosen: Vec<&Bench> = BENCHES
         .iter()
-        .filter(|bench| name == bench.name || (name == "all" && !BY_THEMSELVES.contains(&bench.name)))
+        .filter(|bench| name == bench.name || (name == "all" && is_of_all(bench.name)))
         .collect();
     if chosen.is_empty() {
         bail!("{}", unknown(name));
@@ -202,6 +212,7 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     };
     let mut code = ExitCode::SUCCESS;
     for bench in chosen {
+        let since = Instant::now();
         let report = match (bench.run)(&options) {
             Ok(report) => report,
             // The others are still worth having.
@@ -212,16 +223,25 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error),
         };
-        if finish(&report, &options)? == ExitCode::FAILURE {
+        if finish(&report, &options, since)? == ExitCode::FAILURE {
             code = ExitCode::FAILURE;
         }
+    }
+    if name == "all" {
+        say_time(name, began);
     }
     Ok(code)
 }
 
+/// How long it took, for whoever waits: beside the results, not among them.
+fn say_time(name: &str, since: Instant) {
+    eprintln!("towpath bench {name}: took {:.0} s", since.elapsed().as_secs_f64());
+}
+
 /// Prints; the exit code says whether everything was measured and proved.
-fn finish(report: &Report, options: &Options) -> anyhow::Result<ExitCode> {
+fn finish(report: &Report, options: &Options, since: Instant) -> anyhow::Result<ExitCode> {
     report.print(options)?;
+    say_time(&report.name, since);
     Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -254,4 +274,17 @@ fn unknown(name: &str) -> String {
 
 fn list() -> String {
     names().iter().map(|(name, about)| format!("\n  {name:<18} {about}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_leaves_out_has_a_name_of_its_own() {
+        let left_out: Vec<_> =
+            BENCHES.iter().map(|bench| bench.name).filter(|name| !is_of_all(name)).collect();
+        let [handover, placeholder, memory] = SPIKES;
+        assert_eq!(left_out, [loss::NAME, handover, placeholder, memory, PART_OF_ANOTHER]);
+    }
 }
