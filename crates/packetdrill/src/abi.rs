@@ -4,7 +4,7 @@
 //! here relies on. Bytes are copied, because the tool's buffers may be uninitialized or none.
 
 use crate::address;
-use crate::calls::{Event, SIOCATMARK};
+use crate::calls::Event;
 use crate::settings::Settings;
 use crate::world::World;
 use base::Duration;
@@ -551,7 +551,7 @@ unsafe extern "C" fn splice(
         let dontwait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
         let mut buffer = vec![0; len.min(PIPE_BYTES)];
         if world.has(from) {
-            if world.ioctl(from, SIOCATMARK)? != 0 {
+            if world.ioctl(from, sim::SIOCATMARK)? != 0 {
                 // As Linux: it does not go past urgent data.
                 return Ok(0);
             }

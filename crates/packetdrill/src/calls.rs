@@ -15,8 +15,6 @@ pub(crate) type Event = (u32, i64);
 const TCP_INFO_BYTES: usize = 288;
 /// `linux/tcp.h`
 const TCP_CC_INFO: i32 = 26;
-/// `asm-generic/sockios.h`
-pub(crate) const SIOCATMARK: u64 = 0x8905;
 /// `asm-generic/socket.h`
 const SO_MEMINFO: i32 = 55;
 
@@ -229,12 +227,7 @@ impl World {
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> Result<i32, Errno> {
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
-            let number = match request {
-                SIOCATMARK => usize::from(state.stack.host().is_at_mark(socket.fd)),
-                libc::FIONREAD => state.stack.host().unread(socket.fd),
-                libc::TIOCOUTQ => state.stack.host().unsent(socket.fd),
-                _ => return Err(Errno::NOTTY),
-            };
+            let number = state.stack.host().told(socket.fd, request).ok_or(Errno::NOTTY)?;
             Ok(i32::try_from(number).unwrap_or(i32::MAX))
         })
     }

@@ -4,8 +4,6 @@ use libc::*;
 
 /// `TCP_FASTOPEN_KEY` and others that `libc` does not name, from `linux/tcp.h`.
 const TCP_INQ: i32 = 36;
-/// `asm-generic/sockios.h`, which it does not name either.
-pub(crate) const SIOCATMARK: u64 = 0x8905;
 
 macro_rules! table {
     ($($name:ident)*) => { &[$((stringify!($name), $name as i64),)*] };
@@ -44,7 +42,7 @@ const OTHERS: &[(&str, i64)] = &[
     ("MSG_SYN", 0x400),
     ("MSG_RST", 0x1000),
     ("MSG_ZEROCOPY", 0x400_0000),
-    ("SIOCATMARK", SIOCATMARK as i64),
+    ("SIOCATMARK", sim::SIOCATMARK as i64),
     ("SIOCINQ", FIONREAD as i64),
     ("SIOCOUTQ", TIOCOUTQ as i64),
     ("TCP_FASTOPEN_KEY", 33),

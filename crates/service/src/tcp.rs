@@ -147,6 +147,7 @@ impl Tcp {
     }
 
     /// Takes in what the cores have said. True: more waits.
+    #[must_use]
     pub fn hear(&mut self) -> bool {
         let mut more = false;
         for core in 0..self.exceptions.len() {

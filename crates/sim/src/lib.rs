@@ -30,6 +30,7 @@ pub use host::{Host, HostConfig};
 pub use machine::{Machine, Stack};
 pub use neighbour::{icmp_frame, neighbour};
 pub use network::{MachineDebug, Network, NodeId};
+pub use options::SIOCATMARK;
 pub use oracle::WireOracle;
 pub use pcap::Capture;
 pub use rustix::io::Errno;

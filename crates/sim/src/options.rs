@@ -1,4 +1,4 @@
-//! `setsockopt` and `getsockopt`: an option works, or fails with the errno that says so.
+//! `setsockopt`, `getsockopt` and `ioctl`: an option works, or fails with the errno that says so.
 
 use crate::host::Host;
 use crate::sockets::{Fd, Role};
@@ -18,6 +18,8 @@ use std::num::NonZeroU64;
 
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
+/// `asm-generic/sockios.h`; nor this.
+pub const SIOCATMARK: u64 = 0x8905;
 
 /// What was set on a socket; an accepted one inherits it from its listener.
 #[derive(Clone, Debug, Default)]
@@ -332,6 +334,17 @@ impl Host {
             self.slow.set_options(self.now, flow, &told);
         }
         self.touch();
+    }
+
+    /// `ioctl` with a request that tells a number; `None` with another.
+    #[must_use]
+    pub fn told(&self, fd: Fd, request: u64) -> Option<usize> {
+        match request {
+            SIOCATMARK => Some(usize::from(self.is_at_mark(fd))),
+            libc::FIONREAD => Some(self.unread(fd)),
+            libc::TIOCOUTQ => Some(self.unsent(fd)),
+            _ => None,
+        }
     }
 
     /// `getsockopt`: bytes written.

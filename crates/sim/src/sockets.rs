@@ -536,7 +536,7 @@ impl Host {
 
     /// `SIOCATMARK`.
     #[must_use]
-    pub fn is_at_mark(&self, fd: Fd) -> bool {
+    pub(crate) fn is_at_mark(&self, fd: Fd) -> bool {
         self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Link::is_at_mark)
     }
 

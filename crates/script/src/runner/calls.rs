@@ -5,7 +5,7 @@ use super::{Due, File, Runner, Socket};
 use crate::connection::{Connection, Stage};
 use crate::epoll::Epoll;
 use crate::settings::IpVersion;
-use crate::symbols::{SIOCATMARK, errno, errno_name, event_names};
+use crate::symbols::{errno, errno_name, event_names};
 use crate::syntax::{Call, Expr, Trouble};
 use sim::{Errno, Fd, Shutdown};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -313,12 +313,8 @@ impl Runner {
     fn ioctl(&mut self, call: &Call) -> Result<Answer, Trouble> {
         let socket = self.socket(call, 0)?;
         let request = self.number(call, 1)? as u64;
-        let number = match request {
-            libc::FIONREAD => self.network.host.unread(socket.fd),
-            libc::TIOCOUTQ => self.network.host.unsent(socket.fd),
-            SIOCATMARK => usize::from(self.network.host.is_at_mark(socket.fd)),
-            _ => return Err(self.unsupported("this request of ioctl")),
-        };
+        let told = self.network.host.told(socket.fd, request);
+        let Some(number) = told else { return Err(self.unsupported("this request of ioctl")) };
         Ok(Answer { result: Ok(0), extra: Extra::Number(2, number as i64) })
     }
 
