@@ -217,17 +217,13 @@ impl Registry {
 
     /// A clean slot. When none is free, closed ones are swept first.
     pub fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
-        let pair = self.pairs.get_mut(&region)?;
-        let slot = match pair.slots.take(connection) {
-            Ok(slot) => slot,
+        match self.pairs.get_mut(&region)?.take(connection) {
+            Ok(slot) => Some(slot),
             Err(connection) => {
                 self.sweep_pair(region, &InUse::new());
-                self.pairs.get_mut(&region)?.slots.take(connection).ok()?
+                self.pairs.get_mut(&region)?.take(connection).ok()
             }
-        };
-        let pair = self.pairs.get(&region)?;
-        pair.region.slot(slot)?.half.iter().for_each(shm::Half::clear);
-        Some(slot)
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
 use rustix::fd::{AsFd, OwnedFd};
-use shm::{Kind, Params, Region, RegionError, SockBlock};
+use shm::{Half, Kind, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -165,6 +165,13 @@ impl PairRegion {
             lent: 0,
             wakers: HashMap::new(),
         })
+    }
+
+    /// A clean slot for a connection, which comes back when none is free.
+    pub fn take(&mut self, connection: Connection) -> Result<u32, Connection> {
+        let slot = self.slots.take(connection)?;
+        self.region.slot(slot).iter().flat_map(|slot| &slot.half).for_each(Half::clear);
+        Ok(slot)
     }
 
     /// True when nobody of one side, or of both, lives.

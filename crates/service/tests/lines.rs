@@ -136,6 +136,22 @@ fn connections_made_by_a_line_are_counted_and_listed() {
 }
 
 #[test]
+fn who_connects_often_asks_seldom() {
+    let options = Options { region_slots: Some(8_192), ..Options::default() };
+    let mut met = meet(Daemon::start(options), 100);
+    let mut steps = vec![met.slots.len()];
+    for _ in 0..8 {
+        met.client.connect(met.address);
+        steps.push(met.client.lent.as_ref().unwrap().slots.len());
+    }
+    assert_eq!(
+        steps,
+        [8, 8, 16, 32, 64, 128, 256, 512, 512],
+        "as many as there are, and as one message takes"
+    );
+}
+
+#[test]
 fn a_line_is_taken_back_when_somebody_else_listens_there() {
     let mut met = meet(daemon(), 100);
     assert_eq!(met.line_flags(1) & (FIN | READ_CLOSED), 0);
