@@ -33,6 +33,16 @@ const LINES_MOST: usize = 8;
 /// Lent slots, by region, in which sockets stand by their holders' word.
 pub type InUse = HashSet<(u32, u32)>;
 
+/// A socket in a lent slot.
+struct Used<'a> {
+    /// Region and slot.
+    place: (u32, u32),
+    pair: &'a PairRegion,
+    /// Whose region the block lies in.
+    owner: u32,
+    block: &'a SockBlock,
+}
+
 /// What stands for connections of which nothing is known.
 fn nothing(parties: [u32; 2], stage: Stage) -> Connection {
     let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
@@ -73,16 +83,14 @@ impl PairRegion {
     /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
     /// scribbled there before it died keeps nothing: then a lent slot stays as long as a socket of the other's stands in it, `is_used`.
     pub fn is_over(&self, slot: u32, is_used: bool) -> bool {
-        let Some(half) = self.region.slot(slot).map(|s| &s.half) else { return false };
         let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
-        let both = half.iter().all(released);
+        let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
         match self.slots.get(slot).map(|c| c.stage) {
-            Some(Stage::Lent) => {
-                let are_over = || self.lines.iter().all(|line| self.is_line_over(line));
-                self.has_dead_side() && (both || !is_used && are_over())
-            }
-            Some(Stage::Line) => both || self.lines.iter().any(|l| l.slot == slot && self.is_line_over(l)),
-            _ => both,
+            // There may be very many, and this is asked of each now and then.
+            Some(Stage::Lent) if !self.has_dead_side() => false,
+            Some(Stage::Lent) => both() || !is_used && self.lines.iter().all(|line| self.is_line_over(line)),
+            Some(Stage::Line) => both() || self.lines.iter().any(|l| l.slot == slot && self.is_line_over(l)),
+            _ => both(),
         }
     }
 
@@ -233,35 +241,40 @@ impl Registry {
         }
     }
 
-    /// Lent slots in use, where it matters: of regions with a dead party.
+    /// Lent slots in use, where it matters: of regions with one dead party. Only the family of the other can have sockets there.
     pub fn lent_in_use(&self) -> InUse {
-        match self.pairs.values().any(|pair| pair.lent > 0 && pair.has_dead_side()) {
-            true => self.lent_addresses().into_keys().collect(),
-            false => InUse::new(),
+        let is_half_dead = |pair: &&PairRegion| pair.lent > 0 && pair.dead[0] != pair.dead[1];
+        let survivors = self.pairs.values().filter(is_half_dead).map(|p| p.parties[usize::from(p.dead[0])]);
+        let families: HashSet<u32> = survivors.filter_map(|party| self.family_of(party)).collect();
+        if families.is_empty() {
+            return InUse::new();
         }
+        let is_theirs = |owner| self.family_of(owner).is_some_and(|family| families.contains(&family));
+        self.lent_blocks(is_theirs).map(|used| used.place).collect()
     }
 
     /// Where the connections in lent slots lead: their holders say so in their socket blocks.
     pub fn lent_addresses(&self) -> HashMap<(u32, u32), [SocketAddr; 2]> {
-        let mut all = HashMap::new();
         if self.pairs.values().all(|pair| pair.lent == 0) {
-            return all;
+            return HashMap::new();
         }
-        for r in self.regions.values() {
-            for block in r.sock_blocks() {
-                let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
-                let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0);
-                let Some(pair) = pair else { continue };
-                if pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent) {
-                    all.insert(place, self.ends_of(pair, r.owner, block));
-                }
-            }
-        }
-        all
+        self.lent_blocks(|_| true).map(|used| (used.place, self.ends_of(&used))).collect()
+    }
+
+    /// The socket blocks that stand in lent slots, of the processes that `whose` names.
+    fn lent_blocks(&self, whose: impl Fn(u32) -> bool) -> impl Iterator<Item = Used<'_>> {
+        let regions = self.regions.values().filter(move |r| whose(r.owner));
+        let blocks = regions.flat_map(|r| r.sock_blocks().map(|block| (r.owner, block)));
+        blocks.filter_map(|(owner, block)| {
+            let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
+            let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0)?;
+            let is_lent = pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent);
+            is_lent.then_some(Used { place, pair, owner, block })
+        })
     }
 
     /// The connector's address and the acceptor's.
-    fn ends_of(&self, pair: &PairRegion, owner: u32, block: &SockBlock) -> [SocketAddr; 2] {
+    fn ends_of(&self, &Used { pair, owner, block, .. }: &Used<'_>) -> [SocketAddr; 2] {
         let ports = block.ports.load(Relaxed);
         let local = address(&block.local, (ports >> 16) as u16);
         let peer = address(&block.peer, ports as u16);
