@@ -57,6 +57,7 @@ pub fn unclaim(fd: RawFd) {
     let i = fd as u32 as usize;
     if i < MOST {
         OURS[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
+        unseen::disown(fd);
     }
 }
 

@@ -13,13 +13,14 @@
 //!   give_up   connections that their program takes back     signals   SIGIO and SIGURG
 //!   locked    seccomp                            filter    what one says of a call
 //!   account   where a thread's time goes
-//!   unseen    sets that are not ours
+//!   unseen, filled    sets that are not ours
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!
 //! `link`, `region` and `stream` need no service: the simulator puts them over a region of its own.
 
 mod atomic;
+mod filled;
 pub mod table;
 
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@
 use crate::client::{self, Client};
 use crate::connect::Why;
 use crate::fds::{self, SETS, SOCKS};
+use crate::filled::Filled;
 use crate::internal::{self, MOST};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
@@ -22,6 +23,8 @@ pub const EPOLL: &str = "epoll by system calls of the program's own";
 const WORDS: usize = MOST / 64;
 /// Numbers that need not be asked again, one bit each: sockets and sets of ours, and what is no set.
 static KNOWN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Words of these, together with `internal`'s, from the beginning.
+static FILLED: Filled = Filled::new();
 /// The second in which everything was forgotten last: the C library closes descriptors inside itself, too.
 static SECOND: AtomicU64 = AtomicU64::new(0);
 /// The kernel gives the lowest free number, so a set is not behind more free ones than this, as a rule.
@@ -104,7 +107,13 @@ pub fn forget(fd: RawFd) {
     let i = fd as u32 as usize;
     if i < MOST && KNOWN[i / 64].load(Ordering::Relaxed) & (1 << (i % 64)) != 0 {
         KNOWN[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
+        FILLED.opened(i / 64);
     }
+}
+
+/// `fd` is none of our own descriptors any more.
+pub fn disown(fd: RawFd) {
+    FILLED.opened(fd as u32 as usize / 64);
 }
 
 /// Everything may be anything.
@@ -112,6 +121,7 @@ pub fn forget_all() {
     for word in KNOWN.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
     }
+    FILLED.opened(0);
 }
 
 fn forget_now_and_then() {
@@ -126,8 +136,14 @@ fn forget_now_and_then() {
 fn find(client: &Client, near: RawFd) -> bool {
     forget_now_and_then();
     let mut free = 0;
-    for (i, known) in KNOWN.iter().enumerate() {
+    let mut is_filled = true;
+    let walk = FILLED.walk();
+    for (i, known) in KNOWN.iter().enumerate().skip(walk.begin()) {
         let mut unknown = !(known.load(Ordering::Relaxed) | internal::word(i));
+        if is_filled && unknown != 0 {
+            is_filled = false;
+            FILLED.gap(walk, i);
+        }
         while unknown != 0 {
             let bit = unknown & unknown.wrapping_neg();
             unknown ^= bit;
