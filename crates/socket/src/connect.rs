@@ -269,7 +269,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
             link.note(state::TOLD);
             return Ok(Connected::Now);
         }
-        match wait::for_one(sock, None, ready::OUT, Patience::until(deadline)) {
+        match wait::for_one(sock, ready::OUT, Patience::until(deadline)) {
             Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
             other => other?,
         }

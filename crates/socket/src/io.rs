@@ -259,7 +259,7 @@ fn send_slowly(
         let is_first = may_lengthen && deadline.is_none_or(|deadline| soon < deadline);
         let until = if is_first { Some(soon) } else { deadline };
         let patience = patience(until, done, deferred.as_ref());
-        let waited = match wait::for_one(sock, None, ready::OUT, patience) {
+        let waited = match wait::for_one(sock, ready::OUT, patience) {
             Err(Errno::AGAIN) if is_first => {
                 may_lengthen = false;
                 link.lengthen(total - done)

@@ -62,8 +62,10 @@ mod marks {
     pub const FREED: u32 = 1;
     /// An accept queue, from birth.
     pub const QUEUE: u32 = 1 << 1;
+    /// An accept queue: what was accepted last came by it.
+    pub const BUSY: u32 = 1 << 2;
     /// One send that found no space: from here on they are counted.
-    pub const STALL: u32 = 1 << 2;
+    pub const STALL: u32 = 1 << 3;
 }
 
 /// See the module.
@@ -207,6 +209,23 @@ impl Link {
     #[inline]
     pub fn is_queue(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::QUEUE != 0
+    }
+
+    /// True for an accept queue by which the last connection came, and not by the kernel.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::BUSY != 0
+    }
+
+    /// See [`Link::is_busy`].
+    pub(crate) fn note_busy(&self, on: bool) {
+        if self.is_busy() == on {
+            return;
+        }
+        if on {
+            self.marks.fetch_or(marks::BUSY, Ordering::Relaxed);
+        } else {
+            self.marks.fetch_and(!marks::BUSY, Ordering::Relaxed);
+        }
     }
 
     /// A send found no space: after each the next space is news.

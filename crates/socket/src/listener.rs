@@ -377,20 +377,27 @@ fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accept
     result
 }
 
-/// One try at all queues.
-fn try_accept(sock: &Arc<Sock>, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
+/// One try at our queues.
+fn try_ours(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
     let is_shut = link.state() & state::SHUT_RD != 0 || locked::is_locked();
-    if !is_shut
-        && sock.readiness() & crate::stream::ready::IN != 0
-        && let Some(accepted) = try_queues(sock, link, flags)?
-    {
-        return Ok(Some(accepted));
+    if is_shut || sock.readiness() & crate::stream::ready::IN == 0 {
+        return Ok(None);
     }
+    let accepted = try_queues(sock, link, flags)?;
+    link.note_busy(accepted.is_some());
+    Ok(accepted)
+}
+
+/// One try at the kernel's.
+fn try_kernel(sock: &Sock, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     // Behind another thread's close the number is not the placeholder's any more.
     while !sock.is_orphan() {
         match sys::accept(fd, flags) {
             Ok(fd) if config::is_required() => turn_away(fd)?,
-            Ok(fd) => return Ok(Some(Accepted { fd, sock: None, peer: None })),
+            Ok(fd) => {
+                link.note_busy(false);
+                return Ok(Some(Accepted { fd, sock: None, peer: None }));
+            }
             Err(Errno::AGAIN) => return Ok(None),
             Err(e) => return Err(e),
         }
@@ -422,7 +429,20 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         return Err(Errno::INVAL);
     }
     share(sock);
-    if let Some(accepted) = try_accept(sock, link, fd, flags)? {
+    if let Some(accepted) = try_ours(sock, link, flags)? {
+        return Ok(Some(accepted));
+    }
+    let deadline = sock.receive_limit().map(|t| Instant::now() + t);
+    let spin = || -> Result<Option<Accepted>, Errno> {
+        let _open = sock.begin_use()?;
+        if wait::spin_for(sock, deadline) { try_ours(sock, link, flags) } else { Ok(None) }
+    };
+    // To be told by the kernel that it has nothing takes longer than to accept one of ours: where these come often they come first.
+    let is_first = link.is_busy() && !sock.is_nonblocking();
+    if is_first && let Some(accepted) = spin()? {
+        return Ok(Some(accepted));
+    }
+    if let Some(accepted) = try_kernel(sock, link, fd, flags)? {
         return Ok(Some(accepted));
     }
     if let Some(why) = unseen::notice(sock, fd) {
@@ -435,12 +455,17 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     if sock.is_nonblocking() {
         return Err(Errno::AGAIN);
     }
+    if !is_first && let Some(accepted) = spin()? {
+        return Ok(Some(accepted));
+    }
     let _open = sock.begin_use()?;
-    let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     loop {
         let kernel = Some(fd).filter(|_| !sock.is_orphan());
-        wait::for_one(sock, kernel, crate::stream::ready::IN, Patience::until(deadline))?;
-        if let Some(accepted) = try_accept(sock, link, fd, flags)? {
+        wait::for_listener(sock, kernel, Patience::until(deadline))?;
+        if let Some(accepted) = try_ours(sock, link, flags)? {
+            return Ok(Some(accepted));
+        }
+        if let Some(accepted) = try_kernel(sock, link, fd, flags)? {
             return Ok(Some(accepted));
         }
     }

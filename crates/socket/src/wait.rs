@@ -105,12 +105,22 @@ pub fn sleep(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
+    sleep_after(true, parties, kernel, (deadline, mask))
+}
+
+/// As [`sleep`]; whether it spins before.
+fn sleep_after(
+    spins: bool,
+    parties: &Parties,
+    kernel: &mut [libc::pollfd],
+    (deadline, mask): (Option<Instant>, Option<u64>),
+) -> Result<usize, Errno> {
     if locked::is_locked() {
         let _waiting = account::enter(Section::Wait);
         return look(parties, kernel, deadline, mask);
     }
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
-    spin_and_sleep(kernel, (deadline, mask), is_ready, |context, kernel| {
+    spin_and_sleep(spins, kernel, (deadline, mask), is_ready, |context, kernel| {
         socks(parties).for_each(|sock| sock.enter(context));
         let result = doze(context, parties, kernel, deadline, mask);
         socks(parties).for_each(|sock| sock.leave(context));
@@ -118,9 +128,10 @@ pub fn sleep(
     })
 }
 
-/// Spins where that is worth it until `is_ready`, else lets this thread's context `doze`; a thread without one looks again soon.
+/// Spins where that is wanted and worth it until `is_ready`, else lets this thread's context `doze`; a thread without one looks again soon.
 #[inline]
 fn spin_and_sleep(
+    spins: bool,
     kernel: &mut [libc::pollfd],
     (deadline, mask): (Option<Instant>, Option<u64>),
     is_ready: impl Fn() -> bool,
@@ -131,7 +142,7 @@ fn spin_and_sleep(
         return sys::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
-    if context.spin.until(left(deadline), is_ready) {
+    if spins && context.spin.until(left(deadline), is_ready) {
         return Ok(0);
     }
     let result = doze(&context, kernel);
@@ -274,29 +285,41 @@ pub fn restarts(deadline: Option<Instant>) -> bool {
     deadline.is_none() && !sys::some_handler_interrupts()
 }
 
-/// Waits until `sock` is ready for `wanted` (or has an error), or `fd`'s kernel socket is readable; or for less: the caller
-/// tries again what it waits for, and waits again.
+/// Waits until `sock` is ready for `wanted` (or has an error); or for less: the caller tries again what it waits for, and waits again.
 ///
 /// # Errors
 /// EAGAIN past the deadline, EINTR, EBADF when another thread closed the socket.
-pub fn for_one(
-    sock: &Arc<Sock>,
-    fd: Option<RawFd>,
-    wanted: u32,
-    patience: Patience<'_>,
-) -> Result<(), Errno> {
-    if fd.is_none()
-        && let Some(link) = alone(sock)
-    {
+pub fn for_one(sock: &Arc<Sock>, wanted: u32, patience: Patience<'_>) -> Result<(), Errno> {
+    if let Some(link) = alone(sock) {
         let is_ready = || sock.is_closed() || sock.readiness() & (wanted | ready::ALWAYS) != 0;
         let sleep = |deadline, mask| sleep_alone(sock, link, is_ready, deadline, mask);
         return for_party(sock, is_ready, sleep, patience);
     }
-    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
     let parties = Parties::from_iter([Party::Sock(sock.clone(), wanted)]);
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
-    let sleep = |deadline, mask| sleep(&parties, &mut kernel[..usize::from(fd.is_some())], deadline, mask);
+    for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
+}
+
+/// The same for a listener, or until the kernel has something to accept at `fd`; without the spinning, which is
+/// [`spin_for`]'s.
+///
+/// # Errors
+/// As [`for_one`].
+pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>) -> Result<(), Errno> {
+    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+    let parties = Parties::from_iter([Party::Sock(sock.clone(), ready::IN)]);
+    let is_ready = || parties.iter().any(|party| party.ready() != 0);
+    let kernel = &mut kernel[..usize::from(fd.is_some())];
+    let sleep = |deadline, mask| sleep_after(false, &parties, kernel, (deadline, mask));
     for_party(sock, is_ready, sleep, patience)
+}
+
+/// Spins where that is worth it until `sock` has something to read or accept: true.
+pub fn spin_for(sock: &Sock, deadline: Option<Instant>) -> bool {
+    let _waiting = account::enter(Section::Wait);
+    let is_ready = || sock.is_closed() || sock.readiness() & (ready::IN | ready::ALWAYS) != 0;
+    let context = client::present().and_then(|client| context::of_thread(&client).ok());
+    context.is_some_and(|context| context.spin.until(left(deadline), is_ready))
 }
 
 /// Waits until there is more for a receive on `sock` that has come so far.
@@ -330,7 +353,7 @@ fn sleep_alone(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    spin_and_sleep(&mut [], (deadline, mask), &is_ready, |context, _| {
+    spin_and_sleep(true, &mut [], (deadline, mask), &is_ready, |context, _| {
         sock.enter(context);
         context.sleeping.store(true, Ordering::SeqCst);
         let bell = link.mapped.own_bell(context.number);
