@@ -12,7 +12,7 @@ use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -97,28 +97,47 @@ fn is_candidate(client: &Client, ip: IpAddr) -> bool {
 /// The address the kernel has bound the placeholder to, after binding it to the loopback address if it is not bound yet:
 /// the port is really reserved.
 fn reserve(sock: &Sock, fd: RawFd, remote: IpAddr) -> Result<SocketAddr, Errno> {
-    let family = sock.family();
-    let mut bytes = [0; address::ADDRESS_MAX];
-    let n = sys::getsockname(fd, &mut bytes)?;
-    let bound = address::parse(&bytes[..n])?;
+    let is_local = remote.is_loopback() || remote.is_unspecified();
+    // One that is bound after all says so.
+    if is_local
+        && sock.is_untouched()
+        && let Ok(bound) = bind(sock, fd, loopback(remote))
+    {
+        return Ok(bound);
+    }
+    let bound = name_of(fd)?;
     if bound.port() != 0 {
         sock.note_bound();
     }
-    let local = remote.is_loopback() || remote.is_unspecified();
-    if bound.port() != 0 || !local {
+    if bound.port() != 0 || !is_local {
         return Ok(bound);
     }
-    let from = match remote {
-        // Bound without a port (`IP_BIND_ADDRESS_NO_PORT`).
-        _ if !address::plain(bound).ip().is_unspecified() => bound.ip(),
-        IpAddr::V4(_) => [127, 0, 0, 1].into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-    };
-    let (name, len) = address::bytes(SocketAddr::new(from, 0), family);
-    let mut bind = || {
+    // Bound without a port (`IP_BIND_ADDRESS_NO_PORT`).
+    let ip = address::plain(bound).ip();
+    let from = if ip.is_unspecified() { loopback(remote) } else { bound.ip() };
+    bind(sock, fd, from)
+}
+
+/// Where connections to this host come from.
+fn loopback(remote: IpAddr) -> IpAddr {
+    match remote {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
+    let mut bytes = [0; address::ADDRESS_MAX];
+    let n = sys::getsockname(fd, &mut bytes)?;
+    address::parse(&bytes[..n])
+}
+
+/// Binds the placeholder to some port of that address.
+fn bind(sock: &Sock, fd: RawFd, from: IpAddr) -> Result<SocketAddr, Errno> {
+    let (name, len) = address::bytes(SocketAddr::new(from, 0), sock.family());
+    let bind = || {
         sys::bind(fd, &name[..len])?;
-        let n = sys::getsockname(fd, &mut bytes)?;
-        address::parse(&bytes[..n])
+        name_of(fd)
     };
     let mut bound = bind()?;
     if bound.port() == 0 {
@@ -215,8 +234,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
 /// To the unspecified address is to this host.
 fn somewhere(to: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match to.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => [127, 0, 0, 1].into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip if ip.is_unspecified() => loopback(ip),
         ip => ip,
     };
     let mut to = to;

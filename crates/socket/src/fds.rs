@@ -272,6 +272,7 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let mut sock = SOCKS.pin(fd)?.share();
+    sock.note_named();
     if sock.is_unconnected() && !sock.is_bound() && connect::fits(&sock, name) {
         sock = match give_up::begin_anew(fd)? {
             Ok(fresh) => fresh,

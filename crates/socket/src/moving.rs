@@ -208,6 +208,8 @@ fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option
 
 /// This process's descriptor `fd` is about to turn up elsewhere.
 pub fn leaving(fd: RawFd) {
+    // Whoever gets it may bind it.
+    fds::SOCKS.pin(fd).iter().for_each(|sock| sock.note_named());
     let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !locked::is_locked()) else {
         return;
     };

@@ -10,11 +10,11 @@ use crate::settings::Settings;
 use crate::stream::ready;
 use crate::untold::Untold;
 use crate::watchers::Watchers;
-use crate::{listener, locked, sys};
+use crate::{fork, listener, locked, sys};
 use control::{RECORD_LEN, Request};
 use rustix::io::Errno;
 use std::mem;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -43,21 +43,23 @@ pub(crate) struct Moving {
 /// Bits of `Sock::flags`.
 mod flag {
     /// The family is `AF_INET6`.
-    pub const IPV6: u8 = 1;
+    pub const IPV6: u16 = 1;
     /// The last descriptor is closed.
-    pub const CLOSED: u8 = 1 << 1;
+    pub const CLOSED: u16 = 1 << 1;
     /// `O_NONBLOCK`, until there is a link.
-    pub const NONBLOCK: u8 = 1 << 2;
+    pub const NONBLOCK: u16 = 1 << 2;
     /// `TCP_INQ`: `recvmsg` tells how much is left.
-    pub const TELLS_UNREAD: u8 = 1 << 3;
+    pub const TELLS_UNREAD: u16 = 1 << 3;
     /// Inherited by a child that got no holder bit.
-    pub const PARENTS: u8 = 1 << 4;
+    pub const PARENTS: u16 = 1 << 4;
     /// Another object stands for the socket.
-    pub const REPLACED: u8 = 1 << 5;
+    pub const REPLACED: u16 = 1 << 5;
     /// The program had bound it when it connected.
-    pub const BOUND: u8 = 1 << 6;
+    pub const BOUND: u16 = 1 << 6;
     /// This library has bound it, that its port is reserved.
-    pub const RESERVED: u8 = 1 << 7;
+    pub const RESERVED: u16 = 1 << 7;
+    /// The program has asked for a name for it (`bind`), or what it did before is not known.
+    pub const NAMED: u16 = 1 << 8;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -70,7 +72,7 @@ pub struct Sock {
     descriptors: AtomicU32,
     /// The thread whose `connect` is about to decide; 0: none.
     deciding: AtomicU32,
-    flags: AtomicU8,
+    flags: AtomicU16,
     pub(crate) untold: Untold,
 }
 
@@ -133,7 +135,7 @@ impl Sock {
             moving: Mutex::new(Moving::default()),
             descriptors: AtomicU32::new(1),
             deciding: AtomicU32::new(0),
-            flags: AtomicU8::new(ipv6 | nonblock),
+            flags: AtomicU16::new(ipv6 | nonblock),
             untold: Untold::default(),
         }
     }
@@ -152,6 +154,7 @@ impl Sock {
     pub fn inherited(family: i32, nonblock: bool, cookie: u64) -> Self {
         let sock = Self::new(family, nonblock);
         sock.set(|settings| settings.cookie = cookie);
+        sock.note_named();
         sock.deciding.store(INHERITED, Ordering::Relaxed);
         sock
     }
@@ -161,6 +164,7 @@ impl Sock {
     pub fn after(old: &Self) -> Self {
         let sock = Self::new(old.family(), old.is_nonblocking());
         sock.share_settings(old.settings());
+        sock.note_named();
         sock.tell_unread(old.tells_unread());
         if sock.cookie() != 0 {
             sock.set(|settings| settings.cookie = 0);
@@ -174,12 +178,12 @@ impl Sock {
     }
 
     #[inline]
-    fn has(&self, flag: u8) -> bool {
+    fn has(&self, flag: u16) -> bool {
         // Acquire: pairs with the Release of `mark`, for `CLOSED`.
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
-    fn mark(&self, flag: u8, on: bool) {
+    fn mark(&self, flag: u16, on: bool) {
         if on {
             self.flags.fetch_or(flag, Ordering::Release);
         } else {
@@ -233,6 +237,16 @@ impl Sock {
     /// The program has bound it, and not only this library its placeholder.
     pub fn is_bound(&self) -> bool {
         self.has(flag::BOUND)
+    }
+
+    /// The program binds it.
+    pub fn note_named(&self) {
+        self.mark(flag::NAMED, true);
+    }
+
+    /// True when the program has neither bound it nor set anything, and no other process can have.
+    pub fn is_untouched(&self) -> bool {
+        !self.has(flag::NAMED) && self.settings().is_none() && !fork::may_dispute()
     }
 
     /// Its placeholder was found bound.
@@ -574,25 +588,4 @@ impl Sock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicBool;
-
-    #[test]
-    fn who_asks_while_another_thread_connects_hears_what_became_of_it() {
-        let sock = Sock::new(libc::AF_INET, false);
-        let answered = AtomicBool::new(false);
-        let deciding = sock.begin_deciding();
-        assert!(sock.role().is_none(), "a signal handler of the connecting thread does not wait for itself");
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(sock.stream().is_none());
-                answered.store(true, Ordering::Release);
-            });
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(!answered.load(Ordering::Acquire));
-            drop(deciding);
-        });
-        assert!(answered.load(Ordering::Acquire) && sock.role().is_none());
-    }
-}
+mod tests;
