@@ -265,7 +265,8 @@ impl Registry {
     /// Closes all connections on sides of pair regions that nobody holds any more.
     fn end_sides(&mut self, offender: bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
-        for &id in &ids {
+        let mut ended = Vec::new();
+        for id in ids {
             for side in 0..2 {
                 let Some(pair) = self.pairs.get(&id) else { break };
                 if pair.dead[side] || self.is_held(pair.parties[side]) {
@@ -279,15 +280,15 @@ impl Registry {
                     pair.dead[side ^ 1] |= offender;
                     let parties = pair.parties;
                     self.pair_of.remove(&parties);
+                    ended.push(id);
                 }
             }
         }
-        let in_use = self.lent_in_use();
-        for id in ids {
-            if self.pairs.get(&id).is_some_and(PairRegion::has_dead_side) {
-                self.sweep_pair(id, &in_use);
-                self.drop_pair_if_over(id);
-            }
+        // In regions where a side had died before sweeps find what ends.
+        let in_use = self.lent_in_use(&ended);
+        for id in ended {
+            self.sweep_pair(id, &in_use);
+            self.drop_pair_if_over(id);
         }
     }
 
@@ -331,7 +332,7 @@ impl Registry {
     /// Frees the slots of a pair region whose both ends are released. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
-        let is_over = |slot: &u32| pair.is_over(*slot, in_use.contains(&(id, *slot)));
+        let is_over = |slot: &u32| pair.is_over(*slot, || in_use.contains(&(id, *slot)));
         let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
         let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
         pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
@@ -349,7 +350,7 @@ impl Registry {
     /// Frees closed slots of all pair regions. True while connections are open, so that it must be called again.
     pub fn sweep(&mut self) -> (usize, bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
-        let (mut freed, in_use) = (0, self.lent_in_use());
+        let (mut freed, in_use) = (0, self.lent_in_use(&ids));
         for id in ids {
             freed += self.sweep_pair(id, &in_use);
             self.drop_pair_if_over(id);

@@ -82,13 +82,15 @@ impl PairRegion {
 
     /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
     /// scribbled there before it died keeps nothing: then a lent slot stays as long as a socket of the other's stands in it, `is_used`.
-    pub fn is_over(&self, slot: u32, is_used: bool) -> bool {
+    pub fn is_over(&self, slot: u32, is_used: impl FnOnce() -> bool) -> bool {
         let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
         let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
         match self.slots.get(slot).map(|c| c.stage) {
             // There may be very many, and this is asked of each now and then.
             Some(Stage::Lent) if !self.has_dead_side() => false,
-            Some(Stage::Lent) => both() || !is_used && self.lines.iter().all(|line| self.is_line_over(line)),
+            Some(Stage::Lent) => {
+                both() || !is_used() && self.lines.iter().all(|line| self.is_line_over(line))
+            }
             Some(Stage::Line) => both() || self.lines.iter().any(|l| l.slot == slot && self.is_line_over(l)),
             _ => both(),
         }
@@ -241,10 +243,11 @@ impl Registry {
         }
     }
 
-    /// Lent slots in use, where it matters: of regions with one dead party. Only the family of the other can have sockets there.
-    pub fn lent_in_use(&self) -> InUse {
+    /// Lent slots of these regions in use, where it matters: with one dead party. Only the family of the other can have sockets there.
+    pub fn lent_in_use(&self, regions: &[u32]) -> InUse {
         let is_half_dead = |pair: &&PairRegion| pair.lent > 0 && pair.dead[0] != pair.dead[1];
-        let survivors = self.pairs.values().filter(is_half_dead).map(|p| p.parties[usize::from(p.dead[0])]);
+        let pairs = regions.iter().filter_map(|id| self.pairs.get(id));
+        let survivors = pairs.filter(is_half_dead).map(|p| p.parties[usize::from(p.dead[0])]);
         let families: HashSet<u32> = survivors.filter_map(|party| self.family_of(party)).collect();
         if families.is_empty() {
             return InUse::new();
