@@ -11,7 +11,7 @@ use crate::sockets::memory::{bytes, slab};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{echo, raise_limit_towards};
 use crate::table::number;
-use crate::{Report, Row, clock, interrupt};
+use crate::{Report, Row, interrupt};
 use anyhow::{Context, bail};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -122,13 +122,14 @@ fn open(
     let warm = WARM_UP.min(connections / count);
     let pairs: Vec<Pair<'_>> = (0..count).map(|_| open_pair(place, warm)).collect::<anyhow::Result<_>>()?;
     let before = Look::at(service, &pairs)?;
-    let start = clock::now_ns();
+    let mut elapsed_ns = 0;
     for (i, pair) in (0..).zip(&pairs) {
         interrupt::check()?;
-        pair.connect(share(i) - warm).with_context(|| format!("{i} pairs of {count} had all of theirs"))?;
+        let connected = pair.connect(share(i) - warm);
+        elapsed_ns += connected.with_context(|| format!("{i} pairs of {count} had all of theirs"))?;
     }
     let opened = f64::from(connections - warm * count);
-    let rate = opened * 1e9 / (clock::now_ns() - start) as f64;
+    let rate = opened * 1e9 / elapsed_ns as f64;
     let after = Look::at(service, &pairs)?;
     let name = pairs.first().context("no pair")?.name;
     let each = |side: fn(&Look) -> f64| (side(&after) - side(&before)) / opened / 2.0;

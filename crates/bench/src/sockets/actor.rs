@@ -12,6 +12,9 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 /// The role of this process.
 pub const ROLE: &str = "sockets";
 
+/// Connections that wait to be accepted at most: as many as the kernel takes, unless it was told otherwise.
+pub const BACKLOG: i32 = 4_096;
+
 /// What is asked of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Ask {
@@ -88,6 +91,7 @@ impl Actor {
             Ask::Pin(cpus) => affinity::pin(&cpus)?,
             Ask::Listen(address) => {
                 let listener = self.listener.insert(TcpListener::bind((address, 0))?);
+                calls::listen(listener, BACKLOG)?;
                 return Ok(vec![f64::from(listener.local_addr()?.port())]);
             }
             Ask::Connect(address, count) => {
