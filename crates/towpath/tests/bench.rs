@@ -15,11 +15,13 @@ fn bench(name: &str, seconds: &str, more: &[&str], variables: &[(&str, &str)]) -
     command.env("TOWPATH_PRELOAD", library()).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// The result; the only failures may be bars that are missed: this is no quiet machine, and no optimised build.
+/// The result, and how long it took; the only failures may be bars that are missed: this is no quiet machine, and no optimised build.
 fn result(name: &str, seconds: &str) -> Value {
     let output = bench(name, seconds, &[], &[]);
     let said = String::from_utf8_lossy(&output.stderr);
-    let odd = said.lines().filter(|line| !line.starts_with(&format!("towpath bench {name}: not reached: ")));
+    let usual = ["not reached", "took"].map(|word| format!("towpath bench {name}: {word}"));
+    assert!(said.contains(&usual[1]), "{said}");
+    let odd = said.lines().filter(|line| !usual.iter().any(|usual| line.starts_with(usual)));
     assert_eq!(odd.collect::<Vec<_>>(), Vec::<&str>::new());
     let result: Value = serde_json::from_slice(&output.stdout).expect(&said);
     assert_eq!(result["name"], name);
