@@ -268,6 +268,13 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
     }
 }
 
+/// `AF_UNSPEC` with no address, which `bind` of Linux's takes for `INADDR_ANY`.
+fn is_anywhere(sock: &Sock, name: &[u8]) -> bool {
+    let (family, address) = (name.get(..2), name.get(4..8));
+    let is_long = name.len() >= size_of::<libc::sockaddr_in>();
+    sock.family() == libc::AF_INET && is_long && family == Some(&[0; 2]) && address == Some(&[0; 4])
+}
+
 /// `bind`: the service's own addresses are not the kernel's. For any address that may be one the service is asked, even
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
@@ -279,7 +286,8 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
             Err(e) => return Some(Err(e)),
         };
     }
-    if sock.stream().is_some_and(Link::is_passive) && connect::fits(&sock, name) {
+    if sock.stream().is_some_and(Link::is_passive) && (connect::fits(&sock, name) || is_anywhere(&sock, name))
+    {
         // The placeholder of an accepted connection has no address yet.
         return Some(Err(Errno::INVAL));
     }

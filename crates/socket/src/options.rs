@@ -421,8 +421,9 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     if link.is_unconnected() && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
         return None;
     }
+    let switch = untold::get(sock, level, name);
     let value = match (level, name) {
-        _ if let Some(value) = untold::get(sock, level, name) => value,
+        _ if switch.is_some() => switch?,
         (libc::SOL_SOCKET, libc::SO_ERROR) => sock.take_error(),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => sock.family(),
         (libc::SOL_SOCKET, libc::SO_PEERNAME) => return Some(peer_name(sock, link, out)),

@@ -252,7 +252,7 @@ CASE(posix_spawn, with_file_actions, BIT(connected)) {
     finish(child);
 }
 
-CASE(vfork, dup2_and_close_range, BIT(connected)) {
+CASE(vfork, dup2_and_close_range, BIT(connected) | BIT(accepted)) {
     int ends[2];
     nonblock(w->s, 0);
     MUST(pipe2(ends, O_CLOEXEC));
