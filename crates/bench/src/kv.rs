@@ -10,7 +10,7 @@ use crate::launch::{Port, Service};
 use crate::redis::local;
 use crate::samples::Samples;
 use crate::sockets::actor::{self, Actor, Answer};
-use crate::sockets::pair::Pair;
+use crate::sockets::pair::{Pair, Place};
 use crate::sockets::raise_limit;
 use crate::table::number;
 use crate::{Options, Report};
@@ -37,10 +37,10 @@ const THIRD: Limit = Limit::Most(1.0 / 3.0);
 const BARS: &[Bar] = &[
     Bar { cases: "kv/hot/best", metric: "rate", measure: KERNEL, limit: Limit::Least(4.0) },
     Bar { cases: "kv/zipf/t1", metric: "rate", measure: KERNEL, limit: Limit::Least(3.0) },
-    Bar { cases: "kv/latency/polling", metric: "p50", measure: KERNEL, limit: THIRD },
-    Bar { cases: "kv/latency/polling", metric: "p99", measure: KERNEL, limit: THIRD },
-    Bar { cases: "kv/latency/waiting", metric: "p50", measure: KERNEL, limit: THIRD },
-    Bar { cases: "kv/latency/waiting", metric: "p99", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/profile-latency/polling", metric: "p50", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/profile-latency/polling", metric: "p99", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/profile-latency/waiting", metric: "p50", measure: KERNEL, limit: THIRD },
+    Bar { cases: "kv/profile-latency/waiting", metric: "p99", measure: KERNEL, limit: THIRD },
 ];
 
 /// What is asked of the server's process.
@@ -73,8 +73,8 @@ struct Use {
 }
 
 impl Use {
-    fn measure(&self, system: Option<&Service>, seconds: f64, seed: u64) -> anyhow::Result<Measured> {
-        let pair = Pair::start(system)?;
+    fn measure<'a>(&self, place: impl Into<Place<'a>>, seconds: f64, seed: u64) -> anyhow::Result<Measured> {
+        let pair = Pair::start(place)?;
         pair.connect(self.connections - 1)?;
         let load = Load {
             protocol: Protocol::Own,
@@ -119,7 +119,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     ));
     report.note(format!(
         "kv/latency: open loop, {} requests per second on {CALM} connections of both systems ({:.0} % of what the kernel answers \
-         at most), from the time at which a request was due; polling: the client looks all the time, waiting: it sleeps",
+         at most), from the time at which a request was due; polling: the client looks all the time, waiting: it sleeps by a timer; \
+         kv/profile-latency: the same, with `towpath run --profile latency` for both processes of Towpath's: it spends processor time \
+         on not sleeping",
         number(rate),
         CALM_SHARE * 100.0
     ));
@@ -151,10 +153,16 @@ fn one(
     }
     let zipf = Use { shape: MANY, connections: BUSY, threads: 1, pace: Pace::Closed };
     zipf.measure(system, seconds, seed).context("kv/zipf")?.add_rate("kv/zipf/t1", name, samples);
-    for (case, pace) in [("polling", Pace::Polling(rate)), ("waiting", Pace::Waiting(rate))] {
-        let case = format!("kv/latency/{case}");
-        let calm = Use { shape: MANY, connections: CALM, threads: 1, pace };
-        calm.measure(system, seconds, seed).context(case.clone())?.add_latencies(&case, name, samples);
+    let profiles = [
+        ("latency", Place::from(system)),
+        ("profile-latency", system.map_or(Place::Kernel, Place::TowpathForLatency)),
+    ];
+    for (profile, place) in profiles {
+        for (case, pace) in [("polling", Pace::Polling(rate)), ("waiting", Pace::Waiting(rate))] {
+            let case = format!("kv/{profile}/{case}");
+            let calm = Use { shape: MANY, connections: CALM, threads: 1, pace };
+            calm.measure(place, seconds, seed).context(case.clone())?.add_latencies(&case, name, samples);
+        }
     }
     Ok(())
 }
@@ -162,5 +170,6 @@ fn one(
 /// What is asked per second while little is: the same of both systems.
 fn calm_rate(options: &Options) -> anyhow::Result<f64> {
     let most = Use { shape: MANY, connections: CALM, threads: 1, pace: Pace::Closed };
-    Ok(most.measure(None, options.seconds(), 0).context("the kernel's highest rate")?.rate * CALM_SHARE)
+    Ok(most.measure(Place::Kernel, options.seconds(), 0).context("the kernel's highest rate")?.rate
+        * CALM_SHARE)
 }

@@ -144,8 +144,13 @@ impl Service {
 
     /// The same of the program at that place.
     pub fn command_of(&self, program: &Path) -> Command {
+        self.command_with(&[], program)
+    }
+
+    /// The same with further flags of `towpath run`.
+    pub fn command_with(&self, flags: &[&str], program: &Path) -> Command {
         let mut command = Command::new(&self.towpath);
-        command.arg("run").arg("--control").arg(&self.control).arg("--").arg(program);
+        command.arg("run").arg("--control").arg(&self.control).args(flags).arg("--").arg(program);
         command
     }
 

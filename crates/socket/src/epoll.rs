@@ -385,7 +385,7 @@ impl Set {
             let context = context.as_deref();
             let start = Instant::now();
             if let Some(context) = context
-                && self.spin(context, left)
+                && self.spin(context, left)?
             {
                 continue;
             }
@@ -401,19 +401,26 @@ impl Set {
         }
     }
 
-    fn spin(&self, context: &Context, left: Option<Duration>) -> bool {
+    /// Waits for news without sleeping, where that is worth it. True: there is some.
+    fn spin(&self, context: &Context, left: Option<Duration>) -> Result<bool, Errno> {
         if !context.spin.pays() {
-            return false;
+            return Ok(false);
         }
         let (regions, lonely): (Few<_, 4>, _) = {
             let inner = lock(&self.inner);
             (inner.regions().cloned().collect(), inner.is_lonely())
         };
         let bells = || regions.iter().filter_map(|region| region.own_bell(context.number));
-        if !lonely {
-            return context.spin.once(left, || bells().any(|bell| bell.has_news()));
+        let has_news = || bells().any(|bell| bell.has_news());
+        if !(lonely || context.spin.is_patient()) {
+            return Ok(context.spin.once(left, has_news));
         }
-        context.spin.until(left, || bells().any(|bell| bell.has_news()))
+        let outside = || {
+            let mut kernel = [libc::pollfd { fd: self.epfd, events: libc::POLLIN, revents: 0 }];
+            let has_kernel = self.kernel.load(Ordering::Relaxed);
+            Ok(lock(&self.inner).has_ready() || has_kernel && wait::has_news(&mut kernel)?)
+        };
+        context.spin.until(left, has_news, outside)
     }
 
     fn sleep(

@@ -435,7 +435,8 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
     let spin = || -> Result<Option<Accepted>, Errno> {
         let _open = sock.begin_use()?;
-        if wait::spin_for(sock, deadline) { try_ours(sock, link, flags) } else { Ok(None) }
+        let kernel = Some(fd).filter(|_| !sock.is_orphan());
+        if wait::spin_for_listener(sock, kernel, deadline)? { try_ours(sock, link, flags) } else { Ok(None) }
     };
     // To be told by the kernel that it has nothing takes longer than to accept one of ours: where these come often they come first.
     let is_first = link.is_busy() && !sock.is_nonblocking();

@@ -8,9 +8,11 @@
 //! Who gives a core away that others want, too, gets it back when they have had their slices, milliseconds later, and whoever
 //! sleeps is woken before them: so where that happens nobody spins for a while.
 //!
-//! Who has many to hear of does not spin: it gives the core away once, that news may gather, and then sleeps.
+//! Who has many to hear of does not spin: it gives the core away once, that news may gather, and then sleeps. Unless the user has
+//! allowed more than two wake-ups cost: then an early answer is worth any processor time.
 
 use crate::{config, locked};
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,9 @@ const CROWDED_NS: u64 = 100_000_000;
 
 /// Whoever brings news gives the core back sooner than this; others take it for a slice.
 const TURN: Duration = Duration::from_millis(1);
+
+/// What shared memory does not tell is asked for once in this time of a spin.
+const OUTSIDE_NS: u64 = 20_000;
 
 /// Nobody gives it away again for so many times as long as it was gone.
 const PAUSE: u64 = 50;
@@ -60,21 +65,36 @@ impl Spin {
         self.budget_ns.load(Ordering::Relaxed) >= LEAST_NS
     }
 
-    /// Looks until `news` says true (then true) or the budget or `limit` is used up.
-    pub fn until(&self, limit: Option<Duration>, mut news: impl FnMut() -> bool) -> bool {
+    /// True when the user prefers a late sleep to a late answer, however many there are to hear of.
+    pub fn is_patient(&self) -> bool {
+        self.most_ns > WAKE_UPS_NS
+    }
+
+    /// Looks until `news` says true (then true), the budget or `limit` is used up, or `outside` says that there is something for whoever
+    /// sleeps: a long spin asks it now and then, a usual one is over before.
+    ///
+    /// # Errors
+    /// As `outside`'s.
+    pub fn until(
+        &self,
+        limit: Option<Duration>,
+        mut news: impl FnMut() -> bool,
+        mut outside: impl FnMut() -> Result<bool, Errno>,
+    ) -> Result<bool, Errno> {
         let most = limit.map_or(u64::MAX, |l| l.as_nanos().min(u128::from(u64::MAX)) as u64);
         let budget = self.budget_ns.load(Ordering::Relaxed).min(most);
         if budget < LEAST_NS || !locked::may(libc::SYS_sched_yield) {
-            return news();
+            return Ok(news());
         }
         let start = Instant::now();
         if self.age_ns(start) < self.crowded_until_ns.load(Ordering::Relaxed) {
-            return news();
+            return Ok(news());
         }
+        let mut outside_ns = OUTSIDE_NS;
         loop {
             for _ in 0..16 {
                 if news() {
-                    return true;
+                    return Ok(true);
                 }
                 std::hint::spin_loop();
             }
@@ -87,8 +107,14 @@ impl Spin {
                 }
                 break;
             }
+            if spent >= outside_ns {
+                outside_ns = spent + OUTSIDE_NS;
+                if outside()? {
+                    break;
+                }
+            }
         }
-        news()
+        Ok(news())
     }
 
     /// Gives the core away once, and looks: for who has many to hear of. Those that share this core bring all they have meanwhile, where
@@ -128,7 +154,7 @@ mod tests {
     fn long_waits_end_spinning_and_a_short_one_brings_it_back() {
         let spin = Spin::new(8_000);
         for _ in 0..4 {
-            assert!(!spin.until(None, || false));
+            assert_eq!(spin.until(None, || false, || Ok(false)), Ok(false));
             spin.waited(Duration::from_millis(5));
         }
         assert!(!spin.pays());
@@ -160,19 +186,35 @@ mod tests {
         let spin = Spin::new(8_000);
         let looks = |slow: bool| {
             let mut looks = 0;
-            spin.until(None, || {
+            let news = || {
                 looks += 1;
                 if slow {
                     // As long as somebody else's slice.
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 false
-            });
+            };
+            assert_eq!(spin.until(None, news, || Ok(false)), Ok(false));
             looks
         };
         assert!(looks(true) > 1);
         assert_eq!(looks(false), 1);
         spin.crowded_until_ns.store(0, Ordering::Relaxed);
         assert!(looks(false) > 1);
+    }
+    #[test]
+    fn a_long_spin_ends_with_what_shared_memory_does_not_tell() {
+        let spin = Spin::new(60_000_000_000);
+        assert!(spin.is_patient());
+        let mut asked = 0;
+        let outside = || {
+            asked += 1;
+            if asked < 3 { Ok(asked == 2) } else { Err(Errno::INTR) }
+        };
+        let mut outside = outside;
+        assert_eq!(spin.until(None, || false, &mut outside), Ok(false));
+        assert_eq!(spin.until(None, || false, &mut outside), Err(Errno::INTR));
+        assert_eq!(asked, 3);
+        assert!(!Spin::new(20_000).is_patient());
     }
 }

@@ -128,7 +128,8 @@ fn sleep_after(
     })
 }
 
-/// Spins where that is wanted and worth it until `is_ready`, else lets this thread's context `doze`; a thread without one looks again soon.
+/// Spins where that is wanted and worth it until `is_ready` or there is something in `kernel`, then lets this thread's context `doze`; a
+/// thread without one looks again soon.
 #[inline]
 fn spin_and_sleep(
     spins: bool,
@@ -142,12 +143,20 @@ fn spin_and_sleep(
         return sys::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
-    if spins && context.spin.until(left(deadline), is_ready) {
+    if spins && context.spin.until(left(deadline), is_ready, || has_news(kernel))? {
         return Ok(0);
     }
     let result = doze(&context, kernel);
     context.spin.waited(start.elapsed());
     result
+}
+
+/// Whether the kernel reports something in `kernel` right now.
+///
+/// # Errors
+/// EINTR.
+pub fn has_news(kernel: &mut [libc::pollfd]) -> Result<bool, Errno> {
+    Ok(!kernel.is_empty() && sys::poll(kernel, Some(Duration::ZERO), None)? > 0)
 }
 
 /// As [`sleep`], without anybody who wakes us.
@@ -301,7 +310,7 @@ pub fn for_one(sock: &Arc<Sock>, wanted: u32, patience: Patience<'_>) -> Result<
 }
 
 /// The same for a listener, or until the kernel has something to accept at `fd`; without the spinning, which is
-/// [`spin_for`]'s.
+/// [`spin_for_listener`]'s.
 ///
 /// # Errors
 /// As [`for_one`].
@@ -314,12 +323,21 @@ pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>)
     for_party(sock, is_ready, sleep, patience)
 }
 
-/// Spins where that is worth it until `sock` has something to read or accept: true.
-pub fn spin_for(sock: &Sock, deadline: Option<Instant>) -> bool {
+/// Spins where that is worth it until `sock` has something to accept, then true; or the kernel has at `fd`.
+///
+/// # Errors
+/// EINTR.
+pub fn spin_for_listener(sock: &Sock, fd: Option<RawFd>, deadline: Option<Instant>) -> Result<bool, Errno> {
     let _waiting = account::enter(Section::Wait);
     let is_ready = || sock.is_closed() || sock.readiness() & (ready::IN | ready::ALWAYS) != 0;
-    let context = client::present().and_then(|client| context::of_thread(&client).ok());
-    context.is_some_and(|context| context.spin.until(left(deadline), is_ready))
+    let Some(context) = client::present().and_then(|client| context::of_thread(&client).ok()) else {
+        return Ok(false);
+    };
+    let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
+    match context.spin.until(left(deadline), is_ready, || has_news(&mut kernel)) {
+        Err(Errno::INTR) if restarts(deadline) => Ok(false),
+        result => result,
+    }
 }
 
 /// Waits until there is more for a receive on `sock` that has come so far.

@@ -90,7 +90,8 @@ fn a_store_is_measured_busy_and_calm() {
     let result = result("kv", "0.05");
     has_every_number(&result, "rate", "kernel");
     let cases: Vec<&Value> = rows(&result, "towpath").iter().map(|row| &row["case"]).collect();
-    for case in ["kv/hot/best", "kv/zipf/t1", "kv/latency/polling", "kv/latency/waiting"] {
+    let calm = ["kv/latency/polling", "kv/profile-latency/polling", "kv/profile-latency/waiting"];
+    for case in ["kv/hot/best", "kv/zipf/t1", "kv/latency/waiting"].into_iter().chain(calm) {
         assert!(cases.iter().any(|found| **found == case), "no {case}");
     }
 }

@@ -1,5 +1,6 @@
 """Profiles: named sets of the library's variables. Each variable does what it says (the safe profile's: corner bad_pointers)."""
 
+import json
 import sys
 
 from lib.command_line import mistake, refused
@@ -56,6 +57,40 @@ def profile_spinning(w):
     latency, throughput = seen[-1]
     require(latency < 0.8 * throughput and throughput >= 290, f"sleeps (latency, throughput): {seen}")
     return f"{latency} and {throughput} sleeps for 300 answers"
+
+
+def crowd_switches(w, profile):
+    """Times that a server of many connections sleeps in 300 rounds, between which its client works for 150 us."""
+    port = free_port()
+    server = program(w, "server", profile, "answer_all", "127.0.0.1", port)
+    w.until_listening(server, port, True)
+    program(w, "client", profile, "ask_all", "127.0.0.1", port).succeed(30)
+    return int(server.succeed(10))
+
+
+@mistake("profile_spinning_crowd", limit_s=120)
+def profile_spinning_crowd(w):
+    """Nor does a server of many connections in the latency profile, that otherwise sleeps as soon as nothing has come."""
+    w.up()
+    seen = []
+    for _ in range(TRIES):
+        seen.append((crowd_switches(w, "latency"), crowd_switches(w, None)))
+        if seen[-1][0] < 0.5 * seen[-1][1]:
+            break
+    latency, plain = seen[-1]
+    require(latency < 0.5 * plain, f"sleeps (latency, no profile): {seen}")
+    return f"{latency} and {plain} sleeps in 300 rounds"
+
+
+@mistake("spinning_outside", limit_s=120)
+def spinning_outside(w):
+    """Who spins for up to a second still hears at once of what only the kernel knows: a pipe, a connection of another program."""
+    w.up()
+    environment = {"TOWPATH_SPIN_US": "1000000"}
+    command = [sys.executable, PROFILED, "outside", "127.0.0.1", free_port()]
+    late = json.loads(w.start("program", command, accelerated=True, launcher=False, environment=environment).succeed(60))
+    require(len(late) == 4 and all(s < 0.25 for s in late.values()), f"seconds late: {late}")
+    return ", ".join(f"{name} {s * 1e6:.0f} us late" for name, s in late.items())
 
 
 @mistake("profile_rings")

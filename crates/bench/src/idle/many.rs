@@ -11,7 +11,7 @@ use crate::sockets::memory::{bytes, slab};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{echo, raise_limit_towards};
 use crate::table::number;
-use crate::{Report, Row, interrupt};
+use crate::{Report, Row, clock, interrupt};
 use anyhow::{Context, bail};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -56,6 +56,7 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
                 service.stop();
             }
         }
+        placeholders([arguments.connections(), of_a_pair], samples)?;
     }
     report.note(format!(
         "idle/open: {} connections on one host, of pairs of processes with at most {} each; bytes of one end: own memory of the \
@@ -63,6 +64,10 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
         number(f64::from(arguments.connections())),
         number(f64::from(of_a_pair))
     ));
+    report.note(
+        "idle/placeholders: what of idle/open nothing can be faster than while each descriptor is a socket of the kernel's: two of them \
+         for each connection, made by as many processes",
+    );
     report.note(format!(
         "idle/rpc: {AT_ONCE} RPCs of 64 bytes under way, each on a connection chosen by chance among those of one pair"
     ));
@@ -71,10 +76,11 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
 
 /// A line for each bar.
 pub fn judge(arguments: &Arguments, report: &mut Report) {
-    let of = |report: &Report, case: &str, metric: &str| {
-        let is_it = |r: &&Row| r.case == case && r.system == "towpath" && r.metric == metric;
+    let of_system = |report: &Report, system: &str, case: &str, metric: &str| {
+        let is_it = |r: &&Row| r.case == case && r.system == system && r.metric == metric;
         report.rows.iter().find(is_it).map_or(f64::NAN, |r| r.median)
     };
+    let of = |report: &Report, case: &str, metric: &str| of_system(report, "towpath", case, metric);
     let open = open_case(arguments.connections());
     let (library, all) = (of(report, &open, "library"), of(report, &open, "library and service"));
     bars::tell(
@@ -92,6 +98,8 @@ pub fn judge(arguments: &Arguments, report: &mut Report) {
         rate,
         Limit::Least(RATE_LEAST),
     );
+    let floor = of_system(report, "kernel", &placeholders_case(arguments.connections()), "opened");
+    report.note(format!("{open}: accepted {} times the floor (idle/placeholders)", number(rate / floor)));
     let [few, many] = [FEW, arguments.connections()].map(|n| of(report, &rpc_case(n), "processor time"));
     let text = format!(
         "{}: processor time {} times that with {FEW}",
@@ -103,6 +111,10 @@ pub fn judge(arguments: &Arguments, report: &mut Report) {
 
 fn open_case(connections: u32) -> String {
     format!("idle/open/n{connections}")
+}
+
+fn placeholders_case(connections: u32) -> String {
+    format!("idle/placeholders/n{connections}")
 }
 
 fn rpc_case(connections: u32) -> String {
@@ -117,8 +129,7 @@ fn open(
     seconds: f64,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let count = connections.div_ceil(of_a_pair);
-    let share = |i: u32| connections / count + u32::from(i < connections % count);
+    let (count, share) = shares([connections, of_a_pair]);
     let warm = WARM_UP.min(connections / count);
     let pairs: Vec<Pair<'_>> = (0..count).map(|_| open_pair(place, warm)).collect::<anyhow::Result<_>>()?;
     let before = Look::at(service, &pairs)?;
@@ -140,6 +151,28 @@ fn open(
     samples.add(&case, name, "library and service", "B", library + beside);
     samples.add(&case, name, "kernel", "B", each(|look| look.slab));
     rpc(&pairs, connections, seconds, samples)
+}
+
+/// How many pairs there are, and how many connections each has.
+fn shares([connections, of_a_pair]: [u32; 2]) -> (u32, impl Fn(u32) -> u32) {
+    let count = connections.div_ceil(of_a_pair);
+    (count, move |i| connections / count + u32::from(i < connections % count))
+}
+
+/// Makes as many sockets of the kernel's as all connections have, at both ends.
+fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<()> {
+    let (count, share) = shares(connections);
+    let pairs: Vec<Pair<'_>> =
+        (0..count).map(|_| Pair::start(Place::Kernel)).collect::<anyhow::Result<_>>()?;
+    let start = clock::now_ns();
+    for (i, pair) in (0..).zip(&pairs) {
+        interrupt::check()?;
+        let open = actor::Ask::Open(share(i));
+        pair.both(&open, &open)?;
+    }
+    let rate = f64::from(connections[0]) * 1e9 / (clock::now_ns() - start) as f64;
+    samples.add(&placeholders_case(connections[0]), "kernel", "opened", "1/s", rate);
+    Ok(())
 }
 
 /// Each pair has an address of its own: the kernel would search long for ports beside those that the last one has left in TIME_WAIT.

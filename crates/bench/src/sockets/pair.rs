@@ -25,6 +25,8 @@ const ACCELERATED_SHARE: f64 = 0.95;
 pub enum Place<'a> {
     /// On one host, through it.
     Towpath(&'a Service),
+    /// The same with `towpath run --profile latency`.
+    TowpathForLatency(&'a Service),
     /// The one that listens on Towpath behind its TAP, the other on the kernel of that namespace, where the TAP ends.
     Tap(&'a Service, &'a Namespace),
     /// On one host's kernel, over loopback.
@@ -43,7 +45,7 @@ impl<'a> Place<'a> {
     /// As results name it.
     fn name(self) -> &'static str {
         match self {
-            Self::Towpath(_) | Self::Tap(..) => "towpath",
+            Self::Towpath(_) | Self::TowpathForLatency(_) | Self::Tap(..) => "towpath",
             Self::Kernel => "kernel",
             Self::Link(_) => "kernel-link",
         }
@@ -52,7 +54,9 @@ impl<'a> Place<'a> {
     /// Set when connections must be accelerated.
     fn service(self) -> Option<&'a Service> {
         match self {
-            Self::Towpath(service) | Self::Tap(service, _) => Some(service),
+            Self::Towpath(service) | Self::TowpathForLatency(service) | Self::Tap(service, _) => {
+                Some(service)
+            }
             Self::Kernel | Self::Link(_) => None,
         }
     }
@@ -62,6 +66,9 @@ impl<'a> Place<'a> {
         let program = peer::own_program()?;
         match self {
             Self::Towpath(service) => Peer::start_by(service.command_of(&program), ROLE),
+            Self::TowpathForLatency(service) => {
+                Peer::start_by(service.command_with(&["--profile", "latency"], &program), ROLE)
+            }
             Self::Tap(service, _) if number == 0 => Peer::start_by(service.command_of(&program), ROLE),
             Self::Tap(_, namespace) => Peer::start_by(namespace.command_of(&program)?, ROLE),
             Self::Kernel => Peer::start(ROLE),
@@ -72,7 +79,7 @@ impl<'a> Place<'a> {
     /// Where the one that listens is reached.
     fn address(self) -> Ipv4Addr {
         match self {
-            Self::Towpath(_) | Self::Kernel => Ipv4Addr::LOCALHOST,
+            Self::Towpath(_) | Self::TowpathForLatency(_) | Self::Kernel => Ipv4Addr::LOCALHOST,
             Self::Tap(..) => TAP_ADDRESS,
             Self::Link(link) => link.addresses[0],
         }
