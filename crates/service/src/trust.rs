@@ -65,10 +65,16 @@ impl Registry {
         let Some(cookie) = cookie_of(fds) else {
             return Answer::Offence("it left something that is no socket".to_owned());
         };
-        let Some(owners) = self.owners_of(id, &left) else {
+        let owners = [self.regions.get(&left.home).map(|r| r.owner), self.party_of(&left)];
+        let descends = |owner: &u32| self.applications.get(&id).is_some_and(|a| a.descends_from(*owner));
+        if !owners.iter().flatten().all(descends) {
             return Answer::Offence("it left a stranger's connection".to_owned());
+        }
+        let ([Some(home), Some(place)], true) = (owners, self.is_there(&left)) else {
+            return self.left_too_late(cookie, &left);
         };
-        let (Some(family), Some(block)) = (self.family_of(owners[0]), self.block(&left)) else {
+        let owners = [home, place];
+        let (Some(family), Some(block)) = (self.family_of(home), self.block(&left)) else {
             return Answer::refused(Errno::INVAL, "there is no such socket");
         };
         block.holders.fetch_or(TRUST, Ordering::AcqRel);
@@ -101,22 +107,31 @@ impl Registry {
         }
     }
 
-    /// Whose regions a connection lies in, if they are `id`'s or its ancestors'.
-    fn owners_of(&self, id: u32, left: &Left) -> Option<[u32; 2]> {
-        let a = self.applications.get(&id)?;
-        let home = self.regions.get(&left.home)?.owner;
-        let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
-            (Some(r), _) if left.side == 1 => match r.slots.get(left.slot)? {
-                Use::Flow(_) | Use::Relay(..) => r.owner,
-                Use::Queue => return None,
-            },
-            (None, Some(pair)) => {
-                pair.slots.get(left.slot)?;
-                *pair.parties.get(usize::from(left.side))?
+    /// Whose region a connection lies in, or whose side of a pair region.
+    fn party_of(&self, left: &Left) -> Option<u32> {
+        match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
+            (Some(r), _) => Some(r.owner),
+            (None, pair) => pair?.parties.get(usize::from(left.side)).copied(),
+        }
+    }
+
+    fn is_there(&self, left: &Left) -> bool {
+        match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
+            (Some(r), _) => {
+                left.side == 1 && matches!(r.slots.get(left.slot), Some(Use::Flow(_) | Use::Relay(..)))
             }
-            _ => return None,
-        };
-        (a.descends_from(home) && a.descends_from(place)).then_some([home, place])
+            (None, pair) => pair.is_some_and(|pair| pair.slots.get(left.slot).is_some()),
+        }
+    }
+
+    /// While it was being left somebody else showed its descriptor, or it came to its end: no fault of whoever leaves it. What has
+    /// gone on is with the service already, and whoever gets the descriptor finds it.
+    fn left_too_late(&self, cookie: u64, left: &Left) -> Answer {
+        self.hold_no_more(left);
+        match self.trusts.find(cookie) {
+            Some(_) => Answer::plain(Reply::Done),
+            None => Answer::refused(Errno::NOTCONN, "there is no connection any more"),
+        }
     }
 
     fn block(&self, left: &Left) -> Option<&SockBlock> {
@@ -195,10 +210,7 @@ impl Registry {
     /// Takes over an established connection that nobody has used at its acceptor's place, for `holder` in `region`. Says
     /// which relay carries it, to which slot.
     pub fn carry_unused(&mut self, left: Left, region: u32, holder: u32) -> Option<(u32, u32)> {
-        let owner = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
-            (Some(r), _) => r.owner,
-            (None, pair) => *pair?.parties.get(usize::from(left.side))?,
-        };
+        let owner = self.party_of(&left)?;
         if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
             return None;
         }

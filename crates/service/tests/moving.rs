@@ -289,6 +289,34 @@ fn nobody_gives_away_what_is_not_theirs() {
     drop((client, thief));
 }
 
+/// Two who have the descriptor: one sends it on while the other takes the connection.
+#[test]
+fn who_leaves_what_has_just_gone_on_is_late_and_no_thief() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, mut here, mut client, there) = connected(&daemon);
+    let fd = placeholder();
+    assert_eq!(leave(&mut client, &there, 9, &fd), Reply::Done);
+    let mut next = App::new(&daemon);
+    let moved = present(&mut next, &fd, 5).unwrap();
+    keep(&next, &moved, 5);
+    let back = present(&mut client, &fd, 10).unwrap();
+    keep(&client, &back, 10);
+    daemon.until("one relay is left", |s| s.iter().filter(|s| s["kind"] == "relay").count() == 1);
+    // As the library does before it says so.
+    next.region.sock(5).unwrap().holders.fetch_or(TRUST, Ordering::Relaxed);
+    assert_eq!(leave(&mut next, &moved, 5, &fd), Reply::Done);
+    assert_eq!(next.region.sock(5).unwrap().holders.load(Ordering::Relaxed) & TRUST, 0);
+    assert!(
+        matches!(leave(&mut next, &moved, 5, &placeholder()), Reply::Refused { .. }),
+        "of that nothing is known"
+    );
+    let mut third = App::new(&daemon);
+    let mut moved = present(&mut third, &fd, 6).unwrap();
+    third.send(&mut moved, b"goes on");
+    assert_eq!(server.receive_exact(&mut here, 7), b"goes on");
+    drop((client, next));
+}
+
 #[test]
 fn a_connection_that_is_being_made_is_had_when_it_is_made() {
     let daemon = Daemon::start(Options::default());

@@ -266,7 +266,8 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let Some(Role::Stream(link)) = sock.decided() else { return };
     let _ = link.peer_flags();
     untold::tell(sock, fd);
-    let (Some(cookie), false) = (cookie(fd), link.is_over()) else { return };
+    // What has moved the service has already.
+    let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
     let (local, peer) = addresses(link);

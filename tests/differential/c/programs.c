@@ -416,6 +416,38 @@ CASE(rights, never_taken, BIT(connected)) {
     T(recv(w->p, b, 64, MSG_DONTWAIT));
 }
 
+/* Two processes have the descriptor; one uses it, and the other, which had the connection, sends it on without looking. */
+CASE(rights, sent_on_after_it_went_back, NONE) {
+    struct world c;
+    int line[2], status;
+    char word;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        int fd = take_over(line[1]);
+        T(send(fd, "child ", 6, 0));
+        MUST(send(line[1], "1", 1, 0));
+        MUST(recv(line[1], &word, 1, 0));
+        T(hand_over(line[1], fd));
+        MUST(recv(line[1], &word, 1, 0));
+        T(send(fd, "and child", 9, 0));
+        _exit(0);
+    }
+    reach(&c, STATE_connected);
+    nonblock(c.p, 0);
+    MUST(hand_over(line[0], c.s));
+    MUST(recv(line[0], &word, 1, 0));
+    T(send(c.s, "parent ", 7, 0));
+    nap(30);
+    MUST(send(line[0], "2", 1, 0));
+    int again = take_over(line[0]);
+    T(send(again, "again ", 6, 0));
+    MUST(send(line[0], "3", 1, 0));
+    MUST(waitpid(child, &status, 0));
+    T(recv(c.p, b, 28, MSG_WAITALL));
+    say("%.28s", b);
+}
+
 /* What one program holds back another one lets go. */
 CASE(program, corked, BIT(connected) | BIT(accepted) | BIT(connected6)) {
     int status;
