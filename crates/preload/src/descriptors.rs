@@ -1,7 +1,7 @@
 //! Closing, duplicating, flags, and the door around libc.
 
 use crate::cancel::point;
-use crate::{fail, next, stdio};
+use crate::{fail, look_for_deepbound, next, stdio};
 use libc::{c_int, c_uint, c_ulong};
 use socket::{fds, signals};
 
@@ -11,6 +11,7 @@ use socket::{fds, signals};
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    look_for_deepbound();
     point(|| match fds::closing(fd) {
         // SAFETY: a number.
         Ok(_changing) => unsafe { next::close(fd) },

@@ -7,6 +7,8 @@ mod batches;
 mod bytes;
 mod cancel;
 mod checks;
+#[cfg(target_arch = "x86_64")]
+mod deepbound;
 mod descriptors;
 mod next;
 mod pointers;
@@ -39,6 +41,12 @@ fn status<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
 /// As [`status`], for calls that return an int.
 fn int(result: Result<(), Errno>) -> libc::c_int {
     result.map_or_else(fail, |()| 0)
+}
+
+/// Objects that were loaded past us are shown the way.
+fn look_for_deepbound() {
+    #[cfg(target_arch = "x86_64")]
+    deepbound::look();
 }
 
 extern "C" fn before_fork() {

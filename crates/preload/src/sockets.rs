@@ -1,7 +1,7 @@
 //! Making, naming and ending sockets.
 
 use crate::cancel::point;
-use crate::{fail, int, next, pointers, start, status};
+use crate::{fail, int, look_for_deepbound, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use socket::{Errno, address, fds};
 use std::net::SocketAddr;
@@ -58,6 +58,7 @@ unsafe fn output(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     start();
+    look_for_deepbound();
     // SAFETY: three numbers.
     let fd = unsafe { next::socket(domain, kind, protocol) };
     if fd >= 0 {
@@ -160,6 +161,7 @@ pub unsafe extern "C-unwind" fn accept4(
 /// # Safety
 /// As accept4's.
 unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Option<c_int> {
+    look_for_deepbound();
     let accepted = match fds::accept(fd, flags)? {
         Ok(accepted) => accepted,
         Err(e) => return Some(fail(e)),

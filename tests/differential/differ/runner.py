@@ -39,9 +39,11 @@ def compile_programs(folder):
     sources = sorted(set((HERE / "c").glob("*.c")) - set(stress_sources))
     jobs = [subprocess.Popen([compiler, *flags, "-c", s, "-o", folder / f"{s.stem}.o"]) for s in sources]
     jobs.append(subprocess.Popen([compiler, *flags, *stress_sources, "-o", folder / "stress"]))
+    objects = [HERE / "c" / "object" / "deep.c", "-shared", "-fPIC"]
+    jobs += [subprocess.Popen([compiler, *flags, *objects, f"-Wl,-z,{how}", "-o", folder / f"deep-{name}.so"]) for name, how in (("now", "now"), ("late", "lazy"))]
     if any([job.wait() for job in jobs]):
         sys.exit("tests/differential/run: c/ does not compile")
-    subprocess.run([compiler, "-pthread", "-o", folder / "differ", *(folder / f"{s.stem}.o" for s in sources)], check=True)
+    subprocess.run([compiler, "-pthread", "-o", folder / "differ", *(folder / f"{s.stem}.o" for s in sources), "-ldl"], check=True)
     return folder / "differ"
 
 
