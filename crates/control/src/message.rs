@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -220,10 +220,12 @@ pub enum Request {
         /// The listener's slot there.
         slot: u32,
     },
-    /// This process accepts no more on the listener at `slot` of its region.
+    /// This process accepts no more on the listener at `slot` of its region. Answered by `Listening` where the queue stays.
     Unlisten {
         /// Its accept queue.
         slot: u32,
+        /// It has closed the socket: whoever it has forked goes on with the queue, unless somebody has one of his own already.
+        is_left: bool,
     },
     /// A connection is wanted.
     Connect {

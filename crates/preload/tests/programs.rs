@@ -113,6 +113,11 @@ fn forks_in_the_middle_of_everything() {
 }
 
 #[test]
+fn listeners_that_are_left_to_children() {
+    prints_the_same("left", 0..=0);
+}
+
+#[test]
 fn connections_that_shells_and_messages_take_along() {
     prints_the_same("handed_on", 0..=0);
 }

@@ -110,6 +110,8 @@ impl Registry {
             let mut waits = self.trusts.has_family(*id);
             for member in family.members.values_mut() {
                 match member.ghost {
+                    // Whoever was unknown has said hello.
+                    Some((_, 0)) => member.ghost = None,
                     Some((until, bits)) if until <= now => {
                         expired.push((*id, bits & !family.holders));
                         member.ghost = None;
@@ -129,8 +131,9 @@ impl Registry {
             self.release_holders(family, bits, offender);
         }
         self.end_sides(offender);
-        let gone: Vec<u32> =
-            self.regions.values().filter(|r| !self.is_held(r.owner)).map(|r| r.memory.id).collect();
+        let held = self.held();
+        let gone = self.regions.values().filter(|r| !(held.contains(&r.owner) || self.trusts.hold(r.owner)));
+        let gone: Vec<u32> = gone.map(|r| r.memory.id).collect();
         gone.into_iter().for_each(|id| self.drop_region(id, offender));
         over.iter().for_each(|id| drop(self.families.remove(id)));
         self.forget_members();
@@ -150,13 +153,12 @@ impl Registry {
         }
     }
 
-    /// True when the process or something forked from it lives, or may yet say hello.
-    fn is_held(&self, process: u32) -> bool {
-        let mut ghosts =
-            self.families.values().flat_map(|f| &f.members).filter(|(_, member)| member.ghost.is_some());
-        self.applications.values().any(|a| a.descends_from(process))
-            || self.trusts.hold(process)
-            || ghosts.any(|(id, member)| *id == process || member.ancestors.contains(&process))
+    /// Processes that live or of which something forked lives, or may yet say hello.
+    fn held(&self) -> HashSet<u32> {
+        let living = self.applications.values().map(|a| (a.id, &a.ancestors));
+        let members = self.families.values().flat_map(|f| &f.members);
+        let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
+        living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id])).collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {
@@ -264,12 +266,14 @@ impl Registry {
 
     /// Closes all connections on sides of pair regions that nobody holds any more.
     fn end_sides(&mut self, offender: bool) {
+        let held = self.held();
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
         let mut ended = Vec::new();
         for id in ids {
             for side in 0..2 {
                 let Some(pair) = self.pairs.get(&id) else { break };
-                if pair.dead[side] || self.is_held(pair.parties[side]) {
+                let party = pair.parties[side];
+                if pair.dead[side] || held.contains(&party) || self.trusts.hold(party) {
                     continue;
                 }
                 let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();

@@ -10,7 +10,7 @@ use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
 use queue::{Ring, Violation};
 use rustix::io::Errno;
-use shm::{Half, Region, Side, half_flags};
+use shm::{Half, Region, Side, TRUST, half_flags};
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
@@ -118,12 +118,25 @@ impl Registry {
     }
 
     /// `Request::Unlisten`.
-    pub fn unlisten(&mut self, id: u32, slot: u32) -> Answer {
-        let region = self.applications.get(&id).and_then(|a| a.region);
-        if let Some(region) = region {
+    pub fn unlisten(&mut self, id: u32, slot: u32, is_left: bool) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        if let Some(region) = a.region {
+            if is_left && self.has_other_holders((region, slot), 1 << a.holder) {
+                return Answer::plain(Reply::Listening { slot });
+            }
             self.close_queue((region, slot), false);
         }
         Answer::plain(Reply::Done)
+    }
+
+    /// Processes hold the listening socket of a queue beside the one whose bit that is, and none of them has a queue of its own: children
+    /// that have not accepted yet. They take what comes from here.
+    fn has_other_holders(&self, key: QueueKey, bit: u64) -> bool {
+        let Some(queue) = self.listeners.queues.get(&key) else { return false };
+        let region = self.regions.get(&key.0).map(|r| r.memory.region());
+        let block = queue.sock.zip(region).and_then(|(sock, region)| region.sock(sock));
+        let holders = block.map_or(0, |block| block.holders.load(Ordering::Acquire));
+        holders & !(bit | TRUST) != 0 && self.listeners.others(queue).is_empty()
     }
 
     /// Takes a slot in the application's own region for an accept queue.

@@ -172,7 +172,7 @@ impl Registry {
                 self.listen(id, crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel })
             }
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
-            Request::Unlisten { slot } => self.unlisten(id, slot),
+            Request::Unlisten { slot, is_left } => self.unlisten(id, slot, is_left),
             Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
@@ -365,7 +365,7 @@ impl Registry {
     }
 
     fn populated(&mut self, id: u32, bytes: u64) -> Answer {
-        const STEP: u64 = 256 << 10;
+        const STEP: u64 = 64 << 10;
         let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
         a.growing = false;
         let Some((number, region)) = a.region.and_then(|r| Some((r, self.regions.get(&r)?))) else {

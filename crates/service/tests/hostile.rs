@@ -237,7 +237,7 @@ fn every_kind_of_offender_is_detached_at_once() {
     type Offence = fn(&mut App, &App);
     let offences: [(&str, Offence); 9] = [
         ("descriptors nobody asked for", |app, _| {
-            let message = ToService { number: 9, request: Request::Unlisten { slot: 0 } };
+            let message = ToService { number: 9, request: Request::Unlisten { slot: 0, is_left: false } };
             app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
         }),
         ("a lie about its memory", |app, _| {

@@ -56,7 +56,7 @@ fn goes_on(sharing: Sharing, dies: bool) {
         drop(old);
         None
     } else {
-        old.ask(Request::Unlisten { slot: old_queue });
+        old.ask(Request::Unlisten { slot: old_queue, is_left: false });
         Some(old)
     };
     let mut tail = 0;
@@ -112,12 +112,34 @@ fn the_last_one_resets() {
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
     let (mut second, second_queue) = worker(&daemon, &parent, queue, 2);
-    first.ask(Request::Unlisten { slot: first_queue });
-    second.ask(Request::Unlisten { slot: second_queue });
+    first.ask(Request::Unlisten { slot: first_queue, is_left: false });
+    second.ask(Request::Unlisten { slot: second_queue, is_left: false });
     assert_eq!(client.peer_flags(&conn) & RESET, 0, "the server itself listens");
     drop((first, second));
     assert_eq!(client.peer_flags(&conn) & RESET, 0);
     drop(parent);
     client.until("nobody is left to accept it", |c| c.peer_flags(&conn) & RESET != 0);
     client.close(&conn);
+}
+
+#[test]
+fn what_its_owner_leaves_is_its_childrens() {
+    let daemon = Daemon::start(Options::default());
+    let (mut parent, queue, _socket, address) = server(&daemon, 8);
+    let leave = |parent: &mut App| parent.ask(Request::Unlisten { slot: queue, is_left: true }).0;
+    let kept = leave(&mut parent);
+    assert!(matches!(kept, Reply::Listening { slot } if slot == queue), "nobody has a queue yet: {kept:?}");
+    let mut client = App::new(&daemon);
+    let mut conn = client.connect(address);
+    // A child reads its parent's queue, as it reads its connections.
+    let (mut here, record) = parent.accept_wait(queue, &mut 0);
+    assert_eq!(record.local, address);
+    client.send(&mut conn, b"well");
+    assert_eq!(parent.receive_exact(&mut here, 4), b"well");
+    let (mut child, own) = worker(&daemon, &parent, queue, 1);
+    let gone = leave(&mut parent);
+    assert!(matches!(gone, Reply::Done), "there is an heir: {gone:?}");
+    let second = client.connect(address);
+    let (_, record) = child.accept_wait(own, &mut 0);
+    assert_eq!((record.region, record.slot), (second.region, second.slot));
 }

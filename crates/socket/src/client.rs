@@ -30,6 +30,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Made present at registration, and the step in which more is.
 const FIRST_BYTES: u64 = 1 << 20;
+/// Of that of a forked child, which mostly serves a connection of its parent's and ends: each page is a fault, and taken from the machine
+/// anew.
+const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
 /// The serial part of a line.
 #[derive(Debug)]
@@ -151,9 +154,10 @@ impl Announced {
     /// Does the rest.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
-        match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
+        let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
+        match introduce(&mut self.exchange, present, |push, fds| pushes.push((push, fds))) {
             Ok((welcome, home)) => {
-                let client = Client::new(self, parent, welcome, home);
+                let client = Client::new(self, parent, (welcome, home), Growth::new(present));
                 for (push, fds) in pushes {
                     client.pushed(push, fds);
                 }
@@ -170,7 +174,14 @@ impl Announced {
     pub fn stand_in(self, parent: &Client) -> Arc<Client> {
         let regions = parent.regions.read().unwrap_or_else(PoisonError::into_inner).clone();
         let welcome = Welcome { holder: self.holder, ..parent.welcome.clone() };
-        let client = Client::assemble(self, welcome, parent.home.clone(), parent.oldest.clone(), regions);
+        let client = Client::assemble(
+            self,
+            welcome,
+            parent.home.clone(),
+            parent.oldest.clone(),
+            regions,
+            Growth::new(FIRST_BYTES),
+        );
         client.dead.store(parent.dead.load(Ordering::Relaxed), Ordering::Relaxed);
         Arc::new(client)
     }
@@ -195,7 +206,12 @@ fn command_name() -> Arc<str> {
 }
 
 impl Client {
-    fn new(said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
+    fn new(
+        said: Announced,
+        parent: Option<&Self>,
+        (welcome, home): (Welcome, Arc<Mapped>),
+        growth: Growth,
+    ) -> Arc<Self> {
         account::follow(&home.region);
         let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
         let mut regions = parent
@@ -204,12 +220,13 @@ impl Client {
         if parent.is_none() {
             let taken = &oldest.region.header().holders_taken;
             taken.fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
+            // A child's are its parent's.
+            crate::stream::limit_rings(welcome.settings.ring_max);
+            crate::stream::begin_rings(crate::config::ring_min());
+            crate::room::take_sysctl();
         }
-        crate::stream::limit_rings(welcome.settings.ring_max);
-        crate::stream::begin_rings(crate::config::ring_min());
-        crate::room::take_sysctl();
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
-        Arc::new(Self::assemble(said, welcome, home, oldest, regions))
+        Arc::new(Self::assemble(said, welcome, home, oldest, regions, growth))
     }
 
     fn assemble(
@@ -218,6 +235,7 @@ impl Client {
         home: Arc<Mapped>,
         oldest: Arc<Mapped>,
         regions: HashMap<(u32, u8), Arc<Mapped>>,
+        growth: Growth,
     ) -> Self {
         Self {
             exchange: Mutex::new(said.exchange),
@@ -232,7 +250,7 @@ impl Client {
             contexts: Mutex::new(BTreeMap::new()),
             free: Mutex::new(Vec::new()),
             hand: AtomicU32::new(1),
-            growth: Growth::new(FIRST_BYTES),
+            growth,
             ways: Ways::default(),
         }
     }
@@ -493,6 +511,7 @@ impl Client {
 /// What follows hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
+    first_bytes: u64,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
     // Part of the socket: waiting for an answer costs one call. One that a signal has interrupted begins anew.
@@ -511,21 +530,22 @@ fn introduce(
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
-    let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
+    let pages = first_bytes as usize / base::limits::RING_MIN as usize;
     let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {
         // The slow path's comes first, then one per fast-path core.
         let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
         home.learn_waker(context, Internal::new(bell));
     }
-    let _ = exchange.ask(Request::Mapped { region: info.id }, &mut pushed)?;
+    // Of these the answers say nothing: whoever asks next finds both done.
+    exchange.send(Request::Mapped { region: info.id }, None)?;
     for side in [Side::Zero, Side::One] {
-        if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
+        if let Err(e) = home.region.populate(side, 0, first_bytes as usize) {
             log(Level::Error, format_args!("{e}"));
             return Err(LineError::Garbled);
         }
     }
-    let _ = exchange.ask(Request::Populated { bytes: FIRST_BYTES }, &mut pushed)?;
+    exchange.send(Request::Populated { bytes: first_bytes }, None)?;
     Ok((welcome, Arc::new(home)))
 }
 

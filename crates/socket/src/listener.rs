@@ -13,6 +13,7 @@ use crate::wait::Patience;
 use crate::{config, fallback, fork, lines, locked, log, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
+use queue::stream::{watch, watcher};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -123,7 +124,7 @@ fn again(
 ) -> bool {
     let Ok((Reply::Listening { slot }, _)) = answer else { return true };
     if *slot != link.slot() {
-        client.say(Request::Unlisten { slot: *slot });
+        client.say(Request::Unlisten { slot: *slot, is_left: false });
         link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
         return false;
     }
@@ -224,7 +225,7 @@ pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
     let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
     for slot in [own, first].into_iter().flatten() {
         // Where the service is gone, so are the queues.
-        let _ = client.ask(Request::Unlisten { slot });
+        let _ = client.ask(Request::Unlisten { slot, is_left: false });
     }
 }
 
@@ -258,7 +259,7 @@ pub fn stop(link: &Link) {
 
 fn say_stopped(client: &Client, link: &Link) {
     client.say(match Arc::ptr_eq(&link.mapped, &client.home) {
-        true => Request::Unlisten { slot: link.slot() },
+        true => Request::Unlisten { slot: link.slot(), is_left: false },
         false => Request::Closed { region: link.mapped.id, slot: link.slot() },
     });
 }
@@ -271,20 +272,34 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
         lock(&OWN).remove(&name_of(link));
     }
     if let (Some(own), Some(client)) = (&own, client) {
-        client.say(Request::Unlisten { slot: own.slot() });
+        client.say(Request::Unlisten { slot: own.slot(), is_left: false });
         release_block(&client.home, own.index());
     }
     let b = link.block();
-    if let Some(client) = client {
-        let home = Arc::ptr_eq(&link.mapped, &client.home);
-        let last = b.holders.load(Ordering::Acquire) & !ours == 0;
-        // Said once per queue, and before the block is free: a second time the slot may be another listener's. Children
-        // that share the listener keep their own queues.
-        if (home || last) && b.region.swap(0, Ordering::AcqRel) != 0 {
+    let others = |holders: u64| Some(holders & !ours).filter(|rest| *rest != 0);
+    let is_home = client.filter(|client| Arc::ptr_eq(&link.mapped, &client.home));
+    if let Some(client) = is_home.filter(|_| others(b.holders.load(Ordering::Acquire)).is_some())
+        && is_closed_behind(client, link)
+    {
+        b.region.store(0, Ordering::Release);
+    }
+    // Exactly one is the last, and says so before the block is free: once, for later the slot may be another listener's.
+    if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
+        if let Some(client) = client.filter(|_| b.region.swap(0, Ordering::AcqRel) != 0) {
             say_stopped(client, link);
         }
+        b.holders.fetch_and(!ours, Ordering::AcqRel);
     }
-    b.holders.fetch_and(!ours, Ordering::AcqRel);
+}
+
+/// The process whose queue it is leaves the listener to those that it has forked. True: they have queues of their own, and this one is
+/// gone. Else it is theirs from now on, and none of our threads is told of its news.
+fn is_closed_behind(client: &Client, link: &Link) -> bool {
+    let half = link.halves().0;
+    if watcher(half).is_some_and(|context| lock(&client.contexts).contains_key(&context)) {
+        watch(half, None);
+    }
+    matches!(client.ask(Request::Unlisten { slot: link.slot(), is_left: true }), Ok((Reply::Done, _)))
 }
 
 /// The next record of an accept queue.
