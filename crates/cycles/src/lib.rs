@@ -15,6 +15,6 @@ mod section;
 mod switch;
 
 pub use account::{Account, Spent};
-pub use clock::{Ticks, now_ns};
+pub use clock::{Ticks, moment, now_ns};
 pub use section::Section;
 pub use switch::Switch;

@@ -59,11 +59,19 @@ impl<'a> Doorbell<'a> {
     /// Producer: as [`ring`](Self::ring) for the slots of `bits`, of which the first is `64 * word`.
     #[inline]
     pub fn ring_many(self, word: usize, bits: u64) -> Wake {
+        self.ring_noting(word, bits, || ())
+    }
+
+    /// Producer: as [`ring_many`](Self::ring_many). What `note` stores stands beside the bits for who takes them; it is called when
+    /// they are news, not when they are yet to be taken.
+    #[inline]
+    pub fn ring_noting(self, word: usize, bits: u64, note: impl FnOnce()) -> Wake {
         // Word before top, top before the load of `sleeping`. The barrier pairs with the fence in `prepare_sleep`: either
         // we see the sleeper or it sees the top. A bit already set is not set again: the consumer has yet to take it
         // (top first, words second) and looks at the slot afterwards; the fence in `Sender::publish` keeps the loads
         // here behind the publication.
         if self.block.words[word].load(SeqCst) & bits != bits {
+            note();
             self.block.words[word].fetch_or(bits, SeqCst);
         }
         let group = 1u64 << (word / self.words_per_group);

@@ -133,7 +133,8 @@ pub struct ContextBlock {
 ///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
 ///   48 flags u32        see half_flags
 ///   52 context u32      1 + the context of this side that wants news of this slot; 0: nobody does
-///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; else spare
+///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; pair region: bits 32..64 say when
+///                       this side rang for the slot, so that what has come can be put in order
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]

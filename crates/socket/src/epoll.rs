@@ -178,7 +178,9 @@ impl Set {
         lock(&self.inner).add(fd, sock.clone(), wanted.events, wanted.u64, kernel);
         sock.join_set(self.me.clone(), fd);
         // Told from now on; what came before is looked at once.
-        self.poke(fd);
+        let mut inner = lock(&self.inner);
+        inner.look_at(fd);
+        self.stir(inner);
         Ok(())
     }
 

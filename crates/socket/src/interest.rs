@@ -116,6 +116,8 @@ pub struct Interest {
     by_fd: HashMap<RawFd, u32, BuildHasherDefault<OwnNumber>>,
     watches: Vec<Watch>,
     ready: VecDeque<u32>,
+    /// What has come and is yet to be put in order: age, item.
+    fresh: Vec<(u32, u32)>,
     /// Of the queue: those that have been taken out of the set meanwhile.
     vacant: u32,
     turn: u32,
@@ -164,7 +166,7 @@ impl Interest {
         self.items[i as usize] = Some(item);
         self.by_fd.insert(fd, i);
         self.connect(i);
-        self.enqueue(i);
+        self.look(i);
         i
     }
 
@@ -173,7 +175,7 @@ impl Interest {
         if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) {
             (item.events, item.data, item.armed, item.reported) = (events, data, true, None);
         }
-        self.enqueue(i);
+        self.look(i);
     }
 
     /// The kernel's epoll holds it (no more).
@@ -298,6 +300,20 @@ impl Interest {
         watch.items[slot] = i + 1;
     }
 
+    /// Queues the item if it is ready: who is told of what comes later needs no place before others to whom something comes first.
+    fn look(&mut self, i: u32) {
+        if self.item(i).is_some_and(|item| item.due().is_some()) {
+            self.enqueue(i);
+        }
+    }
+
+    /// The same for the item of `fd`.
+    pub fn look_at(&mut self, fd: RawFd) {
+        if let Some(i) = self.by_fd.get(&fd) {
+            self.look(*i);
+        }
+    }
+
     /// The item may be ready: something has come.
     pub fn enqueue(&mut self, i: u32) {
         if self.counts && self.item(i).is_some_and(|item| item.due().is_some()) {
@@ -350,19 +366,21 @@ impl Interest {
         self.items.iter().flatten().filter_map(|item| item.sock.link())
     }
 
-    /// Takes the news of `context` from all regions. True when there is something to read on the control socket.
+    /// Takes the news of `context` from all regions, in the order in which it has come. True when there is something to read on the
+    /// control socket.
     pub fn drain(&mut self, context: u32) -> bool {
         let (mut control, mut dead) = (false, false);
+        let now = cycles::moment();
         for watch in &mut self.watches {
             if watch.mapped.dead.load(Ordering::Relaxed) && !watch.dead {
                 (watch.dead, dead) = (true, true);
             }
             let Some(bell) = watch.mapped.own_bell(context) else { continue };
-            let (pair, items, list, ready) =
-                (watch.mapped.pair, &watch.items, &mut self.items, &mut self.ready);
+            let (mapped, items, list, fresh) =
+                (&watch.mapped, &watch.items, &mut self.items, &mut self.fresh);
             let (counts, edges) = (self.counts, &mut self.edges);
             let mut news = |slot: u32| {
-                if slot == CONTROL_SLOT && !pair {
+                if slot == CONTROL_SLOT && !mapped.pair {
                     control = true;
                     return;
                 }
@@ -373,18 +391,27 @@ impl Interest {
                 }
                 if !item.queued {
                     item.queued = true;
-                    ready.push_back(i);
+                    fresh.push((mapped.age(slot, now), i));
                 }
             };
-            bell.drain(watch.mapped.region.layout().params.slots, &mut news);
-            if watch.mapped.is_mute() {
+            bell.drain(mapped.region.layout().params.slots, &mut news);
+            if mapped.is_mute() {
                 (0..items.len() as u32).for_each(news);
             }
         }
+        self.queue_fresh();
         if dead {
             self.enqueue_all();
         }
         control
+    }
+
+    /// What came first goes first, whatever bits and regions it came by.
+    fn queue_fresh(&mut self) {
+        if self.fresh.len() > 1 {
+            self.fresh.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
+        }
+        self.ready.extend(self.fresh.drain(..).map(|(_, i)| i));
     }
 
     /// True when the other side of some region rings nobody.
@@ -474,96 +501,5 @@ impl Interest {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::link::Link;
-    use shm::{Kind, Params, Region, Side};
-
-    const SLOTS: u32 = 256;
-
-    fn mapped() -> [Arc<Mapped>; 2] {
-        [(Kind::Pair, 1), (Kind::Application, 2)].map(|(kind, id)| {
-            let params = Params { kind, id, slots: SLOTS, data_len: 1 << 20 };
-            let (region, _) = Region::create(params).unwrap();
-            Arc::new(Mapped::new(id as u32, Side::One, kind == Kind::Pair, Arc::new(region), 16))
-        })
-    }
-
-    /// An open connection, which is always writable.
-    fn writable([pair, home]: &[Arc<Mapped>; 2], slot: u32) -> Arc<Sock> {
-        let link = Link::new(pair.clone(), slot, home.clone(), slot);
-        link.begin(true, true);
-        pair.halves(slot).1.flags.store(shm::half_flags::OPEN, Ordering::Relaxed);
-        Arc::new(Sock::accepted(libc::AF_INET, link))
-    }
-
-    fn collect_in_order(set: &mut Interest, most: usize) -> Vec<u64> {
-        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; most];
-        let n = set.collect(&mut events);
-        events[..n].iter().map(|event| event.u64).collect()
-    }
-
-    fn collect(set: &mut Interest, most: usize) -> Vec<u64> {
-        let mut data = collect_in_order(set, most);
-        data.sort_unstable();
-        data
-    }
-
-    #[test]
-    fn what_stays_ready_goes_behind_what_was_not_told_of_and_what_has_come() {
-        let mapped = mapped();
-        let mut set = Interest::default();
-        let socks: Vec<_> = (0..7).map(|n| writable(&mapped, n)).collect();
-        for (n, sock) in socks.iter().enumerate().take(5) {
-            set.add(n as RawFd, sock.clone(), ready::OUT, n as u64, false);
-        }
-        assert_eq!(collect_in_order(&mut set, 3), [0, 1, 2]);
-        set.add(5, socks[5].clone(), ready::OUT | EDGE, 5, false);
-        assert_eq!(collect_in_order(&mut set, 3), [3, 4, 0]);
-        set.add(6, socks[6].clone(), ready::OUT, 6, false);
-        assert_eq!(collect_in_order(&mut set, 4), [1, 2, 5, 3]);
-        // The edge is told of once.
-        assert_eq!(collect_in_order(&mut set, 10), [4, 0, 6, 1, 2, 3]);
-    }
-
-    #[test]
-    fn what_is_closed_while_it_is_ready_is_reported_no_more_and_others_once() {
-        let (mapped, out) = (mapped(), ready::OUT);
-        let mut set = Interest::default();
-        let add = |set: &mut Interest, n: u32| {
-            let sock = writable(&mapped, n);
-            set.add(n as RawFd, sock.clone(), out, u64::from(n), false);
-            sock
-        };
-        let socks: Vec<_> = (0..100).map(|n| add(&mut set, n)).collect();
-        assert_eq!(collect(&mut set, 1000), (0..100).collect::<Vec<_>>());
-        for (n, sock) in socks.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
-            assert!(set.take(n as RawFd, sock).is_some());
-        }
-        assert!(set.has_ready() && set.would_collect());
-        // What comes now stands behind what is gone, and takes no place from which something is yet to be taken out.
-        let more: Vec<_> = (100..200).map(|n| add(&mut set, n)).collect();
-        let odd = (0..100).filter(|n| n % 2 == 1);
-        assert_eq!(collect(&mut set, 1000), odd.chain(100..200).collect::<Vec<_>>());
-        for (n, sock) in socks.iter().enumerate().filter(|(n, _)| n % 2 == 1) {
-            assert!(set.take(n as RawFd, sock).is_some());
-        }
-        for (n, sock) in more.iter().enumerate() {
-            assert!(set.take(n as RawFd + 100, sock).is_some());
-        }
-        assert!(!set.has_ready() && !set.would_collect() && set.is_empty());
-        assert!(set.watches.is_empty() && set.items.len() <= 300, "{} places", set.items.len());
-    }
-
-    #[test]
-    fn a_set_that_nobody_waits_on_does_not_grow_with_what_has_come_and_gone() {
-        let mapped = mapped();
-        let mut set = Interest::default();
-        for n in 0..10_000 {
-            let sock = writable(&mapped, n % SLOTS);
-            set.add(7, sock.clone(), ready::OUT, 0, false);
-            assert!(set.take(7, &sock).is_some());
-        }
-        assert!(set.items.len() < 100 && set.ready.len() < 100, "{} places", set.items.len());
-    }
-}
+#[path = "interest_tests.rs"]
+mod tests;

@@ -25,6 +25,9 @@ struct Kept {
 /// Class of the longest rings that are lent as long as there is any memory.
 const SHORT: usize = 1;
 
+/// Where `Half::extra` says when its side rang.
+const MOMENT_SHIFT: u32 = 32;
+
 /// So few are not worth a look.
 const DUE_AT_LEAST: usize = 8;
 
@@ -141,7 +144,15 @@ impl Mapped {
     pub fn tell_of(&self, peer: &Half, slot: u32) -> Option<u32> {
         let context = watcher(peer)?;
         let bell = self.bell(self.side.other(), context)?;
-        match bell.ring(slot) {
+        let note = || {
+            if self.pair {
+                self.halves(slot)
+                    .0
+                    .extra
+                    .store(u64::from(cycles::moment()) << MOMENT_SHIFT, Ordering::Relaxed);
+            }
+        };
+        match bell.ring_noting(slot as usize / 64, 1 << (slot % 64), note) {
             Wake::NotNeeded => None,
             Wake::Needed => match self.wakers[context as usize].get() {
                 Some(waker) => {
@@ -151,6 +162,15 @@ impl Mapped {
                 None => Some(context),
             },
         }
+    }
+
+    /// How long before `now` news of `slot` came, as [`cycles::moment`] counts; of what the service brings nobody knows, and it took its
+    /// time. The other side's word.
+    #[inline]
+    pub fn age(&self, slot: u32, now: u32) -> u32 {
+        let peer = self.region.slot(slot).map(|slot| &slot.half[self.side.other().index()]);
+        let rung = |half: &Half| (half.extra.load(Ordering::Relaxed) >> MOMENT_SHIFT) as u32;
+        peer.filter(|_| self.pair).map_or(u32::MAX, |half| now.wrapping_sub(rung(half)))
     }
 
     /// Tells the service that the socket of block `index` holds bytes back; ours is the application region.

@@ -446,3 +446,49 @@ CASE(epoll, takes_turns, NONE) {
         least = told[i] < least ? told[i] : least, most = told[i] > most ? told[i] : most;
     say("%d calls full; each told of %d to %d times", again, least, most);
 }
+
+static void meet(int l, const struct sockaddr_storage *at, socklen_t len) {
+    int s = fresh(AF_INET);
+    MUST(connect(s, (const struct sockaddr *)at, len));
+    look(s);
+    until(l, POLLIN);
+}
+
+/* Bytes come to one after the other while nobody waits: to either end, which may be in different regions, and to a listener. */
+CASE(epoll, in_order_of_arrival, NONE) {
+    enum { N = 8 };
+    static const int order[N] = {5, 2, 7, 0, 3, 6, 1, 4};
+    int ends[N][2], set = (int)MUST(epoll_create1(0));
+    struct sockaddr_storage at;
+    socklen_t len;
+    int l = listener(AF_INET, 8, &at, &len);
+    struct epoll_event e[N + 1] = {{EPOLLIN, {.u32 = N}}};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, l, e));
+    for (int i = 0; i < N; i++) {
+        join(AF_INET, ends[i]);
+        e->data.u32 = (unsigned)i;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[i][i % 3 == 0], e));
+    }
+    // The first comes by way of the service, which would go in front of all others.
+    meet(l, &at, len);
+    MUST(close((int)MUST(accept(l, NULL, NULL))));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            int to = order[(i + round) % N];
+            MUST(send(ends[to][to % 3 != 0], "x", 1, 0));
+            if (i == 3)
+                meet(l, &at, len);
+        }
+        for (int i = 0; i < N; i++)
+            until(ends[i][i % 3 == 0], POLLIN);
+        int n = (int)MUST(epoll_wait(set, e, N + 1, 0));
+        for (int i = 0; i < n; i++) {
+            say("%u", e[i].data.u32);
+            if (e[i].data.u32 < N)
+                MUST(recv(ends[e[i].data.u32][e[i].data.u32 % 3 == 0], b, 64, 0));
+            else
+                MUST(close((int)MUST(accept(l, NULL, NULL))));
+        }
+        T(epoll_wait(set, e, N + 1, 0));
+    }
+}
