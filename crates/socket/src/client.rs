@@ -28,10 +28,9 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Made present at registration, and the step in which more is.
-const FIRST_BYTES: u64 = 1 << 20;
-/// Of that of a forked child, which mostly serves a connection of its parent's and ends: each page is a fault, and taken from the machine
-/// anew.
+/// Made present at registration: each page is a fault, and taken from the machine anew. More is when it is asked for, twice as much each time.
+const FIRST_BYTES: u64 = 256 << 10;
+/// The same in a forked child, which mostly serves a connection of its parent's and ends.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
 /// The serial part of a line.
