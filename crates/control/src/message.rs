@@ -17,6 +17,9 @@ pub const HELD_CONTEXT: u32 = 253;
 /// The application-side context on which the service itself is told, in the name of a process that let a connection go.
 pub const TRUST_CONTEXT: u32 = 254;
 
+/// Why a connection inside this host is the kernel's, when nobody accelerated listens there: as the service says it.
+pub const NO_LISTENER: &str = "no accelerated listener there";
+
 /// From application or command line to service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ToService {
@@ -278,6 +281,8 @@ pub enum Request {
         /// Which slot.
         slot: u32,
     },
+    /// A `connect` was left to the kernel, where nobody listened either: no connection came of it. No reply.
+    Refused,
     /// A socket went to the kernel. No reply.
     FellBack {
         /// As the service gave it with `Reply::Kernel`, or a word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.

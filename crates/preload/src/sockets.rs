@@ -3,7 +3,8 @@
 use crate::cancel::point;
 use crate::{fail, int, look_for_deepbound, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use socket::{Errno, address, fds};
+use socket::fds::Connect;
+use socket::{Errno, address, fallback, fds};
 use std::net::SocketAddr;
 
 /// No option of ours is longer.
@@ -117,8 +118,16 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, len: s
             return next::connect(fd, name, len);
         }
         match fds::connect(fd, input(name.cast(), len as usize)) {
-            Some(result) => int(result),
-            None => next::connect(fd, name, len),
+            Connect::Made(result) => int(result),
+            Connect::Kernel => next::connect(fd, name, len),
+            Connect::KernelPerhaps => {
+                let result = match next::connect(fd, name, len) {
+                    0 => Ok(()),
+                    _ => Err(Errno::from_raw_os_error(*libc::__errno_location())),
+                };
+                fallback::connected(fd, result);
+                int(result)
+            }
         }
     })
 }

@@ -8,7 +8,7 @@ use crate::own_ports::Ends;
 use crate::region::{Connection, PairRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
-use control::{AcceptRecord, RegionInfo, Reply, SocketOptions};
+use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -61,7 +61,7 @@ impl Registry {
         let Some(key) = self.choose_queue(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
-                ip if ip.is_loopback() => Answer::kernel("no accelerated listener there"),
+                ip if ip.is_loopback() => Answer::kernel(NO_LISTENER),
                 _ if sockets >= self.config.max_sockets => {
                     Answer::kernel("the application has as many sockets as it may")
                 }

@@ -178,6 +178,12 @@ impl Registry {
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
             Request::Region { region } => self.tell_region(id, region),
+            Request::Refused => {
+                if let Some(a) = self.applications.get_mut(&id) {
+                    a.process.refused += 1;
+                }
+                Answer::Silent
+            }
             Request::FellBack { reason, inode } => {
                 if let Some(a) = self.applications.get_mut(&id) {
                     let known = a.process.fell_back(&reason);

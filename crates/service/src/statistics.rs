@@ -34,6 +34,8 @@ pub struct Process {
     pub fallen_back: u64,
     /// Why.
     pub by_reason: BTreeMap<String, u64>,
+    /// Connects left to the kernel where nobody listened: no connections.
+    pub refused: u64,
 }
 
 impl Process {
@@ -71,6 +73,8 @@ pub struct Summary {
     pub fallen_back: u64,
     /// Why.
     pub by_reason: BTreeMap<String, u64>,
+    /// Connects left to the kernel where nobody listened: no connections.
+    pub refused: u64,
     /// Applications registered now.
     pub applications: usize,
     /// Applications detached for misbehaviour.
@@ -108,6 +112,7 @@ impl Statistics {
             accelerated: sum.accelerated,
             fallen_back: sum.fallen_back,
             by_reason: sum.by_reason,
+            refused: sum.refused,
             applications,
             detached: self.detached,
             relayed_bytes: self.relayed_bytes,
@@ -120,6 +125,7 @@ impl Statistics {
 fn add(sum: &mut Process, p: &Process) {
     sum.accelerated += p.accelerated;
     sum.fallen_back += p.fallen_back;
+    sum.refused += p.refused;
     for (reason, n) in &p.by_reason {
         *sum.by_reason.entry(reason.clone()).or_default() += n;
     }

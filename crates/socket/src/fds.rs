@@ -13,6 +13,7 @@ use crate::stream::ready;
 use crate::table::Table;
 pub use crate::unseen::Changing;
 use crate::{account, client, config, internal, moving, options, sys, unseen, untold};
+use control::NO_LISTENER;
 use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -247,25 +248,45 @@ pub fn all_of(sock: &Arc<Sock>) -> Vec<RawFd> {
     all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect()
 }
 
+/// Whose a `connect` is.
+#[derive(Debug)]
+pub enum Connect {
+    /// It is made.
+    Made(Result<(), Errno>),
+    /// The kernel's.
+    Kernel,
+    /// The kernel's, where perhaps nobody listens: [`fallback::connected`] is to be told.
+    KernelPerhaps,
+}
+
 /// `connect`.
-pub fn connect(fd: RawFd, name: &[u8]) -> Handled<()> {
+pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
     let _controlling = account::enter(Section::Control);
-    let mut sock = SOCKS.pin(fd)?.share();
+    let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
+    if sock.settings().is_some_and(|settings| settings.is_refused) {
+        // The kernel tells that first.
+        sock.set(|settings| settings.is_refused = false);
+        return Connect::Kernel;
+    }
     if sock.is_unconnected() && connect::fits(&sock, name) {
-        sock = match give_up::begin_anew(fd)? {
-            Ok(fresh) => fresh,
-            Err(e) => return Some(Err(e)),
+        sock = match give_up::begin_anew(fd) {
+            Some(Ok(fresh)) => fresh,
+            Some(Err(e)) => return Connect::Made(Err(e)),
+            None => return Connect::Kernel,
         };
     }
-    match connect::connect(&sock, fd, name) {
-        Ok(Connected::Now) => Some(Ok(())),
-        Ok(Connected::Nowhere) => None,
-        Ok(Connected::Kernel(why)) => match address::parse(name) {
-            Ok(to) => fall_back(fd, &sock, &why, format_args!("connect to {to}")).err().map(Err),
-            Err(_) => None,
-        },
-        Err(e) => Some(Err(e)),
+    let why = match connect::connect(&sock, fd, name) {
+        Ok(Connected::Now) => return Connect::Made(Ok(())),
+        Ok(Connected::Nowhere) => return Connect::Kernel,
+        Ok(Connected::Kernel(why)) => why,
+        Err(e) => return Connect::Made(Err(e)),
+    };
+    let Ok(to) = address::parse(name) else { return Connect::Kernel };
+    if why.reason == NO_LISTENER && !config::is_required() {
+        return Connect::KernelPerhaps;
     }
+    fall_back(fd, &sock, &why, format_args!("connect to {to}"))
+        .map_or_else(|e| Connect::Made(Err(e)), |()| Connect::Kernel)
 }
 
 /// `AF_UNSPEC` with no address, which `bind` of Linux's takes for `INADDR_ANY`.

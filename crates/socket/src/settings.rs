@@ -20,6 +20,8 @@ pub struct Settings {
     pub kernel_only: Option<&'static str>,
     /// A listener at no address of its own, or accepted by one.
     pub is_anywhere: bool,
+    /// The kernel refuses a connect of it, and has yet to say so.
+    pub is_refused: bool,
     /// Of `MSG_ZEROCOPY`: each socket's own.
     pub notices: Option<Arc<Notices>>,
     /// Options set that an accepted socket inherits.

@@ -77,6 +77,9 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     for (reason, n) in all["by_reason"].as_object().into_iter().flatten() {
         print(&format!("  {n:>8}  {reason}"))?;
     }
+    if all["refused"] != 0 {
+        print(&format!("connects refused, for nobody listened there: {}", all["refused"]))?;
+    }
     let traffic = &all["traffic"];
     if traffic["received_packets"] != 0 || traffic["sent_packets"] != 0 {
         print(&format!(

@@ -254,6 +254,37 @@ def explain_of_another_user(w):
     require("root" in done.stdout + done.stderr, f"{done.stdout} {done.stderr}")
 
 
+REFUSED = """
+import errno, select, socket, sys
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+    blocking, other = socket.socket(family), socket.socket(family)
+    assert blocking.connect_ex((host, int(sys.argv[1]))) == errno.ECONNREFUSED
+    other.setblocking(False)
+    assert other.connect_ex((host, int(sys.argv[1]))) in (errno.EINPROGRESS, errno.ECONNREFUSED)
+    select.select([], [other], [], 5)
+    assert other.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (errno.ECONNREFUSED, 0)
+taken = socket.socket()
+taken.setblocking(False)
+taken.connect_ex(("127.0.0.1", int(sys.argv[2])))
+select.select([], [taken], [], 5)
+taken.getpeername()
+"""
+
+
+@mistake("refused_connects")
+def refused_connects(w):
+    """A connect that nobody answers is no socket left to the kernel; one that the kernel's listener answers is."""
+    w.up()
+    with socket.create_server(("127.0.0.1", 0)) as kernel:
+        ports = [free_port(), kernel.getsockname()[1]]
+        program = w.start("program", [sys.executable, "-c", REFUSED, *ports], accelerated=True, launcher=False)
+        program.succeed(20)
+        stat = w.stat()
+    require((stat["refused"], stat["fallen_back"]) == (4, 1), f"{stat}")
+    require(stat["by_reason"] == {"no accelerated listener there": 1}, f"{stat}")
+    require("nobody listened there: 4" in w.command("stat").stdout, "for people, too")
+
+
 def required(w, *command, **how):
     return run_towpath([w.towpath, "run", "--require", "--control", w.control, "--", *command], **how)
 
