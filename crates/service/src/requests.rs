@@ -371,7 +371,7 @@ impl Registry {
     }
 
     fn populated(&mut self, id: u32, bytes: u64) -> Answer {
-        const STEP: u64 = 64 << 10;
+        const STEP: u64 = 256 << 10;
         let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
         a.growing = false;
         let Some((number, region)) = a.region.and_then(|r| Some((r, self.regions.get(&r)?))) else {

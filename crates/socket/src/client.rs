@@ -28,10 +28,8 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Made present at registration: each page is a fault, and taken from the machine anew. More is when it is asked for, twice as much each time.
-const FIRST_BYTES: u64 = 256 << 10;
-/// The same in a forked child, which mostly serves a connection of its parent's and ends.
-const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
+/// Made present at registration. More is when it is asked for, twice as much each time.
+const FIRST_BYTES: u64 = 1 << 20;
 
 /// The serial part of a line.
 #[derive(Debug)]
@@ -153,10 +151,9 @@ impl Announced {
     /// Does the rest.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
-        let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
-        match introduce(&mut self.exchange, present, |push, fds| pushes.push((push, fds))) {
+        match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
             Ok((welcome, home)) => {
-                let client = Client::new(self, parent, (welcome, home), Growth::new(present));
+                let client = Client::new(self, parent, welcome, home);
                 for (push, fds) in pushes {
                     client.pushed(push, fds);
                 }
@@ -173,14 +170,7 @@ impl Announced {
     pub fn stand_in(self, parent: &Client) -> Arc<Client> {
         let regions = parent.regions.read().unwrap_or_else(PoisonError::into_inner).clone();
         let welcome = Welcome { holder: self.holder, ..parent.welcome.clone() };
-        let client = Client::assemble(
-            self,
-            welcome,
-            parent.home.clone(),
-            parent.oldest.clone(),
-            regions,
-            Growth::new(FIRST_BYTES),
-        );
+        let client = Client::assemble(self, welcome, parent.home.clone(), parent.oldest.clone(), regions);
         client.dead.store(parent.dead.load(Ordering::Relaxed), Ordering::Relaxed);
         Arc::new(client)
     }
@@ -205,12 +195,7 @@ fn command_name() -> Arc<str> {
 }
 
 impl Client {
-    fn new(
-        said: Announced,
-        parent: Option<&Self>,
-        (welcome, home): (Welcome, Arc<Mapped>),
-        growth: Growth,
-    ) -> Arc<Self> {
+    fn new(said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
         account::follow(&home.region);
         let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
         let mut regions = parent
@@ -225,7 +210,7 @@ impl Client {
             crate::room::take_sysctl();
         }
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
-        Arc::new(Self::assemble(said, welcome, home, oldest, regions, growth))
+        Arc::new(Self::assemble(said, welcome, home, oldest, regions))
     }
 
     fn assemble(
@@ -234,7 +219,6 @@ impl Client {
         home: Arc<Mapped>,
         oldest: Arc<Mapped>,
         regions: HashMap<(u32, u8), Arc<Mapped>>,
-        growth: Growth,
     ) -> Self {
         Self {
             exchange: Mutex::new(said.exchange),
@@ -249,7 +233,7 @@ impl Client {
             contexts: Mutex::new(BTreeMap::new()),
             free: Mutex::new(Vec::new()),
             hand: AtomicU32::new(1),
-            growth,
+            growth: Growth::new(FIRST_BYTES),
             ways: Ways::default(),
         }
     }
@@ -510,7 +494,6 @@ impl Client {
 /// What follows hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
-    first_bytes: u64,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
     // Part of the socket: waiting for an answer costs one call. One that a signal has interrupted begins anew.
@@ -529,7 +512,7 @@ fn introduce(
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
-    let pages = first_bytes as usize / base::limits::RING_MIN as usize;
+    let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
     let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {
         // The slow path's comes first, then one per fast-path core.
@@ -539,12 +522,12 @@ fn introduce(
     // Of these the answers say nothing: whoever asks next finds both done.
     exchange.send(Request::Mapped { region: info.id }, None)?;
     for side in [Side::Zero, Side::One] {
-        if let Err(e) = home.region.populate(side, 0, first_bytes as usize) {
+        if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
             log(Level::Error, format_args!("{e}"));
             return Err(LineError::Garbled);
         }
     }
-    exchange.send(Request::Populated { bytes: first_bytes }, None)?;
+    exchange.send(Request::Populated { bytes: FIRST_BYTES }, None)?;
     Ok((welcome, Arc::new(home)))
 }
 
