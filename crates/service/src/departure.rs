@@ -130,10 +130,10 @@ impl Registry {
         for (family, bits) in expired.into_iter().chain(over.iter().map(|f| (*f, u64::MAX))) {
             self.release_holders(family, bits, offender);
         }
-        self.end_sides(offender);
         let held = self.held();
-        let gone = self.regions.values().filter(|r| !(held.contains(&r.owner) || self.trusts.hold(r.owner)));
-        let gone: Vec<u32> = gone.map(|r| r.memory.id).collect();
+        self.end_sides(&held, offender);
+        let gone: Vec<u32> =
+            self.regions.values().filter(|r| !held.contains(&r.owner)).map(|r| r.memory.id).collect();
         gone.into_iter().for_each(|id| self.drop_region(id, offender));
         over.iter().for_each(|id| drop(self.families.remove(id)));
         self.forget_members();
@@ -153,12 +153,13 @@ impl Registry {
         }
     }
 
-    /// Processes that live or of which something forked lives, or may yet say hello.
+    /// Processes that live or of which something forked lives, or may yet say hello; or of which a connection was left with us.
     fn held(&self) -> HashSet<u32> {
         let living = self.applications.values().map(|a| (a.id, &a.ancestors));
         let members = self.families.values().flat_map(|f| &f.members);
         let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
-        living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id])).collect()
+        let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
+        all.chain(self.trusts.owners()).collect()
     }
 
     fn free_contexts(&mut self, a: &Application) {
@@ -265,15 +266,13 @@ impl Registry {
     }
 
     /// Closes all connections on sides of pair regions that nobody holds any more.
-    fn end_sides(&mut self, offender: bool) {
-        let held = self.held();
+    fn end_sides(&mut self, held: &HashSet<u32>, offender: bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
         let mut ended = Vec::new();
         for id in ids {
             for side in 0..2 {
                 let Some(pair) = self.pairs.get(&id) else { break };
-                let party = pair.parties[side];
-                if pair.dead[side] || held.contains(&party) || self.trusts.hold(party) {
+                if pair.dead[side] || held.contains(&pair.parties[side]) {
                     continue;
                 }
                 let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();

@@ -62,12 +62,7 @@ impl Trusts {
         self.all.iter().map(|(key, trust)| (*key, trust))
     }
 
-    /// True when the regions of that process are still needed.
-    pub fn hold(&self, process: u32) -> bool {
-        self.all.values().any(|t| t.owners.contains(&process))
-    }
-
-    /// The processes whose regions are.
+    /// The processes whose regions are still needed.
     pub fn owners(&self) -> impl Iterator<Item = u32> {
         self.all.values().flat_map(|t| t.owners)
     }

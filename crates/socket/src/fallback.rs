@@ -5,7 +5,7 @@ use crate::connect::Why;
 use crate::fds::SOCKS;
 use crate::log::{Level, log};
 use crate::sock::Sock;
-use crate::{client, config, sys};
+use crate::{client, config, moving, sys};
 use control::profile::{REQUIRE_ENV, Rings};
 use control::{NO_LISTENER, Request};
 use rustix::fd::RawFd;
@@ -15,8 +15,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Why sockets are the kernel's from now on, where they are.
 static BYPASSED: OnceLock<&'static str> = OnceLock::new();
-/// The kernel's number for a socket without a connection, in `tcpi_state`.
-const TCP_CLOSE: i32 = 7;
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
 
@@ -70,7 +68,7 @@ pub fn connected(fd: RawFd, result: Result<(), Errno>) {
     let is_refused = match result {
         Err(Errno::CONNREFUSED) => true,
         // On one host the answer has come by now, and is told by the next call.
-        Err(Errno::INPROGRESS) if is_over(fd) => {
+        Err(Errno::INPROGRESS) if moving::is_unconnected_in_kernel(fd) => {
             sock.set(|settings| settings.is_refused = true);
             true
         }
@@ -81,14 +79,6 @@ pub fn connected(fd: RawFd, result: Result<(), Errno>) {
     } else if let Some(client) = client::current() {
         client.say(Request::Refused);
     }
-}
-
-/// True when nothing comes of the kernel's connect any more; its error stays.
-fn is_over(fd: RawFd) -> bool {
-    // `tcpi_state` comes first.
-    let mut state = [0];
-    sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state).is_ok()
-        && i32::from(state[0]) == TCP_CLOSE
 }
 
 /// The socket is the kernel's from now on.

@@ -263,9 +263,7 @@ pub enum Connect {
 pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
     let _controlling = account::enter(Section::Control);
     let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
-    if sock.settings().is_some_and(|settings| settings.is_refused) {
-        // The kernel tells that first.
-        sock.set(|settings| settings.is_refused = false);
+    if sock.take_refusal() {
         return Connect::Kernel;
     }
     if sock.is_unconnected() && connect::fits(&sock, name) {

@@ -10,7 +10,7 @@ use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::table::Pinned;
 use crate::{config, fds, internal, locked, options, sys, untold};
-use control::{Left, Reply, Request};
+use control::{Left, Reply, Request, tcp_state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -41,12 +41,15 @@ pub fn cookie(fd: RawFd) -> Option<u64> {
 
 /// True for a TCP socket of the kernel's that is not connected: a placeholder, or not in use yet.
 fn is_idle(fd: RawFd) -> bool {
-    const CLOSE: u8 = 7;
-    let mut info = [0; 8];
     !internal::is_internal(fd)
         && number(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
-        && sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).is_ok()
-        && info[0] == CLOSE
+        && is_unconnected_in_kernel(fd)
+}
+
+/// True when the kernel's TCP has no connection behind the descriptor, and makes none.
+pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
+    // `tcpi_state` comes first.
+    word(fd, libc::IPPROTO_TCP, libc::TCP_INFO) == Some([tcp_state::CLOSE])
 }
 
 /// Idle sockets among all descriptors.

@@ -389,6 +389,13 @@ impl Sock {
         how(Arc::make_mut(lock(&self.moving).settings.get_or_insert_default()));
     }
 
+    /// True once when the kernel has yet to say that it refuses a connect.
+    pub fn take_refusal(&self) -> bool {
+        let mut moving = lock(&self.moving);
+        let refused = moving.settings.as_mut().filter(|settings| settings.is_refused);
+        refused.map(|settings| Arc::make_mut(settings).is_refused = false).is_some()
+    }
+
     /// Takes over what is set on the listener it was accepted from.
     pub fn share_settings(&self, settings: Option<Arc<Settings>>) {
         let counts = settings.as_ref().is_some_and(|settings| settings.notices.is_some());

@@ -202,16 +202,16 @@ mod tests {
         spin.crowded_until_ns.store(0, Ordering::Relaxed);
         assert!(looks(false) > 1);
     }
+
     #[test]
     fn a_long_spin_ends_with_what_shared_memory_does_not_tell() {
         let spin = Spin::new(60_000_000_000);
         assert!(spin.is_patient());
         let mut asked = 0;
-        let outside = || {
+        let mut outside = || {
             asked += 1;
             if asked < 3 { Ok(asked == 2) } else { Err(Errno::INTR) }
         };
-        let mut outside = outside;
         assert_eq!(spin.until(None, || false, &mut outside), Ok(false));
         assert_eq!(spin.until(None, || false, &mut outside), Err(Errno::INTR));
         assert_eq!(asked, 3);

@@ -22,23 +22,31 @@ def served(host, port):
     return socket.create_server((host, int(port)))
 
 
+def work():
+    end = time.perf_counter() + ANSWER_S
+    while time.perf_counter() < end:
+        pass
+
+
+def sleeps():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
 def answer(host, port):
     """Each answer takes 150 us of work."""
     sock = served(host, port).accept()[0]
     while sock.recv(1):
-        end = time.perf_counter() + ANSWER_S
-        while time.perf_counter() < end:
-            pass
+        work()
         sock.send(b".")
 
 
 def ask(host, port):
     sock = socket.create_connection((host, int(port)))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    before = sleeps()
     for _ in range(ROUNDS):
         sock.send(b".")
         sock.recv(1)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before, flush=True)
+    print(sleeps() - before, flush=True)
 
 
 def answer_all(host, port):
@@ -48,7 +56,7 @@ def answer_all(host, port):
     socks = {sock.fileno(): sock for sock in (listener.accept()[0] for _ in range(CROWD))}
     for fd in socks:
         everybody.register(fd, select.EPOLLIN)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    before = sleeps()
     while socks:
         for fd, _ in everybody.poll():
             if data := socks[fd].recv(1):
@@ -56,7 +64,7 @@ def answer_all(host, port):
             else:
                 everybody.unregister(fd)
                 socks.pop(fd).close()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before, flush=True)
+    print(sleeps() - before, flush=True)
 
 
 def ask_all(host, port):
@@ -67,9 +75,7 @@ def ask_all(host, port):
             sock.send(b".")
         for sock in socks:
             sock.recv(1)
-        end = time.perf_counter() + ANSWER_S
-        while time.perf_counter() < end:
-            pass
+        work()
 
 
 def outside(host, port):

@@ -70,7 +70,7 @@ static void leave(enum way way, int pause_us, int early) {
     fflush(stdout);
 }
 
-/* Two children, of which the one that lives longer never accepts: what comes to it waits until it ends. */
+/* A child that never accepts: what comes to it waits until it ends. */
 static void nobody(void) {
     struct sockaddr_in at;
     char b;
