@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -62,6 +62,16 @@ pub struct RegionInfo {
     pub data_len: u64,
     /// The receiver's side.
     pub side: u8,
+    /// It goes with the receiver; else with a process that it descends from.
+    pub is_own: bool,
+}
+
+/// How many bytes of an application region are to be present when `present` are too few, and `limit` are all there can be: twice as
+/// many, and so many at once that a program which begins to do something in earnest asks once.
+#[must_use]
+pub fn grown(present: u64, limit: u64) -> u64 {
+    const LEAST: u64 = 1 << 20;
+    (2 * present).max(LEAST).min(limit)
 }
 
 impl RegionInfo {
@@ -194,10 +204,12 @@ pub enum Request {
         /// The other side's context.
         context: u32,
     },
-    /// The process has made the first `bytes` of its own and of the service's data area in its application region
-    /// present (`Region::populate`). The service lends and reads nothing beyond.
+    /// The process has made the first `bytes` of both data areas of an application region, its own or an ancestor's, present
+    /// (`Region::populate`). The service lends and reads nothing beyond.
     Populated {
-        /// A multiple of 256 KiB.
+        /// Which region.
+        region: u32,
+        /// A multiple of 64 KiB.
         bytes: u64,
     },
     /// The kernel socket `sock` listens at `local`; accelerated connections to it are wanted too. Repeated with
@@ -429,6 +441,12 @@ pub enum Push {
         /// Which region.
         region: u32,
     },
-    /// The service lacks room in this process's application region: populate more and say so.
-    Grow,
+    /// The service lacks room in an application region, the process's own or an ancestor's: whoever hears it first populates so much
+    /// and says so.
+    Grow {
+        /// Which region.
+        region: u32,
+        /// How much is to be present.
+        bytes: u64,
+    },
 }

@@ -94,8 +94,11 @@ impl State {
             (at_least..=best).rev().find_map(|class| pool.lend(class, pages, |word| region.page_word(word)));
         let is_short = found.is_none_or(|ring| class_of(ring.size() as usize) < best);
         if is_short && region.note_shortage() {
-            // When this is lost, the next watermark clears the note, and a flow that is still short says it again.
-            let _ = self.exceptions.push(Exception::MemoryShort { region: w.f.rx.region });
+            let said = self.exceptions.push(Exception::MemoryShort { region: w.f.rx.region });
+            if said.is_err() {
+                // Who is short next says it again.
+                region.forget_shortage();
+            }
         }
         found
     }

@@ -67,6 +67,11 @@ impl AppRegion {
         self.short.load(Ordering::Relaxed) == 0 && self.short.swap(1, Ordering::Relaxed) == 0
     }
 
+    /// It could not be said.
+    pub fn forget_shortage(&self) {
+        self.short.store(0, Ordering::Relaxed);
+    }
+
     /// Grants `bytes` more of window to one of the application's flows. False: together they could then send more than the
     /// service side's data area holds.
     #[must_use]

@@ -18,10 +18,14 @@ struct Place {
 
 /// A private service in a thread of this process; it lives as long as the test.
 fn service() -> Place {
+    service_with(Options::default())
+}
+
+fn service_with(options: Options) -> Place {
     let folder = tempfile::tempdir().unwrap();
     // The service makes the folder of its socket itself.
     let control = folder.path().join("service/control.sock");
-    let options = Options { control: Some(control.clone()), ..Options::default() };
+    let options = Options { control: Some(control.clone()), ..options };
     let service = Service::open(options.resolve().unwrap()).unwrap();
     std::thread::spawn(move || service.run().unwrap());
     Place { folder, control }
@@ -61,7 +65,10 @@ impl Place {
 
 /// `refused`: so many of its sockets are the kernel's, because they connect to a port where nobody listens, or as the test says.
 fn prints_the_same(name: &str, refused: RangeInclusive<usize>) {
-    let place = service();
+    prints_the_same_at(&service(), name, refused);
+}
+
+fn prints_the_same_at(place: &Place, name: &str, refused: RangeInclusive<usize>) {
     let program = place.compile(name);
     let (kernel, _) = place.run(&program, false);
     let (towpath, log) = place.run(&program, true);
@@ -115,6 +122,12 @@ fn forks_in_the_middle_of_everything() {
 #[test]
 fn listeners_that_are_left_to_children() {
     prints_the_same("left", 0..=0);
+}
+
+#[test]
+fn memory_that_children_lend_comes_back() {
+    let small = Options { region_mib: Some(8), ..Options::default() };
+    prints_the_same_at(&service_with(small), "heirs", 0..=0);
 }
 
 #[test]

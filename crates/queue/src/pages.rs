@@ -112,11 +112,12 @@ impl Pool {
 
     /// How many of the first `pages` pages are not lent.
     fn free<'a>(pages: usize, word: impl Fn(usize) -> &'a AtomicU64) -> usize {
-        (0..pages / 64).map(|i| word(i).load(Relaxed).count_zeros() as usize).sum()
+        let free = |i| (word(i).load(Relaxed) | beyond(i, pages)).count_zeros() as usize;
+        (0..pages.div_ceil(64)).map(free).sum()
     }
 
-    /// Marks a ring's pages free.
-    fn release<'a>(ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
+    /// Marks a ring's pages free: it goes back without being kept warm.
+    pub fn release<'a>(ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
         let page = (ring.offset() / u64::from(RING_MIN)) as usize;
         let n = ring.pages();
         if n < 64 {
@@ -136,11 +137,12 @@ impl Pool {
         pages: usize,
         word: &impl Fn(usize) -> &'a AtomicU64,
     ) -> Option<usize> {
-        let words = pages / 64;
+        let words = pages.div_ceil(64);
         for step in 0..words {
             let w = (self.hand + step) % words;
+            let beyond = beyond(w, pages);
             let mut seen = word(w).load(Relaxed);
-            while let Some(shift) = (0..64).step_by(n).find(|s| seen & (mask(n) << s) == 0) {
+            while let Some(shift) = (0..64).step_by(n).find(|s| (seen | beyond) & (mask(n) << s) == 0) {
                 let wanted = seen | (mask(n) << shift);
                 match word(w).compare_exchange(seen, wanted, AcqRel, Acquire) {
                     Ok(_) => {
@@ -176,6 +178,11 @@ impl Pool {
 
 const fn mask(n: usize) -> u64 {
     (1 << n) - 1
+}
+
+/// The bits of word `w` that stand for no page of the first `pages`.
+const fn beyond(w: usize, pages: usize) -> u64 {
+    if w == pages / 64 { !mask(pages % 64) } else { 0 }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -221,6 +228,17 @@ mod tests {
         assert!(lend(6, 64).is_some());
         assert_eq!((0..).take_while(|_| lend(3, 32).is_some()).count(), 4);
         assert_eq!((0..).take_while(|_| lend(3, 0).is_some()).count(), 4);
+    }
+
+    #[test]
+    fn a_part_of_a_word_is_lent_too() {
+        let words = [AtomicU64::new(0), AtomicU64::new(0)];
+        let mut pool = Pool::default();
+        let mut lend = |class, pages, leave| pool.lend_leaving(class, pages, leave, |i| &words[i]);
+        assert!(lend(4, 16, 1).is_none() && lend(5, 16, 0).is_none() && lend(6, 80, 0).is_some());
+        assert_eq!(lend(4, 80, 0).map(Ring::offset), Some(64 * 4096));
+        assert!(lend(0, 80, 0).is_none());
+        assert_eq!(lend(0, 96, 15).map(Ring::offset), Some(80 * 4096));
     }
 
     #[test]

@@ -39,8 +39,6 @@ pub struct Application {
     pub process: Process,
     /// Its kernel sockets.
     pub fallen: Fallen,
-    /// `Push::Grow` is on its way.
-    pub growing: bool,
 }
 
 /// Kernel sockets that fell back, by inode; the last ones of very many.

@@ -192,8 +192,14 @@ impl Registry {
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
         let params = pair.region.layout().params;
-        let info =
-            RegionInfo { id: region, pair: true, slots: params.slots, data_len: params.data_len, side: 0 };
+        let info = RegionInfo {
+            id: region,
+            pair: true,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 0,
+            is_own: true,
+        };
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent }, fds)

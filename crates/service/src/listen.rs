@@ -187,7 +187,8 @@ impl Registry {
         in_turn.min_by_key(|key| self.burden(*key))
     }
 
-    /// The less, the better: (nobody watches, unread, awake).
+    /// The less, the better: (its own process does not watch, unread, awake). Children that watch a parent's queue have queues of their
+    /// own, in memory that goes with them.
     fn burden(&self, key: QueueKey) -> (bool, usize, bool) {
         let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.0)) else {
             return (true, usize::MAX, true);
@@ -196,7 +197,12 @@ impl Registry {
         let Some(half) = region.slot(key.1).map(|s| &s.half) else { return (true, usize::MAX, true) };
         let read = half[1].rx_tail.load(Ordering::Relaxed).min(queue.sender.head);
         let unread = (queue.sender.head - read) as usize / RECORD_LEN + queue.waiting.len();
-        let context = watcher(&half[1]);
+        let contexts = self.family_of(queue.application).and_then(|f| self.families.get(&f));
+        let is_its = |c: &u32| {
+            let context = contexts.and_then(|family| family.contexts.get(c));
+            context.is_some_and(|context| context.application == queue.application)
+        };
+        let context = watcher(&half[1]).filter(is_its);
         let block = context.and_then(|c| region.context(Side::One, c));
         let sleeps = block.is_some_and(|b| b.sleeping.load(Ordering::Relaxed) != 0);
         (context.is_none(), unread, !sleeps)
@@ -256,16 +262,25 @@ impl Registry {
         self.tcp_room(listener);
         match done {
             Ok(Filled::All) => {}
-            Ok(Filled::NoMemory) => self.grow(application),
+            Ok(Filled::NoMemory) => self.grow(key.0),
             Err(violation) => self.doom(application, format!("in its accept queue: {violation}")),
         }
     }
 
-    /// Asks an application for more memory, once at a time.
-    pub fn grow(&mut self, application: u32) {
-        if let Some(a) = self.applications.get_mut(&application).filter(|a| !a.growing) {
-            a.growing = true;
-            self.push(application, None, Push::Grow, &[]);
+    /// Asks whoever uses an application region for more memory, once at a time: its owner may have forked processes that serve its
+    /// connections and wait for their ends, or be gone.
+    pub fn grow(&mut self, region: u32) {
+        let Some(r) = self.regions.get_mut(&region).filter(|r| r.growing.is_none()) else { return };
+        let present = r.memory.area.lendable();
+        let bytes = control::grown(present, r.memory.region().layout().params.data_len);
+        if bytes <= present {
+            return;
+        }
+        r.growing = Some(bytes);
+        let owner = r.owner;
+        let users = self.applications.values().filter(|a| a.descends_from(owner)).map(|a| a.id);
+        for user in users.collect::<Vec<_>>() {
+            self.push(user, None, Push::Grow { region, bytes }, &[]);
         }
     }
 

@@ -62,8 +62,14 @@ impl Registry {
         }
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let params = region.memory.region().layout().params;
-        let info =
-            RegionInfo { id: own, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        let info = RegionInfo {
+            id: own,
+            pair: false,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 1,
+            is_own: true,
+        };
         let local = as_asked(addresses[0], asked);
         Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None })
     }
@@ -197,11 +203,7 @@ impl Registry {
                         self.doom(owner, format!("in a relayed connection: {violation}"));
                     }
                 }
-                Outcome::MemoryShort(region) => {
-                    if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
-                        self.grow(owner);
-                    }
-                }
+                Outcome::MemoryShort(region) => self.grow(region),
             }
         }
     }

@@ -32,6 +32,8 @@ pub struct AppRegion {
     pub owner: u32,
     /// The owner has mapped it, and it is sealed.
     pub sealed: bool,
+    /// `Push::Grow` is on its way: so many bytes are wanted.
+    pub growing: Option<u64>,
     /// Slot 0 is the control slot.
     pub slots: Slots<Use>,
     /// The control thread's warm rings.
@@ -54,6 +56,7 @@ impl AppRegion {
             memory: Arc::new(Memory::new(id, index, region, fd)),
             owner,
             sealed: false,
+            growing: None,
             slots: Slots::new(1, slots),
             pool: Pool::default(),
             bells,

@@ -147,7 +147,6 @@ impl Registry {
             sockets: 0,
             process,
             fallen: Fallen::default(),
-            growing: false,
         };
         self.applications.insert(id, application);
     }
@@ -167,7 +166,7 @@ impl Registry {
             Request::Mapped { region } => self.mapped(id, region),
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
-            Request::Populated { bytes } => self.populated(id, bytes),
+            Request::Populated { region, bytes } => self.populated(id, region, bytes),
             Request::Listen { sock, local, backlog, v6_only, reuse_port, kernel } => {
                 self.listen(id, crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel })
             }
@@ -232,6 +231,7 @@ impl Registry {
             slots: params.slots,
             data_len: params.data_len,
             side: 1,
+            is_own: true,
         };
         let Ok(memfd) = region.memory.fd.try_clone() else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
@@ -370,18 +370,20 @@ impl Registry {
         Answer::Reply(Reply::Done, vec![new])
     }
 
-    fn populated(&mut self, id: u32, bytes: u64) -> Answer {
-        const STEP: u64 = 256 << 10;
-        let Some(a) = self.applications.get_mut(&id) else { return Answer::Silent };
-        a.growing = false;
-        let Some((number, region)) = a.region.and_then(|r| Some((r, self.regions.get(&r)?))) else {
-            return Answer::Offence("it populated a region it has not opened".to_owned());
+    fn populated(&mut self, id: u32, number: u32, bytes: u64) -> Answer {
+        const STEP: u64 = 64 << 10;
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let Some(region) = self.regions.get_mut(&number).filter(|r| a.descends_from(r.owner)) else {
+            return Answer::Offence("it populated a region that is none of its".to_owned());
         };
         if !region.sealed {
             return Answer::Offence("it populated its region before saying that it is mapped".to_owned());
         }
         if !(bytes.is_multiple_of(STEP) && region.memory.raise_watermark(bytes)) {
             return Answer::Offence(format!("its region is not populated up to {bytes}"));
+        }
+        if region.growing.is_some_and(|wanted| wanted <= bytes) {
+            region.growing = None;
         }
         self.admit_waiting(number);
         self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
@@ -402,6 +404,7 @@ impl Registry {
             slots: params.slots,
             data_len: params.data_len,
             side: side as u8,
+            is_own: pair.parties[side] == id,
         };
         let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
         if let Some(a) = self.applications.get_mut(&id) {

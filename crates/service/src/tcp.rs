@@ -207,8 +207,8 @@ impl Registry {
                 }
             }
             Event::MemoryShort { region } => {
-                if let Some(owner) = self.owner_of_index(region) {
-                    self.grow(owner);
+                if let Some(region) = self.indices.get(u32::from(region)).copied() {
+                    self.grow(region);
                 }
             }
             Event::RegionDrained { index, region: _ } => {
@@ -379,8 +379,14 @@ impl Registry {
         }
         let Some(r) = self.regions.get(&region) else { return Answer::Silent };
         let params = r.memory.region().layout().params;
-        let info =
-            RegionInfo { id: region, pair: false, slots: params.slots, data_len: params.data_len, side: 1 };
+        let info = RegionInfo {
+            id: region,
+            pair: false,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 1,
+            is_own: true,
+        };
         let local = crate::connect::as_asked(local, asked);
         Answer::plain(Reply::Connecting { region: info, slot, local, lent: None })
     }

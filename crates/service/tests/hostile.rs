@@ -235,14 +235,18 @@ fn every_kind_of_offender_is_detached_at_once() {
     let mut tail = 0;
     let bystander = App::new(&daemon);
     type Offence = fn(&mut App, &App);
-    let offences: [(&str, Offence); 9] = [
+    let offences: [(&str, Offence); 10] = [
         ("descriptors nobody asked for", |app, _| {
             let message = ToService { number: 9, request: Request::Unlisten { slot: 0, is_left: false } };
             app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
         }),
         ("a lie about its memory", |app, _| {
-            let message = ToService { number: 9, request: Request::Populated { bytes: 8 << 20 } };
-            app.line.send(&message, &[], true).unwrap();
+            let request = Request::Populated { region: app.info.id, bytes: 8 << 20 };
+            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
+        }),
+        ("a stranger's memory", |app, other| {
+            let request = Request::Populated { region: other.info.id, bytes: 64 << 10 };
+            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
         }),
         ("a second hello", |app, _| {
             app.line.send(&ToService { number: 9, request: hello(None) }, &[], true).unwrap();

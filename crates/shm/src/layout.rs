@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. A library of another version is refused at registration.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// Words of a context's bit table: one bit per slot.
@@ -72,6 +72,7 @@ pub enum Kind {
 ///   0  magic u64 | 8 version u32 | 12 kind u32 | 16 slots u32 | 20 cycles u32 | 24 data_len u64 | 32 id u64
 ///   40 holders_taken u64 | 48 accounts_taken u64
 ///   64 context_taken: u64 x 4 per side (bit = context in use)
+///   128 hand u32
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -99,6 +100,9 @@ pub struct Header {
     pad: AtomicU64,
     /// Which contexts of each side are in use, so that the forked children of a process take others.
     pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
+    /// The socket block that was looked at last, modulo the slots, by all processes that take one: the application's.
+    pub hand: AtomicU32,
+    tail: [AtomicU32; 15],
 }
 
 /// Where one context of one side is told which of its slots have news.
@@ -404,7 +408,7 @@ const _: () = {
     assert!(
         core::mem::offset_of!(Header, cycles) == 20 && core::mem::offset_of!(Header, accounts_taken) == 48
     );
-    assert!(size_of::<Header>() == 128);
+    assert!(size_of::<Header>() == 192 && core::mem::offset_of!(Header, hand) == 128);
     assert!(size_of::<Half>() == 64 && size_of::<Slot>() == 128);
     assert!(size_of::<SockBlock>() == 128);
     assert!(size_of::<ContextBlock>() == 16 + WORDS_MAX * 8 + 48);

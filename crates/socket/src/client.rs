@@ -1,7 +1,6 @@
 //! This process's registration with the service: the control line, the regions, what the service pushes, its death.
 
 use crate::context::Context;
-use crate::growth::Growth;
 use crate::hold::Held;
 use crate::internal::{Internal, claim, unclaim};
 use crate::log::{Level, log};
@@ -10,7 +9,8 @@ pub use crate::registration::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
 use crate::ways::Ways;
-use crate::{account, locked, sys};
+use crate::{account, left, locked, sys};
+use base::limits::RING_MIN;
 use control::{
     Line, LineError, PROTOCOL, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
     Welcome,
@@ -22,14 +22,17 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use shm::{Region, Side};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Made present at registration. More is when it is asked for, twice as much each time.
-const FIRST_BYTES: u64 = 1 << 20;
+/// Made present at registration: each page is a fault, and taken from the machine anew. More is when it is asked for
+/// ([`control::grown`]).
+const FIRST_BYTES: u64 = 256 << 10;
+/// The same in a forked child, which mostly serves a connection of its parent's and ends.
+const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
 /// The serial part of a line.
 #[derive(Debug)]
@@ -60,8 +63,6 @@ pub struct Client {
     pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
-    hand: AtomicU32,
-    growth: Growth,
     /// By which connections are made without asking.
     pub ways: Ways,
 }
@@ -151,7 +152,8 @@ impl Announced {
     /// Does the rest.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
-        match introduce(&mut self.exchange, |push, fds| pushes.push((push, fds))) {
+        let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
+        match introduce(&mut self.exchange, present, |push, fds| pushes.push((push, fds))) {
             Ok((welcome, home)) => {
                 let client = Client::new(self, parent, welcome, home);
                 for (push, fds) in pushes {
@@ -232,8 +234,6 @@ impl Client {
             dead: AtomicBool::new(false),
             contexts: Mutex::new(BTreeMap::new()),
             free: Mutex::new(Vec::new()),
-            hand: AtomicU32::new(1),
-            growth: Growth::new(FIRST_BYTES),
             ways: Ways::default(),
         }
     }
@@ -315,21 +315,26 @@ impl Client {
         };
         let pages = region.page_words() * 64;
         let mapped = Mapped::new(info.id, side, info.pair, region, pages);
+        let mapped = if info.is_own { mapped } else { mapped.inherited() };
         regions.insert((info.id, info.side), Arc::new(mapped));
         new.then_some(info.id)
     }
 
+    /// The region of that name as `side` sees it, if it is mapped here.
+    fn known(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
+        self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned()
+    }
+
     /// The region of that name as `side` sees it; asks the service for one it does not know.
     pub fn region(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
-        let find = || self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned();
-        if let Some(found) = find() {
+        if let Some(found) = self.known(id, side) {
             return Some(found);
         }
         // Anything the reply brings is adopted by `ask`.
         let (Reply::Region(info), _) = self.ask(Request::Region { region: id }).ok()? else { return None };
-        find().or_else(|| {
+        self.known(id, side).or_else(|| {
             let _ = self.adopt(RegionInfo { side, ..info }, None);
-            find()
+            self.known(id, side)
         })
     }
 
@@ -387,30 +392,30 @@ impl Client {
                 }
             }
             Push::Revoked { region } => self.revoked(region),
-            Push::Grow => {
-                self.growth.demand(self.home.data_len(), |from, to| self.populate(from, to));
+            Push::Grow { region, bytes } => {
+                if let Some(mapped) = self.known(region, Side::One as u8).filter(|mapped| !mapped.pair) {
+                    let bytes = bytes.min(mapped.data_len());
+                    mapped.growth.demand(bytes, |from, to| self.populate(&mapped, from, to));
+                }
             }
         }
     }
 
-    /// Makes more of our application region present, twice as much as now; another thread's doing so will do.
-    pub fn grow(&self) {
-        if locked::is_locked() {
+    /// Makes more of an application region present, ours or an ancestor's; another thread's doing so will do.
+    pub fn grow(&self, mapped: &Mapped) {
+        if locked::is_locked() || mapped.pair {
             return;
         }
-        self.growth.share(self.home.data_len(), |from, to| self.populate(from, to));
+        let bytes = control::grown(mapped.growth.present(), mapped.data_len());
+        mapped.growth.share(bytes, |from, to| self.populate(mapped, from, to));
     }
 
-    /// Makes both sides of our application region present up to `to`, and says so. False when there is no memory.
-    fn populate(&self, from: u64, to: u64) -> bool {
+    /// Makes both sides of an application region present up to `to`, and says so. False when there is no memory.
+    fn populate(&self, mapped: &Mapped, from: u64, to: u64) -> bool {
         let done = [Side::Zero, Side::One]
             .into_iter()
-            .all(|side| self.home.region.populate(side, from as usize, (to - from) as usize).is_ok());
-        let told = done && self.ask(Request::Populated { bytes: to }).is_ok();
-        if told {
-            self.home.set_pages(to as usize / base::limits::RING_MIN as usize);
-        }
-        told
+            .all(|side| mapped.region.populate(side, from as usize, (to - from) as usize).is_ok());
+        done && self.ask(Request::Populated { region: mapped.id, bytes: to }).is_ok()
     }
 
     /// The service is gone: every accelerated socket is reset, everybody who waits wakes.
@@ -447,15 +452,26 @@ impl Client {
         self.all_contexts().iter().for_each(|c| c.wake());
     }
 
-    /// A free socket block, held by us.
+    /// A free socket block of our application region, held by us.
     pub fn take_block(&self) -> Option<u32> {
-        let slots = self.home.region.layout().params.slots;
-        let ours = 1u64 << (self.welcome.holder & 63);
+        self.take_block_of(&self.home)
+    }
+
+    /// The same of an ancestor's.
+    pub fn take_block_of(&self, home: &Mapped) -> Option<u32> {
+        let slots = home.region.layout().params.slots;
         (0..slots).find_map(|_| {
-            let i = self.hand.fetch_add(1, Ordering::Relaxed) % slots;
-            let block = self.home.region.sock(i).filter(|_| i != 0)?;
-            let taken = block.holders.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed);
-            taken.is_ok().then_some(i)
+            let i = home.region.header().hand.fetch_add(1, Ordering::Relaxed) % slots;
+            let block = home.region.sock(i).filter(|_| i != 0)?;
+            let taken =
+                block.holders.compare_exchange(0, self.holder_bit(), Ordering::AcqRel, Ordering::Relaxed);
+            taken.ok()?;
+            // What is being read yet stays where it is.
+            let is_free = left::is_settled(block, home.is_own(), |region, side| self.known(region, side));
+            if !is_free {
+                block.holders.store(0, Ordering::Release);
+            }
+            is_free.then_some(i)
         })
     }
 
@@ -494,6 +510,7 @@ impl Client {
 /// What follows hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
+    present: u64,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
     // Part of the socket: waiting for an answer costs one call. One that a signal has interrupted begins anew.
@@ -512,7 +529,7 @@ fn introduce(
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
-    let pages = FIRST_BYTES as usize / base::limits::RING_MIN as usize;
+    let pages = present as usize / RING_MIN as usize;
     let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {
         // The slow path's comes first, then one per fast-path core.
@@ -522,12 +539,12 @@ fn introduce(
     // Of these the answers say nothing: whoever asks next finds both done.
     exchange.send(Request::Mapped { region: info.id }, None)?;
     for side in [Side::Zero, Side::One] {
-        if let Err(e) = home.region.populate(side, 0, FIRST_BYTES as usize) {
+        if let Err(e) = home.region.populate(side, 0, present as usize) {
             log(Level::Error, format_args!("{e}"));
             return Err(LineError::Garbled);
         }
     }
-    exchange.send(Request::Populated { bytes: FIRST_BYTES }, None)?;
+    exchange.send(Request::Populated { region: info.id, bytes: present }, None)?;
     Ok((welcome, Arc::new(home)))
 }
 

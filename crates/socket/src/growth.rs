@@ -1,71 +1,81 @@
-//! How much of our application region is present. One thread at a time makes more of it: what is announced to the service
+//! How much of an application region is present. One thread at a time makes more of it: what is announced to the service
 //! must be there from the beginning, and a part that another thread is still working on is not.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::fork;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nobody is at it.
-const IDLE: u32 = 0;
-/// A thread is.
-const GROWING: u32 = 1;
-/// A thread is, and the service has asked for more meanwhile.
-const AGAIN: u32 = 2;
+/// Nobody is at it. Else: 1 + the generation of the process whose thread is; a forked child lacks that thread.
+const IDLE: u64 = 0;
 
 /// How long to wait for another thread's growth. Populating 128 MiB takes about 50 ms; a signal handler that interrupts
 /// the thread that grows would wait for ever.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How far the region is present.
+/// How far the region is present, as this process knows.
 #[derive(Debug)]
 pub struct Growth {
-    state: AtomicU32,
-    bytes: AtomicU64,
+    owner: AtomicU64,
+    present: AtomicU64,
+    wanted: AtomicU64,
 }
 
 impl Growth {
     /// The first `bytes` of each side are present.
     pub const fn new(bytes: u64) -> Self {
-        Self { state: AtomicU32::new(IDLE), bytes: AtomicU64::new(bytes) }
+        Self { owner: AtomicU64::new(IDLE), present: AtomicU64::new(bytes), wanted: AtomicU64::new(0) }
     }
 
-    /// Doubles what is present, to `limit` at most, by `populate(from, to)`, which says whether it succeeded. While another
-    /// thread is at it, that thread does this growth, too, afterwards.
-    pub fn demand(&self, limit: u64, populate: impl FnMut(u64, u64) -> bool) {
-        let was = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            Some(if state == IDLE { GROWING } else { AGAIN })
-        });
-        if was == Ok(IDLE) {
-            self.work(limit, populate);
+    /// So many bytes of each side are.
+    #[inline]
+    pub fn present(&self) -> u64 {
+        self.present.load(Ordering::Relaxed)
+    }
+
+    /// Makes the first `bytes` present by `populate(from, to)`, which says whether it succeeded. While another thread is at it,
+    /// that thread does this growth, too, afterwards.
+    pub fn demand(&self, bytes: u64, mut populate: impl FnMut(u64, u64) -> bool) {
+        // Whoever ends looks at the wish afterwards, whoever wishes tries to begin afterwards (SeqCst): one of them sees the other.
+        self.wanted.fetch_max(bytes, Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) > self.present() && self.begin() {
+            loop {
+                // Only the thread that is at it writes `present`; the next one comes after it by `owner`.
+                let (from, to) = (self.present(), self.wanted.load(Ordering::Relaxed));
+                if to <= from {
+                    break;
+                }
+                if !populate(from, to) {
+                    self.wanted.store(0, Ordering::Relaxed);
+                    break;
+                }
+                self.present.store(to, Ordering::Relaxed);
+            }
+            self.owner.store(IDLE, Ordering::SeqCst);
         }
     }
 
-    /// Like [`Growth::demand`], but another thread's growth will do: it is waited for.
-    pub fn share(&self, limit: u64, populate: impl FnMut(u64, u64) -> bool) {
-        let begin =
-            || self.state.compare_exchange(IDLE, GROWING, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if begin() {
-            return self.work(limit, populate);
-        }
+    /// Like [`Growth::demand`], and waits for another thread that is at it.
+    pub fn share(&self, bytes: u64, populate: impl FnMut(u64, u64) -> bool) {
+        self.demand(bytes, populate);
         let end = Instant::now() + PATIENCE;
-        while self.state.load(Ordering::Acquire) != IDLE && Instant::now() < end {
+        while self.owner.load(Ordering::Acquire) == us() && Instant::now() < end {
             std::thread::yield_now();
         }
     }
 
-    fn work(&self, limit: u64, mut populate: impl FnMut(u64, u64) -> bool) {
-        loop {
-            // Only the thread that is at it writes `bytes`; the next one comes after it by `state`.
-            let from = self.bytes.load(Ordering::Relaxed);
-            let to = (from * 2).min(limit);
-            if to > from && populate(from, to) {
-                self.bytes.store(to, Ordering::Relaxed);
-            }
-            if self.state.compare_exchange(GROWING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return;
-            }
-            self.state.store(GROWING, Ordering::Release);
+    fn begin(&self) -> bool {
+        let begin =
+            |owner| self.owner.compare_exchange(owner, us(), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        match self.owner.load(Ordering::SeqCst) {
+            owner if owner == us() => false,
+            owner => begin(owner),
         }
     }
+}
+
+/// What stands for a thread of this process.
+fn us() -> u64 {
+    1 + u64::from(fork::generation())
 }
 
 #[cfg(test)]
@@ -74,7 +84,6 @@ mod tests {
 
     #[test]
     fn nobody_announces_what_another_thread_is_still_populating() {
-        const LIMIT: u64 = 1 << 30;
         let (growth, present) = (Growth::new(1 << 20), AtomicU64::new(1 << 20));
         let populate = |from: u64, to: u64| {
             assert_eq!(present.load(Ordering::SeqCst), from, "everything below is present already");
@@ -83,28 +92,30 @@ mod tests {
             true
         };
         std::thread::scope(|scope| {
-            for i in 0..8 {
+            for i in 0..8u64 {
                 let growth = &growth;
                 scope.spawn(move || {
-                    if i % 2 == 0 { growth.demand(LIMIT, populate) } else { growth.share(LIMIT, populate) }
+                    let bytes = (i + 2) << 20;
+                    if i % 2 == 0 { growth.demand(bytes, populate) } else { growth.share(bytes, populate) }
                 });
             }
         });
-        assert!(present.load(Ordering::SeqCst) >= 2 << 20, "somebody was at it");
+        assert_eq!((growth.present(), present.into_inner()), (9 << 20, 9 << 20));
     }
 
     #[test]
     fn a_demand_while_growing_is_done_afterwards_by_the_same_thread() {
         let growth = Growth::new(1);
         let mut steps = Vec::new();
-        growth.demand(1 << 20, |from, to| {
+        growth.demand(2, |from, to| {
             if from == 1 {
-                growth.demand(1 << 20, |_, _| panic!("only one thread is at it"));
+                growth.demand(8, |_, _| panic!("only one thread is at it"));
             }
             steps.push((from, to));
             true
         });
-        assert_eq!(steps, [(1, 2), (2, 4)]);
+        assert_eq!(steps, [(1, 2), (2, 8)]);
+        growth.demand(8, |_, _| panic!("it is there"));
     }
 
     #[test]
@@ -112,7 +123,7 @@ mod tests {
         let growth = Growth::new(4);
         growth.demand(64, |_, _| false);
         let mut steps = Vec::new();
-        growth.share(64, |from, to| {
+        growth.share(8, |from, to| {
             steps.push((from, to));
             true
         });

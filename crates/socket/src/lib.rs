@@ -66,6 +66,8 @@ mod internal;
 #[cfg(not(loom))]
 pub mod io;
 #[cfg(not(loom))]
+mod left;
+#[cfg(not(loom))]
 mod lengthen;
 #[cfg(not(loom))]
 mod lines;

@@ -7,7 +7,7 @@ use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
-use shm::{Half, MOVED, SockBlock, TRUST, half_flags};
+use shm::{Half, MOVED, Side, SockBlock, TRUST, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +36,8 @@ pub mod state {
     pub const CORKED: u32 = 1 << 9;
     /// A send that does not wait has found no space: the program was told so.
     pub const TOLD_FULL: u32 = 1 << 10;
+    /// Ours is `Side::One` of the connection.
+    pub const SIDE_ONE: u32 = 1 << 11;
     /// A send has to look whether it holds bytes back.
     pub const HOLDS: u32 = HELD | CORKED;
 }
@@ -268,7 +270,8 @@ impl Link {
         b.tx_lock.store(0, Ordering::Relaxed);
         b.rx_lock.store(0, Ordering::Relaxed);
         // Nobody has to be told that an accepted connection is one.
-        b.state.store(if passive { state::TOLD } else { 0 }, Ordering::Relaxed);
+        let side = if self.mapped.side == Side::One { state::SIDE_ONE } else { 0 };
+        b.state.store(if passive { state::TOLD } else { 0 } | side, Ordering::Relaxed);
         b.error.store(0, Ordering::Relaxed);
         b.records.store(0, Ordering::Relaxed);
         let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
@@ -477,14 +480,10 @@ impl Link {
     /// input or `hard` resets it, else FIN. Returns true when we were the last.
     pub fn release(&self, ours: u64, hard: bool) -> bool {
         let b = self.block();
-        let before = b.holders.load(Ordering::Acquire);
-        if before & !ours != 0 {
-            // Others hold it. If they let go at the same moment, the service sees nobody and closes.
-            let before = b.holders.fetch_and(!ours, Ordering::AcqRel);
-            if before & !ours != 0 {
-                return false;
-            }
-            b.holders.store(ours, Ordering::Release);
+        // Exactly one is the last, and holds it until it is closed.
+        let others = |holders: u64| Some(holders & !ours).filter(|rest| *rest != 0);
+        if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
+            return false;
         }
         if self.has_moved() {
             // The slot may be another connection's.
@@ -506,12 +505,11 @@ impl Link {
             (false, _) => FIN,
         };
         self.let_go_owned();
-        let sender = self.sender();
         raise(own_half, end | READ_CLOSED | RELEASED);
         self.tell();
-        self.mapped.linger(self.slot(), sender, self.take_records());
-        self.store(&Sender::default());
-        b.region.store(0, Ordering::Release);
+        if !self.leave_rings() {
+            b.region.store(0, Ordering::Release);
+        }
         b.holders.store(0, Ordering::Release);
         true
     }

@@ -325,12 +325,19 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
-fn admit(sock: &Sock, record: &AcceptRecord, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
+fn admit(
+    sock: &Sock,
+    link: &Link,
+    record: &AcceptRecord,
+    (fd, flags): (RawFd, i32),
+) -> Result<Option<Accepted>, Errno> {
     let client = client::present().ok_or(Errno::CONNABORTED)?;
     let mapped = client.region(record.region, record.side);
     let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
-    let index = client.take_block().ok_or(Errno::NOBUFS)?;
-    let link = Link::new(mapped, record.slot, client.home.clone(), index);
+    // What it lends in an ancestor's region is to be found there when we are gone.
+    let home = if mapped.is_own() { &client.home } else { &link.home };
+    let index = client.take_block_of(home).ok_or(Errno::NOBUFS)?;
+    let link = Link::new(mapped, record.slot, home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
@@ -378,7 +385,9 @@ fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accept
     let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
     let fd = sys::socket(sock.family(), kind, 0)?;
     let result = loop {
-        match next_record(sock, link).map(|record| record.map(|record| admit(sock, &record, fd, flags))) {
+        match next_record(sock, link)
+            .map(|record| record.map(|record| admit(sock, link, &record, (fd, flags))))
+        {
             // A record that cannot be used (its peer is gone already) is skipped.
             Ok(Some(Ok(None))) => {}
             Ok(Some(result)) => break result,

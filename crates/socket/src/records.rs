@@ -6,6 +6,7 @@ use crate::stream::LEAVING;
 use queue::Ring;
 use queue::records::{CLASS, Records, flags_of, place};
 use rustix::io::Errno;
+use shm::SockBlock;
 use shm::application_flags::RECORDS_SHIFT;
 use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::{Ordering, fence};
@@ -58,9 +59,15 @@ impl Link {
 
     #[inline]
     fn records(&self) -> Option<Ring> {
-        match self.block().records.load(Ordering::Relaxed) {
-            0 => None,
-            page => place(u64::from(page) << RECORDS_SHIFT, self.mapped.data_len()).ok()?,
-        }
+        of(self.block(), self.mapped.data_len())
+    }
+}
+
+/// The table of a socket block in an area of `data_len` bytes.
+#[inline]
+pub fn of(block: &SockBlock, data_len: u64) -> Option<Ring> {
+    match block.records.load(Ordering::Relaxed) {
+        0 => None,
+        page => place(u64::from(page) << RECORDS_SHIFT, data_len).ok()?,
     }
 }

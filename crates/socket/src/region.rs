@@ -1,16 +1,19 @@
 //! A mapped region as one party uses it: its side, its ring pool, the eventfds that wake the other side.
 
 use crate::anew::Anew;
+use crate::fork;
+use crate::growth::Growth;
 use crate::hold::Held;
 use crate::internal::Internal;
 use crate::warm::Warm;
 use crate::ways::Lease;
+use base::limits::RING_MIN;
 use control::{HELD_CONTEXT, SLOW_CONTEXT};
 use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
 use shm::{CONTEXTS, Half, Region, Side, half_flags};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
 /// Rings that stay lent until the other side has read up to `head`: a closed socket's, and one in whose place a longer one is.
@@ -54,8 +57,10 @@ pub struct Mapped {
     pub dead: AtomicBool,
     /// See [`Self::is_mute`].
     mute: AtomicBool,
-    /// Pages of our side that may be lent.
-    pages: AtomicUsize,
+    /// The generation of the process that it belongs to: see [`Self::is_own`].
+    generation: u32,
+    /// How much of our side may be lent.
+    pub growth: Growth,
     pool: Mutex<Anew<Pool>>,
     warm: Warm,
     wakers: Box<[OnceLock<Internal>]>,
@@ -75,13 +80,28 @@ impl Mapped {
             region,
             dead: AtomicBool::new(false),
             mute: AtomicBool::new(false),
-            pages: AtomicUsize::new(pages),
+            generation: fork::generation(),
+            growth: Growth::new(pages as u64 * u64::from(RING_MIN)),
             pool: Mutex::default(),
             warm: Warm::default(),
             wakers: (0..CONTEXTS).map(|_| OnceLock::new()).collect(),
             lingering: Mutex::default(),
             lease: Lease::default(),
         }
+    }
+
+    /// The same of a region that belongs to the process that has forked this one, or to one before it.
+    #[must_use]
+    pub const fn inherited(mut self) -> Self {
+        self.generation = u32::MAX;
+        self
+    }
+
+    /// True when it goes with this process. In one of an ancestor's no memory is kept for later: it would stay lent when this process
+    /// is gone.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.generation == fork::generation()
     }
 
     /// Our half and the other's of `slot`.
@@ -196,7 +216,7 @@ impl Mapped {
         if let Some(ring) = self.warm.take(class) {
             return Some(ring);
         }
-        let pages = self.pages.load(Ordering::Relaxed);
+        let pages = self.pages();
         let leave = if class > SHORT { pages / leaving } else { 0 };
         let word = |i| self.word(i);
         match self.pool.try_lock() {
@@ -211,7 +231,9 @@ impl Mapped {
 
     /// Takes a ring back.
     pub fn give_back(&self, ring: Ring) {
-        if !self.warm.keep(ring) {
+        if !self.is_own() {
+            Pool::release(ring, |i| self.word(i));
+        } else if !self.warm.keep(ring) {
             self.give_back_to_pool(ring);
         }
     }
@@ -236,12 +258,7 @@ impl Mapped {
 
     /// Pages that may be lent.
     pub fn pages(&self) -> usize {
-        self.pages.load(Ordering::Relaxed)
-    }
-
-    /// Raises how many pages may be lent.
-    pub fn set_pages(&self, pages: usize) {
-        self.pages.fetch_max(pages.min(self.region.page_words() * 64), Ordering::Relaxed);
+        self.growth.present() as usize / RING_MIN as usize
     }
 
     /// Before a fork.

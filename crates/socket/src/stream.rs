@@ -1,6 +1,7 @@
 //! A connected socket: bytes in, bytes out, shutdown, and what it is ready for.
 
 use crate::link::{Link, flags, own, state};
+use crate::{client, left};
 use bitflags::bitflags;
 use queue::Ring;
 use queue::pages::class_of;
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
 use shm::{Half, SockBlock};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
@@ -89,6 +91,10 @@ pub(crate) const fn is_enough_space(free: u64, ring: Ring) -> bool {
 
 /// One page in so many is not lent to long rings: programs that let much lie unread leave some for who sends a little.
 pub(crate) const LEAVING: usize = 4;
+
+/// All memory is lent. It comes back by what other connections' readers read, of which this one's sender hears nothing: who waits looks
+/// again after so long.
+const STARVED: Duration = Duration::from_millis(1);
 
 impl Link {
     /// Sends what fits of `buffers` past their first `skip` bytes.
@@ -228,7 +234,11 @@ impl Link {
                 b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 continue;
             }
-            if waits {
+            let is_starved = !waits && left > 0 && sender.ring.is_none();
+            if is_starved && !said.contains(Said::AT_ONCE) {
+                std::thread::sleep(STARVED);
+            }
+            if waits || is_starved {
                 b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 if said.contains(Said::AT_ONCE) {
                     self.note(state::TOLD_FULL);
@@ -292,10 +302,12 @@ impl Link {
     #[cold]
     fn make_room(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
         self.mapped.sweep();
-        if !self.mapped.pair
-            && let Some(client) = crate::client::present()
-        {
-            client.grow();
+        if let Some(client) = client::present() {
+            left::collect(&self.home, &self.mapped, client.holder_bit());
+            if let Some(ring) = self.mapped.lend(best, leaving) {
+                return Some(ring);
+            }
+            client.grow(&self.mapped);
         }
         (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
     }

@@ -26,12 +26,20 @@ pub(crate) fn ends(slot: u32) -> (Link, Link) {
 
 /// Both ends of each of `slots`, all in one region.
 fn ends_of(slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
-    let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: DATA };
-    let region = Arc::new(Region::create(params).unwrap().0);
-    let home = home();
+    let region = pair();
     let pages = region.page_words() * 64;
-    let sides =
-        [Side::Zero, Side::One].map(|side| Arc::new(Mapped::new(2, side, true, region.clone(), pages)));
+    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(2, side, true, region.clone(), pages));
+    ends_in(sides, slots)
+}
+
+fn pair() -> Arc<Region> {
+    let params = Params { kind: Kind::Pair, id: 2, slots: 64, data_len: DATA };
+    Arc::new(Region::create(params).unwrap().0)
+}
+
+/// The same in a region as both sides see it.
+fn ends_in(sides: [Mapped; 2], slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
+    let (home, sides) = (home(), sides.map(Arc::new));
     let end = |side: Side, slot, index| {
         let link = Link::new(sides[side.index()].clone(), slot, home.clone(), index);
         link.begin(true, side == Side::One);
@@ -58,6 +66,49 @@ pub(crate) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
         Ok(Progress::Wait) => Err(None),
         Err(e) => Err(Some(e)),
     }
+}
+
+#[test]
+fn without_memory_nothing_is_sent_and_nobody_is_kept() {
+    let region = pair();
+    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(2, side, true, region.clone(), 0));
+    let (a, _b) = ends_in(sides, [5]).remove(0);
+    for said in [Said::empty(), Said::AT_ONCE] {
+        assert_eq!(a.push(&[b"waits"], 0, said), Ok(Progress::Wait));
+    }
+}
+
+#[test]
+fn what_a_child_leaves_lent_comes_back_when_it_is_read() {
+    let region = pair();
+    let pages = region.page_words() * 64;
+    let sides = [
+        Mapped::new(2, Side::Zero, true, region.clone(), pages),
+        Mapped::new(2, Side::One, true, region.clone(), pages).inherited(),
+    ];
+    let mut ends = ends_in(sides, [5, 6, 7]);
+    for (_, child) in &ends {
+        assert_eq!(send(child, &[1; 10_000]), Ok(Progress::Done(10_000)));
+    }
+    let (mapped, home) = (ends[0].1.mapped.clone(), ends[0].1.home.clone());
+    home.region.header().hand.store(63, Ordering::Relaxed);
+    let lent = || mapped.lent_pages();
+    assert_eq!(lent(), 3 * 4);
+    // One closes, one is killed: the service takes its bit away. One lives.
+    assert!(ends[0].1.release(1, false));
+    ends[1].1.block().holders.store(0, Ordering::Relaxed);
+    left::collect(&home, &mapped, 1);
+    assert_eq!(lent(), 3 * 4, "nothing is read yet");
+    for (reader, _) in &ends {
+        assert_eq!(take(reader, 20_000), Ok(vec![1; 10_000]));
+    }
+    left::collect(&home, &mapped, 1);
+    assert_eq!(lent(), 4, "the living one's");
+    let (_, child) = ends.remove(2);
+    assert!(child.release(1, false));
+    assert_eq!(lent(), 0, "nobody reads what is read");
+    let is_free = |link: &Link| link.block().region.load(Ordering::Relaxed) == 0;
+    assert!(is_free(&child) && ends.iter().all(|(_, child)| is_free(child)));
 }
 
 #[test]

@@ -118,7 +118,7 @@ struct Shared {
 
 impl Shared {
     fn new(pair: bool) -> anyhow::Result<Self> {
-        let info = RegionInfo { id: 1, pair, slots: 64, data_len: 1 << 20, side: 0 };
+        let info = RegionInfo { id: 1, pair, slots: 64, data_len: 1 << 20, side: 0, is_own: true };
         let (creator, memfd) = Region::create(info.params())?;
         let make = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self { info, memfd, wakes: [make()?, make()?], _creator: creator })

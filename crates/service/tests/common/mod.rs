@@ -154,7 +154,7 @@ impl App {
         assert_eq!(answer(3).0, Reply::Done);
         region.populate(Side::Zero, 0, POPULATED).unwrap();
         region.populate(Side::One, 0, POPULATED).unwrap();
-        request(&line, 4, Request::Populated { bytes: POPULATED as u64 });
+        request(&line, 4, Request::Populated { region: info.id, bytes: POPULATED as u64 });
         assert_eq!(answer(4).0, Reply::Done);
         region.header().context_taken[1][0].fetch_or(1 << context, Ordering::SeqCst);
         request(&line, 5, Request::Context { context });

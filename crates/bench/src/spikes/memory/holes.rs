@@ -96,7 +96,7 @@ impl Scene {
         let group = |who: &str, limit| MemoryGroup::new(&format!("{name}-{who}"), limit);
         let Some(application_group) = group("application", APPLICATION_LIMIT) else { return Ok(None) };
         let Some(service_group) = group("service", SERVICE_LIMIT) else { return Ok(None) };
-        let info = RegionInfo { id: 1, pair: false, slots: 64, data_len, side: 1 };
+        let info = RegionInfo { id: 1, pair: false, slots: 64, data_len, side: 1, is_own: true };
         let (creator, memfd) = Region::create(info.params())?;
         drop(creator);
         let start = |group: &MemoryGroup| {
