@@ -1,10 +1,11 @@
-//! Rings that were left lent. Whoever closes a socket in a region of an ancestor's may be gone before the last bytes are read, and
-//! whoever is killed gives nothing back. What was lent stands in the socket's block, which nobody holds any more, until somebody needs
-//! the block, or memory.
+//! Memory when it is short, and rings that were left lent. Whoever closes a socket in a region of an ancestor's may be gone before the
+//! last bytes are read, and whoever is killed gives nothing back. What was lent stands in the socket's block, which nobody holds any
+//! more, until somebody needs the block, or memory.
 
 use crate::link::{Link, state};
 use crate::records;
 use crate::region::Mapped;
+use crate::{client, fork};
 use queue::Ring;
 use queue::stream::Sender;
 use shm::half_flags::RELEASED;
@@ -13,6 +14,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Link {
+    /// Lends a ring of class `best`, or of a lower one that is `least` at least if there is no memory for it (see
+    /// [`Mapped::lend`](crate::region::Mapped::lend)).
+    #[inline]
+    pub(crate) fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
+        self.mapped.lend(best, leaving).or_else(|| self.make_room(least, best, leaving))
+    }
+
+    #[cold]
+    fn make_room(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
+        self.mapped.sweep();
+        if let Some(client) = client::present() {
+            if fork::may_dispute() {
+                collect(&self.home, &self.mapped, client.holder_bit());
+            }
+            if let Some(ring) = self.mapped.lend(best, leaving) {
+                return Some(ring);
+            }
+            client.grow(&self.mapped);
+        }
+        (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
+    }
+
     /// The socket is closed, its sending side locked: what it has lent goes back as soon as it is read. True: until then it stands in
     /// the block, which nobody may use for anything else.
     pub(crate) fn leave_rings(&self) -> bool {

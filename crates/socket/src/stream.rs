@@ -1,7 +1,6 @@
 //! A connected socket: bytes in, bytes out, shutdown, and what it is ready for.
 
 use crate::link::{Link, flags, own, state};
-use crate::{client, left};
 use bitflags::bitflags;
 use queue::Ring;
 use queue::pages::class_of;
@@ -290,26 +289,6 @@ impl Link {
         {
             self.mapped.give_back(before);
         }
-    }
-
-    /// Lends a ring of class `best`, or of a lower one that is `least` at least if there is no memory for it (see
-    /// [`Mapped::lend`](crate::region::Mapped::lend)).
-    #[inline]
-    pub(crate) fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
-        self.mapped.lend(best, leaving).or_else(|| self.make_room(least, best, leaving))
-    }
-
-    #[cold]
-    fn make_room(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
-        self.mapped.sweep();
-        if let Some(client) = client::present() {
-            left::collect(&self.home, &self.mapped, client.holder_bit());
-            if let Some(ring) = self.mapped.lend(best, leaving) {
-                return Some(ring);
-            }
-            client.grow(&self.mapped);
-        }
-        (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
     }
 
     fn copy_in(&self, sender: &Sender, buffers: &[&[u8]], mut skip: usize, mut n: usize) {

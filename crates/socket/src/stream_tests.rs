@@ -1,6 +1,7 @@
 //! Two ends of one connection over one pair region, in one process, without a service.
 
 use super::*;
+use crate::left;
 use crate::link::Link;
 use crate::region::Mapped;
 use base::Seed;
