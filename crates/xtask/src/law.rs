@@ -18,6 +18,7 @@ enum May {
 const LAW: &[(&str, May)] = &[
     ("base", May::Need(&[])),
     ("cycles", May::Need(&[])),
+    ("loader", May::Need(&[])),
     ("wire", May::Need(&["base"])),
     ("port", May::Need(&["base", "wire"])),
     ("port-memory", May::Need(&["base", "port", "wire"])),
@@ -33,12 +34,12 @@ const LAW: &[(&str, May)] = &[
     ("slowpath", May::Need(&["base", "wire", "shm", "queue", "flow", "congestion", "control"])),
     ("control", May::Need(&["base", "shm"])),
     ("socket", May::Need(&["base", "cycles", "shm", "queue", "control"])),
-    ("preload", May::Need(&["base", "socket"])),
+    ("preload", May::Need(&["base", "loader", "socket"])),
     ("service", May::Need(SERVICE)),
     ("towpath", May::Need(&["base", "control", "service", "bench", "link", "emulator", "script", "sim"])),
     ("bench", May::NeedAny),
     ("sim", May::NeedAny),
-    ("packetdrill", May::Need(&["base", "port", "script", "sim", "wire"])),
+    ("packetdrill", May::Need(&["base", "loader", "port", "script", "sim", "wire"])),
     ("script", May::Need(&["base", "congestion", "port", "sim", "wire"])),
     ("xtask", May::Need(&[])),
 ];

@@ -34,6 +34,15 @@ def profile_names(w):
     require(done.returncode == 0 and done.stderr.count("no such profile") == 1, done.stderr)
 
 
+def tried(what, measure, is_it):
+    """What `measure` says when it is as it should be; tried again because other programs of the machine disturb it."""
+    seen = [measure()]
+    while not is_it(*seen[-1]) and len(seen) < TRIES:
+        seen.append(measure())
+    require(is_it(*seen[-1]), f"{what}: {seen}")
+    return seen[-1]
+
+
 def switches(w, profile, port):
     """Times that a client sleeps in 300 answers of 150 us each."""
     server = program(w, "server", profile, "answer", "127.0.0.1", port)
@@ -49,13 +58,11 @@ def profile_spinning(w):
     """A client whose answers take 150 us sleeps for each in the throughput profile, and seldom in the latency profile (more often
     where the server has to wait for a processor)."""
     w.up()
-    seen = []
-    for _ in range(TRIES):
-        seen.append((switches(w, "latency", free_port()), switches(w, "throughput", free_port())))
-        if seen[-1][0] < 0.8 * seen[-1][1]:
-            break
-    latency, throughput = seen[-1]
-    require(latency < 0.8 * throughput and throughput >= 290, f"sleeps (latency, throughput): {seen}")
+    latency, throughput = tried(
+        "sleeps (latency, throughput)",
+        lambda: (switches(w, "latency", free_port()), switches(w, "throughput", free_port())),
+        lambda latency, throughput: latency < 0.8 * throughput and throughput >= 290,
+    )
     return f"{latency} and {throughput} sleeps for 300 answers"
 
 
@@ -72,13 +79,11 @@ def crowd_switches(w, profile):
 def profile_spinning_crowd(w):
     """Nor does a server of many connections in the latency profile, that otherwise sleeps as soon as nothing has come."""
     w.up()
-    seen = []
-    for _ in range(TRIES):
-        seen.append((crowd_switches(w, "latency"), crowd_switches(w, None)))
-        if seen[-1][0] < 0.5 * seen[-1][1]:
-            break
-    latency, plain = seen[-1]
-    require(latency < 0.5 * plain, f"sleeps (latency, no profile): {seen}")
+    latency, plain = tried(
+        "sleeps (latency, no profile)",
+        lambda: (crowd_switches(w, "latency"), crowd_switches(w, None)),
+        lambda latency, plain: latency < 0.5 * plain,
+    )
     return f"{latency} and {plain} sleeps in 300 rounds"
 
 
@@ -124,11 +129,9 @@ def acknowledgements(w, profile):
 def profile_quick_ack(w):
     """In the latency profile a connection over the port acknowledges a request at once, else with the answer."""
     w.up(*TAP)
-    seen = []
-    for _ in range(TRIES):
-        seen.append((acknowledgements(w, "latency"), acknowledgements(w, None)))
-        if seen[-1][1] < 75:
-            break
-    quick, plain = seen[-1]
-    require(quick >= 90 and plain < 75, f"segments back (latency, no profile): {seen}")
+    quick, plain = tried(
+        "segments back (latency, no profile)",
+        lambda: (acknowledgements(w, "latency"), acknowledgements(w, None)),
+        lambda quick, plain: quick >= 90 and plain < 75,
+    )
     return f"{quick} and {plain} segments back for 50"
