@@ -110,9 +110,12 @@ impl Line {
         if !wait {
             flags |= RecvFlags::DONTWAIT;
         }
+        let mut is_reset = false;
         let got = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
                 Err(Errno::INTR) => {}
+                // Said once, when the other end went without having read everything: what it had said before comes after it.
+                Err(Errno::CONNRESET) if !is_reset => is_reset = true,
                 other => break other?,
             }
         };
@@ -169,6 +172,17 @@ mod tests {
         assert!(matches!(b.receive::<ToService>(false), Err(LineError::WouldBlock)));
         drop((a, got.fds));
         assert!(matches!(b.receive::<ToService>(true), Err(LineError::Closed)));
+    }
+
+    #[test]
+    fn last_words_are_heard_of_who_did_not_listen() {
+        let (a, b) = pair();
+        let [asked, said] = [1, 2].map(|number| ToService { number, request: Request::Refused });
+        a.send(&asked, &[], true).unwrap();
+        b.send(&said, &[], true).unwrap();
+        drop(b);
+        assert_eq!(a.receive::<ToService>(false).unwrap().message, said);
+        assert!(matches!(a.receive::<ToService>(false), Err(LineError::Closed)));
     }
 
     #[test]

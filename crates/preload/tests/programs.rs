@@ -126,7 +126,7 @@ fn listeners_that_are_left_to_children() {
 
 #[test]
 fn memory_that_children_lend_comes_back() {
-    let small = Options { region_mib: Some(8), ..Options::default() };
+    let small = Options { region_mib: Some(4), ..Options::default() };
     prints_the_same_at(&service_with(small), "heirs", 0..=0);
 }
 

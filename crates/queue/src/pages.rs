@@ -1,8 +1,8 @@
 //! Lending rings out of one side's data area.
 //!
 //! The truth is a bitmap of pages in shared memory, changed by compare-and-swap, so that a process and its forked
-//! children lend from the same area and any of them may die at any instant (what it held stays lent until the region
-//! goes). On top, each process keeps the rings given back last, last in first out, because they are warm.
+//! children lend from the same area and any of them may die at any instant (what it held stays lent until its family gives
+//! it back, or the region goes). On top, each process keeps the rings given back last, last in first out, because they are warm.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::Ring;

@@ -3,7 +3,7 @@
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey, canonical};
 use crate::memory::Memory;
 use crate::proc;
-use crate::region::{Stage, Use};
+use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT};
 use queue::pages::class_of;
@@ -281,6 +281,16 @@ impl Registry {
         let users = self.applications.values().filter(|a| a.descends_from(owner)).map(|a| a.id);
         for user in users.collect::<Vec<_>>() {
             self.push(user, None, Push::Grow { region, bytes }, &[]);
+        }
+    }
+
+    /// A process has come that may do what others were asked and have not done: they may wait for its end.
+    pub fn ask_to_grow(&mut self, id: u32) {
+        let Some(a) = self.applications.get(&id) else { return };
+        let wanted = |r: &AppRegion| r.growing.filter(|_| r.owner != id && a.descends_from(r.owner));
+        let all = self.regions.iter().filter_map(|(region, r)| Some((*region, wanted(r)?)));
+        for (region, bytes) in all.collect::<Vec<_>>() {
+            self.push(id, None, Push::Grow { region, bytes }, &[]);
         }
     }
 

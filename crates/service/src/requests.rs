@@ -385,8 +385,12 @@ impl Registry {
         if region.growing.is_some_and(|wanted| wanted <= bytes) {
             region.growing = None;
         }
+        let is_first = a.region == Some(number) && !a.ancestors.is_empty();
         self.admit_waiting(number);
         self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
+        if is_first {
+            self.ask_to_grow(id);
+        }
         Answer::plain(Reply::Done)
     }
 

@@ -448,6 +448,12 @@ impl Client {
         lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
     }
 
+    /// Whoever sleeps in that context of ours looks again.
+    pub fn wake(&self, context: u32) {
+        let context = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
+        context.iter().for_each(|context| context.wake());
+    }
+
     fn wake_all(&self) {
         self.all_contexts().iter().for_each(|c| c.wake());
     }
@@ -467,7 +473,7 @@ impl Client {
                 block.holders.compare_exchange(0, self.holder_bit(), Ordering::AcqRel, Ordering::Relaxed);
             taken.ok()?;
             // What is being read yet stays where it is.
-            let is_free = left::is_settled(block, home.is_own(), |region, side| self.known(region, side));
+            let is_free = left::is_settled(block, |region, side| self.region(region, side));
             if !is_free {
                 block.holders.store(0, Ordering::Release);
             }

@@ -8,7 +8,7 @@ use crate::sock::Sock;
 use crate::stream::{Progress, ready};
 use crate::{address, client, fds, options, sys, untold};
 use control::Request;
-use queue::stream::{Sender, raise};
+use queue::stream::raise;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::MOVED;
@@ -76,11 +76,9 @@ impl Link {
         self.note(state::OVER | state::UNCONNECTED);
         // Should this process die, the slot is none of its.
         b.region.store(0, Ordering::Release);
-        let sender = self.sender();
         raise(self.halves().0, RESET | READ_CLOSED | RELEASED);
         self.tell();
-        self.mapped.linger(self.slot(), sender, self.take_records());
-        self.store(&Sender::default());
+        self.part_with_rings();
         // From here on the slot may be another connection's: nobody gets past these locks.
         mem::forget(locks);
         b.tx_lock.store(MOVED, Ordering::Release);

@@ -243,6 +243,9 @@ const LENGTHEN_AFTER: Duration = Duration::from_millis(5);
 /// A copy of more bytes takes so long that a signal during the first one is not to be missed either.
 const LONG: usize = 1 << 20;
 
+/// Who lacks memory tries again after so long.
+const STARVED: Duration = Duration::from_millis(1);
+
 fn send_slowly(
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
@@ -273,6 +276,12 @@ fn send_slowly(
             return Ok(done);
         }
         match waited.and_then(|()| link.push(buffers, done, said)) {
+            Ok(Progress::Wait) if link.lacks_memory() => {
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
+                }
+                sys::pause(STARVED);
+            }
             Ok(Progress::Wait) => {}
             Ok(Progress::Done(n)) => done += n,
             Err(_) if done > 0 => return Ok(done),

@@ -29,7 +29,7 @@ impl Link {
         let mut sender = self.sender();
         let updated = sender.update(self.halves().1).map_err(|v| self.violated(v));
         if let Ok(Some(ring)) = updated {
-            self.mapped.give_back(ring);
+            self.part_with(ring, &sender);
         }
         let bounds = self.bounds();
         let most = bounds.map_or(Some(left.max(LEAST)), |bounds| bounds.most(&sender, left));
@@ -70,7 +70,8 @@ impl Link {
         let Some(long) = self.lend_longest(least, best, LEAVING) else { return false };
         self.copy(short, long, sender.tail.max(sender.start), sender.head);
         if let Some(before) = sender.relocate(self.halves().0, long) {
-            self.mapped.retire(self.slot(), sender.head, before);
+            self.store(sender);
+            self.retire(sender.head, before);
         }
         true
     }

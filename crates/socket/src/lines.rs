@@ -104,10 +104,10 @@ pub fn close(listener: &Link, ours: u64) {
 /// put a record in resets that connection itself.
 fn end(line: &Link, ours: u64) {
     let block = line.block();
-    if block.holders.fetch_and(!ours, Ordering::AcqRel) & !ours != 0 {
+    let others = |holders: u64| Some(holders & !ours).filter(|rest| *rest != 0);
+    if block.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
         return;
     }
-    block.holders.store(ours, Ordering::Release);
     raise(line.halves().0, FIN | READ_CLOSED);
     for _ in 0..SLOTS_MAX {
         let Ok(Some(record)) = take(line) else { break };

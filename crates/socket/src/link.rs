@@ -38,6 +38,8 @@ pub mod state {
     pub const TOLD_FULL: u32 = 1 << 10;
     /// Ours is `Side::One` of the connection.
     pub const SIDE_ONE: u32 = 1 << 11;
+    /// No socket's: the block says which ring an open socket has done without since.
+    pub const RETIRED: u32 = 1 << 12;
     /// A send has to look whether it holds bytes back.
     pub const HOLDS: u32 = HELD | CORKED;
 }

@@ -335,8 +335,11 @@ fn admit(
     let mapped = client.region(record.region, record.side);
     let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
     // What it lends in an ancestor's region is to be found there when we are gone.
-    let home = if mapped.is_own() { &client.home } else { &link.home };
-    let index = client.take_block_of(home).ok_or(Errno::NOBUFS)?;
+    let there = if mapped.is_own() { None } else { client.take_block_of(&link.home) };
+    let (home, index) = match there {
+        Some(index) => (&link.home, index),
+        None => (&client.home, client.take_block().ok_or(Errno::NOBUFS)?),
+    };
     let link = Link::new(mapped, record.slot, home.clone(), index);
     link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());

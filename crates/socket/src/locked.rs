@@ -163,6 +163,8 @@ fn prepare() {
     // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };
+    // Later it can have no more.
+    client.iter().for_each(|client| client.grow(&client.home));
     for sock in fork::each_once(fds::SOCKS.all()) {
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
             // New connections can come by the kernel's queue alone.

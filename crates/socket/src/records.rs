@@ -19,9 +19,8 @@ impl Link {
         if self.records().is_none() {
             let ring = self.mapped.lend(CLASS, LEAVING).ok_or(Errno::NOBUFS)?;
             Records::new(&self.mapped.region, self.mapped.side, ring).clear();
-            let flags = flags_of(ring);
-            self.block().records.store((flags >> RECORDS_SHIFT) as u32, Ordering::Relaxed);
-            self.advise(flags, true);
+            self.block().records.store(page(ring), Ordering::Relaxed);
+            self.advise(flags_of(ring), true);
         }
         if !self.is_full_of_records(peer.rx_tail.load(Ordering::Acquire)) {
             return Ok(true);
@@ -61,6 +60,11 @@ impl Link {
     fn records(&self) -> Option<Ring> {
         of(self.block(), self.mapped.data_len())
     }
+}
+
+/// What a socket block says of the table in `ring`.
+pub const fn page(ring: Ring) -> u32 {
+    (flags_of(ring) >> RECORDS_SHIFT) as u32
 }
 
 /// The table of a socket block in an area of `data_len` bytes.

@@ -13,7 +13,7 @@ use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
 use shm::{CONTEXTS, Half, Region, Side, half_flags};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
 /// Rings that stay lent until the other side has read up to `head`: a closed socket's, and one in whose place a longer one is.
@@ -30,6 +30,9 @@ const SHORT: usize = 1;
 
 /// Where `Half::extra` says when its side rang.
 const MOMENT_SHIFT: u32 = 32;
+
+/// See [`Mapped::may_collect`].
+const COLLECT_EVERY_NS: u64 = 2_000_000;
 
 /// So few are not worth a look.
 const DUE_AT_LEAST: usize = 8;
@@ -65,6 +68,8 @@ pub struct Mapped {
     warm: Warm,
     wakers: Box<[OnceLock<Internal>]>,
     lingering: Mutex<Anew<Lingering>>,
+    /// When it was looked for what was left lent: nanoseconds.
+    collected: AtomicU64,
     /// Of a pair region in which we connect: slots that are ours.
     pub lease: Lease,
 }
@@ -86,6 +91,7 @@ impl Mapped {
             warm: Warm::default(),
             wakers: (0..CONTEXTS).map(|_| OnceLock::new()).collect(),
             lingering: Mutex::default(),
+            collected: AtomicU64::new(0),
             lease: Lease::default(),
         }
     }
@@ -102,6 +108,16 @@ impl Mapped {
     #[inline]
     pub fn is_own(&self) -> bool {
         self.generation == fork::generation()
+    }
+
+    /// True once in a while: looking for what was left lent takes up to a millisecond.
+    pub fn may_collect(&self) -> bool {
+        let (now, before) = (cycles::now_ns(), self.collected.load(Ordering::Relaxed));
+        let is_due = now.saturating_sub(before) >= COLLECT_EVERY_NS;
+        if is_due {
+            self.collected.store(now, Ordering::Relaxed);
+        }
+        is_due
     }
 
     /// Our half and the other's of `slot`.

@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
 use shm::{Half, SockBlock};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::Duration;
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
@@ -90,10 +89,6 @@ pub(crate) const fn is_enough_space(free: u64, ring: Ring) -> bool {
 
 /// One page in so many is not lent to long rings: programs that let much lie unread leave some for who sends a little.
 pub(crate) const LEAVING: usize = 4;
-
-/// All memory is lent. It comes back by what other connections' readers read, of which this one's sender hears nothing: who waits looks
-/// again after so long.
-const STARVED: Duration = Duration::from_millis(1);
 
 impl Link {
     /// Sends what fits of `buffers` past their first `skip` bytes.
@@ -184,7 +179,7 @@ impl Link {
         let mut done = 0;
         loop {
             if let Some(ring) = sender.update(peer).map_err(|v| self.violated(v))? {
-                self.mapped.give_back(ring);
+                self.part_with(ring, sender);
             }
             let bounds = self.bounds();
             let room = bounds.map_or(usize::MAX, |bounds| {
@@ -225,17 +220,20 @@ impl Link {
             if said.contains(Said::AT_ONCE) && left > n && self.lengthen_at_once(sender, done, total - done) {
                 continue;
             }
-            let waits = sender
-                .want_space(half, peer, |ring| self.mapped.give_back(ring))
-                .map_err(|v| self.violated(v))?;
+            let mut old = None;
+            let waits =
+                sender.want_space(half, peer, |ring| old = Some(ring)).map_err(|v| self.violated(v))?;
+            if let Some(ring) = old {
+                self.part_with(ring, sender);
+            }
             if waits && room == 0 && self.bounds().is_none_or(|bounds| bounds.room(sender) > 0) {
                 // It was sent, or the buffer has grown, before the wish was seen.
                 b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 continue;
             }
             let is_starved = !waits && left > 0 && sender.ring.is_none();
-            if is_starved && !said.contains(Said::AT_ONCE) {
-                std::thread::sleep(STARVED);
+            if is_starved {
+                self.ring_ourselves();
             }
             if waits || is_starved {
                 b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
@@ -287,7 +285,7 @@ impl Link {
         if let Some(ring) = self.lend_longest(least, best, LEAVING)
             && let Some(before) = sender.lend(self.halves().0, ring)
         {
-            self.mapped.give_back(before);
+            self.part_with(before, sender);
         }
     }
 

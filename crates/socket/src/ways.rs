@@ -146,19 +146,26 @@ pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &L
         return;
     }
     mapped.lease.add(mapped, &lent.slots);
+    // Not under the lock, which a fork takes after that of the regions.
+    let Some(block) = client.take_block() else { return };
+    let home = &client.home;
     let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
     let is_it = |way: &Way| way.line.mapped.id == mapped.id && way.line.slot() == lent.line;
     if ways.get(&remote).is_some_and(|way| is_it(way)) {
-        return;
+        return release_block(home, block);
     }
     // Another address of the same listener.
-    let known = ways.values().find(|way| is_it(way)).cloned();
-    let new = || {
-        let line = Link::queue(mapped.clone(), lent.line, client.home.clone(), client.take_block()?);
-        line.begin(true, false);
-        Some(Arc::new(Way { line, most: lent.most }))
+    let way = match ways.values().find(|way| is_it(way)).cloned() {
+        Some(known) => {
+            release_block(home, block);
+            known
+        }
+        None => {
+            let line = Link::queue(mapped.clone(), lent.line, home.clone(), block);
+            line.begin(true, false);
+            Arc::new(Way { line, most: lent.most })
+        }
     };
-    let Some(way) = known.or_else(new) else { return };
     if let Some(before) = ways.insert(remote, way)
         && Arc::strong_count(&before) == 1
     {

@@ -7,7 +7,7 @@ import time
 
 from lib.process import free_port, require, until
 from lib.registry import add, test
-from lib.world import PEERS, WAYS
+from lib.world import PEERS, SERVICE_ADDRESS, TAP, WAYS
 
 WARM, ROUNDS = 10, 200
 LATE_NS = 50_000_000
@@ -226,3 +226,17 @@ def service_killed_under_transfer(w):
         require(listener.running(), f"the server ended with status {listener.popen.poll()}")
         listener.kill()
         forget(w)
+
+
+@test("tap_server.heirs", kernel=False, own_service=True, namespace=True, limit_s=60)
+def heirs(w):
+    """What the children of a forking server lend in its memory comes back, however they end: five times as much as it has."""
+    w.up(*TAP, "--region-mib", "4")
+    port, connections = free_port(), 320
+    command = [sys.executable, PEERS / "heirs.py"]
+    server = w.start("server", [*command, "serve", SERVICE_ADDRESS, port], accelerated=True, launcher=False)
+    w.until_listening(server, port, True)
+    client = w.start("client", [*command, "ask", SERVICE_ADDRESS, port, connections], accelerated=False)
+    whole = int(client.succeed(50))
+    require(whole == connections, f"{whole} of {connections} answers were whole")
+    w.prove_accelerated(connections)
