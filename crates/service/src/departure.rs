@@ -10,7 +10,7 @@ use crate::registry::{Answer, BellChange, Registry};
 use control::{Push, TRUST_CONTEXT};
 use queue::stream::raise;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
-use shm::{HELD, Half, MOVED, Side, TRUST};
+use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,6 +30,16 @@ struct Named {
 }
 
 impl Named {
+    fn in_block(block: &SockBlock) -> Self {
+        Self {
+            region: block.region.load(Ordering::Relaxed),
+            slot: block.slot.load(Ordering::Relaxed),
+            ports: block.ports.load(Ordering::Relaxed),
+            head: (block.state.load(Ordering::Acquire) & HELD != 0)
+                .then(|| block.tx_head.load(Ordering::Acquire)),
+        }
+    }
+
     /// As on Linux, what a dead process held back goes before the end of its stream.
     fn say_last_words(&self, own: &Half) {
         if let Some(head) = self.head
@@ -197,22 +207,17 @@ impl Registry {
                 if before == 0 {
                     continue;
                 }
-                let before = if before & bits != 0 {
-                    block.holders.fetch_and(!bits, Ordering::AcqRel)
-                } else {
-                    before
-                };
-                unknown |= before & !bits & !alive;
-                // Where it has moved the slot may be another connection's.
+                if before & bits == 0 {
+                    unknown |= before & !alive;
+                    continue;
+                }
+                // Where it has moved the slot may be another connection's. Looked at while it is held: afterwards it is anybody's.
                 let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
+                let named = Named::in_block(block);
+                let before = block.holders.fetch_and(!bits, Ordering::AcqRel);
+                unknown |= before & !bits & !alive;
                 if before & bits != 0 && before & !bits == 0 && is_here {
-                    orphans.push(Named {
-                        region: block.region.load(Ordering::Relaxed),
-                        slot: block.slot.load(Ordering::Relaxed),
-                        ports: block.ports.load(Ordering::Relaxed),
-                        head: (block.state.load(Ordering::Acquire) & HELD != 0)
-                            .then(|| block.tx_head.load(Ordering::Acquire)),
-                    });
+                    orphans.push(named);
                 }
             }
         }
