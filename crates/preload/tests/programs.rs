@@ -125,6 +125,11 @@ fn listeners_that_are_left_to_children() {
 }
 
 #[test]
+fn who_is_free_first_takes_the_next_connection() {
+    prints_the_same("turns", 0..=0);
+}
+
+#[test]
 fn memory_that_children_lend_comes_back() {
     let small = Options { region_mib: Some(4), ..Options::default() };
     prints_the_same_at(&service_with(small), "heirs", 0..=0);

@@ -179,12 +179,27 @@ impl Registry {
         }
     }
 
-    /// The queue that shall take the next connection: one that somebody watches, the shortest, a sleeper's first.
+    /// The queue that shall take the next connection: one on whose news somebody sleeps. Else, as on Linux, whoever comes first takes it:
+    /// of processes that share a listener all look at the queue of the one that had it first. Else one that somebody watches, the
+    /// shortest.
     pub fn choose_queue(&mut self, candidates: &[QueueKey]) -> Option<QueueKey> {
         let turn = self.listeners.turn();
         let n = candidates.len();
         let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
-        in_turn.min_by_key(|key| self.burden(*key))
+        let burdens = in_turn.map(|key| (self.burden(key), key));
+        let (burden, best) = burdens.min_by_key(|(burden, _)| *burden)?;
+        let is_idle = burden == (false, 0, false);
+        let shared = || candidates.iter().find(|key| key.0 != best.0 && self.is_shared(**key, best));
+        if is_idle { Some(best) } else { shared().copied().or(Some(best)) }
+    }
+
+    /// Who has `own` for itself takes connections from `queue`, too.
+    fn is_shared(&self, queue: QueueKey, own: QueueKey) -> bool {
+        let [shared, own] = [queue, own].map(|key| self.listeners.queues.get(&key));
+        let (Some(shared), Some(own)) = (shared, own) else { return false };
+        let is_descendant =
+            || self.applications.get(&own.application).is_some_and(|a| a.descends_from(shared.application));
+        shared.sock.is_some() && shared.listener == own.listener && is_descendant()
     }
 
     /// The less, the better: (its own process does not watch, unread, awake). Children that watch a parent's queue have queues of their
