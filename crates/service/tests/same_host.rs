@@ -232,8 +232,12 @@ fn a_forked_child_keeps_what_its_parent_leaves_and_shares_listeners() {
     queue::stream::watch(&child.region.slot(share).unwrap().half[1], Some(1));
     queue::stream::watch(&parent.region.slot(queue).unwrap().half[1], None);
     let _first = client.connect(address);
+    let (_, record) = parent.accept_wait(queue, &mut 0);
+    assert_eq!(record.local, address, "while nobody waits it goes to the queue that both look at");
+    child.region.context(shm::Side::One, 1).unwrap().sleeping.store(1, Ordering::SeqCst);
+    let _next = client.connect(address);
     let (_, record) = child.accept_wait(share, &mut 0);
-    assert_eq!(record.local, address, "who watches is preferred");
+    assert_eq!(record.local, address, "who waits is preferred");
     drop(parent);
     daemon.until("the listener lives on in the child", |s| s.iter().any(|s| s["kind"] == "listener"));
     let _second = client.connect(address);

@@ -37,8 +37,15 @@ fn server(daemon: &Daemon, backlog: u32) -> (App, u32, TcpListener, SocketAddr) 
 fn goes_on(sharing: Sharing, dies: bool) {
     let daemon = Daemon::start(Options { sharing: Some(sharing), ..Options::default() });
     // One more than the backlog is let in; the others wait.
-    let (parent, queue, _socket, address) = server(&daemon, 1);
+    let (mut parent, queue, _socket, address) = server(&daemon, 1);
     let (mut old, old_queue) = worker(&daemon, &parent, queue, 1);
+    let (mut new, new_queue) = worker(&daemon, &parent, queue, 2);
+    let watch = |app: &App, context| {
+        queue::stream::watch(&app.region.slot(new_queue).unwrap().half[1], context);
+    };
+    // What comes while nobody waits goes to the first, who watches: there is no queue that both look at.
+    watch(&new, None);
+    assert_eq!(parent.ask(Request::Unlisten { slot: queue, is_left: true }).0, Reply::Done);
     let mut client = App::new(&daemon);
     let mut served = client.connect(address);
     let (mut here, _) = old.accept_wait(old_queue, &mut 0);
@@ -51,7 +58,7 @@ fn goes_on(sharing: Sharing, dies: bool) {
             client.send(conn, &early[..1000]);
         }
     }
-    let (mut new, new_queue) = worker(&daemon, &parent, queue, 2);
+    watch(&new, Some(2));
     let mut old = if dies {
         drop(old);
         None
