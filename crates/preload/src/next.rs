@@ -31,6 +31,7 @@ macro_rules! next {
         ///
         /// # Safety
         /// As C's function.
+        #[allow(non_snake_case)] // C's name.
         pub unsafe fn $name($($a: $t),*) -> $r {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             let at = find(&NEXT, concat!(stringify!($name), "\0"));
@@ -50,6 +51,7 @@ macro_rules! next {
 }
 
 next! {
+    _Fork() -> libc::pid_t;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind(fd: c_int, name: *const sockaddr, len: socklen_t) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;

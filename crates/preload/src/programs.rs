@@ -156,6 +156,29 @@ pub unsafe extern "C" fn execveat(
     unsafe { next::execveat(folder, path, arguments, environment, flags) }
 }
 
+/// A copy of the process of which the C library tells nobody: as around `fork`. `is_child` judges what `copy` has returned.
+pub fn forked<T>(copy: impl FnOnce() -> T, is_child: impl FnOnce(&T) -> bool) -> T {
+    crate::before_fork();
+    let copied = copy();
+    if is_child(&copied) {
+        crate::in_child();
+    } else {
+        crate::in_parent();
+    }
+    copied
+}
+
+/// See _Fork(3).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)] // C's name.
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    // SAFETY: C's contract.
+    forked(|| unsafe { next::_Fork() }, |copied| *copied == 0)
+}
+
 /// See posix_spawn(3).
 ///
 /// # Safety

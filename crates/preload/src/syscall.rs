@@ -29,6 +29,11 @@ pub unsafe extern "C-unwind" fn syscall(
         if let Some(result) = portable(n, [a, b, c, d, e, f]).or_else(|| old(n, [a, b, c, d, e])) {
             return result;
         }
+        if copies_the_process(n, a, b) {
+            let copied =
+                programs::forked(|| socket::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
+            return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
+        }
         if n == libc::SYS_io_uring_setup
             && let Err(error) = socket::fallback::bypassed()
         {
@@ -39,6 +44,24 @@ pub unsafe extern "C-unwind" fn syscall(
             Err(error) => c_long::from(fail(error)),
         }
     }
+}
+
+/// True for `fork` by its number and for what is the same: the child has memory of its own. Of `clone3` the second argument, its
+/// structure's size, says whether there are flags to be read.
+fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if n == libc::SYS_fork {
+        return true;
+    }
+    let flags = match n {
+        libc::SYS_clone => Some(a as u64),
+        libc::SYS_clone3 if b >= size_of::<u64>() && socket::sys::is_readable(a, size_of::<u64>()) => {
+            // SAFETY: it can be read, at any alignment.
+            Some(unsafe { std::ptr::read_unaligned(a as *const u64) })
+        }
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags & (libc::CLONE_VM | libc::CLONE_FILES) as u64 == 0)
 }
 
 /// Calls that every architecture has.

@@ -1,6 +1,7 @@
 /* Sockets that other processes and other programs get: by fork, exec, posix_spawn, and in messages. */
 #include "differ.h"
 #include <spawn.h>
+#include <sys/syscall.h>
 
 extern char **environ;
 static char b[64];
@@ -53,7 +54,7 @@ int in_another_program(char **arguments) {
     return 0;
 }
 
-enum way { FORK, FORK_EXEC, VFORK_EXEC, SPAWN };
+enum way { FORK, FORK_BY_NUMBER, FORK_UNTOLD, FORK_EXEC, VFORK_EXEC, SPAWN };
 
 static void execute(const char *word, int fd) {
     char where[16], number[16];
@@ -106,8 +107,10 @@ static pid_t start(struct world *w, enum way way, const char *word) {
         child = vfork_program(arguments);
         break;
     default:
-        child = fork();
-        if (child == 0 && way != FORK)
+        child = way == FORK_BY_NUMBER ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
+                : way == FORK_UNTOLD  ? _Fork()
+                                      : fork();
+        if (child == 0 && way == FORK_EXEC)
             execute(word, w->s);
         if (child == 0) {
             close(w->p);
@@ -164,6 +167,8 @@ static void converse(struct world *w, enum way way) {
 }
 
 CASE(fork, connection, BIT(connected) | BIT(accepted)) { converse(w, FORK); }
+CASE(fork, connection_by_number, BIT(connected) | BIT(accepted)) { converse(w, FORK_BY_NUMBER); }
+CASE(fork, connection_untold, BIT(connected) | BIT(accepted)) { converse(w, FORK_UNTOLD); }
 CASE(exec, connection, BIT(connected) | BIT(accepted) | BIT(connected6)) { converse(w, FORK_EXEC); }
 CASE(vfork, connection, BIT(connected) | BIT(accepted)) { converse(w, VFORK_EXEC); }
 CASE(posix_spawn, connection, BIT(connected) | BIT(accepted)) { converse(w, SPAWN); }
@@ -188,6 +193,8 @@ static void be_served(struct world *w, enum way way) {
 }
 
 CASE(fork, listener, BIT(waiting)) { be_served(w, FORK); }
+CASE(fork, listener_by_number, BIT(waiting)) { be_served(w, FORK_BY_NUMBER); }
+CASE(fork, listener_untold, BIT(waiting)) { be_served(w, FORK_UNTOLD); }
 CASE(exec, listener, BIT(waiting)) { be_served(w, FORK_EXEC); }
 CASE(vfork, listener, BIT(waiting)) { be_served(w, VFORK_EXEC); }
 CASE(posix_spawn, listener, BIT(waiting)) { be_served(w, SPAWN); }
