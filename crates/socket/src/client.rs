@@ -28,10 +28,11 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Made present at registration: each page is a fault, and taken from the machine anew. More is when it is asked for
+/// Made present at registration: windows of some connections, that nothing is lost before more is made present
 /// ([`control::grown`]).
-const FIRST_BYTES: u64 = 256 << 10;
-/// The same in a forked child, which mostly serves a connection of its parent's and ends.
+const FIRST_BYTES: u64 = 1 << 20;
+/// The same in a forked child, which mostly serves a connection of its parent's and ends, until it has a socket of its own: each page
+/// is a fault, and taken from the machine anew.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
 /// The serial part of a line.
@@ -460,6 +461,9 @@ impl Client {
 
     /// A free socket block of our application region, held by us.
     pub fn take_block(&self) -> Option<u32> {
+        if self.home.growth.present() < FIRST_BYTES {
+            self.grow(&self.home);
+        }
         self.take_block_of(&self.home)
     }
 
