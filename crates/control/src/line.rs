@@ -57,6 +57,8 @@ pub struct Received<T> {
     pub message: T,
     /// Its descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
+    /// There were more, for which this process has no numbers: they are lost.
+    pub is_short: bool,
 }
 
 /// A connected `SOCK_SEQPACKET` socket.
@@ -125,14 +127,15 @@ impl Line {
                 fds.extend(rights);
             }
         }
-        if got.bytes == 0 && fds.is_empty() {
+        let is_short = got.flags.contains(ReturnFlags::CTRUNC);
+        if got.bytes == 0 && fds.is_empty() && !is_short {
             return Err(LineError::Closed);
         }
-        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(LineError::Garbled);
         }
         let message = postcard::from_bytes(&buffer[..got.bytes]).map_err(|_| LineError::Garbled)?;
-        Ok(Received { message, fds })
+        Ok(Received { message, fds, is_short })
     }
 }
 

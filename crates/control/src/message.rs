@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -185,7 +185,16 @@ pub enum Request {
     },
     /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
     /// slow path's, then one per fast-path core.
-    OpenRegion,
+    OpenRegion {
+        /// Bytes of address space that the process may yet take (`RLIMIT_AS`); `u64::MAX`: no limit. Where regions of the usual size
+        /// have no place it gets a smaller one, and shares none.
+        room: u64,
+    },
+    /// The process has limited itself: `room` is what it says in `OpenRegion`, from now on. No answer.
+    Room {
+        /// As there.
+        room: u64,
+    },
     /// This process has mapped the region; the service seals it when every party has.
     Mapped {
         /// Which.
@@ -212,8 +221,8 @@ pub enum Request {
         /// A multiple of 64 KiB.
         bytes: u64,
     },
-    /// The kernel socket `sock` listens at `local`; accelerated connections to it are wanted too. Repeated with
-    /// another backlog it changes the backlog.
+    /// The kernel socket that is shown listens at `local`; accelerated connections to it are wanted too. Repeated with
+    /// another backlog it changes the backlog. Answered by `Joined` where other processes listen by that socket, or have.
     Listen {
         /// The socket block.
         sock: u32,
@@ -263,7 +272,8 @@ pub enum Request {
         /// All it was told so far.
         options: SocketOptions,
     },
-    /// The slot's socket has no holder any more (application region; pair slots are swept by the service).
+    /// The slot's socket has no holder any more (application region; pair slots are swept by the service). Or it waited to be accepted,
+    /// in a pair region for which the acceptor has no place.
     Closed {
         /// Which region.
         region: u32,
@@ -422,6 +432,13 @@ pub enum Reply {
         shut_read: bool,
         /// `SHUT_WR` was said.
         shut_write: bool,
+    },
+    /// As `Listening`: one more accept queue of a socket that was known.
+    Joined {
+        /// The accept queue.
+        slot: u32,
+        /// Its `O_NONBLOCK`, which is the library's to keep.
+        nonblocking: bool,
     },
 }
 

@@ -220,9 +220,6 @@ impl State {
         self.pacer.remove(flow);
         self.looks.remove(flow);
         self.records.take_back(w.f.cold);
-        if w.region.flow_of(w.f.rx.slot) == Some(w.id) {
-            w.region.set_flow(w.f.rx.slot, None);
-        }
         w.f.rx.clear(state::LIVE);
         w.f.rx.events = event::DROPPED;
         self.report(w);

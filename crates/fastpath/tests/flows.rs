@@ -516,6 +516,11 @@ fn a_closed_flow_keeps_its_ring_until_the_application_has_read() {
     assert_eq!(s.recv(), b"last words");
     s.poll();
     assert!(s.host.log.iter().any(|e| matches!(e, Exception::Dropped { .. })));
+    assert_eq!(
+        s.host.region.flow_of(s.sock.slot),
+        Some(s.id),
+        "its slot is free when the slow path has heard so"
+    );
     s.host.keeper.release(s.id);
     assert_eq!(s.host.keeper.live(), 0);
     s.host.commands.push(Command::RemoveRegion { index: 0 }).unwrap();

@@ -127,7 +127,7 @@ impl AppRegion {
         if ring.offset() + ring.size() <= populated { Ok(()) } else { Err(Violation::Ring(ring.packed())) }
     }
 
-    /// The flow of `slot`.
+    /// The flow of `slot`, as long as the slow path has not heard of its end.
     #[must_use]
     #[inline]
     pub fn flow_of(&self, slot: u32) -> Option<FlowId> {

@@ -10,6 +10,8 @@ mod checks;
 #[cfg(target_arch = "x86_64")]
 mod deepbound;
 mod descriptors;
+mod environment;
+mod limits;
 mod next;
 mod pointers;
 mod programs;
@@ -75,6 +77,8 @@ fn start() {
 
 extern "C" fn construct() {
     start();
+    environment::remember();
+    socket::config::remember();
     socket::moving::inherit();
     (0..3).for_each(stdio::follow);
 }

@@ -1,5 +1,6 @@
 //! Starting programs, and descriptors in messages: connections that go to other processes, or come from them.
 
+use crate::environment::{self, with_ours};
 use crate::{next, pointers};
 use libc::{
     FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
@@ -37,9 +38,9 @@ pub unsafe extern "C" fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::execve(path, arguments, environment) }
+    unsafe { with_ours(gets_sockets, environment, |all| next::execve(path, arguments, all)) }
 }
 
 /// See execv(3).
@@ -48,9 +49,8 @@ pub unsafe extern "C" fn execve(
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::execv(path, arguments) }
+    unsafe { execve(path, arguments, environment::environ) }
 }
 
 /// See execvp(3).
@@ -59,9 +59,8 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: *const *const c_c
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::execvp(file, arguments) }
+    unsafe { execvpe(file, arguments, environment::environ) }
 }
 
 /// See execvpe(3).
@@ -74,9 +73,9 @@ pub unsafe extern "C" fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::execvpe(file, arguments, environment) }
+    unsafe { with_ours(gets_sockets, environment, |all| next::execvpe(file, arguments, all)) }
 }
 
 /// Functions with any number of arguments: ours says what has to be said and then is the next one, its arguments as they are.
@@ -134,9 +133,9 @@ pub unsafe extern "C" fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::fexecve(fd, arguments, environment) }
+    unsafe { with_ours(gets_sockets, environment, |all| next::fexecve(fd, arguments, all)) }
 }
 
 /// See execveat(2).
@@ -151,9 +150,9 @@ pub unsafe extern "C" fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::execveat(folder, path, arguments, environment, flags) }
+    unsafe { with_ours(gets_sockets, environment, |all| next::execveat(folder, path, arguments, all, flags)) }
 }
 
 /// A copy of the process of which the C library tells nobody: as around `fork`. `is_child` judges what `copy` has returned.
@@ -179,6 +178,17 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     forked(|| unsafe { next::_Fork() }, |copied| *copied == 0)
 }
 
+/// See chroot(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    moving::before_chroot();
+    // SAFETY: C's contract.
+    unsafe { next::chroot(path) }
+}
+
 /// See posix_spawn(3).
 ///
 /// # Safety
@@ -192,9 +202,13 @@ pub unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, arguments, environment) }
+    unsafe {
+        with_ours(gets_sockets, environment.cast(), |all| {
+            next::posix_spawn(pid, path, actions, attributes, arguments, all.cast())
+        })
+    }
 }
 
 /// See posix_spawnp(3).
@@ -210,9 +224,13 @@ pub unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    moving::before_exec();
+    let gets_sockets = moving::before_exec();
     // SAFETY: C's contract.
-    unsafe { next::posix_spawnp(pid, file, actions, attributes, arguments, environment) }
+    unsafe {
+        with_ours(gets_sockets, environment.cast(), |all| {
+            next::posix_spawnp(pid, file, actions, attributes, arguments, all.cast())
+        })
+    }
 }
 
 /// See system(3): the shell and what it starts have what this program has.

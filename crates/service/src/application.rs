@@ -31,6 +31,8 @@ pub struct Application {
     pub line: Arc<Line>,
     /// Its own application region, once opened.
     pub region: Option<u32>,
+    /// It has no address space for regions of the usual size: all of its connections go by its own one, which is smaller.
+    pub is_cramped: bool,
     /// Pair regions it has been told of.
     pub pairs: BTreeSet<u32>,
     /// Slots it uses, in all regions.

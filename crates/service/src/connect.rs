@@ -1,6 +1,6 @@
 //! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
 
-use crate::application::Family;
+use crate::application::{Application, Family};
 use crate::config::Sharing;
 use crate::lines::InUse;
 use crate::listeners::{Origin, QueueKey, canonical};
@@ -88,7 +88,9 @@ impl Registry {
         if !own && self.forks_too_much(acceptor) {
             return Answer::kernel("the listening program has almost as many processes as it may");
         }
+        let is_cramped = |id| self.applications.get(&id).is_some_and(|a: &Application| a.is_cramped);
         let shared = match self.config.sharing {
+            _ if is_cramped(id) || is_cramped(acceptor) => false,
             Sharing::Always => true,
             Sharing::SameUser => uid == other_uid,
             Sharing::Never => false,
@@ -182,13 +184,9 @@ impl Registry {
         let origin = Origin::Pair(region, slot);
         let [peer, local] = addresses;
         let record = AcceptRecord { region, slot, side: 1, local, peer, time: now_ns(), line };
-        if let Some(queue) = self.listeners.queues.get_mut(&key) {
-            queue.waiting.push_back((origin, record));
-        }
-        self.admit_queue(key);
+        self.arrive(key, (origin, record));
+        self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
-        a.process.accelerated += 1;
-        a.process.connected += 1;
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
         let params = pair.region.layout().params;
@@ -214,8 +212,7 @@ impl Registry {
             return Err("the application has as much shared memory as it may".to_owned());
         }
         let id = self.new_region_id();
-        let size = (self.config.region_slots, self.config.region_data);
-        let pair = PairRegion::create(id, parties, size).map_err(|e| e.to_string())?;
+        let pair = PairRegion::create(id, parties, self.usual_size()).map_err(|e| e.to_string())?;
         self.pairs.insert(id, pair);
         self.pair_of.insert(parties, id);
         Ok(id)

@@ -32,6 +32,8 @@ const SPARE_LINES: usize = 64;
 const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// First pause after a death: the partners are about to read the end and to close their sides.
 const SOON: Duration = Duration::from_millis(50);
+/// Whoever has said that it listens no more closes the descriptor within this, mostly.
+const CLOSING: Duration = Duration::from_millis(1);
 /// A private service waits this long after its last application, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
@@ -196,7 +198,8 @@ impl Service {
         }
         let sweep = self.sweep.map(|(at, _)| at);
         let counting = self.registry.counting.due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, self.registry.held.due()]
+        let relief = self.registry.listeners.relief;
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, self.registry.held.due(), relief]
             .into_iter()
             .flatten()
             .min()?;
@@ -207,6 +210,10 @@ impl Service {
     fn timers(&mut self, now: Instant) {
         if std::mem::take(&mut self.registry.trusts.changed) {
             self.reap = Some(now);
+        }
+        if std::mem::take(&mut self.registry.trusts.soon) {
+            let soon = now + CLOSING;
+            self.reap = Some(self.reap.map_or(soon, |at| at.min(soon)));
         }
         if self.reap.is_some_and(|at| at <= now) {
             self.reap = self.registry.reap(now, false);
@@ -228,12 +235,14 @@ impl Service {
             _ => {}
         }
         self.registry.look_at_held(now);
+        self.registry.relieve(now);
         if self.registry.counting.handle_timer(now) {
             self.registry.spread_switch();
         }
         // A program that has just been started may yet ask for what was left to it.
-        let is_waited_for = !self.registry.trusts.is_empty();
-        if is_waited_for && self.leave.is_some_and(|at| at <= now) {
+        let registry = &self.registry;
+        let is_waited_for = || !registry.trusts.is_empty() || registry.listeners.deserted().next().is_some();
+        if self.leave.is_some_and(|at| at <= now) && is_waited_for() {
             self.leave = Some(now + GRACE.0);
         }
         if self.leave.is_some_and(|at| at <= now) {
@@ -303,13 +312,17 @@ impl Service {
     }
 
     fn message(&mut self, id: u32, line: &Arc<Line>, received: Received<ToService>) {
-        let Received { message: ToService { number, request }, fds } = received;
+        let Received { message: ToService { number, request }, fds, is_short } = received;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
-        if !(fds.is_empty() || matches!(request, Request::Leave(_) | Request::Present { .. })) {
+        let wants_fds =
+            matches!(request, Request::Leave(_) | Request::Present { .. } | Request::Listen { .. });
+        if !(fds.is_empty() && !is_short || wants_fds) {
             return self.detach(id, "it sent descriptors that nobody asked for");
         }
         let answer = match request {
+            Request::Listen { .. } if is_short => Answer::kernel("the service is out of descriptors"),
+            _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
             Request::Report(report) => {
                 peer.asked = true;
                 self.people(who, report)
@@ -325,6 +338,8 @@ impl Service {
                 answer
             }
         };
+        // Who has the answer may close its socket, and bind another to the same port.
+        drop(fds);
         self.follow_bells();
         match answer {
             Answer::Offence(reason) => self.detach(id, &reason),

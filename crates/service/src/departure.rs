@@ -73,7 +73,13 @@ impl Registry {
     /// `Request::Closed`.
     pub fn closed(&mut self, id: u32, region: u32, slot: u32) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let Some(r) = self.regions.get(&region) else { return Answer::Silent };
+        let Some(r) = self.regions.get(&region) else {
+            // Its acceptor has no place for the region.
+            if self.pairs.get(&region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
+                self.close_end(region, slot, 1, true);
+            }
+            return Answer::Silent;
+        };
         if !a.descends_from(r.owner) {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }

@@ -9,6 +9,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod alive;
 mod application;
 mod bells;
 mod clock;

@@ -210,20 +210,16 @@ impl Registry {
 
     /// Takes in how many connections were made and accepted without the service.
     pub fn count_lines(&mut self) {
-        let Self { pairs, applications, .. } = self;
-        for pair in pairs.values_mut() {
+        let mut counts = Vec::new();
+        for pair in self.pairs.values_mut() {
             for line in &mut pair.lines {
                 let Some(lines) = pair.region.slot(line.slot) else { continue };
-                let [made, taken] = line.count(&lines.half);
-                if let Some(a) = applications.get_mut(&pair.parties[0]).filter(|_| made > 0) {
-                    a.process.accelerated += made;
-                    a.process.connected += made;
-                }
-                if let Some(a) = applications.get_mut(&pair.parties[1]).filter(|_| taken > 0) {
-                    a.process.accelerated += taken;
-                    a.process.accepted += taken;
-                }
+                counts.push((pair.parties, line.count(&lines.half)));
             }
+        }
+        for ([connector, acceptor], [made, taken]) in counts {
+            self.accelerated(connector, |p| &mut p.connected, made);
+            self.accelerated(acceptor, |p| &mut p.accepted, taken);
         }
     }
 

@@ -5,17 +5,23 @@ use crate::memory::Memory;
 use crate::proc;
 use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
+use crate::trust::cookie_of;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
 use queue::{Ring, Violation};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use shm::{Half, Region, Side, TRUST, half_flags};
+use rustix::net::{ipproto, sockopt};
+use shm::{Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+
+/// The burden of a queue that is empty, and on which somebody sleeps.
+const IDLE: (bool, usize, bool) = (false, 0, false);
 
 /// What `Request::Listen` says.
 #[derive(Clone, Copy, Debug)]
@@ -34,25 +40,35 @@ pub struct Wish {
     pub kernel: bool,
 }
 
+fn is_tcp(fds: &[OwnedFd]) -> bool {
+    fds.iter().all(|fd| sockopt::socket_protocol(fd) == Ok(Some(ipproto::TCP)))
+}
+
 impl Registry {
     /// `Request::Listen`.
-    pub fn listen(&mut self, id: u32, wish: Wish) -> Answer {
+    pub fn listen(&mut self, id: u32, wish: Wish, fds: &[OwnedFd]) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let local = canonical(wish.local);
-        let (pid, namespace, family) = (a.pid, a.namespace, a.family());
-        if let Some(answer) = self.listen_again(id, &wish, local) {
+        let (pid, namespace) = (a.pid, a.namespace);
+        let ([fd], Some(cookie)) = (fds, cookie_of(fds).filter(|_| is_tcp(fds))) else {
+            return Answer::Offence("it listens by something that is no socket".to_owned());
+        };
+        if let Some(answer) = self.listen_again(id, &wish, cookie) {
             return answer;
+        }
+        if let Some(listener) = self.listeners.of_socket(cookie) {
+            return self.join(id, listener, &wish);
         }
         let own_address = self.tcp.owns(local.ip());
         if !(wish.kernel || own_address) {
             return Answer::refused(Errno::ADDRNOTAVAIL, "the address is none of the service's");
         }
-        let members = self.applications.values().filter(|m| m.family() == family);
-        let uids: Vec<u32> = members.map(|m| m.uid).collect();
-        if wish.kernel && !proc::listens(pid, &uids, local) {
-            return Answer::kernel("the service sees no kernel socket of this user listening there");
+        let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
+        if wish.kernel && !proc::listens(pid, inode, local) {
+            return Answer::kernel("the service does not see that socket listening there");
         }
         let listener = Listener {
+            cookie,
             local,
             v6_only: wish.v6_only,
             reuse_port: wish.reuse_port,
@@ -60,7 +76,13 @@ impl Registry {
             namespace,
             options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
+            nonblocking: false,
+            kept: Vec::new(),
         };
+        if own_address {
+            // Somebody may just have closed it.
+            self.forget_deserted(|other| other.local.port() == local.port());
+        }
         if self.listeners.collides(&listener) {
             return Answer::refused(Errno::ADDRINUSE, "somebody listens there already");
         }
@@ -73,27 +95,76 @@ impl Registry {
         self.attach_queue(listener, slot);
         if let Err(error) = self.tcp_listen(listener, backlog) {
             self.close_queue(slot, false);
+            self.end_listener(listener);
             return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
         }
-        if let Some(a) = self.applications.get_mut(&id) {
-            a.process.accelerated += 1;
-            a.process.listeners += 1;
+        // One that was there before may have had none.
+        self.tcp_room(listener);
+        if let Err(e) = self.listeners.alive.watch(fd, cookie) {
+            tracing::warn!("a listening socket ends with its last process that accepts: {e}");
+            self.listeners.all.entry(listener).and_modify(|listener| listener.cookie = 0);
         }
+        self.accelerated(id, |p| &mut p.listeners, 1);
         Answer::plain(Reply::Listening { slot: slot.1 })
     }
 
-    /// The same socket listens again: another backlog. At another address: it is a new socket in an old block.
-    fn listen_again(&mut self, id: u32, wish: &Wish, local: SocketAddr) -> Option<Answer> {
+    /// One more process accepts from a socket that is known, and gets what waits there where nobody takes it.
+    fn join(&mut self, id: u32, listener: u32, wish: &Wish) -> Answer {
+        if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
+            return Answer::kernel("the process accepts from that socket already");
+        }
+        let key = match self.new_queue(id, wish.backlog, Some(wish.sock)) {
+            Ok(key) => key,
+            Err(reason) => return Answer::kernel(reason),
+        };
+        let nonblocking = self.is_nonblocking(listener);
+        self.attach_queue(listener, key);
+        self.accelerated(id, |p| &mut p.listeners, 1);
+        self.succeed(listener, key);
+        self.tcp_room(listener);
+        Answer::plain(Reply::Joined { slot: key.1, nonblocking })
+    }
+
+    /// `O_NONBLOCK` of a listening socket, which processes that share no memory do not tell each other.
+    fn is_nonblocking(&self, listener: u32) -> bool {
+        let Some(listener) = self.listeners.all.get(&listener) else { return false };
+        let first = listener.queues.iter().find(|key| self.reader_of(**key).is_some());
+        first.map_or(listener.nonblocking, |key| self.reads_nonblocking(*key))
+    }
+
+    /// `O_NONBLOCK` as the reader of an accept queue has it, or had when it let go. Hostile.
+    fn reads_nonblocking(&self, key: QueueKey) -> bool {
+        self.block_of(key).is_some_and(|block| block.flags.load(Ordering::Relaxed) & NONBLOCK != 0)
+    }
+
+    /// The socket block that listens by an accept queue, or did. Hostile.
+    fn block_of(&self, key: QueueKey) -> Option<&SockBlock> {
+        let sock = self.listeners.queues.get(&key)?.sock?;
+        self.regions.get(&key.0)?.memory.region().sock(sock)
+    }
+
+    /// The memory of an accept queue, and which socket block there reads it. The block is hostile.
+    pub fn reader_of(&self, key: QueueKey) -> Option<(Arc<Memory>, u32)> {
+        let block = self.block_of(key)?;
+        let place = (block.region.load(Ordering::Acquire), block.slot.load(Ordering::Relaxed));
+        let (memory, sock) = (&self.regions.get(&key.0)?.memory, self.listeners.queues.get(&key)?.sock?);
+        (place == key).then(|| (memory.clone(), sock))
+    }
+
+    /// The same socket listens again: another backlog. Another one: it is a new socket in an old block.
+    fn listen_again(&mut self, id: u32, wish: &Wish, cookie: u64) -> Option<Answer> {
         let queues = self.listeners.queues.iter();
         let mine = |q: &Queue| q.application == id && q.sock == Some(wish.sock);
         let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
         let queue = self.listeners.queues.get_mut(&key)?;
-        if self.listeners.all.get(&queue.listener)?.local != local {
+        let listener = self.listeners.all.get(&queue.listener)?;
+        if listener.cookie != cookie {
             self.close_queue(key, false);
             return None;
         }
         queue.backlog = wish.backlog;
-        self.revoke_lines(local.port());
+        let port = listener.local.port();
+        self.revoke_lines(port);
         self.admit_queue(key);
         Some(Answer::plain(Reply::Listening { slot: key.1 }))
     }
@@ -124,7 +195,12 @@ impl Registry {
             if is_left && self.has_other_holders((region, slot), 1 << a.holder) {
                 return Answer::plain(Reply::Listening { slot });
             }
+            let listener = self.listeners.queues.get(&(region, slot)).map(|queue| queue.listener);
             self.close_queue((region, slot), false);
+            // It is no listener any more, or the kernel's.
+            if !is_left && let Some(listener) = listener.filter(|id| self.listeners.is_deserted(*id)) {
+                self.end_listener(listener);
+            }
         }
         Answer::plain(Reply::Done)
     }
@@ -133,10 +209,8 @@ impl Registry {
     /// that have not accepted yet. They take what comes from here.
     fn has_other_holders(&self, key: QueueKey, bit: u64) -> bool {
         let Some(queue) = self.listeners.queues.get(&key) else { return false };
-        let region = self.regions.get(&key.0).map(|r| r.memory.region());
-        let block = queue.sock.zip(region).and_then(|(sock, region)| region.sock(sock));
-        let holders = block.map_or(0, |block| block.holders.load(Ordering::Acquire));
-        holders & !(bit | TRUST) != 0 && self.listeners.others(queue).is_empty()
+        let holders = self.block_of(key).map_or(0, |block| block.holders.load(Ordering::Acquire));
+        holders & !(bit | TRUST) != 0 && self.listeners.others(queue.listener, queue.application).is_empty()
     }
 
     /// Takes a slot in the application's own region for an accept queue.
@@ -188,18 +262,23 @@ impl Registry {
         let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
         let burdens = in_turn.map(|key| (self.burden(key), key));
         let (burden, best) = burdens.min_by_key(|(burden, _)| *burden)?;
-        let is_idle = burden == (false, 0, false);
+        let is_idle = burden == IDLE;
         let shared = || candidates.iter().find(|key| key.0 != best.0 && self.is_shared(**key, best));
         if is_idle { Some(best) } else { shared().copied().or(Some(best)) }
     }
 
     /// Who has `own` for itself takes connections from `queue`, too.
-    fn is_shared(&self, queue: QueueKey, own: QueueKey) -> bool {
+    pub fn is_shared(&self, queue: QueueKey, own: QueueKey) -> bool {
         let [shared, own] = [queue, own].map(|key| self.listeners.queues.get(&key));
         let (Some(shared), Some(own)) = (shared, own) else { return false };
         let is_descendant =
             || self.applications.get(&own.application).is_some_and(|a| a.descends_from(shared.application));
         shared.sock.is_some() && shared.listener == own.listener && is_descendant()
+    }
+
+    /// True when somebody sleeps until something comes into that queue, and nothing is there.
+    pub fn is_idle(&self, key: QueueKey) -> bool {
+        self.burden(key) == IDLE
     }
 
     /// The less, the better: (its own process does not watch, unread, awake). Children that watch a parent's queue have queues of their
@@ -237,12 +316,27 @@ impl Registry {
     fn forget_given_up(&mut self, key: QueueKey) {
         let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
         let waiting = mem::take(&mut queue.waiting);
-        let is_gone = |(origin, _): &Incoming| self.is_given_up(*origin);
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(is_gone);
+        let kept = self.without_given_up(waiting);
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting = kept;
         }
+    }
+
+    /// Resets those that were given up, and returns the others.
+    pub fn without_given_up(&mut self, waiting: VecDeque<Incoming>) -> VecDeque<Incoming> {
+        let is_gone = |(origin, _): &Incoming| self.is_given_up(*origin);
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(is_gone);
         gone.into_iter().for_each(|incoming| self.reset_unaccepted(incoming));
+        kept
+    }
+
+    /// A connection has come for a listener.
+    pub fn arrive(&mut self, key: QueueKey, incoming: Incoming) {
+        let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
+        queue.waiting.push_back(incoming);
+        let application = queue.application;
+        self.accelerated(application, |p| &mut p.accepted, 1);
+        self.admit_queue(key);
     }
 
     /// Looks what the application has accepted, and lets waiting connections in.
@@ -263,17 +357,14 @@ impl Registry {
         }
         rings.into_iter().for_each(|ring| memory.give_back(&mut r.pool, ring));
         accepted.into_iter().for_each(|origin| self.set_stage(origin, Stage::Accepted));
-        let n = established.len() as u64;
-        established.into_iter().for_each(|origin| self.establish(origin));
-        if n > 0 {
+        established.iter().for_each(|origin| self.establish(*origin, 1));
+        if !established.is_empty() {
             if let Some(family) = self.family_of(application) {
                 self.ring(memory.region(), Side::One, family, key.1);
             }
-            if let Some(a) = self.applications.get_mut(&application) {
-                a.process.accelerated += n;
-                a.process.accepted += n;
-            }
+            self.look_after(key);
         }
+        established.into_iter().for_each(|origin| self.establish(origin, 0));
         self.tcp_room(listener);
         match done {
             Ok(Filled::All) => {}
@@ -310,13 +401,11 @@ impl Registry {
     }
 
     /// Closes an accept queue. What was not accepted goes to another of the same listener, as on Linux, where all who accept
-    /// share one; it is reset where there is none, and where the queue's owner has misbehaved.
+    /// share one. Where there is none it is kept for whoever shows the socket next. It is reset where the queue's owner has misbehaved.
     pub fn close_queue(&mut self, key: QueueKey, offender: bool) {
         self.end_lines(key);
+        let nonblocking = self.reads_nonblocking(key);
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
-        if !self.listeners.all.contains_key(&queue.listener) {
-            self.tcp_unlisten(queue.listener);
-        }
         if let Some(r) = self.regions.get_mut(&key.0) {
             // Read and unread alike: nobody looks at these rings any more.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];
@@ -331,14 +420,9 @@ impl Registry {
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);
         }
-        let heirs = if offender { Vec::new() } else { self.listeners.others(&queue) };
-        let unaccepted: Vec<Incoming> =
-            queue.queued.into_iter().map(|(_, incoming)| incoming).chain(queue.waiting).collect();
-        for incoming in unaccepted {
-            if !self.bequeath(incoming, &heirs) {
-                self.reset_unaccepted(incoming);
-            }
-        }
+        let unaccepted = queue.queued.into_iter().map(|(_, incoming)| incoming).collect();
+        self.leave_unaccepted((queue.listener, queue.application), (unaccepted, queue.waiting), offender);
+        self.desert(queue.listener, nonblocking);
     }
 }
 

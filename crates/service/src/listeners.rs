@@ -1,9 +1,11 @@
 //! Who listens where, and who waits to be accepted.
 
+use crate::alive::Alive;
 use control::AcceptRecord;
 use queue::stream::Sender;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 /// An accept queue: the region and the slot of its stream.
 pub type QueueKey = (u32, u32);
@@ -22,9 +24,11 @@ pub enum Origin {
     Flow(u32, u32),
 }
 
-/// A listening socket.
+/// A listening socket. It stays when the last of its queues is gone, as long as somebody has a descriptor for it.
 #[derive(Debug)]
 pub struct Listener {
+    /// The kernel's name for it (`SO_COOKIE`).
+    pub cookie: u64,
     /// Where, v4-mapped addresses as v4.
     pub local: SocketAddr,
     /// A wildcard IPv6 address takes no IPv4 connections.
@@ -39,6 +43,10 @@ pub struct Listener {
     pub queues: Vec<QueueKey>,
     /// What its socket was told, for connections over the port.
     pub options: slowpath::FlowOptions,
+    /// Its `O_NONBLOCK`, as it was when the last queue went.
+    pub nonblocking: bool,
+    /// Connections that nobody had accepted then, and by which trust each is kept.
+    pub kept: Vec<(u64, AcceptRecord)>,
 }
 
 /// The accept queue of one process.
@@ -69,6 +77,10 @@ pub struct Queue {
 pub struct Listeners {
     next: u32,
     turn: usize,
+    /// When to look whether what waits at one process is another's to take.
+    pub relief: Option<Instant>,
+    /// Their descriptors. All are looked at together.
+    pub alive: Alive<1>,
     /// By number.
     pub all: HashMap<u32, Listener>,
     /// Accept queues.
@@ -128,23 +140,41 @@ impl Listeners {
         self.next
     }
 
-    /// Removes one accept queue; the listener goes with its last. Returns the queue.
+    /// Removes one accept queue. Returns it.
     pub fn remove_queue(&mut self, key: QueueKey) -> Option<Queue> {
         let queue = self.queues.remove(&key)?;
         if let Some(listener) = self.all.get_mut(&queue.listener) {
             listener.queues.retain(|k| *k != key);
-            if listener.queues.is_empty() {
-                let port = listener.local.port();
-                self.all.remove(&queue.listener);
-                if let Some(ids) = self.by_port.get_mut(&port) {
-                    ids.retain(|id| *id != queue.listener);
-                    if ids.is_empty() {
-                        self.by_port.remove(&port);
-                    }
-                }
-            }
         }
         Some(queue)
+    }
+
+    /// Removes a listener. Returns it.
+    pub fn remove(&mut self, id: u32) -> Option<Listener> {
+        let listener = self.all.remove(&id)?;
+        let port = listener.local.port();
+        if let Some(ids) = self.by_port.get_mut(&port) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_port.remove(&port);
+            }
+        }
+        Some(listener)
+    }
+
+    /// The listener with that cookie.
+    pub fn of_socket(&self, cookie: u64) -> Option<u32> {
+        self.all.iter().find(|(_, listener)| listener.cookie == cookie).map(|(id, _)| *id)
+    }
+
+    /// True for a listener without a queue.
+    pub fn is_deserted(&self, id: u32) -> bool {
+        self.all.get(&id).is_some_and(|listener| listener.queues.is_empty())
+    }
+
+    /// Listeners without a queue, and their cookies.
+    pub fn deserted(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.all.iter().filter(|(_, l)| l.queues.is_empty()).map(|(id, l)| (*id, l.cookie))
     }
 
     /// The queues that may take a connection to `remote`: those of the best-fitting listeners.
@@ -156,12 +186,11 @@ impl Listeners {
         of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
     }
 
-    /// The other processes' queues of the listener that a queue was one of.
-    pub fn others(&self, queue: &Queue) -> Vec<QueueKey> {
-        let all = self.all.get(&queue.listener).map_or(&[][..], |listener| listener.queues.as_slice());
-        let is_other = |key: &&QueueKey| {
-            self.queues.get(*key).is_some_and(|other| other.application != queue.application)
-        };
+    /// The queues of a listener that are not that process's.
+    pub fn others(&self, listener: u32, application: u32) -> Vec<QueueKey> {
+        let all = self.all.get(&listener).map_or(&[][..], |listener| listener.queues.as_slice());
+        let is_other =
+            |key: &&QueueKey| self.queues.get(*key).is_some_and(|other| other.application != application);
         all.iter().filter(is_other).copied().collect()
     }
 
@@ -184,6 +213,9 @@ mod tests {
 
     fn listener(local: &str, v6_only: bool) -> Listener {
         Listener {
+            cookie: 0,
+            nonblocking: false,
+            kept: vec![],
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,

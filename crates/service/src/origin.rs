@@ -52,14 +52,8 @@ impl Registry {
         let [peer, local] = addresses;
         let record =
             AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
-        if let Some(queue) = self.listeners.queues.get_mut(&key) {
-            queue.waiting.push_back((Origin::Relay(id), record));
-        }
-        self.admit_queue(key);
-        if let Some(a) = self.applications.get_mut(&parties[0]) {
-            a.process.accelerated += 1;
-            a.process.connected += 1;
-        }
+        self.arrive(key, (Origin::Relay(id), record));
+        self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let params = region.memory.region().layout().params;
         let info = RegionInfo {
@@ -95,28 +89,29 @@ impl Registry {
         Some(slots)
     }
 
-    /// The record is in the accept queue: both ends are established, and the connector learns it.
-    pub fn establish(&mut self, origin: Origin) {
+    /// The record is in the accept queue: that end is established, 1 for the acceptor's, and then 0: from there on the connector may
+    /// tell others.
+    pub fn establish(&mut self, origin: Origin, end: usize) {
         self.set_stage(origin, Stage::Queued);
         match origin {
             Origin::Pair(region, slot) => {
                 let Some(pair) = self.pairs.get(&region) else { return };
                 let Some(lines) = pair.region.slot(slot) else { return };
-                lines.half.iter().for_each(|half| raise(half, OPEN));
-                if let Some(family) = self.family_of(pair.parties[0]) {
+                raise(&lines.half[end ^ 1], OPEN);
+                if let Some(family) = self.family_of(pair.parties[0]).filter(|_| end == 0) {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
             // The slow path has opened it.
             Origin::Flow(..) => {}
             Origin::Relay(id) => {
-                let Some(relay) = self.relays.get(&id) else { return };
-                for (region, slot) in relay.places {
-                    let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { continue };
-                    if let Some((own, _)) = memory.halves(slot) {
-                        raise(own, OPEN);
-                        memory.tell(&self.bells, slot);
-                    }
+                let Some((region, slot)) = self.relays.get(&id).map(|relay| relay.places[end]) else {
+                    return;
+                };
+                let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { return };
+                if let Some((own, _)) = memory.halves(slot) {
+                    raise(own, OPEN);
+                    memory.tell(&self.bells, slot);
                 }
             }
         }
@@ -134,17 +129,17 @@ impl Registry {
         }
     }
 
-    /// The connector has let go of it.
+    /// The connector has let go of it before it was established. Afterwards it is accepted as it is, as on Linux.
     pub fn is_given_up(&self, origin: Origin) -> bool {
         let flags = match origin {
-            Origin::Pair(region, slot) => {
-                let pair = self.pairs.get(&region).and_then(|pair| pair.region.slot(slot));
-                pair.map(|lines| lines.half[0].flags.load(Ordering::Acquire))
-            }
+            Origin::Pair(region, slot) => self.pairs.get(&region).and_then(|pair| {
+                pair.slots.get(slot).filter(|c| c.stage == Stage::Pending)?;
+                Some(pair.region.slot(slot)?.half[0].flags.load(Ordering::Acquire))
+            }),
             Origin::Relay(id) => self.relays.get(&id).and_then(|relay| {
                 let (region, slot) = relay.places[0];
                 let (_, app) = self.regions.get(&region)?.memory.halves(slot)?;
-                Some(app.flags.load(Ordering::Acquire))
+                (relay.connection.stage == Stage::Pending).then(|| app.flags.load(Ordering::Acquire))
             }),
             // The slow path knows.
             Origin::Flow(..) => None,

@@ -14,23 +14,23 @@ pub fn namespace(pid: i32) -> u64 {
     inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
 }
 
-/// True when in `pid`'s network namespace a socket of one of `uids` listens at exactly `local`.
-pub fn listens(pid: i32, uids: &[u32], local: SocketAddr) -> bool {
+/// True when in `pid`'s network namespace the socket with that inode listens at exactly `local`.
+pub fn listens(pid: i32, inode: u64, local: SocketAddr) -> bool {
     ["tcp", "tcp6"].into_iter().any(|table| {
         let Ok(file) = std::fs::File::open(format!("/proc/{pid}/net/{table}")) else { return false };
         let lines = BufReader::new(file).lines().skip(1).map_while(Result::ok);
         // The kernel lists the listening sockets first.
         let mut listening = lines.map_while(|line| parse(&line));
-        listening.any(|(address, uid)| address == local && uids.contains(&uid))
+        listening.any(|listener| listener == (local, inode))
     })
 }
 
-/// Address and user of a line of a listening socket.
-fn parse(line: &str) -> Option<(SocketAddr, u32)> {
+/// Address and inode of a line of a listening socket.
+fn parse(line: &str) -> Option<(SocketAddr, u64)> {
     let mut columns = line.split_ascii_whitespace();
     let (ip, port) = columns.nth(1)?.split_once(':')?;
     let state = columns.nth(1)?;
-    let uid = columns.nth(3)?.parse().ok()?;
+    let inode = columns.nth(5)?.parse().ok()?;
     let ip = match ip.len() {
         8 => IpAddr::V4(Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes())),
         32 => {
@@ -43,7 +43,7 @@ fn parse(line: &str) -> Option<(SocketAddr, u32)> {
         }
         _ => return None,
     };
-    (state == LISTEN).then_some((SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?), uid))
+    (state == LISTEN).then_some((SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?), inode))
 }
 
 #[cfg(test)]
@@ -52,16 +52,16 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_listening_socket_is_found_with_its_owner() {
-        let uid = rustix::process::geteuid().as_raw();
+    fn a_listening_socket_is_found_by_its_inode() {
         let pid = std::process::id() as i32;
         for place in ["127.0.0.1:0", "[::]:0"] {
             let Ok(socket) = TcpListener::bind(place) else { continue };
             let local = socket.local_addr().unwrap();
-            assert!(listens(pid, &[uid], local), "{local}");
-            assert!(!listens(pid, &[uid + 1], local));
+            let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
+            assert!(listens(pid, inode, local), "{local}");
+            assert!(!listens(pid, inode + 1, local));
             drop(socket);
-            assert!(!listens(pid, &[uid], local));
+            assert!(!listens(pid, inode, local));
         }
     }
 }

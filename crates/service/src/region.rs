@@ -7,7 +7,7 @@ use crate::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
 use rustix::fd::{AsFd, OwnedFd};
-use shm::{Half, Kind, Params, Region, RegionError, SockBlock};
+use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,6 +40,22 @@ pub struct AppRegion {
     pub pool: Pool,
     /// By these the application wakes the service: first the slow path, then each core.
     pub bells: Vec<Arc<OwnedFd>>,
+}
+
+/// The smallest region there is.
+const LEAST: (u32, u64) = (64, 1 << 20);
+
+/// Slots and bytes of payload of an application region: halved until it takes half of `room` bytes of address space.
+pub fn fitting(usual: (u32, u64), room: u64) -> (u32, u64) {
+    let (mut slots, mut data_len) = usual;
+    let total = |slots, data_len| {
+        Layout::new(Params { kind: Kind::Application, id: 0, slots, data_len }).map_or(0, |l| l.total as u64)
+    };
+    while total(slots, data_len) > room / 2 && (slots, data_len) != LEAST {
+        slots = (slots / 2).max(LEAST.0);
+        data_len = (data_len / 2).next_multiple_of(LEAST.1);
+    }
+    (slots, data_len)
 }
 
 impl AppRegion {

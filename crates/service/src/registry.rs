@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::own_ports::OwnPorts;
 use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
-use crate::statistics::Statistics;
+use crate::statistics::{Process, Statistics};
 use crate::tcp::Tcp;
 use crate::trusts::Trusts;
 use control::{CONTROL_SLOT, LineError, Push, Reply, TRUST_CONTEXT, ToApplication};
@@ -161,6 +161,21 @@ impl Registry {
     /// Marks an application for detaching.
     pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
         self.doomed.push((application, reason.into()));
+    }
+
+    /// Counts sockets of a process as accelerated. What comes to a process that is gone is for those forked from it.
+    pub fn accelerated(&mut self, application: u32, of: fn(&mut Process) -> &mut u64, n: u64) {
+        let id = if self.applications.contains_key(&application) {
+            Some(application)
+        } else {
+            self.applications.values().filter(|a| a.descends_from(application)).map(|a| a.id).min()
+        };
+        let process = match id.and_then(|id| self.applications.get_mut(&id)) {
+            Some(a) => &mut a.process,
+            None => &mut self.statistics.forgotten,
+        };
+        process.accelerated += n;
+        *of(process) += n;
     }
 
     /// Tells `side` of `region`, held by `family`, that `slot` has news.

@@ -3,7 +3,7 @@
 use crate::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::cores::Command;
 use crate::proc;
-use crate::region::AppRegion;
+use crate::region::{AppRegion, fitting};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::statistics::Process;
 use crate::values::PortKind;
@@ -143,6 +143,7 @@ impl Registry {
             ancestors,
             line,
             region: None,
+            is_cramped: false,
             pairs: BTreeSet::new(),
             sockets: 0,
             process,
@@ -162,13 +163,21 @@ impl Registry {
                 Answer::Silent
             }
             Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
-            Request::OpenRegion => self.open_region(id),
+            Request::OpenRegion { room } => self.open_region(id, room),
+            Request::Room { room } => {
+                let usual = self.usual_size();
+                if let Some(a) = self.applications.get_mut(&id) {
+                    a.is_cramped = fitting(usual, room) != usual;
+                }
+                Answer::Silent
+            }
             Request::Mapped { region } => self.mapped(id, region),
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
             Request::Listen { sock, local, backlog, v6_only, reuse_port, kernel } => {
-                self.listen(id, crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel })
+                let wish = crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel };
+                self.listen(id, wish, fds)
             }
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { slot, is_left } => self.unlisten(id, slot, is_left),
@@ -194,7 +203,12 @@ impl Registry {
         }
     }
 
-    fn open_region(&mut self, id: u32) -> Answer {
+    /// Slots and bytes of payload of a region.
+    pub fn usual_size(&self) -> (u32, u64) {
+        (self.config.region_slots, self.config.region_data)
+    }
+
+    fn open_region(&mut self, id: u32, room: u64) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         if a.region.is_some() {
             return Answer::Offence("it asked for a second region".to_owned());
@@ -208,7 +222,8 @@ impl Registry {
         let Ok(index) = self.indices.take(region_id) else {
             return Answer::refused(Errno::USERS, "the service has as many regions as it may");
         };
-        let size = (self.config.region_slots, self.config.region_data);
+        let usual = self.usual_size();
+        let size = fitting(usual, room);
         let region = match AppRegion::create((region_id, index as u16), id, size, bells) {
             Ok(region) => region,
             Err(e) => {
@@ -242,6 +257,7 @@ impl Registry {
         self.regions.insert(region_id, region);
         if let Some(a) = self.applications.get_mut(&id) {
             a.region = Some(region_id);
+            a.is_cramped = size != usual;
         }
         Answer::Reply(Reply::Region(info), fds)
     }

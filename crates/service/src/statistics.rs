@@ -26,7 +26,7 @@ pub struct Process {
     pub accelerated: u64,
     /// Of these, connections it made.
     pub connected: u64,
-    /// Of these, connections put into its accept queues.
+    /// Of these, connections that came for its listeners.
     pub accepted: u64,
     /// Of these, listeners.
     pub listeners: u64,
@@ -55,7 +55,7 @@ impl Process {
 pub struct Statistics {
     ended: VecDeque<Process>,
     /// Sums of what `ended` has no room for.
-    forgotten: Process,
+    pub forgotten: Process,
     /// Applications detached for misbehaviour.
     pub detached: u64,
     /// Bytes copied by relays.

@@ -282,7 +282,8 @@ impl Registry {
         let (local, remote) =
             (SocketAddr::new(local.addr, local.port), SocketAddr::new(remote.addr, remote.port));
         let candidates = self.listeners.candidates(local, None);
-        let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.refuse(now, pending) };
+        // Nobody accepts from it at the moment, or everybody has let go of it and the service will hear so.
+        let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.postpone(now, pending) };
         let Some(queue) = self.listeners.queues.get(&key) else {
             return self.tcp.slow.refuse(now, pending);
         };
@@ -303,10 +304,7 @@ impl Registry {
     fn accepted(&mut self, key: QueueKey, slot: u32, local: SocketAddr, remote: SocketAddr) {
         let record =
             AcceptRecord { region: key.0, slot, side: 1, local, peer: remote, time: now_ns(), line: 0 };
-        if let Some(queue) = self.listeners.queues.get_mut(&key) {
-            queue.waiting.push_back((Origin::Flow(key.0, slot), record));
-        }
-        self.admit_queue(key);
+        self.arrive(key, (Origin::Flow(key.0, slot), record));
     }
 
     /// A clean slot for a flow, and how the slow path names it.
@@ -373,10 +371,7 @@ impl Registry {
                 };
             }
         };
-        if let Some(a) = self.applications.get_mut(&id) {
-            a.process.accelerated += 1;
-            a.process.connected += 1;
-        }
+        self.accelerated(id, |p| &mut p.connected, 1);
         let Some(r) = self.regions.get(&region) else { return Answer::Silent };
         let params = r.memory.region().layout().params;
         let info = RegionInfo {

@@ -33,7 +33,8 @@ const RELAY_CORE: u32 = 0;
 /// Relays in a row that wait to become one; whoever asks next has to wait, too.
 const ROW_MAX: usize = 16;
 
-fn cookie_of(fds: &[OwnedFd]) -> Option<u64> {
+/// The kernel's name for the one socket that is shown.
+pub fn cookie_of(fds: &[OwnedFd]) -> Option<u64> {
     let [fd] = fds else { return None };
     rustix::net::sockopt::socket_cookie(fd).ok()
 }
@@ -89,7 +90,7 @@ impl Registry {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
         }
-        if let Err(e) = self.trusts.watch(&fds[0], cookie) {
+        if let Err(e) = self.trusts.alive.watch(&fds[0], cookie) {
             tracing::warn!("a connection's descriptor cannot be watched: {e}");
             self.hold_no_more(&left);
             return Answer::refused(e, "the service cannot watch the descriptor");
@@ -207,19 +208,25 @@ impl Registry {
         self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new(ends)));
     }
 
-    /// Takes over an established connection that nobody has used at its acceptor's place, for `holder` in `region`. Says
-    /// which relay carries it, to which slot.
-    pub fn carry_unused(&mut self, left: Left, region: u32, holder: u32) -> Option<(u32, u32)> {
+    /// Holds an established connection that nobody has used at its acceptor's place. Says by which trust.
+    pub fn hold_unused(&mut self, left: Left) -> Option<u64> {
         let owner = self.party_of(&left)?;
         if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
             return None;
         }
         let family = self.family_of(owner)?;
+        self.place_of(&left).ok()?;
+        Some(self.trusts.add(Trust { cookie: 0, left, owners: [owner; 2], family, relay: None }))
+    }
+
+    /// Gives such a connection to `holder` in `region`. Says which relay carries it, to which slot.
+    pub fn carry_unused(&mut self, trust: u64, region: u32, holder: u32) -> Option<(u32, u32)> {
+        let left = self.trusts.get(trust)?.left;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
         let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
-        self.trusts.add(Trust { cookie: 0, left, owners: [owner; 2], family, relay: Some(relay) });
+        self.trusts.carried(trust, relay);
         self.carry_on(relay, &left, (region, slot), holder, [deputy, near]);
         Some((relay, slot))
     }
@@ -346,7 +353,7 @@ impl Registry {
     }
 
     /// The service lets go. The last holder's close is done in its name.
-    fn end_trust(&mut self, key: u64, reset: bool) {
+    pub fn end_trust(&mut self, key: u64, reset: bool) {
         let Some(trust) = self.trusts.remove(key) else { return };
         let left = trust.left;
         let holders = self.block(&left).map_or(0, |block| block.holders.load(Ordering::Acquire) & !TRUST);
@@ -372,21 +379,22 @@ impl Registry {
         self.hold_no_more(&left);
     }
 
-    /// Closes connections whose descriptor nobody has any more. Returns when to look again.
+    /// Closes connections, and ends listeners, whose descriptor nobody has any more. Returns when to look again.
     pub fn settle_trusts(&mut self, now: Instant) -> Option<Instant> {
         let is_alone = |t: &Trust| {
+            // Who waits at a listener ends with that.
             t.relay.is_none()
+                && t.cookie != 0
                 && self.block(&t.left).is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)
         };
         let alone: Vec<(u64, u64)> =
             self.trusts.iter().filter(|(_, t)| is_alone(t)).map(|(key, t)| (key, t.cookie)).collect();
-        if alone.is_empty() {
-            return None;
-        }
         let cookies: Vec<u64> = alone.iter().map(|(_, cookie)| *cookie).collect();
-        let forsaken = self.trusts.forsaken(&cookies);
+        let forsaken = self.trusts.alive.forsaken(&cookies);
         let over = alone.iter().filter(|(_, cookie)| forsaken.contains(cookie));
         over.for_each(|(key, _)| self.end_trust(*key, false));
-        (forsaken.len() < alone.len()).then(|| self.trusts.later(now))
+        let are_deserted = self.forget_deserted(|_| true);
+        self.forget_kept();
+        (forsaken.len() < cookies.len() || are_deserted).then(|| self.trusts.later(now))
     }
 }

@@ -1,18 +1,13 @@
 //! What the service knows of connections on their way from one process to another: where each was left, who carries it on, and
 //! whether anybody still has its descriptor. Decides nothing.
 
+use crate::alive::Alive;
 use control::Left;
-use rustix::event::epoll;
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::io::Errno;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Pauses between looks at descriptors that perhaps nobody has any more: whoever has let go is about to close.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
-/// Sets over which the descriptors are spread, so that a look at one of them need not read of all.
-const SETS: u64 = 64;
 
 /// A connection that was left, or may be taken away from where it is.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +38,14 @@ pub struct Trusts {
     /// The latest of each descriptor: a connection may be handed on again and again.
     by_cookie: HashMap<u64, u64>,
     next: u64,
-    /// The descriptors, by cookie, for as long as somebody has them.
-    alive: HashMap<u64, OwnedFd>,
+    /// The connections' descriptors.
+    pub alive: Alive<64>,
     /// The next pause; none: the longest.
     pause: Option<Duration>,
     /// Regions may be nobody's any more.
     pub changed: bool,
+    /// Somebody is about to close the descriptor of a listening socket.
+    pub soon: bool,
 }
 
 impl Trusts {
@@ -83,13 +80,19 @@ impl Trusts {
         self.iter().find(|(_, t)| t.relay == Some(relay)).map(|(key, t)| (key, *t))
     }
 
-    /// One more: the latest of its descriptor.
-    pub fn add(&mut self, trust: Trust) {
+    /// That one.
+    pub fn get(&self, key: u64) -> Option<&Trust> {
+        self.all.get(&key)
+    }
+
+    /// One more: the latest of its descriptor. Returns its number.
+    pub fn add(&mut self, trust: Trust) -> u64 {
         self.next += 1;
         self.all.insert(self.next, trust);
         if trust.cookie != 0 {
             self.by_cookie.insert(trust.cookie, self.next);
         }
+        self.next
     }
 
     /// That relay carries it on.
@@ -109,40 +112,6 @@ impl Trusts {
         Some(trust)
     }
 
-    /// Remembers `fd` while somebody else has it, too.
-    pub fn watch(&mut self, fd: &OwnedFd, cookie: u64) -> rustix::io::Result<()> {
-        let set = match self.alive.entry(cookie % SETS) {
-            Entry::Occupied(set) => set.into_mut(),
-            Entry::Vacant(place) => place.insert(epoll::create(epoll::CreateFlags::CLOEXEC)?),
-        };
-        match epoll::add(&*set, fd, epoll::EventData::new_u64(cookie), epoll::EventFlags::empty()) {
-            // Known from an earlier journey.
-            Err(Errno::EXIST) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Of these, the cookies whose descriptors nobody has any more. None where the kernel does not say.
-    pub fn forsaken(&self, cookies: &[u64]) -> HashSet<u64> {
-        let places: HashSet<u64> = cookies.iter().map(|cookie| cookie % SETS).collect();
-        let living: HashMap<u64, Option<HashSet<u64>>> =
-            places.into_iter().map(|place| (place, self.living(place))).collect();
-        let is_gone = |cookie: &u64| {
-            living.get(&(cookie % SETS)).and_then(Option::as_ref).is_some_and(|set| !set.contains(cookie))
-        };
-        cookies.iter().copied().filter(is_gone).collect()
-    }
-
-    fn living(&self, place: u64) -> Option<HashSet<u64>> {
-        let set = self.alive.get(&place)?.as_raw_fd();
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).ok()?;
-        let cookie = |line: &str| {
-            let word = line.strip_prefix("tfd:")?.split("data:").nth(1)?.split_whitespace().next()?;
-            u64::from_str_radix(word, 16).ok()
-        };
-        Some(text.lines().filter_map(cookie).collect())
-    }
-
     /// Somebody has just let go: their descriptors are closed in a moment.
     pub fn hurry(&mut self) {
         self.pause = Some(PAUSE.0);
@@ -153,30 +122,5 @@ impl Trusts {
         let pause = self.pause.unwrap_or(PAUSE.1);
         self.pause = Some((pause * 2).min(PAUSE.1));
         now + pause
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::{AddressFamily, SocketType, socket};
-
-    #[test]
-    fn who_has_a_descriptor_the_kernel_knows() {
-        let mut trusts = Trusts::default();
-        let sockets: Vec<OwnedFd> =
-            (0..3).map(|_| socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()).collect();
-        let cookies = [7, 7 + SETS, 8];
-        for (fd, cookie) in sockets.iter().zip(cookies) {
-            // As the service gets it: a descriptor of its own, which it closes.
-            trusts.watch(&fd.try_clone().unwrap(), cookie).unwrap();
-        }
-        assert!(trusts.forsaken(&cookies).is_empty());
-        let mut sockets = sockets.into_iter();
-        drop(sockets.next());
-        assert_eq!(trusts.forsaken(&cookies), HashSet::from([7]));
-        drop(sockets);
-        assert_eq!(trusts.forsaken(&cookies).len(), 3);
-        assert!(trusts.forsaken(&[9]).is_empty(), "of which nothing is known");
     }
 }

@@ -252,7 +252,9 @@ fn every_kind_of_offender_is_detached_at_once() {
             app.line.send(&ToService { number: 9, request: hello(None) }, &[], true).unwrap();
         }),
         ("a second region", |app, _| {
-            app.line.send(&ToService { number: 9, request: Request::OpenRegion }, &[], true).unwrap();
+            app.line
+                .send(&ToService { number: 9, request: Request::OpenRegion { room: u64::MAX } }, &[], true)
+                .unwrap();
         }),
         ("a context out of range", |app, _| {
             let message = ToService { number: 9, request: Request::Context { context: 256 } };

@@ -6,6 +6,7 @@ mod common;
 
 use common::{App, Daemon, hello, listener};
 use control::{Parent, Push, Reply, Report, Request};
+use rustix::fd::AsFd;
 use service::Options;
 use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
 use std::sync::atomic::Ordering;
@@ -71,7 +72,7 @@ fn a_sleeping_peer_is_woken() {
 fn without_an_accelerated_listener_the_kernel_does_it() {
     let daemon = daemon();
     let mut app = App::new(&daemon);
-    let (_socket, address) = listener();
+    let (socket, address) = listener();
     for to in [address, "192.0.2.1:80".parse().unwrap()] {
         assert!(matches!(app.try_connect(to).map(|_| ()), Err(Reply::Kernel { .. })));
     }
@@ -83,7 +84,8 @@ fn without_an_accelerated_listener_the_kernel_does_it() {
         reuse_port: false,
         kernel: true,
     };
-    assert!(matches!(app.ask(liar).0, Reply::Kernel { .. }), "nobody takes an address it does not listen at");
+    let answer = app.ask_showing(liar, &[socket.as_fd()]).0;
+    assert!(matches!(answer, Reply::Kernel { .. }), "nobody takes an address it does not listen at");
     for inode in [11, 12, 11] {
         app.say(Request::FellBack { reason: format!("reason {inode}"), inode });
     }

@@ -10,6 +10,7 @@ use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A child of `parent`, which listens at `queue`, and its own queue, which it watches.
 fn worker(daemon: &Daemon, parent: &App, queue: u32, holder: u8) -> (App, u32) {
@@ -114,7 +115,7 @@ fn the_same_where_the_service_copies() {
 #[test]
 fn the_last_one_resets() {
     let daemon = Daemon::start(Options::default());
-    let (parent, queue, _socket, address) = server(&daemon, 8);
+    let (parent, queue, socket, address) = server(&daemon, 8);
     let (mut first, first_queue) = worker(&daemon, &parent, queue, 1);
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
@@ -125,6 +126,9 @@ fn the_last_one_resets() {
     drop((first, second));
     assert_eq!(client.peer_flags(&conn) & RESET, 0);
     drop(parent);
+    client.sleep(Duration::from_millis(20));
+    assert_eq!(client.peer_flags(&conn) & RESET, 0, "somebody has the socket, and may show it");
+    drop(socket);
     client.until("nobody is left to accept it", |c| c.peer_flags(&conn) & RESET != 0);
     client.close(&conn);
 }

@@ -318,6 +318,11 @@ pub const HELD: u32 = 1 << 8;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection lives in another process now.
 pub const MOVED: u32 = u32::MAX;
 
+/// In [`SockBlock::rx_lock`], in place of a thread: the service takes back what waits in an accept queue. It takes a moment.
+pub const SEIZED: u32 = u32::MAX - 1;
+/// In [`SockBlock::flags`]: `O_NONBLOCK`.
+pub const NONBLOCK: u32 = 1;
+
 /// An application's own state of one socket: two lines in the application region, shared with forked children.
 /// The service reads `holders`, `region` and `slot` (hostile) to clean up after a death, and takes over locks and positions
 /// when the connection moves to another process; everything else is the library's. Crate `socket` gives the fields their

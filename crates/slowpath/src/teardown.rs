@@ -273,11 +273,12 @@ impl SlowPath {
         let Some(connection) = self.connections.remove(&flow) else { return };
         let Owner { region, slot, .. } = connection.owner;
         self.keeper.release(flow);
-        // What was never acknowledged will never be consumed: from here on the application may have its send ring back.
-        if let Some(parts) = self.region(region)
-            && let Some((own, _)) = parts.halves(slot)
-        {
-            queue::stream::raise(own, half_flags::RELEASED);
+        if let Some(parts) = self.region(region) {
+            parts.set_flow(slot, None);
+            // What was never acknowledged will never be consumed: from here on the application may have its send ring back.
+            if let Some((own, _)) = parts.halves(slot) {
+                queue::stream::raise(own, half_flags::RELEASED);
+            }
         }
         self.events.push_back(Event::Released { region, slot });
         self.remove_region_if_idle(now, region);

@@ -88,6 +88,7 @@ fn close_in_every_order() {
         assert!(matches!(w.event(), Event::Released { region: 0, slot } if slot == owner.slot));
         assert_eq!(w.slow.sizes()[2], 0);
         w.quiet();
+        assert_eq!(w.slow.release_slot(0, owner.slot), Release::Free);
     }
 }
 

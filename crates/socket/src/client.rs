@@ -1,6 +1,7 @@
 //! This process's registration with the service: the control line, the regions, what the service pushes, its death.
 
 use crate::context::Context;
+use crate::exchange::{Exchange, say_hello};
 use crate::hold::Held;
 use crate::internal::{Internal, claim, unclaim};
 use crate::log::{Level, log};
@@ -12,15 +13,15 @@ use crate::ways::Ways;
 use crate::{account, left, locked, sys};
 use base::limits::RING_MIN;
 use control::{
-    Line, LineError, PROTOCOL, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService,
-    Welcome,
+    Line, LineError, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
 };
 use cycles::Section;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
-use shm::{Region, Side};
+use rustix::process::{Resource, getrlimit};
+use shm::{Region, RegionError, Side};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -34,13 +35,6 @@ const FIRST_BYTES: u64 = 1 << 20;
 /// The same in a forked child, which mostly serves a connection of its parent's and ends, until it has a socket of its own: each page
 /// is a fault, and taken from the machine anew.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
-
-/// The serial part of a line.
-#[derive(Debug)]
-struct Exchange {
-    line: Line,
-    number: u32,
-}
 
 /// A registration.
 #[derive(Debug)]
@@ -73,42 +67,6 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for what the service says next, as long as the line's own limit lets us.
-fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
-    line.receive(true).map_err(|e| if matches!(e, LineError::WouldBlock) { LineError::Closed } else { e })
-}
-
-impl Exchange {
-    /// Asks, showing `fd`.
-    fn send(&mut self, request: Request, fd: Option<RawFd>) -> Result<(), LineError> {
-        self.number = self.number.wrapping_add(1).max(1);
-        let shown = fd.map(sys::borrow);
-        self.line.send(&ToService { number: self.number, request }, shown.as_slice(), true)
-    }
-
-    /// Waits for the answer to what was sent last; pushes that come first go to `pushed`.
-    fn answer(&self, mut pushed: impl FnMut(Push, Vec<OwnedFd>)) -> Result<(Reply, Vec<OwnedFd>), LineError> {
-        loop {
-            let got = receive(&self.line)?;
-            match got.message {
-                ToApplication::Reply(n, reply) if n == self.number => return Ok((reply, got.fds)),
-                ToApplication::Reply(..) => {}
-                ToApplication::Push(push) => pushed(push, got.fds),
-            }
-        }
-    }
-
-    /// Asks and waits for the answer.
-    fn ask(
-        &mut self,
-        request: Request,
-        pushed: impl FnMut(Push, Vec<OwnedFd>),
-    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
-        self.send(request, None)?;
-        self.answer(pushed)
-    }
-}
-
 /// A registration of which the service has been told, and no more: from then on it notices the end of this process.
 #[derive(Debug)]
 pub struct Announced {
@@ -123,12 +81,12 @@ pub struct Announced {
 impl Announced {
     /// Says hello.
     pub fn new() -> Result<Self, LineError> {
-        let address = SocketAddrUnix::new(control::default_control_path())?;
+        let address = SocketAddrUnix::new(crate::config::control_path())?;
         let name = command_name();
         let (line, number) = say_hello(&address, name.clone(), None)?;
         let line = Line::new(claim(line.into()));
         let control = line.as_fd().as_raw_fd();
-        Ok(Self { exchange: Exchange { line, number }, control, address, name, holder: 0 })
+        Ok(Self { exchange: Exchange::new(line, number), control, address, name, holder: 0 })
     }
 
     /// Says hello as a forked child: by the registration of its parent, and the holder bit that this has promised. Asks for no memory:
@@ -138,7 +96,18 @@ impl Announced {
     pub fn as_child(parent: &Client, holder: u8) -> Result<Self, LineError> {
         let Client { control, address, name, .. } = parent;
         let Welcome { application, secret, .. } = parent.welcome;
-        let said = say_hello(address, name.clone(), Some(Parent { application, secret, holder }));
+        let hello = || say_hello(address, name.clone(), Some(Parent { application, secret, holder }));
+        let said = hello().or_else(|e| match e {
+            // No number is free, but for the one that the parent holds for such a time.
+            LineError::Os(Errno::MFILE) => {
+                // Of a thread that was asking there is nothing here that would unlock it.
+                if let Ok(mut exchange) = parent.exchange.try_lock() {
+                    exchange.give_room();
+                }
+                hello()
+            }
+            e => Err(e),
+        });
         let said = said.and_then(|(line, number)| {
             sys::dup3(line.as_fd().as_raw_fd(), *control, libc::O_CLOEXEC)?;
             Ok(number)
@@ -147,10 +116,10 @@ impl Announced {
         let number = said.inspect_err(|_| parent.hang_up())?;
         let line = Line::new(sys::own(*control));
         let (address, name) = (address.clone(), name.clone());
-        Ok(Self { exchange: Exchange { line, number }, control: *control, address, name, holder })
+        Ok(Self { exchange: Exchange::new(line, number), control: *control, address, name, holder })
     }
 
-    /// Does the rest.
+    /// Does the rest. A forked child that may have no more descriptors or memory stands in for its `parent`, locked in.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
         let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
@@ -162,10 +131,23 @@ impl Announced {
                 }
                 Ok(client)
             }
-            Err(e) => {
-                unclaim(self.control);
-                Err(e)
-            }
+            Err(e) => match (e, parent) {
+                (LineError::Os(Errno::MFILE | Errno::NOMEM), Some(parent)) => {
+                    locked::cut_off();
+                    Ok(self.stand_in(parent))
+                }
+                (e, _) => {
+                    if let LineError::Os(e) = &e {
+                        let text = format_args!(
+                            "no memory to share with the service ({e}): sockets stay with the kernel; raise the limits \
+                             (ulimit -n, ulimit -v)"
+                        );
+                        log(Level::Error, text);
+                    }
+                    unclaim(self.control);
+                    Err(e)
+                }
+            },
         }
     }
 
@@ -179,27 +161,15 @@ impl Announced {
     }
 }
 
-/// The first message on a new line, and its number.
-fn say_hello(
-    address: &SocketAddrUnix,
-    name: Arc<str>,
-    parent: Option<Parent>,
-) -> Result<(Line, u32), LineError> {
-    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&fd, address)?;
-    let mut exchange = Exchange { line: Line::new(fd), number: 0 };
-    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
-    Ok((exchange.line, exchange.number))
-}
-
 fn command_name() -> Arc<str> {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim_end().chars().take(32).collect::<String>().into()
 }
 
 impl Client {
-    fn new(said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
+    fn new(mut said: Announced, parent: Option<&Self>, welcome: Welcome, home: Arc<Mapped>) -> Arc<Self> {
         account::follow(&home.region);
+        said.exchange.hold_room();
         let oldest = parent.map_or_else(|| home.clone(), |p| p.oldest.clone());
         let mut regions = parent
             .map_or_else(HashMap::new, |p| p.regions.read().unwrap_or_else(PoisonError::into_inner).clone());
@@ -250,7 +220,7 @@ impl Client {
         if self.dead.load(Ordering::Relaxed) {
             return Err(Errno::PIPE);
         }
-        if locked::is_locked() {
+        if locked::is_locked() && !(locked::has_line() && matches!(request, Request::Waker { .. })) {
             return Err(Errno::PERM);
         }
         let mut pushes = Vec::new();
@@ -271,10 +241,19 @@ impl Client {
             self.ask(Request::Mapped { region })?;
         }
         answer.map_err(|e| {
+            if matches!(e, LineError::Os(Errno::BADF)) && fd.is_some() {
+                // Another thread has closed what was to be shown.
+                return Errno::BADF;
+            }
             log(Level::Warn, format_args!("{e}"));
             self.die();
             Errno::PIPE
         })
+    }
+
+    /// See [`Exchange::has_room`].
+    pub fn has_room(&self) -> bool {
+        lock(&self.exchange).has_room()
     }
 
     /// Says something that needs no answer.
@@ -311,7 +290,15 @@ impl Client {
         let new = other.is_none();
         let region = match (other, memfd) {
             (Some(region), _) => region,
-            (None, Some(memfd)) => Arc::new(open(&memfd, info).ok()?),
+            (None, Some(memfd)) => {
+                let opened = open(&memfd, info).inspect_err(|e| {
+                    log(
+                        Level::Error,
+                        format_args!("memory shared with another process has no place here: {e}"),
+                    );
+                });
+                Arc::new(opened.ok()?)
+            }
             (None, None) => return None,
         };
         let pages = region.page_words() * 64;
@@ -319,6 +306,14 @@ impl Client {
         let mapped = if info.is_own { mapped } else { mapped.inherited() };
         regions.insert((info.id, info.side), Arc::new(mapped));
         new.then_some(info.id)
+    }
+
+    /// Address space that the regions take.
+    pub fn mapped_bytes(&self) -> u64 {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let both = |id: u32, side: u8| side == 1 && regions.contains_key(&(id, 0));
+        let each = regions.iter().filter(|((id, side), _)| !both(*id, *side));
+        each.map(|(_, mapped)| mapped.region.layout().total as u64).sum()
     }
 
     /// The region of that name as `side` sees it, if it is mapped here.
@@ -359,9 +354,9 @@ impl Client {
         }
         loop {
             // Waits for a thread that asks something: what comes after its answer is ours to read.
-            let got = lock(&self.exchange).line.receive::<ToApplication>(false);
+            let got = lock(&self.exchange).overhear();
             match got {
-                Ok(Received { message: ToApplication::Push(push), fds }) => self.pushed(push, fds),
+                Ok(Received { message: ToApplication::Push(push), fds, .. }) => self.pushed(push, fds),
                 Ok(_) => {}
                 Err(LineError::WouldBlock) => return false,
                 Err(e) => {
@@ -376,9 +371,15 @@ impl Client {
     /// Looks whether the service is still there, without reading what it says.
     pub fn look_for_end(&self) -> bool {
         let mut line = [libc::pollfd { fd: self.control, events: 0, revents: 0 }];
-        if !self.dead.load(Ordering::Relaxed)
-            && sys::poll(&mut line, Some(Duration::ZERO), None).is_ok_and(|n| n > 0)
-        {
+        if self.dead.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is_over = match sys::poll(&mut line, Some(Duration::ZERO), None) {
+            // With a limit of 0 descriptors one is too many.
+            Err(Errno::INVAL) => sys::is_at_end(self.control),
+            n => n.is_ok_and(|n| n > 0),
+        };
+        if is_over {
             self.die();
         }
         self.dead.load(Ordering::Relaxed)
@@ -388,8 +389,8 @@ impl Client {
         match push {
             Push::Waker { region, context } => {
                 let found = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
-                if let (Some(context), Some(fd)) = (found, fds.into_iter().next()) {
-                    context.add(region, fd);
+                if let Some(context) = found {
+                    context.add(region, fds.into_iter().next());
                 }
             }
             Push::Revoked { region } => self.revoked(region),
@@ -517,6 +518,14 @@ impl Client {
     }
 }
 
+/// Bytes of address space that this process may yet take.
+pub fn room() -> u64 {
+    let Some(limit) = getrlimit(Resource::As).current else { return u64::MAX };
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let taken = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    limit.saturating_sub(taken.unwrap_or(0) * rustix::param::page_size() as u64)
+}
+
 /// What follows hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
@@ -533,9 +542,12 @@ fn introduce(
         }
         _ => return Err(LineError::Garbled),
     };
-    let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion, &mut pushed)? else {
+    let (Reply::Region(info), fds) = exchange.ask(Request::OpenRegion { room: room() }, &mut pushed)? else {
         return Err(LineError::Garbled);
     };
+    if exchange.is_short() {
+        return Err(LineError::Os(Errno::MFILE));
+    }
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
@@ -565,8 +577,11 @@ impl Drop for Client {
 }
 
 fn open(memfd: &OwnedFd, info: RegionInfo) -> Result<Region, LineError> {
-    Region::open(memfd.as_fd(), info.params()).map_err(|e| {
-        log(Level::Error, format_args!("{e}"));
-        LineError::Garbled
+    Region::open(memfd.as_fd(), info.params()).map_err(|e| match e {
+        RegionError::Os(e) => LineError::Os(e),
+        e => {
+            log(Level::Error, format_args!("{e}"));
+            LineError::Garbled
+        }
     })
 }

@@ -1,15 +1,30 @@
 //! What the environment says, or the profile that it names.
 
-use crate::log::{Level, log};
+use crate::log::{self, Level, log};
 use control::profile::{
     self, CHECK_POINTERS_ENV, IO_URING_ENV, PROFILE_ENV, QUICK_ACK_ENV, REQUIRE_ENV, RING_MIN_ENV, Rings,
     SPIN_ENV,
 };
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Set to 1: every call goes to the kernel.
 pub const DISABLE_ENV: &str = "TOWPATH_DISABLE";
+
+/// At the start of a program, which may clean its environment before it makes its first socket.
+pub fn remember() {
+    log::limit();
+    if !is_disabled() {
+        control_path();
+        spin();
+        is_required();
+        rings();
+        quick_ack();
+        checks_pointers();
+        ring_min();
+    }
+}
 
 /// True when the user wants no acceleration, or nobody should: a set-user-id program.
 pub fn is_disabled() -> bool {
@@ -46,6 +61,12 @@ fn know_profile() {
     if !name.is_empty() && profile::profile(&name).is_none() {
         log(Level::Error, format_args!("{PROFILE_ENV}={name}: there is no such profile"));
     }
+}
+
+/// Where the service listens.
+pub fn control_path() -> &'static Path {
+    static CONTROL: OnceLock<PathBuf> = OnceLock::new();
+    CONTROL.get_or_init(control::default_control_path)
 }
 
 /// The user's limit for spinning.
@@ -91,5 +112,8 @@ pub fn checks_pointers() -> bool {
 
 /// The shortest ring that a sender lends itself, bytes; 0: as short as may be.
 pub fn ring_min() -> usize {
-    profile::setting(RING_MIN_ENV).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
+    static RING_MIN: OnceLock<usize> = OnceLock::new();
+    *RING_MIN.get_or_init(|| {
+        profile::setting(RING_MIN_ENV).and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
+    })
 }

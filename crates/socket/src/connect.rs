@@ -199,6 +199,10 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         crate::options::advise_all(sock, &link);
         return establish(sock, link);
     }
+    if !client.has_room() {
+        free(&client, index);
+        return kernel("no descriptor is left for its memory", Errno::MFILE);
+    }
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
         Ok((Reply::Connecting { region, slot, local, lent }, _)) => {

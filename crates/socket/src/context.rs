@@ -11,9 +11,9 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Tag of eventfds in a context's epoll descriptor.
 pub const BELL: u64 = 0;
@@ -21,6 +21,8 @@ pub const BELL: u64 = 0;
 pub const CONTROL: u64 = 1;
 /// In place of a region: the service's own eventfd (region ids are never 0).
 const SERVICE: u32 = 0;
+/// What could not be received is asked for again not more often than this.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// See the module.
 #[derive(Debug)]
@@ -32,6 +34,12 @@ pub struct Context {
     local: Internal,
     /// Eventfds that others ring, with the pair region they came for; 0 for the service's own.
     others: Mutex<Vec<(u32, Internal)>>,
+    /// One of them could not be received, for want of descriptors: some news wakes nobody.
+    is_deaf: AtomicBool,
+    /// How often that has happened.
+    losses: AtomicU32,
+    /// When it was asked for again.
+    asked_again: Mutex<Option<Instant>>,
     /// Set before the last look at what others may bring by `wake`.
     pub sleeping: AtomicBool,
     /// When spinning pays.
@@ -60,11 +68,43 @@ impl Context {
         let context = Arc::new(Self::empty(client, number)?);
         // Known before it is announced: eventfds for it may be pushed before the answer comes.
         lock(&client.contexts).insert(number, Arc::downgrade(&context));
-        match client.ask(Request::Context { context: number })? {
-            (Reply::Done, fds) => fds.into_iter().for_each(|fd| context.add(SERVICE, fd)),
-            _ => return Err(Errno::USERS),
-        }
+        context.listen()?;
         Ok(context)
+    }
+
+    /// Has itself told of news. What the service knows of others that ring comes before its answer.
+    fn listen(&self) -> Result<(), Errno> {
+        match self.client.ask(Request::Context { context: self.number })? {
+            (Reply::Done, fds) => {
+                self.add(SERVICE, fds.into_iter().next());
+                Ok(())
+            }
+            _ => Err(Errno::USERS),
+        }
+    }
+
+    /// True when some news wakes nobody who sleeps here. Asks now and then for what is missing.
+    #[inline]
+    pub fn is_deaf(&self) -> bool {
+        self.is_deaf.load(Ordering::Relaxed) && !self.listen_again()
+    }
+
+    #[cold]
+    fn listen_again(&self) -> bool {
+        {
+            let mut asked = lock(&self.asked_again);
+            if asked.is_some_and(|at| at.elapsed() < AGAIN) {
+                return false;
+            }
+            *asked = Some(Instant::now());
+        }
+        let before = self.losses.load(Ordering::SeqCst);
+        self.forget(|_| true);
+        let hears = self.listen().is_ok() && self.losses.load(Ordering::SeqCst) == before;
+        self.is_deaf.fetch_and(!hears, Ordering::SeqCst);
+        // Whoever else sleeps here begins anew.
+        self.local.ring();
+        hears
     }
 
     fn empty(client: &Arc<Client>, number: u32) -> Result<Self, Errno> {
@@ -77,6 +117,9 @@ impl Context {
             epfd,
             local,
             others: Mutex::new(Vec::new()),
+            is_deaf: AtomicBool::new(false),
+            losses: AtomicU32::new(0),
+            asked_again: Mutex::new(None),
             sleeping: AtomicBool::new(false),
             spin: Spin::new(client.welcome.settings.spin_ns),
             client: client.clone(),
@@ -91,8 +134,14 @@ impl Context {
         }
     }
 
-    /// Sleeps on one more eventfd, which is rung for news of `region`.
-    pub fn add(&self, region: u32, eventfd: OwnedFd) {
+    /// Sleeps on one more eventfd, which is rung for news of `region`; there is none when it was lost.
+    pub fn add(&self, region: u32, eventfd: Option<OwnedFd>) {
+        let Some(eventfd) = eventfd else {
+            self.losses.fetch_add(1, Ordering::SeqCst);
+            self.is_deaf.store(true, Ordering::SeqCst);
+            // What we got would have been rung already.
+            return self.local.ring();
+        };
         let eventfd = Internal::new(eventfd);
         // When this fails there is no memory; the service's own eventfd still wakes us.
         let _ = add(&self.epfd, eventfd.number(), BELL);
@@ -106,12 +155,17 @@ impl Context {
 
     /// No news comes from `region` any more: closes what was rung for it.
     pub fn forget_region(&self, region: u32) {
+        self.forget(|from| from == region);
+    }
+
+    fn forget(&self, is_over: impl Fn(u32) -> bool) {
         lock(&self.others).retain(|(from, eventfd)| {
-            if *from == region {
+            let is_over = is_over(*from);
+            if is_over {
                 // Others have the same eventfd: closing ours alone would leave it in our epoll descriptor.
                 let _ = epoll::delete(self.epfd.as_fd(), eventfd.as_fd());
             }
-            *from != region
+            !is_over
         });
     }
 

@@ -237,8 +237,8 @@ impl Set {
         self.stir(inner);
     }
 
-    fn stir(&self, inner: MutexGuard<'_, Interest>) {
-        let is_news = inner.has_ready();
+    fn stir(&self, mut inner: MutexGuard<'_, Interest>) {
+        let is_news = inner.must_stir();
         drop(inner);
         // Who began to sleep before the lock was taken is counted; who begins now looks first.
         if is_news
@@ -328,13 +328,24 @@ impl Set {
             && inner.drain(number)
         {
             drop(inner);
-            if let Some(context) = self.context() {
-                context.client.pump();
-            }
-            inner = lock(&self.inner);
-            inner.enqueue_all();
+            let Some(context) = self.context() else { return lock(&self.inner) };
+            context.client.pump();
+            return self.look_again(&context);
         }
         inner
+    }
+
+    /// The service has said something, after which everything is looked at: what has come meanwhile first, in its order.
+    fn look_again(&self, context: &Context) -> MutexGuard<'_, Interest> {
+        loop {
+            let mut inner = lock(&self.inner);
+            if !inner.drain(context.number) {
+                inner.enqueue_all();
+                return inner;
+            }
+            drop(inner);
+            context.client.pump();
+        }
     }
 
     /// `epoll_pwait2`.
@@ -441,9 +452,11 @@ impl Set {
             let is_blind = self.accelerated.load(Ordering::SeqCst) || locked::is_locked();
             return self.kernel_events(out, 0, None, if is_blind { blind } else { left }, mask);
         };
+        let is_deaf = context.is_deaf();
         let quiet = self.enter(context, |inner| !inner.has_ready());
-        let is_blind =
-            self.is_blind() || self.kernel.load(Ordering::SeqCst) && !self.hooked.load(Ordering::SeqCst);
+        let is_blind = is_deaf
+            || self.is_blind()
+            || self.kernel.load(Ordering::SeqCst) && !self.hooked.load(Ordering::SeqCst);
         let limit = if is_blind { blind } else { left };
         let result = if quiet { self.kernel_events(out, 0, Some(context), limit, mask) } else { Ok(0) };
         self.leave(context);

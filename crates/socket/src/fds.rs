@@ -413,8 +413,9 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
 /// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note. True: a listener, whose kernel socket stays non-blocking.
 pub fn set_nonblocking(fd: RawFd, on: bool) -> bool {
     let Some(sock) = SOCKS.pin(fd) else { return false };
-    sock.set_nonblocking(on);
+    // What has come from another program first learns how that left it.
     let is_listener = sock.listener().is_some();
+    sock.set_nonblocking(on);
     if !on || HAS_SETS.load(Ordering::Relaxed) || sock.decided().is_none() {
         return is_listener;
     }

@@ -5,7 +5,9 @@ use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock};
 use crate::sys::{self, Alone};
-use crate::{account, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold};
+use crate::{
+    account, address_space, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold,
+};
 use rustix::fd::RawFd;
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
@@ -56,6 +58,7 @@ pub fn prepare() {
     let mut held = alone.is_none().then(Held::new);
     if let Some(held) = &mut held {
         moving::hold_reclaim(held);
+        address_space::hold(held);
         // From here on nobody registers: the child finds what its bits were promised by.
         client::hold_attempts(held);
     }

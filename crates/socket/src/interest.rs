@@ -120,6 +120,8 @@ pub struct Interest {
     fresh: Vec<(u32, u32)>,
     /// Of the queue: those that have been taken out of the set meanwhile.
     vacant: u32,
+    /// A region was added that who sleeps here does not listen to.
+    has_grown: bool,
     turn: u32,
     /// Sockets active at the same time, times 8, smoothed.
     crowd: u32,
@@ -150,6 +152,11 @@ impl Interest {
     /// True when some item may be ready.
     pub fn has_ready(&self) -> bool {
         self.ready.len() > self.vacant as usize
+    }
+
+    /// True when who sleeps here has to look, or to listen to more regions. Told once of these.
+    pub fn must_stir(&mut self) -> bool {
+        std::mem::take(&mut self.has_grown) | self.has_ready()
     }
 
     /// Adds a socket.
@@ -286,6 +293,7 @@ impl Interest {
     pub fn watch(&mut self, mapped: &Arc<Mapped>, place: Option<(u32, u32)>) {
         let at = self.watches.iter().position(|w| Arc::ptr_eq(&w.mapped, mapped)).unwrap_or_else(|| {
             self.watches.push(Watch { mapped: mapped.clone(), items: Vec::new(), count: 0, dead: false });
+            self.has_grown = true;
             self.watches.len() - 1
         });
         let Some((slot, i)) = place else { return };
@@ -349,10 +357,10 @@ impl Interest {
         !found.is_empty()
     }
 
-    /// Everything may be ready.
+    /// Queues whatever is ready: of the rest we are told.
     pub fn enqueue_all(&mut self) {
         for i in 0..self.items.len() as u32 {
-            self.enqueue(i);
+            self.look(i);
         }
     }
 

@@ -28,6 +28,8 @@ pub mod account;
 #[cfg(not(loom))]
 pub mod address;
 #[cfg(not(loom))]
+pub mod address_space;
+#[cfg(not(loom))]
 mod anew;
 #[cfg(not(loom))]
 pub mod cancel;
@@ -43,6 +45,8 @@ mod context;
 mod cork;
 #[cfg(not(loom))]
 mod epoll;
+#[cfg(not(loom))]
+mod exchange;
 #[cfg(not(loom))]
 pub mod fallback;
 #[cfg(not(loom))]

@@ -7,7 +7,7 @@ use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
-use shm::{Half, MOVED, Side, SockBlock, TRUST, half_flags};
+use shm::{Half, MOVED, SEIZED, Side, SockBlock, TRUST, half_flags};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,7 +47,7 @@ pub mod state {
 /// Bits of `SockBlock::flags`.
 pub mod flags {
     /// `O_NONBLOCK`.
-    pub const NONBLOCK: u32 = 1;
+    pub const NONBLOCK: u32 = shm::NONBLOCK;
     /// A send found no space and nobody has found some since.
     pub const FULL: u32 = 1 << 1;
     /// Accepted, not connected.
@@ -153,7 +153,7 @@ fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
             Err(owner) if owner == me => return Err(Errno::AGAIN),
             Err(MOVED) => return Err(Errno::NOTCONN),
             // The owner was killed in the middle: a forked process that shared the socket with us.
-            Err(owner) if round.is_multiple_of(256) && is_dead(owner) => {
+            Err(owner) if round.is_multiple_of(256) && is_dead(owner, round) => {
                 if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return Ok(Owned(word));
                 }
@@ -165,7 +165,11 @@ fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
     Err(Errno::AGAIN)
 }
 
-fn is_dead(thread: u32) -> bool {
+fn is_dead(thread: u32, round: u32) -> bool {
+    if thread == SEIZED {
+        // The service died in that moment.
+        return round >= 1 << 20;
+    }
     if !locked::may(libc::SYS_kill) {
         return false;
     }

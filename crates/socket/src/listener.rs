@@ -17,6 +17,7 @@ use queue::stream::{watch, watcher};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -54,10 +55,40 @@ fn somaxconn() -> u32 {
 pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Errno> {
     let client = whom_to_ask(sock, fd);
     sys::listen(fd, backlog)?;
-    let client = match client {
-        Ok(client) => client,
-        Err(why) => return Ok(Listened::Kernel(why)),
-    };
+    match client {
+        Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(somaxconn())),
+        Err(why) => Ok(Listened::Kernel(why)),
+    }
+}
+
+/// A listening socket of the kernel's that came from another program or process is accelerated here as well, if that may be.
+pub fn join(sock: &Arc<Sock>, fd: RawFd) {
+    let listened = whom_to_ask(sock, fd).map(|client| announce(sock, fd, &client, backlog_of(fd)));
+    match listened {
+        Ok(Ok(Listened::Accelerated)) => crate::options::take_over(sock, fd),
+        Ok(Ok(Listened::Kernel(why))) | Err(why) => fallback::count(&why.reason, Some(fd)),
+        Ok(Err(e)) => log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {e}")),
+    }
+}
+
+/// As given to `listen`: of a listening socket `tcpi_sacked` tells.
+fn backlog_of(fd: RawFd) -> u32 {
+    const SACKED: usize = mem::offset_of!(libc::tcp_info, tcpi_sacked);
+    let mut info = [0; SACKED + 4];
+    let told = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
+    let word = info.last_chunk().filter(|_| told == Ok(info.len()));
+    word.map_or_else(somaxconn, |word| u32::from_ne_bytes(*word))
+}
+
+/// Tells the service of a socket of the kernel's that listens.
+fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> Result<Listened, Errno> {
+    if let Some(link) = sock.listener()
+        && !Arc::ptr_eq(&link.mapped, &client.home)
+    {
+        // A parent's: its backlog holds.
+        share(sock);
+        return Ok(Listened::Accelerated);
+    }
     let local = local_address(fd).ok_or(Errno::INVAL)?;
     let block = match sock.listener() {
         Some(link) => link.index(),
@@ -69,14 +100,14 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     let request = Request::Listen {
         sock: block,
         local,
-        backlog: (backlog.max(0) as u32).min(somaxconn()),
+        backlog,
         v6_only: sock.family() == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
         reuse_port: flag(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
-        kernel: !crate::connect::is_own(&client, local.ip()),
+        kernel: !crate::connect::is_own(client, local.ip()),
     };
-    let answer = client.ask(request);
+    let answer = client.ask_with(request, Some(fd));
     if let Some(link) = sock.listener() {
-        if again(sock, &client, link, &answer) {
+        if again(sock, client, link, &answer) {
             return Ok(Listened::Accelerated);
         }
         // The kernel's socket, which is all it is from here on, waits as the program wants.
@@ -86,8 +117,11 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         }
         return Ok(Listened::Kernel(Why::asked("its accept queue is another's by now")));
     }
-    let slot = match answer {
-        Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => slot,
+    let is_known = matches!(answer, Ok((Reply::Joined { .. }, _)));
+    let (slot, nonblocking) = match answer {
+        Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => (slot, sock.is_nonblocking()),
+        // The kernel's socket says what another library like this one has set.
+        Ok((Reply::Joined { slot, nonblocking }, _)) if client.home.has(slot) => (slot, nonblocking),
         other => {
             release_block(&client.home, block);
             return match other {
@@ -101,7 +135,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         }
     };
     let link = Link::queue(client.home.clone(), slot, client.home.clone(), block);
-    link.begin(sock.is_nonblocking(), true);
+    link.begin(nonblocking, true);
     // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is
     // kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
@@ -110,7 +144,10 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
         sock.set(|settings| settings.is_anywhere = true);
     }
     sock.decide(link);
-    crate::options::tell(sock);
+    // Of one that is known the service knows what it was told.
+    if !is_known {
+        crate::options::tell(sock);
+    }
     tell_of_role(sock);
     Ok(Listened::Accelerated)
 }
@@ -122,7 +159,7 @@ fn again(
     link: &Link,
     answer: &Result<(Reply, Vec<OwnedFd>), Errno>,
 ) -> bool {
-    let Ok((Reply::Listening { slot }, _)) = answer else { return true };
+    let Ok((Reply::Listening { slot } | Reply::Joined { slot, .. }, _)) = answer else { return true };
     if *slot != link.slot() {
         client.say(Request::Unlisten { slot: *slot, is_left: false });
         link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
@@ -253,13 +290,13 @@ pub fn stop(link: &Link) {
     if link.block().region.swap(0, Ordering::AcqRel) != 0
         && let Some(client) = client::present()
     {
-        say_stopped(&client, link);
+        say_stopped(&client, link, false);
     }
 }
 
-fn say_stopped(client: &Client, link: &Link) {
+fn say_stopped(client: &Client, link: &Link, is_left: bool) {
     client.say(match Arc::ptr_eq(&link.mapped, &client.home) {
-        true => Request::Unlisten { slot: link.slot(), is_left: false },
+        true => Request::Unlisten { slot: link.slot(), is_left },
         false => Request::Closed { region: link.mapped.id, slot: link.slot() },
     });
 }
@@ -272,7 +309,7 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
         lock(&OWN).remove(&name_of(link));
     }
     if let (Some(own), Some(client)) = (&own, client) {
-        client.say(Request::Unlisten { slot: own.slot(), is_left: false });
+        client.say(Request::Unlisten { slot: own.slot(), is_left: true });
         release_block(&client.home, own.index());
     }
     let b = link.block();
@@ -286,7 +323,7 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     // Exactly one is the last, and says so before the block is free: once, for later the slot may be another listener's.
     if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
         if let Some(client) = client.filter(|_| b.region.swap(0, Ordering::AcqRel) != 0) {
-            say_stopped(client, link);
+            say_stopped(client, link, true);
         }
         b.holders.fetch_and(!ours, Ordering::AcqRel);
     }
@@ -325,15 +362,48 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
+/// The descriptor that the next connection gets.
+struct Place {
+    fd: Option<RawFd>,
+    family: i32,
+    flags: i32,
+}
+
+impl Place {
+    fn take(&mut self) -> Result<(), Errno> {
+        let kind = libc::SOCK_STREAM | (self.flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
+        self.fd = Some(sys::socket(self.family, kind, 0)?);
+        Ok(())
+    }
+
+    /// Does `work` while its number is free.
+    #[cold]
+    fn without<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.give_back()?;
+        let result = work();
+        self.take()?;
+        Ok(result)
+    }
+
+    fn give_back(&mut self) -> Result<(), Errno> {
+        self.fd.take().map_or(Ok(()), sys::close)
+    }
+}
+
 fn admit(
     sock: &Sock,
     link: &Link,
     record: &AcceptRecord,
-    (fd, flags): (RawFd, i32),
+    place: &mut Place,
 ) -> Result<Option<Accepted>, Errno> {
     let client = client::present().ok_or(Errno::CONNABORTED)?;
-    let mapped = client.region(record.region, record.side);
-    let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else { return Ok(None) };
+    let region = || client.region(record.region, record.side);
+    // Perhaps its memory could not be received for want of a number: the connection's own will do meanwhile.
+    let mapped = region().map_or_else(|| place.without(region), |mapped| Ok(Some(mapped)))?;
+    let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else {
+        client.say(Request::Closed { region: record.region, slot: record.slot });
+        return Ok(None);
+    };
     // What it lends in an ancestor's region is to be found there when we are gone.
     let there = if mapped.is_own() { None } else { client.take_block_of(&link.home) };
     let (home, index) = match there {
@@ -341,11 +411,11 @@ fn admit(
         None => (&client.home, client.take_block().ok_or(Errno::NOBUFS)?),
     };
     let link = Link::new(mapped, record.slot, home.clone(), index);
-    link.begin(flags & libc::SOCK_NONBLOCK != 0, true);
+    link.begin(place.flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
     crate::options::inherit(sock, &accepted);
-    Ok(Some(Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
+    Ok(place.fd.take().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
 
 /// The next record of a listener: the oldest of all queues.
@@ -385,11 +455,11 @@ fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Opt
 
 /// One try at queues that are not all empty. The descriptor comes first: without one the connection stays where it is.
 fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
-    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-    let fd = sys::socket(sock.family(), kind, 0)?;
+    let mut place = Place { fd: None, family: sock.family(), flags };
+    place.take()?;
     let result = loop {
         match next_record(sock, link)
-            .map(|record| record.map(|record| admit(sock, link, &record, (fd, flags))))
+            .map(|record| record.map(|record| admit(sock, link, &record, &mut place)))
         {
             // A record that cannot be used (its peer is gone already) is skipped.
             Ok(Some(Ok(None))) => {}
@@ -398,9 +468,7 @@ fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accept
             Err(e) => break Err(e),
         }
     };
-    if !matches!(result, Ok(Some(_))) {
-        sys::close(fd)?;
-    }
+    place.give_back()?;
     result
 }
 

@@ -85,6 +85,8 @@ const SLICE_MAX: Duration = Duration::from_millis(1);
 const DESCRIPTORS: u64 = 256;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
+/// See [`has_line`].
+static HAS_LINE: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 
 /// True when this library does without the service and without being woken.
@@ -138,17 +140,20 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
         return install();
     }
     let (cut_off, forbidden) = lock.judge();
-    let before = (is_locked(), FORBIDDEN.load(Ordering::Relaxed));
-    let first = cut_off && !before.0;
+    let first = cut_off && has_line();
     if first {
         prepare();
     }
+    // Preparing may have cut us off.
+    let before = (is_locked(), FORBIDDEN.load(Ordering::Relaxed));
     FORBIDDEN.fetch_or(forbidden, Ordering::Relaxed);
+    let had_line = HAS_LINE.fetch_and(!cut_off, Ordering::Relaxed);
     LOCKED.store(before.0 || cut_off, Ordering::Relaxed);
     let result = install();
     if result.is_err() {
         LOCKED.store(before.0, Ordering::Relaxed);
         FORBIDDEN.store(before.1, Ordering::Relaxed);
+        HAS_LINE.store(had_line, Ordering::Relaxed);
     } else if first {
         client::settle_for_parents();
     }
@@ -175,6 +180,18 @@ fn prepare() {
             _ => {}
         }
     }
+}
+
+/// A forked child has no descriptors, or no address space, left for a registration of its own: it does with its parent's.
+#[cold]
+pub fn cut_off() {
+    HAS_LINE.store(true, Ordering::Relaxed);
+    LOCKED.store(true, Ordering::Relaxed);
+}
+
+/// True when the service can be asked to wake others.
+pub fn has_line() -> bool {
+    !is_locked() || HAS_LINE.load(Ordering::Relaxed)
 }
 
 /// The other side is to look for news itself. It is told so as long as anybody can be asked for an eventfd of its.

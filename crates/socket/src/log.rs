@@ -16,7 +16,7 @@ pub enum Level {
     Debug = 4,
 }
 
-fn limit() -> u8 {
+pub(crate) fn limit() -> u8 {
     static LIMIT: OnceLock<u8> = OnceLock::new();
     *LIMIT.get_or_init(|| match std::env::var("TOWPATH_LOG").as_deref() {
         Ok("off") => 0,
@@ -29,7 +29,8 @@ fn limit() -> u8 {
 
 /// Writes one line, in one system call.
 pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
-    if level as u8 > limit() {
+    // What stands for a connection refuses to be written to, and with a signal.
+    if level as u8 > limit() || crate::fds::SOCKS.is_taken(2) {
         return;
     }
     let mut line = [0u8; 512];

@@ -9,7 +9,7 @@ use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::table::Pinned;
-use crate::{config, fds, internal, locked, options, sys, untold};
+use crate::{config, fds, internal, listener, locked, options, sys, untold};
 use control::{Left, Reply, Request, tcp_state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
@@ -39,17 +39,21 @@ pub fn cookie(fd: RawFd) -> Option<u64> {
     word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// True for a TCP socket of the kernel's that is not connected: a placeholder, or not in use yet.
+/// True for a TCP socket of the kernel's that is not connected: it listens, is a placeholder, or not in use yet.
 fn is_idle(fd: RawFd) -> bool {
     !internal::is_internal(fd)
         && number(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
-        && is_unconnected_in_kernel(fd)
+        && matches!(state_in_kernel(fd), Some(tcp_state::CLOSE | tcp_state::LISTEN))
+}
+
+fn state_in_kernel(fd: RawFd) -> Option<u8> {
+    // `tcpi_state` comes first.
+    word(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|[state]| state)
 }
 
 /// True when the kernel's TCP has no connection behind the descriptor, and makes none.
 pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
-    // `tcpi_state` comes first.
-    word(fd, libc::IPPROTO_TCP, libc::TCP_INFO) == Some([tcp_state::CLOSE])
+    state_in_kernel(fd) == Some(tcp_state::CLOSE)
 }
 
 /// Idle sockets among all descriptors.
@@ -72,7 +76,7 @@ pub fn found(fd: RawFd) {
         return;
     }
     let (Some(cookie), Some(family)) = (cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
-    match fds::SOCKS.all().into_iter().find(|(_, sock)| sock.cookie() == cookie) {
+    match fds::SOCKS.all().into_iter().find(|(number, sock)| is_behind(sock, *number, cookie)) {
         Some((known, _)) => fds::duplicated(known, fd),
         None => {
             let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
@@ -82,12 +86,20 @@ pub fn found(fd: RawFd) {
     }
 }
 
+/// True for the socket of that name; of a listener that a program has inherited from this one nobody has asked for it yet.
+fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
+    let is_unnamed_listener = || sock.cookie() == 0 && matches!(sock.decided(), Some(Role::Listener(_)));
+    sock.cookie() == name || is_unnamed_listener() && cookie(fd) == Some(name)
+}
+
 /// The service is asked for the connection behind a socket that came into this process, which is used for the first time.
 #[cold]
 pub fn take_over(sock: &Sock) {
     let mine = fds::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
-    if let Some((fd, _)) = mine {
-        take(sock, fd);
+    match mine {
+        Some((fd, sock)) if state_in_kernel(fd) == Some(tcp_state::LISTEN) => listener::join(&sock, fd),
+        Some((fd, _)) => drop(take(sock, fd)),
+        None => {}
     }
 }
 
@@ -221,18 +233,38 @@ pub fn leaving(fd: RawFd) {
     }
 }
 
-/// The program is about to be replaced by another one, here or in a `vfork` child: what is not close-on-exec goes along.
-pub fn before_exec() {
+/// The program is about to be replaced by another one, here or in a `vfork` child: what is not close-on-exec goes along. True: there is
+/// some socket that only this library can use.
+pub fn before_exec() -> bool {
     // What the service has to tell its parent is not for a `vfork` child.
     if !fds::has_any() || locked::is_locked() || (fds::is_borrowed() && client::is_announced()) {
-        return;
+        return false;
     }
     let stays =
         |fd: &RawFd| sys::fcntl(*fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize == 0);
+    let mut gets_sockets = false;
     for fd in idle().into_iter().filter(stays) {
-        if let (Some(sock), Some(client)) = (behind(fd), client::present()) {
-            leave(&client, &sock, fd);
+        let Some(sock) = behind(fd) else { continue };
+        match sock.decided() {
+            // Whoever shows it has a queue of its own: the service need not be told.
+            Some(Role::Listener(_)) => gets_sockets = true,
+            Some(Role::Stream(_)) => {
+                gets_sockets = true;
+                if let Some(client) = client::present() {
+                    leave(&client, &sock, fd);
+                }
+            }
+            // It came from another program, and nobody has asked yet what it is.
+            None => gets_sockets |= sock.cookie() != 0,
         }
+    }
+    gets_sockets
+}
+
+/// The service is not found from where this process goes: who has sockets, of its own or from another program, registers before.
+pub fn before_chroot() {
+    if fds::has_any() && !fds::is_borrowed() {
+        drop(client::current());
     }
 }
 
@@ -266,7 +298,12 @@ pub fn inherit_from_parent() {
 }
 
 fn leave(client: &Client, sock: &Sock, fd: RawFd) {
-    let Some(Role::Stream(link)) = sock.decided() else { return };
+    let link = match sock.decided() {
+        Some(Role::Stream(link)) => link,
+        // Whoever gets it has a queue of its own. Where it comes back, the name tells.
+        Some(Role::Listener(_)) => return sock.set(|settings| settings.cookie = cookie(fd).unwrap_or(0)),
+        None => return,
+    };
     let _ = link.peer_flags();
     untold::tell(sock, fd);
     // What has moved the service has already.

@@ -338,6 +338,9 @@ pub fn inherit(from: &Sock, to: &Sock) {
     }
     passed_on.for_each(|(level, name, value)| obey(to, *level, *name, value));
     to.share_settings(settings);
+    if to.cookie() != 0 {
+        to.set(|settings| settings.cookie = 0);
+    }
 }
 
 /// Takes note of what was set on a socket that comes from another process: the placeholder knows.

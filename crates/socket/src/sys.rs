@@ -11,6 +11,7 @@ use crate::{account, cancel};
 use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -143,6 +144,17 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u6
     }
     let _asleep = account::enter(Section::Asleep);
     cancel::sleep(|| ppoll(fds, timeout, mask))
+}
+
+/// True when nothing more comes from a socket.
+#[cold]
+pub fn is_at_end(fd: RawFd) -> bool {
+    let mut byte = [0u8];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recv(borrow(fd), &mut byte, flags) {
+        Ok((_, n)) => n == 0,
+        Err(e) => e != Errno::AGAIN && e != Errno::INTR,
+    }
 }
 
 /// Waits for `limit`, unless a signal comes, also in a thread that is cancelled.

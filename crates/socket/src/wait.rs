@@ -215,6 +215,7 @@ fn doze(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
+    let is_deaf = context.is_deaf();
     context.sleeping.store(true, Ordering::SeqCst);
     let mut quiet = true;
     each_bell(parties, context.number, |bell| {
@@ -231,7 +232,7 @@ fn doze(
     quiet = quiet && parties.iter().all(|party| party.ready() == 0);
     let limit = left(deadline);
     let is_mute = socks(parties).any(|sock| sock.link().is_some_and(|link| link.mapped.is_mute()));
-    let limit = if is_mute || asleep.is_blind() { Some(at_most(limit, BLIND)) } else { limit };
+    let limit = if is_mute || is_deaf || asleep.is_blind() { Some(at_most(limit, BLIND)) } else { limit };
     let result = if quiet { block(context, kernel, limit, mask) } else { Ok(0) };
     asleep.leave();
     context.sleeping.store(false, Ordering::SeqCst);
@@ -372,6 +373,7 @@ fn sleep_alone(
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
     spin_and_sleep(true, &mut [], (deadline, mask), &is_ready, |context, _| {
+        let is_deaf = context.is_deaf();
         sock.enter(context);
         context.sleeping.store(true, Ordering::SeqCst);
         let bell = link.mapped.own_bell(context.number);
@@ -382,7 +384,7 @@ fn sleep_alone(
         });
         let result = if is_quiet && !is_ready() {
             let limit = left(deadline);
-            let limit = if link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
+            let limit = if is_deaf || link.mapped.is_mute() { Some(at_most(limit, BLIND)) } else { limit };
             context.sleep(limit, mask).map(|_| 0)
         } else {
             Ok(0)

@@ -41,7 +41,7 @@ fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
     line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true)?;
     loop {
         match line.receive::<ToApplication>(true) {
-            Ok(Received { message: ToApplication::Reply(1, reply), fds }) => return Ok((reply, fds)),
+            Ok(Received { message: ToApplication::Reply(1, reply), fds, .. }) => return Ok((reply, fds)),
             Ok(_) => {}
             Err(LineError::Closed) => bail!("the service at {} hung up; see its log", path.display()),
             Err(e) => bail!("{e}; is the service of the same version?"),

@@ -32,15 +32,15 @@ class Survivor:
 
     def line(self, process, skip, what):
         def there():
-            lines = process.output().splitlines()
-            return lines[skip] if len(lines) > skip and process.output().endswith("\n") else None
+            lines = process.lines()
+            return lines[skip] if len(lines) > skip else None
 
         return until(there, 10, what)
 
 
 def victim_connects(w, survivor, mode):
     """One round: returns what the survivor saw, and after how many nanoseconds."""
-    skip = len(survivor.listener.output().splitlines())
+    skip = len(survivor.listener.lines())
     command = [w.program("peer"), "connect", w.way.target, survivor.port, mode]
     victim = w.start("victim", command, accelerated=w.way.client, launcher=False)
     survivor.line(survivor.listener, skip, "the transfer is under way")
@@ -139,7 +139,7 @@ def killed_server_with_many(w):
 def orphan_times(process, label):
     """Milliseconds after which each of its blocked calls returned, from lines `label what errno nanoseconds`."""
     found = {}
-    for line in process.output().splitlines():
+    for line in process.lines():
         kind, _, rest = line.partition(" ")
         if kind == label:
             what, error, at = rest.split()

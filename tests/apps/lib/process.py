@@ -135,6 +135,10 @@ class Process:
     def output(self):
         return self.stdout_path.read_text(errors="replace")
 
+    def lines(self):
+        """What it has printed in whole lines: one may be half written."""
+        return [line.rstrip("\n") for line in self.output().splitlines(keepends=True) if line.endswith("\n")]
+
     def errors(self):
         return self.stderr_path.read_text(errors="replace")
 

@@ -2,17 +2,18 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
-from lib.process import require
+from lib.process import require, until
 from lib.programs import needs, write_random
 from lib.registry import add
 from lib.world import PEERS, WAYS, free_port
 
 NGINX = """
 {user}
-daemon off;
+daemon {daemon};
 {workers}
 pid {directory}/nginx.pid;
 error_log stderr warn;
@@ -38,8 +39,8 @@ SIZE = 20_000
 class Nginx:
     """Answers say in a header which process, or which server, they come from."""
 
-    def __init__(self, w, name="$pid", workers=1, reuse_port=False):
-        self.w, self.name, self.port = w, name, free_port()
+    def __init__(self, w, name="$pid", workers=1, reuse_port=False, daemon=False):
+        self.w, self.name, self.port, self.daemon = w, name, free_port(), daemon
         self.directory = w.directory / f"nginx-{self.port}"
         self.directory.mkdir()
         self.sha256 = write_random(self.directory / "file", SIZE)
@@ -47,6 +48,7 @@ class Nginx:
         self.configuration.write_text(
             NGINX.format(
                 user="user root;" if os.geteuid() == 0 else "",
+                daemon="on" if daemon else "off",
                 # A process without workers dies whole.
                 workers=f"worker_processes {workers};" if workers > 1 else "master_process off;",
                 directory=self.directory,
@@ -63,7 +65,17 @@ class Nginx:
         return ["nginx", "-e", "stderr", "-p", self.directory, "-c", self.configuration, *more]
 
     def start(self):
-        self.process = self.w.server("nginx", self.command(), self.port)
+        if self.daemon:
+            self.w.start("nginx", self.command(), accelerated=self.w.way.server).succeed()
+        else:
+            self.process = self.w.server("nginx", self.command(), self.port)
+
+    def pid(self):
+        """Of the master whose turn it is; none while it changes."""
+        try:
+            return int((self.directory / "nginx.pid").read_text() or 0)
+        except FileNotFoundError:
+            return None
 
 
 def start_load(w, port, sha256, threads, requests, seconds):
@@ -105,6 +117,26 @@ def reload(reuse_port):
         return f"{seen['answers']} connections, {len(seen['servers'])} workers"
 
     return run
+
+
+def upgrade(w):
+    """A new program takes over the listener while connections come in, which it gets from the old one over exec."""
+    # It refuses in a program that has not become a daemon.
+    server = Nginx(w, workers=2, daemon=True)
+    until(server.pid, 5, "nginx runs")
+    old = server.pid()
+    load = start_load(w, server.port, server.sha256, 4, 1, 4)
+    time.sleep(0.5)
+    os.kill(old, signal.SIGUSR2)
+    until(lambda: server.pid() not in (None, 0, old), 5, "the new program runs")
+    time.sleep(0.5)
+    for number in (signal.SIGWINCH, signal.SIGQUIT):
+        os.kill(old, number)
+        time.sleep(0.5)
+    seen = without_failure(load, 30)
+    require(len(seen["servers"]) >= 2, f"only {seen['servers']} answered")
+    w.prove_way(seen["connections"])
+    return f"{seen['answers']} connections, {len(seen['servers'])} workers"
 
 
 # haproxy
@@ -167,9 +199,10 @@ TESTS = {
     "nginx_reuseport": needs(workers_reuseport, "nginx"),
     "nginx_reload": needs(reload(False), "nginx"),
     "nginx_reload_reuseport": needs(reload(True), "nginx"),
+    "nginx_upgrade": needs(upgrade, "nginx"),
     "haproxy": needs(haproxy, "nginx", "haproxy"),
 }
 for name, function in TESTS.items():
     add(f"pair.{name}", function, WAYS["pair"], limit_s=60)
-for name in ("nginx_reuseport", "nginx_reload", "haproxy"):
+for name in ("nginx_reuseport", "nginx_reload", "nginx_upgrade", "haproxy"):
     add(f"tap_server.{name}", TESTS[name], WAYS["tap_server"], limit_s=60)

@@ -2,9 +2,10 @@
 
 Each corner is a class: `server` gets the listener, `client` the address. They assert what Linux does; the kernel run of the
 tests proves the assertions. `status` is the server's exit status where it is not 0, `fallen_back` the number of sockets that may
-end up on the kernel; `environment` is what both ends run with beside.
+end up on the kernel; `environment` is what both ends run with beside; with `clears` they clear it all first.
 """
 
+import os
 import socket
 import sys
 
@@ -19,6 +20,8 @@ CORNERS = {
 
 if __name__ == "__main__":
     name, role, host, port = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+    if getattr(CORNERS[name], "clears", False):
+        os.environ.clear()
     if role == "server":
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         CORNERS[name].server(socket.create_server((host, port), family=family, backlog=128))

@@ -140,6 +140,21 @@ CASE(bind, after_connections, NONE) {
     T(recv(s, b, 4, 0));
 }
 
+CASE(bind, over_and_over, NONE) {
+    // Each listener is closed, and the next one takes its port.
+    struct sockaddr_storage at;
+    socklen_t len;
+    MUST(close(listener(AF_INET, 4, &at, &len)));
+    int failed = 0;
+    for (int i = 0; i < 1000; i++) {
+        int l = fresh(AF_INET);
+        MUST(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)));
+        failed += bind(l, (void *)&at, len) != 0 || listen(l, 4) != 0;
+        MUST(close(l));
+    }
+    say("%d failed", failed);
+}
+
 CASE(listen, each, EVERY) {
     T(listen(w->s, 4));
     T(listen(w->s, 0));

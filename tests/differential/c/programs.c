@@ -31,6 +31,23 @@ static void serve(int fd) {
     }
 }
 
+static void serve_one(int fd) {
+    say("%s", fcntl(fd, F_GETFL) & O_NONBLOCK ? "nonblocking" : "blocking");
+    until(fd, POLLIN);
+    int s = accept(fd, NULL, NULL);
+    say("accept: %s", s >= 0 ? "ok" : errno_name(errno));
+    T(recv(s, b, 64, 0));
+    T(send(s, "served", 6, 0));
+}
+
+static void take_one(int fd) {
+    until(fd, POLLIN);
+    int s = accept(fd, NULL, NULL);
+    say("accept: %s", s >= 0 ? "ok" : errno_name(errno));
+    T(recv(s, b, 64, 0));
+    T(recv(s, b, 64, 0));
+}
+
 static void uncork(int fd) {
     int value = -1;
     socklen_t len = sizeof value;
@@ -47,6 +64,10 @@ int in_another_program(char **arguments) {
         talk(fd);
     else if (strcmp(arguments[0], "serve") == 0)
         serve(fd);
+    else if (strcmp(arguments[0], "serve_one") == 0)
+        serve_one(fd);
+    else if (strcmp(arguments[0], "take_one") == 0)
+        take_one(fd);
     else if (strcmp(arguments[0], "uncork") == 0)
         uncork(fd);
     else
@@ -54,7 +75,7 @@ int in_another_program(char **arguments) {
     return 0;
 }
 
-enum way { FORK, FORK_BY_NUMBER, FORK_UNTOLD, FORK_EXEC, VFORK_EXEC, SPAWN };
+enum way { FORK, FORK_BY_NUMBER, FORK_UNTOLD, FORK_EXEC, FORK_EXEC_BARE, VFORK_EXEC, SPAWN, SPAWN_BARE };
 
 static void execute(const char *word, int fd) {
     char where[16], number[16];
@@ -99,9 +120,11 @@ static pid_t start(struct world *w, enum way way, const char *word) {
     char *arguments[] = {"differ", "--program", where, (char *)word, number, NULL};
     if (w->p >= 0)
         MUST(fcntl(w->p, F_SETFD, FD_CLOEXEC));
+    static char *const nothing[] = {NULL};
     switch (way) {
     case SPAWN:
-        MUST(-posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ));
+    case SPAWN_BARE:
+        MUST(-posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, way == SPAWN ? environ : nothing));
         break;
     case VFORK_EXEC:
         child = vfork_program(arguments);
@@ -112,6 +135,10 @@ static pid_t start(struct world *w, enum way way, const char *word) {
                                       : fork();
         if (child == 0 && way == FORK_EXEC)
             execute(word, w->s);
+        if (child == 0 && way == FORK_EXEC_BARE) {
+            execve("/proc/self/exe", arguments, nothing);
+            _exit(1);
+        }
         if (child == 0) {
             close(w->p);
             in_another_program(arguments + 3);
@@ -170,6 +197,8 @@ CASE(fork, connection, BIT(connected) | BIT(accepted)) { converse(w, FORK); }
 CASE(fork, connection_by_number, BIT(connected) | BIT(accepted)) { converse(w, FORK_BY_NUMBER); }
 CASE(fork, connection_untold, BIT(connected) | BIT(accepted)) { converse(w, FORK_UNTOLD); }
 CASE(exec, connection, BIT(connected) | BIT(accepted) | BIT(connected6)) { converse(w, FORK_EXEC); }
+CASE(exec, connection_without_environment, BIT(connected) | BIT(accepted)) { converse(w, FORK_EXEC_BARE); }
+CASE(posix_spawn, connection_without_environment, BIT(connected)) { converse(w, SPAWN_BARE); }
 CASE(vfork, connection, BIT(connected) | BIT(accepted)) { converse(w, VFORK_EXEC); }
 CASE(posix_spawn, connection, BIT(connected) | BIT(accepted)) { converse(w, SPAWN); }
 
@@ -198,6 +227,103 @@ CASE(fork, listener_untold, BIT(waiting)) { be_served(w, FORK_UNTOLD); }
 CASE(exec, listener, BIT(waiting)) { be_served(w, FORK_EXEC); }
 CASE(vfork, listener, BIT(waiting)) { be_served(w, VFORK_EXEC); }
 CASE(posix_spawn, listener, BIT(waiting)) { be_served(w, SPAWN); }
+
+/* Another program has accepted the first connection; who let it goes on himself, as inetd does. */
+static void go_on(struct world *w, int first, pid_t child) {
+    int second = fresh(AF_INET);
+    struct answer served = answer(first);
+    finish(child);
+    say_answer("first", &served);
+    say("poll %s", polled(w->s));
+    MUST(connect(second, (void *)&w->at, w->at_len));
+    MUST(send(second, "second", 6, 0));
+    until(w->s, POLLIN);
+    int s = accept(w->s, NULL, NULL);
+    say("accept: %s", s >= 0 ? "ok" : errno_name(errno));
+    T(recv(s, b, 64, 0));
+}
+
+static void be_helped(struct world *w, enum way way, int nonblocking) {
+    nonblock(w->s, nonblocking);
+    MUST(send(w->p, "first", 5, 0));
+    until(w->s, POLLIN);
+    go_on(w, w->p, start(w, way, "serve_one"));
+}
+
+CASE(fork, listener_kept, BIT(waiting)) { be_helped(w, FORK, 0); }
+CASE(exec, listener_kept, BIT(waiting)) { be_helped(w, FORK_EXEC, 0); }
+CASE(exec, listener_without_environment, BIT(waiting)) { be_helped(w, FORK_EXEC_BARE, 0); }
+CASE(vfork, listener_kept, BIT(waiting)) { be_helped(w, VFORK_EXEC, 1); }
+CASE(posix_spawn, listener_kept, BIT(waiting)) { be_helped(w, SPAWN, 0); }
+
+/* Its client has come and gone before another program accepts the connection. */
+static void be_taken(struct world *w, enum way way, int is_kept) {
+    MUST(send(w->p, "first", 5, 0));
+    MUST(close(w->p));
+    w->p = -1;
+    pid_t child = start(w, way, "take_one");
+    if (!is_kept)
+        MUST(close(w->s));
+    finish(child);
+}
+
+CASE(fork, closed_before_accepted, BIT(waiting)) { be_taken(w, FORK, 1); }
+CASE(exec, closed_before_accepted, BIT(waiting)) { be_taken(w, FORK_EXEC, 0); }
+CASE(exec, closed_before_accepted_kept, BIT(waiting)) { be_taken(w, FORK_EXEC, 1); }
+CASE(posix_spawn, closed_before_accepted, BIT(waiting)) { be_taken(w, SPAWN, 0); }
+
+CASE(fork, listen_again, BIT(waiting)) {
+    // Its child accepts, too; then it stops to listen for a while.
+    int line[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    pid_t child = fork();
+    if (child == 0) {
+        until(w->s, POLLIN);
+        MUST(accept(w->s, NULL, NULL));
+        MUST(write(line[0], "x", 1));
+        MUST(read(line[0], b, 1));
+        _exit(0);
+    }
+    MUST(child);
+    MUST(read(line[1], b, 1));
+    T(shutdown(w->s, SHUT_RD));
+    T(listen(w->s, 4));
+    // It has another port now.
+    T(getsockname(w->s, (void *)&w->at, &w->at_len));
+    int c = fresh(AF_INET);
+    T(connect(c, (void *)&w->at, w->at_len));
+    until(w->s, POLLIN);
+    int s = accept(w->s, NULL, NULL);
+    say("accept: %s", s >= 0 ? "ok" : errno_name(errno));
+    MUST(send(c, "word", 4, 0));
+    until(s, POLLIN);
+    T(recv(s, b, 64, 0));
+    MUST(write(line[1], "x", 1));
+    finish(child);
+}
+
+CASE(exec, in_the_place_of_a_server, NONE) {
+    // What has come before the new program runs is its to accept.
+    struct world *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int line[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
+    pid_t child = fork();
+    if (child == 0) {
+        c->s = listener(AF_INET, 4, &c->at, &c->at_len);
+        nonblock(c->s, 0);
+        MUST(write(line[0], "x", 1));
+        MUST(read(line[0], b, 1));
+        execute("serve", c->s);
+    }
+    MUST(child);
+    MUST(read(line[1], b, 1));
+    int first = fresh(AF_INET);
+    MUST(connect(first, (void *)&c->at, c->at_len));
+    MUST(send(first, "first", 5, 0));
+    MUST(write(line[1], "x", 1));
+    hear_both(first, c, child);
+    T(connect(fresh(AF_INET), (void *)&c->at, c->at_len));
+}
 
 CASE(exec, close_on_exec, BIT(connected) | BIT(listening)) {
     // Not for the other program, and nothing happens to it here.
@@ -358,7 +484,7 @@ static int take_over(int from) {
 }
 
 /* A process that was there before the socket, and gets it in a message. */
-static pid_t receiver(struct world *w, void (*use)(int), enum state state) {
+static pid_t receiver(struct world *w, void (*use)(int), enum state state, int is_kept) {
     int line[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, line));
     pid_t child = (pid_t)MUST(fork());
@@ -371,21 +497,28 @@ static pid_t receiver(struct world *w, void (*use)(int), enum state state) {
     reach(w, state);
     MUST(send(w->p, "hello", 5, 0));
     MUST(hand_over(line[0], w->s));
-    MUST(close(w->s));
+    if (!is_kept)
+        MUST(close(w->s));
     close(line[0]);
     return child;
 }
 
 CASE(rights, connection, NONE) {
     struct world c;
-    pid_t child = receiver(&c, talk, STATE_connected);
+    pid_t child = receiver(&c, talk, STATE_connected, 0);
     hear(c.p, child);
 }
 
 CASE(rights, listener, NONE) {
     struct world c;
-    pid_t child = receiver(&c, serve, STATE_waiting);
+    pid_t child = receiver(&c, serve, STATE_waiting, 0);
     hear_both(c.p, &c, child);
+}
+
+CASE(rights, listener_kept, NONE) {
+    struct world c;
+    pid_t child = receiver(&c, serve_one, STATE_waiting, 1);
+    go_on(&c, c.p, child);
 }
 
 CASE(rights, back_again, BIT(connected) | BIT(listening)) {

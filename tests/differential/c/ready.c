@@ -362,12 +362,14 @@ CASE(epoll, nested_waits, BIT(connected) | BIT(accepted)) {
 }
 
 /* What is added while somebody sleeps. */
-static void *adds(void *about) {
-    struct epoll_event e = {EPOLLOUT, {.u64 = 77}};
+static void *adds_for(unsigned events, int *at) {
+    struct epoll_event e = {events, {.u64 = 77}};
     nap(20);
-    MUST(epoll_ctl(((int *)about)[0], EPOLL_CTL_ADD, ((int *)about)[1], &e));
+    MUST(epoll_ctl(at[0], EPOLL_CTL_ADD, at[1], &e));
     return NULL;
 }
+
+static void *adds(void *about) { return adds_for(EPOLLOUT, about); }
 
 CASE(epoll, nested_added, BIT(connected) | BIT(accepted)) {
     int inner = (int)MUST(epoll_create1(0)), outer = set_with(inner, EPOLLIN), about[2] = {inner, w->s};
@@ -376,6 +378,67 @@ CASE(epoll, nested_added, BIT(connected) | BIT(accepted)) {
     say_events(outer, 2000);
     MUST(pthread_join(t, NULL));
     say_events(outer, 0);
+}
+
+/* What is added while somebody sleeps has news later: it is the only one of its region, each time anew. */
+static void *adds_and_sends(void *about) {
+    int *at = about;
+    adds_for(EPOLLIN, at);
+    nap(20);
+    MUST(send(at[2], b, 10, 0));
+    return NULL;
+}
+
+CASE(epoll, added_and_sent_to, BIT(connected) | BIT(accepted)) {
+    int about[3] = {(int)MUST(epoll_create1(0)), w->s, w->p}, outer = set_with(about[0], EPOLLIN);
+    struct epoll_event e = {0};
+    for (int round = 0; round < 6; round++) {
+        pthread_t t;
+        MUST(pthread_create(&t, NULL, adds_and_sends, about));
+        say_events(round % 2 ? outer : about[0], 2000);
+        MUST(pthread_join(t, NULL));
+        T(recv(w->s, b, 64, 0));
+        T(epoll_ctl(about[0], EPOLL_CTL_DEL, w->s, &e));
+    }
+}
+
+struct caller {
+    struct sockaddr_storage at;
+    socklen_t len;
+    int caller, older;
+};
+
+static void *calls_and_says_so(void *about) {
+    struct caller *me = about;
+    MUST(connect(me->caller, (void *)&me->at, me->len));
+    MUST(send(me->older, "x", 1, 0));
+    return NULL;
+}
+
+/* Whoever has connected says so on an older connection: nobody hears that first. */
+CASE(epoll, listener_before_what_follows, BIT(connected)) {
+    int late = 0;
+    for (int round = 0; round < 200; round++) {
+        struct caller me = {.older = w->p};
+        struct epoll_event e[4] = {{EPOLLIN, {.u64 = 1}}, {EPOLLIN, {.u64 = 2}}};
+        pthread_t t;
+        int l = listener(AF_INET, 4, &me.at, &me.len), set = (int)MUST(epoll_create1(0));
+        me.caller = fresh(AF_INET);
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, w->s, &e[0]));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, l, &e[1]));
+        MUST(pthread_create(&t, NULL, calls_and_says_so, &me));
+        for (int called = 0, said_so = 0; !said_so;) {
+            int n = (int)MUST(epoll_wait(set, e, 4, 2000));
+            for (int i = 0; i < n && !said_so; i++)
+                called |= e[i].data.u64 == 2, said_so = e[i].data.u64 == 1;
+            late += !called && (said_so || n == 0);
+            said_so |= n == 0;
+        }
+        MUST(pthread_join(t, NULL));
+        MUST(recv(w->s, b, 1, 0));
+        MUST(close(me.caller) + close(l) + close(set));
+    }
+    say("heard of late %d times", late);
 }
 
 CASE(epoll, nested_refused, BIT(connected) | BIT(fresh)) {

@@ -111,7 +111,7 @@ pub struct App {
     pub lent: Option<Lent>,
     pub pools: HashMap<u32, Pool>,
     number: u32,
-    context: u32,
+    pub context: u32,
 }
 
 pub fn hello(parent: Option<Parent>) -> Request {
@@ -140,12 +140,12 @@ impl App {
     pub fn with(daemon: &Daemon, parent: Option<Parent>, context: u32) -> Self {
         let line = daemon.dial();
         let answer = |n| match line.receive::<ToApplication>(true).unwrap() {
-            control::Received { message: ToApplication::Reply(m, reply), fds } if m == n => (reply, fds),
+            control::Received { message: ToApplication::Reply(m, reply), fds, .. } if m == n => (reply, fds),
             other => panic!("{other:?}"),
         };
         request(&line, 1, hello(parent));
         let (Reply::Welcome(welcome), _) = answer(1) else { panic!("not welcome") };
-        request(&line, 2, Request::OpenRegion);
+        request(&line, 2, Request::OpenRegion { room: u64::MAX });
         let (Reply::Region(info), mut fds) = answer(2) else { panic!("no region") };
         let bells = fds.split_off(1);
         let region = Region::open(fds[0].as_fd(), info.params()).unwrap();
@@ -228,15 +228,16 @@ impl App {
     }
 
     pub fn listen(&mut self, socket: &TcpListener, backlog: u32) -> u32 {
-        let (reply, _) = self.ask(Request::Listen {
+        let request = Request::Listen {
             sock: 1,
             local: socket.local_addr().unwrap(),
             backlog,
             v6_only: false,
             reuse_port: false,
             kernel: true,
-        });
-        let Reply::Listening { slot } = reply else { panic!("{reply:?}") };
+        };
+        let (reply, _) = self.ask_showing(request, &[socket.as_fd()]);
+        let (Reply::Listening { slot } | Reply::Joined { slot, .. }) = reply else { panic!("{reply:?}") };
         watch(&self.region.slot(slot).unwrap().half[1], Some(self.context));
         slot
     }

@@ -109,7 +109,7 @@ impl Set {
         {
             // Nothing of the kernel's is in the set: a wake-up comes through one descriptor less.
             if context.sleep(timeout, mask)? {
-                lock(&self.inner).enqueue_all();
+                drop(self.look_again(context));
             }
             return Ok(0);
         }
@@ -126,10 +126,13 @@ impl Set {
                 None => Some(events[i]),
                 Some(BELL) => None,
                 Some(CONTROL) => {
-                    if let Some(context) = context {
-                        context.client.pump();
+                    match context {
+                        Some(context) => {
+                            context.client.pump();
+                            drop(self.look_again(context));
+                        }
+                        None => lock(&self.inner).enqueue_all(),
                     }
-                    lock(&self.inner).enqueue_all();
                     None
                 }
                 Some(set) => self.of_member((set - SETS) as RawFd, events[i].events),

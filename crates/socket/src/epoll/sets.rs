@@ -312,7 +312,7 @@ impl Set {
         let context = self.context();
         match &context {
             Some(context) => {
-                asleep.is_lost |= !sleeper.follow(context);
+                asleep.is_lost |= !sleeper.follow(context) || context.is_deaf();
                 quiet &= self.enter(context, |_| true);
             }
             None => asleep.is_lost |= self.accelerated.load(Ordering::SeqCst),

@@ -432,3 +432,21 @@ class by_number:
         sock = connect(address)
         sock.sendall(b"hello")
         assert read_all(sock) == b"world"
+
+
+class cleared_environment:
+    """Nothing is left of the environment when the first socket is made."""
+
+    clears = True
+
+    def server(listener):
+        assert not os.environ
+        sock = accept(listener)
+        sock.sendall(read_exactly(sock, len(SMALL))[::-1])
+        assert sock.recv(1) == b""
+
+    def client(address):
+        sock = connect(address)
+        sock.sendall(SMALL)
+        assert read_exactly(sock, len(SMALL)) == SMALL[::-1]
+        sock.close()

@@ -1,0 +1,118 @@
+//! getrlimit, setrlimit and prlimit: `RLIMIT_AS` counts the program's memory, and not ours.
+
+use crate::{next, pointers};
+use libc::{c_int, c_uint, pid_t, rlimit};
+use socket::{address_space, fds};
+
+/// True for the one limit that is ours to keep.
+fn is_ours(resource: c_uint) -> bool {
+    resource == libc::RLIMIT_AS as c_uint && !fds::is_borrowed()
+}
+
+/// Puts what the program is to see in the place of what the kernel has said.
+///
+/// # Safety
+/// The kernel has written to `limits`.
+unsafe fn show(limits: *mut rlimit) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [rlim_cur, rlim_max] = address_space::seen([(*limits).rlim_cur, (*limits).rlim_max]);
+        *limits = rlimit { rlim_cur, rlim_max };
+    }
+}
+
+/// See getrlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit(resource: c_uint, limits: *mut rlimit) -> c_int {
+    // SAFETY: C's contract; where the kernel has written so may we.
+    unsafe {
+        let result = next::getrlimit(resource, limits);
+        if result == 0 && is_ours(resource) {
+            show(limits);
+        }
+        result
+    }
+}
+
+/// See setrlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_uint, limits: *const rlimit) -> c_int {
+    // SAFETY: C's contract.
+    unsafe { prlimit(0, resource, limits, std::ptr::null_mut()) }
+}
+
+/// See prlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    pid: pid_t,
+    resource: c_uint,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    // SAFETY: C's contract, and as in `getrlimit`.
+    unsafe {
+        if !is_ours(resource) || (pid != 0 && pid != libc::getpid()) {
+            return next::prlimit(pid, resource, new, old);
+        }
+        let tell = |new: *const rlimit| {
+            let result = next::prlimit(pid, resource, new, old);
+            if result == 0 && !old.is_null() {
+                show(old);
+            }
+            result
+        };
+        if !pointers::is_readable(new, size_of::<rlimit>()) {
+            return tell(new);
+        }
+        let mut result = 0;
+        address_space::set([(*new).rlim_cur, (*new).rlim_max], |[rlim_cur, rlim_max]| {
+            result = tell(&rlimit { rlim_cur, rlim_max });
+            result == 0
+        });
+        result
+    }
+}
+
+/// See getrlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit64(resource: c_uint, limits: *mut rlimit) -> c_int {
+    // SAFETY: the same function on 64-bit machines.
+    unsafe { getrlimit(resource, limits) }
+}
+
+/// See setrlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_uint, limits: *const rlimit) -> c_int {
+    // SAFETY: as above.
+    unsafe { setrlimit(resource, limits) }
+}
+
+/// See prlimit(2).
+///
+/// # Safety
+/// As C's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    pid: pid_t,
+    resource: c_uint,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe { prlimit(pid, resource, new, old) }
+}

@@ -1,0 +1,124 @@
+//! Questions and answers on the line to the service, one after the other, and the descriptors that come with them.
+
+use crate::internal::{self, Internal};
+use crate::log::{Level, log};
+use crate::sys;
+use control::{Line, LineError, PROTOCOL, Parent, Push, Received, Reply, Request, ToApplication, ToService};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{OwnedFd, RawFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use std::sync::Arc;
+
+/// The serial part of a line.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The line.
+    pub line: Line,
+    /// Of the last question.
+    number: u32,
+    /// Holds a number for what the service may send when no other is free.
+    spare: Option<Internal>,
+    /// Some of the descriptors that have come since the last question are lost.
+    is_short: bool,
+}
+
+/// Waits for what the service says next, as long as the line's own limit lets us.
+fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
+    line.receive(true).map_err(|e| if matches!(e, LineError::WouldBlock) { LineError::Closed } else { e })
+}
+
+impl Exchange {
+    /// Takes a line on which `number` was the last question.
+    pub const fn new(line: Line, number: u32) -> Self {
+        Self { line, number, spare: None, is_short: false }
+    }
+
+    /// Asks, showing `fd`.
+    pub fn send(&mut self, request: Request, fd: Option<RawFd>) -> Result<(), LineError> {
+        self.is_short = false;
+        self.number = self.number.wrapping_add(1).max(1);
+        let shown = fd.map(sys::borrow);
+        self.line.send(&ToService { number: self.number, request }, shown.as_slice(), true)
+    }
+
+    /// Waits for the answer to what was sent last; pushes that come first go to `pushed`.
+    pub fn answer(
+        &mut self,
+        mut pushed: impl FnMut(Push, Vec<OwnedFd>),
+    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+        loop {
+            let got = receive(&self.line)?;
+            self.heard(got.is_short);
+            match got.message {
+                ToApplication::Reply(n, reply) if n == self.number => return Ok((reply, got.fds)),
+                ToApplication::Reply(..) => {}
+                ToApplication::Push(push) => pushed(push, got.fds),
+            }
+        }
+    }
+
+    /// A message has come. Where it has lost descriptors there is to be room for one the next time.
+    fn heard(&mut self, is_short: bool) {
+        self.is_short |= is_short;
+        if is_short && self.spare.take().is_some() {
+            log(
+                Level::Warn,
+                format_args!("no descriptor is left for what the service sends: raise the limit (ulimit -n)"),
+            );
+        }
+    }
+
+    /// False when a descriptor of the service's would be lost. The limit may have sunk below the number that is held.
+    pub fn has_room(&mut self) -> bool {
+        let limit = internal::limit();
+        if self.spare.as_ref().is_none_or(|spare| spare.number() as u64 >= limit) {
+            self.hold_room();
+        }
+        self.spare.is_some()
+    }
+
+    /// Frees the number that is held.
+    pub fn give_room(&mut self) {
+        self.spare = None;
+    }
+
+    /// True when something that came since the last question is lost.
+    pub const fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Holds a number, if one is free.
+    pub fn hold_room(&mut self) {
+        self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok().map(Internal::new);
+    }
+
+    /// What the service says of itself, if it has said anything.
+    pub fn overhear(&mut self) -> Result<Received<ToApplication>, LineError> {
+        let got = self.line.receive(false)?;
+        self.heard(got.is_short);
+        Ok(got)
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask(
+        &mut self,
+        request: Request,
+        pushed: impl FnMut(Push, Vec<OwnedFd>),
+    ) -> Result<(Reply, Vec<OwnedFd>), LineError> {
+        self.send(request, None)?;
+        self.answer(pushed)
+    }
+}
+
+/// The first message on a new line, and its number.
+pub fn say_hello(
+    address: &SocketAddrUnix,
+    name: Arc<str>,
+    parent: Option<Parent>,
+) -> Result<(Line, u32), LineError> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&fd, address)?;
+    let mut exchange = Exchange::new(Line::new(fd), 0);
+    exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
+    Ok((exchange.line, exchange.number))
+}
