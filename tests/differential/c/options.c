@@ -160,7 +160,6 @@ static const struct option {
     O(IPPROTO_TCP, TCP_LINGER2, NUMBER),
     O(IPPROTO_TCP, TCP_DEFER_ACCEPT, NUMBER),
     O(IPPROTO_TCP, TCP_WINDOW_CLAMP, NUMBER),
-    O(IPPROTO_TCP, TCP_QUICKACK, NUMBER),
     O(IPPROTO_TCP, TCP_MD5SIG, LENGTH),
     O(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, NUMBER),
     O(IPPROTO_TCP, TCP_THIN_DUPACK, NUMBER),
@@ -280,6 +279,13 @@ CASE(option, TCP_CONGESTION, SEEN) {
 CASE(option, TCP_ULP, SEEN) {
     try_option(w, IPPROTO_TCP, TCP_ULP, TEXT);
     set_bytes(w->s, IPPROTO_TCP, TCP_ULP, TEXT, "nosuch", "nosuch", 6);
+}
+
+/* While an acknowledgement is due, of a FIN for one, the kernel says otherwise: until its timer, 40 ms at the least. */
+CASE(option, TCP_QUICKACK, SEEN) {
+    usleep(100000);
+    try_option(w, IPPROTO_TCP, TCP_QUICKACK, NUMBER);
+    set_numbers(w->s, IPPROTO_TCP, TCP_QUICKACK, NUMBER);
 }
 
 CASE(option, TCP_REPAIR, BIT(fresh) | BIT(listening) | BIT(connected) | BIT(closed)) {
