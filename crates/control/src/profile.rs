@@ -19,7 +19,7 @@ pub const IO_URING_ENV: &str = "TOWPATH_IO_URING";
 /// What becomes of a program's rings, which do with sockets what this library does not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
-    /// They work, and the program's sockets are the kernel's from then on.
+    /// They work, and what the program may use them on is the kernel's from then on.
     Kernel,
     /// `io_uring_setup` fails with EPERM, as where the administrator has disabled it (`kernel.io_uring_disabled`).
     Deny,

@@ -16,6 +16,7 @@ mod next;
 mod pointers;
 mod programs;
 mod readiness;
+mod rings;
 mod seccomp;
 mod sockets;
 mod stdio;

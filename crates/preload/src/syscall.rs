@@ -1,6 +1,6 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{batches, bytes, descriptors, fail, programs, readiness, seccomp, sockets, transfer};
+use crate::{batches, bytes, descriptors, fail, programs, readiness, rings, seccomp, sockets, transfer};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -9,8 +9,8 @@ macro_rules! ours {
     ($function:path $(, $argument:expr)*) => { $function($($argument as _),*) as c_long };
 }
 
-/// See syscall(2). The socket calls are ours under their numbers too; io_uring would work on placeholders, so that from its
-/// set-up on new sockets are the kernel's (or it fails, where none may be); everything else reaches the kernel as it is.
+/// See syscall(2). The socket calls are ours under their numbers too, and those of io_uring are looked at; everything else reaches the
+/// kernel as it is.
 ///
 /// # Safety
 /// As C's for the call.
@@ -34,15 +34,14 @@ pub unsafe extern "C-unwind" fn syscall(
                 programs::forked(|| socket::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
             return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
         }
-        if n == libc::SYS_io_uring_setup
-            && let Err(error) = socket::fallback::bypassed()
-        {
-            return c_long::from(fail(error));
-        }
-        match socket::sys::raw(n, [a, b, c, d, e, f]) {
-            Ok(r) => r as c_long,
-            Err(error) => c_long::from(fail(error)),
-        }
+        let arguments = [a, b, c, d, e, f];
+        let result = match n {
+            libc::SYS_io_uring_setup => rings::setup(arguments),
+            libc::SYS_io_uring_enter => rings::enter(arguments),
+            libc::SYS_io_uring_register => rings::register(arguments),
+            _ => socket::sys::raw(n, arguments),
+        };
+        result.map_or_else(|error| c_long::from(fail(error)), |r| r as c_long)
     }
 }
 

@@ -64,6 +64,12 @@ impl Fallen {
         self.sockets.push_back((inode, reason));
     }
 
+    /// The socket is accelerated after all. Why it was not.
+    pub fn take(&mut self, inode: u64) -> Option<String> {
+        let at = self.sockets.iter().rposition(|(other, _)| *other == inode)?;
+        self.sockets.remove(at).map(|(_, reason)| reason)
+    }
+
     /// Inodes and reasons, the oldest first: where an inode comes twice, the last is true.
     pub fn iter(&self) -> impl Iterator<Item = &(u64, String)> {
         self.sockets.iter()

@@ -104,6 +104,12 @@ impl Registry {
             tracing::warn!("a listening socket ends with its last process that accepts: {e}");
             self.listeners.all.entry(listener).and_modify(|listener| listener.cookie = 0);
         }
+        if let Some(a) = self.applications.get_mut(&id)
+            && let Some(reason) = a.fallen.take(inode)
+        {
+            // Of a program with a ring, which has begun to wait for it.
+            a.process.came_back(&reason);
+        }
         self.accelerated(id, |p| &mut p.listeners, 1);
         Answer::plain(Reply::Listening { slot: slot.1 })
     }

@@ -48,6 +48,15 @@ impl Process {
         *self.by_reason.entry(kept.clone()).or_default() += 1;
         kept
     }
+
+    /// One of these is accelerated after all.
+    pub fn came_back(&mut self, reason: &str) {
+        self.fallen_back -= 1;
+        if let Some(count) = self.by_reason.get_mut(reason) {
+            *count -= 1;
+            self.by_reason.retain(|_, count| *count > 0);
+        }
+    }
 }
 
 /// Counts of all processes, ended ones included.

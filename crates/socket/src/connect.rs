@@ -7,7 +7,7 @@ use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::wait::Patience;
-use crate::{fallback, give_up, listener, locked, sys, unseen, wait, ways};
+use crate::{fallback, give_up, listener, locked, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -177,7 +177,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
     }
-    let client = match whom_to_ask(sock, fd) {
+    let client = match whom_to_ask(sock, fd).and_then(|client| rings::look(sock).map(|()| client)) {
         Ok(client) => client,
         Err(why) => return Ok(Connected::Kernel(why)),
     };

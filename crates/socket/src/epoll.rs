@@ -124,6 +124,9 @@ impl Set {
         wanted: Option<libc::epoll_event>,
     ) -> Result<(), Errno> {
         self.renew();
+        if op == libc::EPOLL_CTL_ADD && sock.is_put_off() {
+            crate::listener::wanted(&share(), fd);
+        }
         if sock.listener().is_some() {
             crate::listener::share(&share());
         }

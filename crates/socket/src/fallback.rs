@@ -6,7 +6,7 @@ use crate::fds::SOCKS;
 use crate::log::{Level, log};
 use crate::sock::Sock;
 use crate::{client, config, moving, sys};
-use control::profile::{REQUIRE_ENV, Rings};
+use control::profile::REQUIRE_ENV;
 use control::{NO_LISTENER, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -15,25 +15,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Why sockets are the kernel's from now on, where they are.
 static BYPASSED: OnceLock<&'static str> = OnceLock::new();
-/// Why the sockets of a process with a ring are the kernel's.
-pub const IO_URING: &str = "io_uring";
-
-/// The program sets up io_uring, which works on placeholders behind our back: later sockets are the kernel's.
-///
-/// # Errors
-/// EPERM, as where the administrator has disabled it, when the user wants it so or no socket may be the kernel's.
-pub fn bypassed() -> Result<(), Errno> {
-    if config::is_required() {
-        refuse(format_args!("io_uring_setup"), "what a ring does with sockets is done by the kernel");
-        return Err(Errno::PERM);
-    }
-    if config::rings() == Rings::Deny {
-        return Err(Errno::PERM);
-    }
-    bypass(IO_URING);
-    Ok(())
-}
-
 /// From now on sockets are the kernel's, for this reason. False: they were before.
 pub fn bypass(reason: &'static str) -> bool {
     BYPASSED.set(reason).is_ok()

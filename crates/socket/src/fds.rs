@@ -12,7 +12,7 @@ use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::table::Table;
 pub use crate::unseen::Changing;
-use crate::{account, client, config, internal, moving, options, sys, unseen, untold};
+use crate::{account, client, config, internal, moving, options, rings, sys, unseen, untold};
 use control::NO_LISTENER;
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -127,6 +127,7 @@ pub fn duplicating(fd: RawFd) -> Option<Changing> {
 /// EBADF for our own descriptors.
 pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     unseen::forget(fd);
+    rings::forget(fd, fd);
     if internal::is_internal(fd) {
         // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
@@ -179,6 +180,7 @@ pub fn closing_many() -> Changing {
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     unseen::forget_all();
+    rings::forget(first as RawFd, last.min(RawFd::MAX as u32) as RawFd);
     for (fd, _) in
         SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
     {
@@ -234,7 +236,7 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
         return Some(Err(Errno::INVAL));
     }
     Some(listener::listen(&sock, fd, backlog).and_then(|listened| match listened {
-        Listened::Accelerated => Ok(()),
+        Listened::Ours => Ok(()),
         Listened::Kernel(why) => fall_back(fd, &sock, &why, format_args!("listen")).inspect_err(|_| {
             // The kernel was asked first; its socket listens no more.
             let _ = rustix::net::shutdown(sys::borrow(fd), rustix::net::Shutdown::Read);
@@ -329,6 +331,9 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
+    if !sock.is_waited_for() {
+        listener::wanted(&sock.share(), fd);
+    }
     // The kernel refuses a connection's placeholder, if it has a number for what would be accepted.
     sock.listener()?;
     // Who waits leaves the number to its next owner.

@@ -3,10 +3,11 @@
 use crate::client::{self, Client};
 use crate::hold::Held;
 use crate::log::{Level, log};
-use crate::sock::{self, Role, Sock};
+use crate::sock::{self, Role, Sock, flag};
 use crate::sys::{self, Alone};
 use crate::{
-    account, address_space, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold,
+    account, address_space, cancel, fds, lines, link, listener, locked, moving, rings, signals, unseen,
+    untold,
 };
 use rustix::fd::RawFd;
 use shm::TRUST;
@@ -86,6 +87,21 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     }
     client::hold_current(held);
     cancel::hold(held);
+    rings::hold(held);
+}
+
+impl Sock {
+    /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
+    pub fn is_parents(&self) -> bool {
+        self.has(flag::PARENTS)
+    }
+
+    /// See [`Self::is_parents`].
+    pub fn leave_to_parent(&self) {
+        if self.link().is_some() {
+            self.mark(flag::PARENTS, true);
+        }
+    }
 }
 
 /// Several descriptors may stand for one object.

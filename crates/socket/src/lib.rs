@@ -101,6 +101,8 @@ pub mod region;
 #[cfg(not(loom))]
 mod registration;
 #[cfg(not(loom))]
+pub mod rings;
+#[cfg(not(loom))]
 pub mod room;
 #[cfg(not(loom))]
 mod settings;

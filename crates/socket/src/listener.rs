@@ -10,7 +10,7 @@ use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use crate::sys;
 use crate::wait::Patience;
-use crate::{config, fallback, fork, lines, locked, log, unseen, wait};
+use crate::{config, fallback, fork, lines, locked, log, rings, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request};
 use queue::stream::{watch, watcher};
@@ -26,8 +26,8 @@ use std::time::Instant;
 /// What became of `listen`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Listened {
-    /// Accelerated; the kernel socket listens too.
-    Accelerated,
+    /// Accelerated, now or when the program waits for it (see `rings`); the kernel socket listens too.
+    Ours,
     /// The kernel's alone.
     Kernel(Why),
 }
@@ -56,8 +56,20 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     let client = whom_to_ask(sock, fd);
     sys::listen(fd, backlog)?;
     match client {
+        Ok(_) if sock.decided().is_none() && !sock.is_waited_for() && rings::look(sock).is_err() => {
+            rings::put_off(sock, fd);
+            Ok(Listened::Ours)
+        }
         Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(somaxconn())),
         Err(why) => Ok(Listened::Kernel(why)),
+    }
+}
+
+/// The program waits for a socket by a call that we see: if it listens in the kernel because of a ring, it is accelerated now.
+#[inline]
+pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
+    if sock.wait_for() {
+        join(sock, fd);
     }
 }
 
@@ -65,7 +77,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
 pub fn join(sock: &Arc<Sock>, fd: RawFd) {
     let listened = whom_to_ask(sock, fd).map(|client| announce(sock, fd, &client, backlog_of(fd)));
     match listened {
-        Ok(Ok(Listened::Accelerated)) => crate::options::take_over(sock, fd),
+        Ok(Ok(Listened::Ours)) => crate::options::take_over(sock, fd),
         Ok(Ok(Listened::Kernel(why))) | Err(why) => fallback::count(&why.reason, Some(fd)),
         Ok(Err(e)) => log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {e}")),
     }
@@ -87,7 +99,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     {
         // A parent's: its backlog holds.
         share(sock);
-        return Ok(Listened::Accelerated);
+        return Ok(Listened::Ours);
     }
     let local = local_address(fd).ok_or(Errno::INVAL)?;
     let block = match sock.listener() {
@@ -108,13 +120,9 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     let answer = client.ask_with(request, Some(fd));
     if let Some(link) = sock.listener() {
         if again(sock, client, link, &answer) {
-            return Ok(Listened::Accelerated);
+            return Ok(Listened::Ours);
         }
-        // The kernel's socket, which is all it is from here on, waits as the program wants.
-        if !sock.is_nonblocking() {
-            let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
-            sys::fcntl(fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize))?;
-        }
+        wait_as_wanted(sock, fd)?;
         return Ok(Listened::Kernel(Why::asked("its accept queue is another's by now")));
     }
     let is_known = matches!(answer, Ok((Reply::Joined { .. }, _)));
@@ -149,7 +157,16 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
         crate::options::tell(sock);
     }
     tell_of_role(sock);
-    Ok(Listened::Accelerated)
+    Ok(Listened::Ours)
+}
+
+/// The kernel's socket, which is all that it is from here on, waits as the program wants.
+pub fn wait_as_wanted(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    if !sock.is_nonblocking() {
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
+        sys::fcntl(fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize))?;
+    }
+    Ok(())
 }
 
 /// A listener is told another backlog, or to listen again after it had stopped. False: the slot of its accept queue is another's.

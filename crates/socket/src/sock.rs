@@ -41,7 +41,7 @@ pub(crate) struct Moving {
 }
 
 /// Bits of `Sock::flags`.
-mod flag {
+pub(crate) mod flag {
     /// The family is `AF_INET6`.
     pub const IPV6: u16 = 1;
     /// The last descriptor is closed.
@@ -60,6 +60,10 @@ mod flag {
     pub const RESERVED: u16 = 1 << 7;
     /// The program has asked for a name for it (`bind`), or what it did before is not known.
     pub const NAMED: u16 = 1 << 8;
+    /// It listens in the kernel, and is to be accelerated when the program waits for it by a call that we see.
+    pub const PUT_OFF: u16 = 1 << 9;
+    /// The program has waited for it by such a call.
+    pub const WAITED_FOR: u16 = 1 << 10;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -178,17 +182,18 @@ impl Sock {
     }
 
     #[inline]
-    fn has(&self, flag: u16) -> bool {
+    pub(crate) fn has(&self, flag: u16) -> bool {
         // Acquire: pairs with the Release of `mark`, for `CLOSED`.
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
-    fn mark(&self, flag: u16, on: bool) {
-        if on {
-            self.flags.fetch_or(flag, Ordering::Release);
-        } else {
-            self.flags.fetch_and(!flag, Ordering::Release);
-        }
+    /// Sets a flag or takes it away. Whether it was set.
+    pub(crate) fn mark(&self, flag: u16, on: bool) -> bool {
+        let before = match on {
+            true => self.flags.fetch_or(flag, Ordering::AcqRel),
+            false => self.flags.fetch_and(!flag, Ordering::AcqRel),
+        };
+        before & flag != 0
     }
 
     /// `AF_INET` or `AF_INET6`.
@@ -220,18 +225,6 @@ impl Sock {
     /// True for a connection that another process has taken.
     pub fn has_moved(&self) -> bool {
         matches!(self.decided(), Some(Role::Stream(link)) if link.is_elsewhere())
-    }
-
-    /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
-    pub fn is_parents(&self) -> bool {
-        self.has(flag::PARENTS)
-    }
-
-    /// See [`Self::is_parents`].
-    pub fn leave_to_parent(&self) {
-        if self.link().is_some() {
-            self.mark(flag::PARENTS, true);
-        }
     }
 
     /// The program has bound it, and not only this library its placeholder.

@@ -1,7 +1,7 @@
 //! Epoll sets that the program makes and waits on by system calls of its own, past the C library (Rust's `rustix` does so): they
 //! hold placeholders, and hear nothing of connections in shared memory. So before a socket is decided, descriptors that nobody
 //! knows are asked whether they are such a set; with one, sockets that no set of ours holds are the kernel's. Of a wait by `poll`
-//! that a program makes itself there is nothing to find.
+//! that a program makes itself there is nothing to find. Rings that the program has made by such calls are found in passing.
 
 use crate::client::{self, Client};
 use crate::connect::Why;
@@ -10,7 +10,7 @@ use crate::filled::Filled;
 use crate::internal::{self, MOST};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
-use crate::{config, fallback, fork, listener, locked, sys};
+use crate::{config, fallback, fork, listener, locked, rings, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -157,6 +157,7 @@ fn find(client: &Client, near: RawFd) -> bool {
                         free += 1;
                         continue;
                     }
+                    Stranger::Other if rings::is_strange(fd) => rings::be_blind(),
                     Stranger::Other => {}
                 }
             }
@@ -208,11 +209,8 @@ fn leave(client: &Client, sock: &Arc<Sock>) {
     let Some(fd) = all.first() else { return };
     listener::leave(client, sock);
     // One that the program has made non-blocking past us looks like ours, which always is; so does one of the program's set.
-    if !sock.is_nonblocking()
-        && !is_held(*fd)
-        && let Ok(flags) = sys::fcntl(*fd, libc::F_GETFL, 0)
-    {
-        let _ = sys::fcntl(*fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize));
+    if !is_held(*fd) {
+        let _ = listener::wait_as_wanted(sock, *fd);
     }
     fallback::surrender(&all, sock, EPOLL);
 }

@@ -58,7 +58,7 @@ pub struct Run {
     /// How the library is to behave: latency, throughput or safe, see below (also TOWPATH_PROFILE)
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(PROFILES.map(|profile| profile.name)))]
     profile: Option<String>,
-    /// A program's io_uring: `kernel` lets it work, and leaves the program's sockets on the kernel from then on; `deny` fails
+    /// A program's io_uring: `kernel` lets it work, and leaves on the kernel what the program may use it on; `deny` fails
     /// io_uring_setup with EPERM, and programs that can wait by epoll go on with that (also TOWPATH_IO_URING) [default: kernel]
     #[arg(long, value_name = "WHAT", value_parser = PossibleValuesParser::new(Rings::NAMES.map(|(name, _)| name)))]
     io_uring: Option<String>,

@@ -140,6 +140,64 @@ def io_uring_denied(w):
     refused(run_towpath([w.towpath, "run", "--io-uring", "perhaps", "--", "true"]), "kernel", "deny", lines=8)
 
 
+LIBURING = """
+#include <arpa/inet.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static struct io_uring ring;
+static int done(void) {
+    struct io_uring_cqe *cqe;
+    int result = io_uring_submit_and_wait(&ring, 1) < 1 || io_uring_peek_cqe(&ring, &cqe) ? -1 : cqe->res;
+    io_uring_cqe_seen(&ring, cqe);
+    return result;
+}
+int main(int argc, char **argv) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(argc > 1 ? atoi(argv[1]) : 0)};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int l = socket(AF_INET, SOCK_STREAM, 0), listening, error, is_first = argc > 2, fd, n;
+    char bytes[64];
+    error = is_first ? io_uring_queue_init(8, &ring, 0) : 0;
+    listening = bind(l, (struct sockaddr *)&at, sizeof at) || listen(l, 8);
+    if (!is_first)
+        error = io_uring_queue_init(8, &ring, 0);
+    printf("listen %d ring %s\\n", listening, error ? strerror(-error) : "ok");
+    fflush(stdout);
+    while (!error && (io_uring_prep_accept(io_uring_get_sqe(&ring), l, NULL, NULL, 0), fd = done()) >= 0) {
+        while (io_uring_prep_recv(io_uring_get_sqe(&ring), fd, bytes, sizeof bytes, 0), (n = done()) > 0)
+            io_uring_prep_send(io_uring_get_sqe(&ring), fd, bytes, n, 0), done();
+        io_uring_prep_close(io_uring_get_sqe(&ring), fd), done();
+    }
+    return !error;
+}
+"""
+
+
+@mistake("explain_liburing")
+def explain_liburing(w):
+    """Who accepts by liburing, whose system calls nobody sees, is served by the kernel and is told so: accelerated clients get answers."""
+    w.up()
+    made = compiled(w, "served", LIBURING, "-luring")
+    for order in ([], ["ring first"]):
+        port = free_port()
+        server = w.start(f"served-{len(order)}", [made, port, *order], accelerated=True)
+        server.until_prints("listen 0 ring")
+        if "ring ok" not in server.output():
+            raise Skip("there are no rings here")
+        for i in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as kernel:
+                kernel.sendall(b"kernel")
+                require(kernel.recv(64) == b"kernel", "an answer by the kernel")
+            said = w.ask(f"ask-{len(order)}-{i}", [sys.executable, HONEST, "answered", "127.0.0.1", port])
+            require("answered" in said, said)
+        found = rows(w, server.pid)
+        require([r.get("reason") for r in found] == ["io_uring"], f"{found}")
+    command = [w.towpath, "run", "--io-uring", "deny", "--control", w.control, "--", made, free_port()]
+    denied = w.start("denied", command)
+    denied.until_prints("listen 0 ring Operation not permitted")
+
+
 PAST_LIBC = """
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -231,7 +289,7 @@ def static_program(w):
 def compiled(w, name, text, *flags):
     source, made = w.directory / f"{name}.c", w.directory / name
     source.write_text(text)
-    subprocess.run([find("cc"), *flags, "-o", made, source], check=True)
+    subprocess.run([find("cc"), "-o", made, source, *flags], check=True)
     return made
 
 

@@ -81,6 +81,14 @@ def ask(host, port):
     time.sleep(60)
 
 
+def answered(host, port):
+    """A client of an echo server."""
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.sendall(b"hello")
+        assert sock.recv(64) == b"hello"
+    say("answered")
+
+
 def ringless(host, port):
     """A ring is denied; what goes on without is accelerated."""
     assert setup_ring() == -1 and ctypes.get_errno() == errno.EPERM
@@ -140,4 +148,4 @@ def orphan():
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (serve, connect, stream, ask, ringless, required, orphan)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (serve, connect, stream, ask, answered, ringless, required, orphan)}[sys.argv[1]](*sys.argv[2:])
