@@ -113,10 +113,6 @@ next! {
     fclose(stream: *mut FILE) -> c_int;
     vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
-    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
-    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
-    io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, len: size_t) -> c_int;
-    io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int;
     lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
     pthread_cancel(thread: pthread_t) -> c_int;
     pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;

@@ -1,7 +1,7 @@
-//! io_uring: its calls by their numbers, and those of `liburing`, which makes them itself.
+//! io_uring: its calls by their numbers.
 
-use crate::{descriptors, next, pointers};
-use libc::{c_int, c_uint, c_void, epoll_event, size_t};
+use crate::pointers;
+use libc::{c_int, epoll_event};
 use socket::rings::{self, IoringSetupFlags, io_uring_params};
 use socket::{Errno, sys};
 
@@ -14,13 +14,11 @@ pub unsafe fn setup(a: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: it can be read, by what the program says of it; all bits are flags.
     let flags = || unsafe { (&raw const (*params).flags).cast::<u32>().read_unaligned() };
     let is_readable = pointers::is_known(params, size_of::<io_uring_params>());
-    rings::admit(is_readable.then(|| IoringSetupFlags::from_bits_retain(flags())))?;
+    let flags = is_readable.then(|| IoringSetupFlags::from_bits_retain(flags()));
     // SAFETY: the caller's promise.
-    let ring = unsafe { sys::raw(libc::SYS_io_uring_setup, a)? };
-    // SAFETY: the kernel has just filled it in.
-    let params = unsafe { params.read_unaligned() };
-    rings::made(ring as c_int, &params);
-    Ok(ring)
+    let make = || unsafe { sys::raw(libc::SYS_io_uring_setup, a) }.map(|ring| ring as c_int);
+    // SAFETY: it can be read, and the kernel has just filled it in.
+    rings::set_up(flags, make, || unsafe { params.read_unaligned() }).map(|ring| ring as usize)
 }
 
 /// See io_uring_enter(2).
@@ -33,13 +31,11 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
         // SAFETY: it can be read, by what the program says of it.
         pointers::is_readable(at, size_of::<epoll_event>()).then(|| unsafe { at.read_unaligned() })
     };
-    // SAFETY: a number.
-    let close = |fd| unsafe { descriptors::close(fd) == 0 };
     let [ring, count, ..] = a;
     let mut handed = 0;
     loop {
         let left = (count as u32).wrapping_sub(handed);
-        let entering = rings::entering(ring as c_int, left, event, close);
+        let entering = rings::entering(ring as c_int, left, event);
         if entering.count == left {
             // SAFETY: the caller's promise.
             let last =
@@ -64,70 +60,4 @@ pub unsafe fn register(a: [usize; 6]) -> Result<usize, Errno> {
     rings::registering(a[0] as c_int, a[1] as u32);
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_io_uring_register, a) }
-}
-
-/// A ring is made by `make`, past the C library; errors as `liburing` has them.
-fn unseen(make: impl FnOnce() -> c_int) -> c_int {
-    if let Err(error) = rings::admit(None) {
-        return -error.raw_os_error();
-    }
-    let result = make();
-    if result >= 0 {
-        rings::be_blind();
-    }
-    result
-}
-
-/// See io_uring_queue_init(3).
-///
-/// # Safety
-/// As liburing's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn io_uring_queue_init(
-    entries: c_uint,
-    ring: *mut c_void,
-    flags: c_uint,
-) -> c_int {
-    // SAFETY: liburing's contract.
-    unseen(|| unsafe { next::io_uring_queue_init(entries, ring, flags) })
-}
-
-/// See io_uring_queue_init_params(3).
-///
-/// # Safety
-/// As liburing's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn io_uring_queue_init_params(
-    entries: c_uint,
-    ring: *mut c_void,
-    params: *mut c_void,
-) -> c_int {
-    // SAFETY: liburing's contract.
-    unseen(|| unsafe { next::io_uring_queue_init_params(entries, ring, params) })
-}
-
-/// See io_uring_queue_init_mem(3).
-///
-/// # Safety
-/// As liburing's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn io_uring_queue_init_mem(
-    entries: c_uint,
-    ring: *mut c_void,
-    params: *mut c_void,
-    memory: *mut c_void,
-    len: size_t,
-) -> c_int {
-    // SAFETY: liburing's contract.
-    unseen(|| unsafe { next::io_uring_queue_init_mem(entries, ring, params, memory, len) })
-}
-
-/// See io_uring_setup(2), as `liburing` offers it.
-///
-/// # Safety
-/// As liburing's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int {
-    // SAFETY: liburing's contract.
-    unseen(|| unsafe { next::io_uring_setup(entries, params) })
 }

@@ -125,7 +125,7 @@ impl Set {
     ) -> Result<(), Errno> {
         self.renew();
         if op == libc::EPOLL_CTL_ADD && sock.is_put_off() {
-            crate::listener::wanted(&share(), fd);
+            crate::rings::wanted(&share(), fd);
         }
         if sock.listener().is_some() {
             crate::listener::share(&share());

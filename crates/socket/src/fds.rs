@@ -60,7 +60,7 @@ pub fn has_any() -> bool {
 }
 
 /// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
-fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
+pub(crate) fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
     USED.store(true, Ordering::Relaxed);
     for _ in 0..100_000 {
         match table.insert(fd, object) {
@@ -118,7 +118,7 @@ pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
 
 /// `fd` is about to be duplicated. To be kept until [`duplicated`] has returned.
 pub fn duplicating(fd: RawFd) -> Option<Changing> {
-    SETS.is_taken(fd).then(unseen::begin)
+    (SETS.is_taken(fd) || rings::is_watched(fd)).then(unseen::begin)
 }
 
 /// `fd` is about to be closed or replaced. What it returns is to be kept until that is done.
@@ -127,12 +127,19 @@ pub fn duplicating(fd: RawFd) -> Option<Changing> {
 /// EBADF for our own descriptors.
 pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     unseen::forget(fd);
-    rings::forget(fd, fd);
     if internal::is_internal(fd) {
         // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
-    if !is_ours(fd) || is_borrowed() {
+    if is_borrowed() {
+        return Ok(None);
+    }
+    if rings::is_watched(fd) {
+        let changing = unseen::begin();
+        rings::forget(fd);
+        return Ok(Some(changing));
+    }
+    if !is_ours(fd) {
         return Ok(None);
     }
     let _controlling = account::enter(Section::Control);
@@ -163,6 +170,8 @@ pub fn duplicated(old: RawFd, new: RawFd) {
         if !put(&SOCKS, new, sock.clone()) {
             sock.drop_descriptor();
         }
+    } else if rings::is_watched(old) {
+        rings::duplicated(old, new);
     } else if let Some(set) = SETS.pin(old).map(|s| s.share()) {
         set.add_descriptor();
         if !put(&SETS, new, set.clone()) {
@@ -180,7 +189,9 @@ pub fn closing_many() -> Changing {
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     unseen::forget_all();
-    rings::forget(first as RawFd, last.min(RawFd::MAX as u32) as RawFd);
+    if !is_borrowed() {
+        rings::forget_range(first, last);
+    }
     for (fd, _) in
         SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
     {
@@ -331,8 +342,8 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
-    if !sock.is_waited_for() {
-        listener::wanted(&sock.share(), fd);
+    if sock.role().is_none() && sock.is_put_off() {
+        rings::wanted(&sock.share(), fd);
     }
     // The kernel refuses a connection's placeholder, if it has a number for what would be accepted.
     sock.listener()?;

@@ -6,8 +6,7 @@ use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock, flag};
 use crate::sys::{self, Alone};
 use crate::{
-    account, address_space, cancel, fds, lines, link, listener, locked, moving, rings, signals, unseen,
-    untold,
+    account, address_space, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold,
 };
 use rustix::fd::RawFd;
 use shm::TRUST;
@@ -87,7 +86,6 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     }
     client::hold_current(held);
     cancel::hold(held);
-    rings::hold(held);
 }
 
 impl Sock {

@@ -56,20 +56,12 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     let client = whom_to_ask(sock, fd);
     sys::listen(fd, backlog)?;
     match client {
-        Ok(_) if sock.decided().is_none() && !sock.is_waited_for() && rings::look(sock).is_err() => {
+        Ok(_) if sock.decided().is_none() && rings::look(sock).is_err() => {
             rings::put_off(sock, fd);
             Ok(Listened::Ours)
         }
         Ok(client) => announce(sock, fd, &client, (backlog.max(0) as u32).min(somaxconn())),
         Err(why) => Ok(Listened::Kernel(why)),
-    }
-}
-
-/// The program waits for a socket by a call that we see: if it listens in the kernel because of a ring, it is accelerated now.
-#[inline]
-pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
-    if sock.wait_for() {
-        join(sock, fd);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::table::Pinned;
-use crate::{config, fds, internal, listener, locked, options, sys, untold};
+use crate::{config, fds, internal, listener, locked, options, rings, sys, untold};
 use control::{Left, Reply, Request, tcp_state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
@@ -97,7 +97,10 @@ fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
 pub fn take_over(sock: &Sock) {
     let mine = fds::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
     match mine {
-        Some((fd, sock)) if state_in_kernel(fd) == Some(tcp_state::LISTEN) => listener::join(&sock, fd),
+        Some((fd, sock)) if state_in_kernel(fd) == Some(tcp_state::LISTEN) => match rings::look(&sock) {
+            Ok(()) => listener::join(&sock, fd),
+            Err(_) => rings::put_off(&sock, fd),
+        },
         Some((fd, _)) => drop(take(sock, fd)),
         None => {}
     }

@@ -49,8 +49,8 @@ impl Ours {
 /// What is ours behind a descriptor.
 fn party(entry: &libc::pollfd) -> Option<Party> {
     if let Some(sock) = moving::settled(entry.fd) {
-        if !sock.is_waited_for() {
-            crate::listener::wanted(&sock.share(), entry.fd);
+        if sock.role().is_none() && sock.is_put_off() {
+            crate::rings::wanted(&sock.share(), entry.fd);
         }
         sock.role()?;
         let sock = sock.share();

@@ -1,49 +1,41 @@
 //! io_uring. What a ring does with sockets the kernel does, with placeholders, and nobody here hears of it.
 //!
 //! A ring that a program makes by the C library's `syscall` beside an epoll set is *watched*: what the program submits is looked at first.
-//! Where it only changes epoll sets (libuv does that by a ring) its sockets are accelerated. Of any other ring (`liburing` makes its system
-//! calls itself), and once a watched one is used on sockets, nothing is known: while there is such a ring connections are the kernel's, and
-//! so are listeners until the program waits for them by a call that we see; most programs with such rings use them for files.
+//! Once such a ring has changed an epoll set, which is what libuv has one for, sockets are accelerated as without one; before, and from the
+//! moment on in which one is used on a socket, they are the kernel's. Beside any other ring that the C library has made they are the
+//! kernel's, too. A ring that a program has made by system calls of its own (`liburing` does) is found by its descriptor. Most such
+//! programs use it for files: connections are the kernel's then, and so are listeners until the program waits for them by a call that we see.
 
 mod queue;
 
-use crate::client::{self, Client, lock};
 use crate::connect::Why;
 use crate::fds::{self, SETS, SOCKS};
-use crate::hold::Held;
 use crate::log::{Level, log};
-use crate::sock::{Role, Sock, flag};
-use crate::{config, fallback, fork, listener, sys};
+use crate::sock::{Sock, flag};
+use crate::table::Table;
+use crate::{client, config, fallback, listener, sys, unseen};
 use control::profile::Rings;
 use queue::{Entry, Queue};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use rustix::io_uring::{IoringOp, IoringRegisterOp};
 pub use rustix::io_uring::{IoringSetupFlags, io_uring_params};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
 /// What `/proc/self/fd` says of one.
 const NAME: &[u8] = b"anon_inode:[io_uring]";
 
-/// There is a ring of which nothing is known.
-static BLIND: AtomicBool = AtomicBool::new(false);
-static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
-/// How many are watched.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-#[derive(Debug)]
-struct Watched {
-    ring: RawFd,
-    queue: Arc<Queue>,
-}
-
-/// Before a fork.
-pub fn hold(held: &mut Held) {
-    held.take_static(&WATCHED);
-}
+/// Watched rings.
+static WATCHED: Table<Queue> = Table::new();
+/// There was one, of which it is not known yet what it is for.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+/// A watched ring has changed an epoll set.
+static CHANGES_SETS: AtomicBool = AtomicBool::new(false);
+/// The program has a ring that it made past us.
+static IS_STRANGE: AtomicBool = AtomicBool::new(false);
 
 /// True when what a ring made with these flags is given to do can be seen before the kernel sees it. A program that waits by an epoll set
 /// is the one that may use its ring for that set alone.
@@ -60,129 +52,132 @@ fn is_watchable(flags: IoringSetupFlags) -> bool {
     plain.contains(flags) && !SETS.all().is_empty()
 }
 
-/// The program wants a ring, with these flags where they are known.
+/// The program makes a ring by `make`, with these flags as far as they can be read; `params`: what the kernel has made of them.
 ///
 /// # Errors
-/// EPERM, as where the administrator has disabled rings, when the user wants it so, or when no socket may be the kernel's.
-pub fn admit(flags: Option<IoringSetupFlags>) -> Result<(), Errno> {
-    if config::rings() == Rings::Deny {
+/// EPERM, as where the administrator has disabled rings, when the user wants it so, or when no socket may be the kernel's. As `make`'s.
+pub fn set_up(
+    flags: Option<IoringSetupFlags>,
+    make: impl FnOnce() -> Result<RawFd, Errno>,
+    params: impl FnOnce() -> io_uring_params,
+) -> Result<RawFd, Errno> {
+    let is_watchable = flags.is_some_and(is_watchable);
+    if config::rings() == Rings::Deny || config::is_required() && !is_watchable {
+        if config::is_required() {
+            fallback::refuse(
+                format_args!("io_uring_setup"),
+                "what a ring does with sockets is done by the kernel",
+            );
+        }
         return Err(Errno::PERM);
     }
-    if config::is_required() && !flags.is_some_and(is_watchable) {
-        fallback::refuse(
-            format_args!("io_uring_setup"),
-            "what a ring does with sockets is done by the kernel",
-        );
-        return Err(Errno::PERM);
+    let _changing = unseen::begin();
+    let ring = make()?;
+    let queue = if is_watchable && !fds::is_borrowed() { Queue::of(ring, &params()) } else { None };
+    match queue {
+        Some(queue) => {
+            IS_QUIET.store(true, Ordering::SeqCst);
+            fds::put(&WATCHED, ring, Arc::new(queue));
+        }
+        None if config::is_required() => {
+            sys::close(ring)?;
+            return Err(Errno::PERM);
+        }
+        None => drop(fallback::bypass(IO_URING)),
     }
-    Ok(())
+    Ok(ring)
 }
 
-/// The program has made one, by a call that we saw.
-pub fn made(ring: RawFd, params: &io_uring_params) {
-    let queue = if is_watchable(params.flags) { Queue::of(ring, params) } else { None };
-    let Some(queue) = queue else { return be_blind() };
-    let mut all = lock(&WATCHED);
-    all.retain(|watched| watched.ring != ring);
-    all.push(Watched { ring, queue: Arc::new(queue) });
-    COUNT.store(all.len(), Ordering::Release);
-}
-
-/// Descriptors `first..=last` are about to be closed. Where a signal handler closes in the middle of a call of this module, the ring's memory
-/// stays until its number is a ring's again.
+/// True for a watched ring.
 #[inline]
-pub fn forget(first: RawFd, last: RawFd) {
-    if COUNT.load(Ordering::Acquire) > 0
-        && let Ok(mut all) = WATCHED.try_lock()
-    {
-        all.retain(|watched| !(first..=last).contains(&watched.ring));
-        COUNT.store(all.len(), Ordering::Release);
+pub fn is_watched(fd: RawFd) -> bool {
+    IS_QUIET.load(Ordering::Relaxed) && WATCHED.is_taken(fd)
+}
+
+/// `fd` is about to be closed.
+#[inline]
+pub fn forget(fd: RawFd) {
+    if is_watched(fd) {
+        drop(WATCHED.remove(fd));
     }
 }
 
-fn watched(ring: RawFd) -> Option<Arc<Queue>> {
-    if COUNT.load(Ordering::Acquire) == 0 {
-        return None;
+/// Descriptors `first..=last` are about to be closed.
+pub fn forget_range(first: u32, last: u32) {
+    for (fd, _) in WATCHED.all().iter().filter(|(fd, _)| (first..=last).contains(&(*fd as u32))) {
+        forget(*fd);
     }
-    lock(&WATCHED).iter().find(|watched| watched.ring == ring).map(|watched| watched.queue.clone())
+}
+
+/// `new` stands for the same as `old` from now on.
+pub fn duplicated(old: RawFd, new: RawFd) {
+    if let Some(queue) = WATCHED.pin(old).map(|queue| queue.share()) {
+        fds::put(&WATCHED, new, queue);
+    }
 }
 
 /// True when the program has a ring behind `fd` that is not watched.
 pub fn is_strange(fd: RawFd) -> bool {
-    if BLIND.load(Ordering::Relaxed) || config::is_required() {
-        // Then it does not matter.
-        return false;
-    }
     let is_typeless = |mode| rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Unknown;
-    rustix::fs::fstat(sys::borrow(fd)).is_ok_and(|stat| is_typeless(stat.st_mode))
+    !WATCHED.is_taken(fd)
+        && rustix::fs::fstat(sys::borrow(fd)).is_ok_and(|stat| is_typeless(stat.st_mode))
         && rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
             .is_ok_and(|name| name.as_bytes() == NAME)
-        && watched(fd).is_none()
 }
 
-/// There is a ring of which nothing is known. Listeners that nobody has waited for through us are the kernel's again, until somebody does.
-pub fn be_blind() {
-    if config::is_required() || BLIND.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    let Some(client) = client::present() else { return };
-    for sock in fork::each_once(SOCKS.all()) {
-        if let Some(Role::Listener(_)) = sock.decided()
-            && !sock.is_in_set()
-            && !sock.is_waited_for()
-        {
-            let_go(&client, &sock);
-        }
-    }
+/// True when it is to be known whether there is one.
+pub fn may_be_strange() -> bool {
+    !(IS_STRANGE.load(Ordering::Relaxed) || config::is_required())
 }
 
-/// The kernel's again, which has it as well.
-fn let_go(client: &Client, sock: &Arc<Sock>) {
-    let Some(fd) = fds::all_of(sock).first().copied() else { return };
-    listener::leave(client, sock);
-    let _ = listener::wait_as_wanted(sock, fd);
-    let fresh = Arc::new(Sock::after(sock));
-    fds::exchange(sock, &fresh);
-    put_off(&fresh, fd);
+/// There is one.
+pub fn note_strange() {
+    IS_STRANGE.store(true, Ordering::SeqCst);
 }
 
-/// A socket of the kernel's listens that may be ours later.
-pub fn put_off(sock: &Sock, fd: RawFd) {
-    sock.put_off();
-    fallback::count(IO_URING, Some(fd));
+/// No ring has yet been seen at what it is for.
+fn is_unknown() -> bool {
+    IS_QUIET.load(Ordering::Relaxed) && !CHANGES_SETS.load(Ordering::Relaxed)
 }
 
-impl Sock {
-    /// It listens in the kernel for now.
-    fn put_off(&self) {
-        self.mark(flag::PUT_OFF, true);
-    }
-
-    /// See [`Self::put_off`].
-    #[inline]
-    pub fn is_put_off(&self) -> bool {
-        self.has(flag::PUT_OFF)
-    }
-
-    /// The program waits for it by a call that we see. True when it was put off until then.
-    pub fn wait_for(&self) -> bool {
-        self.mark(flag::WAITED_FOR, true);
-        self.mark(flag::PUT_OFF, false)
-    }
-
-    /// See [`Self::wait_for`].
-    #[inline]
-    pub fn is_waited_for(&self) -> bool {
-        self.has(flag::WAITED_FOR)
-    }
-}
-
-/// Says why a socket that is about to be decided is the kernel's, because of a ring.
+/// Says why a socket that is about to be decided is the kernel's for now, because of a ring.
 ///
 /// # Errors
 /// That.
 pub fn look(sock: &Sock) -> Result<(), Why> {
-    if BLIND.load(Ordering::Relaxed) && !sock.is_in_set() { Err(Why::asked(IO_URING)) } else { Ok(()) }
+    let is_free = config::is_required() || sock.is_in_set() && !is_unknown();
+    if !is_free && (is_unknown() || IS_STRANGE.load(Ordering::Relaxed)) {
+        return Err(Why::asked(IO_URING));
+    }
+    Ok(())
+}
+
+impl Sock {
+    /// True for a socket of the kernel's that listens, and may be ours when the program waits for it.
+    #[inline]
+    pub fn is_put_off(&self) -> bool {
+        self.has(flag::PUT_OFF)
+    }
+}
+
+/// See [`Sock::is_put_off`].
+pub fn put_off(sock: &Sock, fd: RawFd) {
+    if !sock.mark(flag::PUT_OFF, true) {
+        fallback::count(IO_URING, Some(fd));
+    }
+}
+
+/// The program waits for a socket that is put off, by a call that we see: it is accelerated now, unless a ring may be used on what comes.
+#[cold]
+pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
+    if is_unknown() || fallback::reason().is_some() || fds::is_borrowed() {
+        return;
+    }
+    // Another thread that wants it waits until this one has decided.
+    let deciding = sock.begin_deciding();
+    if deciding.is_ours() && sock.mark(flag::PUT_OFF, false) {
+        listener::join(sock, fd);
+    }
 }
 
 /// To be kept until the first entries are the kernel's.
@@ -192,6 +187,7 @@ pub struct Entering {
     pub count: u32,
     /// The kernel's set that holds something of ours meanwhile.
     lent: Option<RawFd>,
+    closing: Vec<fds::Changing>,
 }
 
 impl Drop for Entering {
@@ -202,43 +198,49 @@ impl Drop for Entering {
     }
 }
 
-/// The program enters a ring, to hand over `count` entries. `event`: reads an event, where that can be read; `close`: as the C library's.
-pub fn entering(
-    ring: RawFd,
-    count: u32,
-    event: impl Fn(u64) -> Option<libc::epoll_event>,
-    close: impl Fn(RawFd) -> bool,
-) -> Entering {
-    let Some(queue) = watched(ring) else { return Entering { count, lent: None } };
-    for (entry, seen) in queue.waiting(count).zip(1..) {
+/// The program enters a ring, to hand over `count` entries. `event`: reads an event, where that can be read.
+pub fn entering(ring: RawFd, count: u32, event: impl Fn(u64) -> Option<libc::epoll_event>) -> Entering {
+    let mut entering = Entering { count, lent: None, closing: Vec::new() };
+    if !is_watched(ring) || fds::is_borrowed() {
+        return entering;
+    }
+    let Some(queue) = WATCHED.pin(ring).map(|queue| queue.share()) else { return entering };
+    let mut is_chained = false;
+    for (i, entry) in queue.waiting(count) {
+        let is_first = !is_chained;
+        is_chained = entry.is_followed();
         let Some(fd) = entry.descriptor() else { continue };
         match entry.operation() {
+            // What comes of it depends on others, or others on it: that only the kernel knows.
+            EPOLL_CTL if is_chained || !is_first => {
+                used(&entry, fd);
+                used(&entry, entry.offset() as RawFd);
+            }
             EPOLL_CTL => {
                 if let Err(lent) = control(&entry, fd, &event) {
-                    return Entering { count: seen, lent };
+                    (entering.count, entering.lent) = (i + 1, lent);
+                    return entering;
                 }
             }
-            CLOSE if entry.second() == 0 && fds::is_ours(fd) => {
-                let is_closed = close(fd);
-                if is_closed {
-                    entry.finish();
-                }
-            }
-            SPLICE | TEE => [fd, entry.second()].into_iter().for_each(used),
-            operation if USES.contains(&operation) => used(fd),
+            CLOSE if entry.is_plain_close() => match fds::closing(fd) {
+                Ok(changing) => entering.closing.extend(changing),
+                Err(_) => entry.set_descriptor(-1),
+            },
+            SPLICE | TEE => [fd, entry.second()].into_iter().for_each(|fd| used(&entry, fd)),
+            operation if USES.contains(&operation) => used(&entry, fd),
             _ => {}
         }
     }
-    Entering { count, lent: None }
+    entering
 }
 
 const EPOLL_CTL: u8 = IoringOp::EpollCtl as u8;
 const CLOSE: u8 = IoringOp::Close as u8;
 const SPLICE: u8 = IoringOp::Splice as u8;
 const TEE: u8 = IoringOp::Tee as u8;
-/// What may be done with a socket, or with an epoll set, by its descriptor. The last have come since Linux 6.0:
-/// `IORING_OP_URING_CMD`, `SEND_ZC`, `SENDMSG_ZC`, `READ_MULTISHOT`, `BIND`, `LISTEN`, `RECV_ZC`, `EPOLL_WAIT`, `READV_FIXED`, `WRITEV_FIXED`.
-const USES: [u8; 26] = [
+/// What may be done with a socket, or with an epoll set, by its descriptor. The numbers are `IORING_OP_READ_MULTISHOT`, `BIND`, `LISTEN`,
+/// `RECV_ZC`, `EPOLL_WAIT`, `READV_FIXED` and `WRITEV_FIXED`, which have come since Linux 6.7.
+const USES: [u8; 24] = [
     IoringOp::Readv as u8,
     IoringOp::Writev as u8,
     IoringOp::ReadFixed as u8,
@@ -263,8 +265,6 @@ const USES: [u8; 26] = [
     59,
     60,
     61,
-    62,
-    63,
 ];
 
 /// An epoll set is changed by a ring.
@@ -276,6 +276,7 @@ fn control(
     set: RawFd,
     event: impl Fn(u64) -> Option<libc::epoll_event>,
 ) -> Result<(), Option<RawFd>> {
+    CHANGES_SETS.store(true, Ordering::Relaxed);
     let (operation, fd) = (entry.length() as i32, entry.offset() as RawFd);
     let wanted = if operation == libc::EPOLL_CTL_DEL { None } else { event(entry.address()) };
     if wanted.is_none() && operation != libc::EPOLL_CTL_DEL {
@@ -300,24 +301,22 @@ fn control(
 
 /// A ring does something with `fd` itself.
 #[cold]
-fn used(fd: RawFd) {
+fn used(entry: &Entry<'_>, fd: RawFd) {
     let sock = SOCKS.pin(fd).map(|sock| sock.share());
     if sock.is_none() && !SETS.is_taken(fd) {
         return;
     }
-    be_blind();
-    match sock.as_ref().map(|sock| sock.decided()) {
-        Some(Some(Role::Listener(_))) => {
-            if let (Some(client), Some(sock)) = (client::present(), &sock) {
-                let_go(&client, sock);
+    if config::is_required() {
+        fallback::refuse(format_args!("an operation of a ring on fd {fd}"), "the kernel would do it");
+        return entry.spoil();
+    }
+    fallback::bypass(IO_URING);
+    match sock {
+        Some(sock) if sock.decided().is_none() => {
+            if !sock.is_put_off() {
+                fallback::surrender(&fds::all_of(&sock), &sock, IO_URING);
             }
         }
-        Some(None) if sock.as_ref().is_some_and(|sock| !sock.is_put_off()) => {
-            if let Some(sock) = &sock {
-                fallback::surrender(&fds::all_of(sock), sock, IO_URING);
-            }
-        }
-        Some(None) => {}
         _ => deaf(fd),
     }
 }
@@ -334,10 +333,16 @@ fn deaf(fd: RawFd) {
     }
 }
 
-/// Files are registered with a ring, or something else is that cannot be seen through.
+/// Something is registered with a ring. With files or rings among it, what is submitted cannot be seen through any more.
 pub fn registering(ring: RawFd, operation: u32) {
-    if operation != IoringRegisterOp::RegisterProbe as u32 && watched(ring).is_some() {
-        forget(ring, ring);
-        be_blind();
+    const HIDING: [u32; 5] = [
+        IoringRegisterOp::RegisterFiles as u32,
+        IoringRegisterOp::RegisterFilesUpdate as u32,
+        IoringRegisterOp::RegisterFiles2 as u32,
+        IoringRegisterOp::RegisterFilesUpdate2 as u32,
+        IoringRegisterOp::RegisterRingFds as u32,
+    ];
+    if HIDING.contains(&operation) && is_watched(ring) && !config::is_required() {
+        fallback::bypass(IO_URING);
     }
 }

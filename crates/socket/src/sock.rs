@@ -62,8 +62,6 @@ pub(crate) mod flag {
     pub const NAMED: u16 = 1 << 8;
     /// It listens in the kernel, and is to be accelerated when the program waits for it by a call that we see.
     pub const PUT_OFF: u16 = 1 << 9;
-    /// The program has waited for it by such a call.
-    pub const WAITED_FOR: u16 = 1 << 10;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -105,6 +103,13 @@ const _: () = assert!(size_of::<Sock>() <= 88);
 /// See [`Sock::begin_deciding`].
 #[derive(Debug)]
 pub struct Deciding<'a>(Option<&'a AtomicU32>);
+
+impl Deciding<'_> {
+    /// False where another thread is at it.
+    pub fn is_ours(&self) -> bool {
+        self.0.is_some()
+    }
+}
 
 /// How many threads are about to decide.
 static DECIDING: AtomicU32 = AtomicU32::new(0);

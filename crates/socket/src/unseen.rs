@@ -80,14 +80,20 @@ fn meet(client: &Client, fd: RawFd) -> Stranger {
 /// processor there.
 #[cold]
 fn is_strange(client: &Client, fd: RawFd) -> bool {
+    is_settled(|| {
+        matches!(meet(client, fd), Stranger::Set) && !(fds::is_ours(fd) || internal::is_internal(fd))
+    })
+}
+
+/// True when `is_strange` says so several times, and no thread is about to change it.
+fn is_settled(is_strange: impl Fn() -> bool) -> bool {
     const TRIES: u32 = 1_000;
     const LOOKS: u32 = 11;
     let mut seen = 0;
     for _ in 0..TRIES {
         let begun = BEGUN.load(Ordering::SeqCst);
         if DONE.load(Ordering::SeqCst) == begun {
-            let is_strange =
-                matches!(meet(client, fd), Stranger::Set) && !(fds::is_ours(fd) || internal::is_internal(fd));
+            let is_strange = is_strange();
             if BEGUN.load(Ordering::SeqCst) == begun {
                 seen += 1;
                 if !is_strange || seen == LOOKS {
@@ -157,7 +163,9 @@ fn find(client: &Client, near: RawFd) -> bool {
                         free += 1;
                         continue;
                     }
-                    Stranger::Other if rings::is_strange(fd) => rings::be_blind(),
+                    Stranger::Other if rings::may_be_strange() && is_settled(|| rings::is_strange(fd)) => {
+                        rings::note_strange();
+                    }
                     Stranger::Other => {}
                 }
             }

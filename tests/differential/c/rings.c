@@ -158,61 +158,77 @@ CASE(rings, beside_a_set, NONE) {
     T(recv(c, b, 64, 0));
 }
 
-static void serve_by(struct ring *r, int l, struct sockaddr_storage *at, socklen_t len) {
-    int c = fresh(AF_INET);
-    give(r, (struct io_uring_sqe){.opcode = IORING_OP_ACCEPT, .fd = l});
-    enter(r, 1, 0);
-    T(connect(c, (void *)at, len));
-    int s = (int)result(r);
+/* A client that is another process, without a ring: begun before there is one, it connects when it hears where. */
+struct client {
+    pid_t pid;
+    int tell;
+};
+
+static struct client client_of(void) {
+    struct sockaddr_storage at;
+    int told_at[2];
+    MUST(pipe(told_at));
+    struct client me = {(pid_t)MUST(fork()), told_at[1]};
+    if (me.pid == 0) {
+        if (read(told_at[0], &at, sizeof at) != (ssize_t)sizeof at)
+            _exit(1);
+        int c = fresh(AF_INET);
+        int is_bad = connect(c, (void *)&at, sizeof(struct sockaddr_in)) || send(c, "hello", 5, 0) != 5;
+        _exit(is_bad || recv(c, b, 64, 0) != 5 || recv(c, b, 64, 0) != 0);
+    }
+    return me;
+}
+
+static void let_connect(struct client c, const struct sockaddr_storage *at) {
+    MUST(write(c.tell, at, sizeof *at));
+}
+
+static void say_end(struct client c) {
+    int status = -1;
+    MUST(waitpid(c.pid, &status, 0));
+    say("the client ends with %d", status);
+}
+
+/* Who accepts by a ring is served by the kernel, whoever makes the calls. */
+static void accept_by(int is_own, int has_set) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    struct client c = client_of();
+    if (has_set)
+        MUST(epoll_create1(0));
+    struct ring r = ring_of(is_own);
+    int l = listener(AF_INET, 4, &at, &len);
+    give(&r, (struct io_uring_sqe){.opcode = IORING_OP_ACCEPT, .fd = l});
+    enter(&r, 1, 0);
+    let_connect(c, &at);
+    int s = (int)result(&r);
     say("accepted: %s", s >= 0 ? "ok" : errno_name(errno));
-    T(send(c, "hello", 5, 0));
-    T(perform(r, of_bytes(IORING_OP_RECV, s, b, 64)));
-    T(perform(r, of_bytes(IORING_OP_SEND, s, b, 5)));
-    T(recv(c, b, 64, 0));
-    T(perform(r, (struct io_uring_sqe){.opcode = IORING_OP_CLOSE, .fd = s}));
-    T(recv(c, b, 64, 0));
+    T(perform(&r, of_bytes(IORING_OP_RECV, s, b, 64)));
+    T(perform(&r, of_bytes(IORING_OP_SEND, s, b, 5)));
+    T(perform(&r, (struct io_uring_sqe){.opcode = IORING_OP_CLOSE, .fd = s}));
+    say_end(c);
 }
 
-/* Who serves by a ring is served by the kernel, whichever came first, and whoever makes the calls. */
-CASE(rings, accept, NONE) {
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
-    struct ring r = ring_of(0);
-    int l = listener(AF_INET, 4, &at, &len);
-    serve_by(&r, l, &at, len);
-}
+CASE(rings, accept, NONE) { accept_by(0, 0); }
+CASE(rings, accept_by_itself, NONE) { accept_by(1, 0); }
+CASE(rings, accept_beside_a_set, NONE) { accept_by(0, 1); }
+CASE(rings, accept_by_itself_beside_a_set, NONE) { accept_by(1, 1); }
 
-CASE(rings, accept_by_itself, NONE) {
+/* Who accepts by calls and uses what comes by a ring is served by the kernel, too, if the C library has made the ring. */
+CASE(rings, on_what_is_accepted, NONE) {
     struct sockaddr_storage at;
     socklen_t len = sizeof at;
-    struct ring r = ring_of(1);
-    int l = listener(AF_INET, 4, &at, &len);
-    serve_by(&r, l, &at, len);
-}
-
-CASE(rings, listen_then_accept, NONE) {
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
-    int l = listener(AF_INET, 4, &at, &len);
-    struct ring r = ring_of(0);
-    serve_by(&r, l, &at, len);
-}
-
-CASE(rings, listen_then_accept_by_itself, NONE) {
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
-    int l = listener(AF_INET, 4, &at, &len);
-    struct ring r = ring_of(1);
-    serve_by(&r, l, &at, len);
-}
-
-CASE(rings, accept_beside_a_set, NONE) {
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
+    struct client c = client_of();
     MUST(epoll_create1(0));
     struct ring r = ring_of(0);
     int l = listener(AF_INET, 4, &at, &len);
-    serve_by(&r, l, &at, len);
+    let_connect(c, &at);
+    until(l, POLLIN);
+    int s = (int)MUST(accept(l, NULL, NULL));
+    T(perform(&r, of_bytes(IORING_OP_RECV, s, b, 64)));
+    T(perform(&r, of_bytes(IORING_OP_SEND, s, b, 5)));
+    T(close(s));
+    say_end(c);
 }
 
 /* Connects by a ring beside a set. */
@@ -228,38 +244,74 @@ CASE(rings, connect, BIT(listening)) {
     T(recv(c, b, 64, MSG_DONTWAIT));
 }
 
-/* A program that has a ring for something else, and waits for its listener by calls. */
-static void serve_another(int is_own, int is_polled) {
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
-    int told_at[2];
-    MUST(pipe(told_at));
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        if (read(told_at[0], &at, sizeof at) != (ssize_t)sizeof at)
-            _exit(1);
-        nap(100);
-        int c = fresh(AF_INET);
-        int is_bad = connect(c, (void *)&at, sizeof(struct sockaddr_in)) || send(c, "hello", 5, 0) != 5;
-        _exit(is_bad || recv(c, b, 64, 0) != 3);
-    }
-    struct ring r = ring_of(is_own);
-    int l = listener(AF_INET, 4, &at, &len);
-    T(perform(&r, (struct io_uring_sqe){.opcode = IORING_OP_NOP}));
-    MUST(write(told_at[1], &at, sizeof at));
-    if (is_polled)
-        until(l, POLLIN);
-    int s = (int)MUST(accept(l, NULL, NULL)), status = -1;
-    look(s);
-    T(recv(s, b, 5, MSG_WAITALL));
-    T(send(s, "yes", 3, 0));
-    MUST(waitpid(child, &status, 0));
-    say("the client ends with %d", status);
+static void *accepts_one(void *about) {
+    struct pollfd one = {*(int *)about, POLLIN, 0};
+    MUST(poll(&one, 1, 5000));
+    return NULL;
 }
 
-CASE(rings, for_files, NONE) { serve_another(0, 0); }
-CASE(rings, for_files_by_itself, NONE) { serve_another(1, 0); }
-CASE(rings, for_files_and_poll, NONE) { serve_another(1, 1); }
+/* A program that has a ring for something else, and waits for its listener by calls; several threads at once. */
+static void serve_beside(int is_own, int is_polled, int threads) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    struct client c = client_of();
+    struct ring r = ring_of(is_own);
+    int l = listener(AF_INET, 4, &at, &len);
+    pthread_t t[4];
+    T(perform(&r, (struct io_uring_sqe){.opcode = IORING_OP_NOP}));
+    for (int i = 0; i < threads; i++)
+        MUST(pthread_create(&t[i], NULL, accepts_one, &l));
+    /* A connection that comes before anybody waits is the kernel's. */
+    struct pollfd now = {l, POLLIN, 0};
+    MUST(is_polled ? poll(&now, 1, 0) : 0);
+    nap(50);
+    let_connect(c, &at);
+    if (is_polled)
+        until(l, POLLIN);
+    for (int i = 0; i < threads; i++)
+        MUST(pthread_join(t[i], NULL));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    look(s);
+    T(recv(s, b, 5, MSG_WAITALL));
+    T(send(s, "reply", 5, 0));
+    T(close(s));
+    say_end(c);
+}
+
+CASE(rings, for_files, NONE) { serve_beside(0, 0, 0); }
+CASE(rings, for_files_by_itself, NONE) { serve_beside(1, 1, 0); }
+CASE(rings, for_files_and_threads, NONE) { serve_beside(1, 1, 4); }
+
+/* Numbers of a ring that other calls close, or that stand for it, too. */
+CASE(rings, descriptors, BIT(data)) {
+    int set = (int)MUST(epoll_create1(0)), other;
+    struct ring r = ring_of(0);
+    struct epoll_event in = {EPOLLIN, {.u64 = 1}};
+    T(perform(&r, change(set, EPOLL_CTL_ADD, w->s, &in)));
+    pid_t child = vfork();
+    if (child == 0) {
+        close(r.fd);
+        close_range(3, ~0u, 0);
+        _exit(0);
+    }
+    MUST(waitpid(child, NULL, 0));
+    T(close_range(0x80000000u, ~0u, 0));
+    T(perform(&r, change(set, EPOLL_CTL_DEL, w->s, NULL)));
+    other = (int)MUST(dup(r.fd));
+    MUST(close(r.fd));
+    r.fd = other;
+    T(perform(&r, change(set, EPOLL_CTL_ADD, w->s, &in)));
+    say_found(set);
+    /* What a chain does depends on its links. */
+    struct io_uring_sqe first = change(set, EPOLL_CTL_DEL, -1, NULL), then = change(set, EPOLL_CTL_DEL, w->s, NULL);
+    first.flags = IOSQE_IO_LINK;
+    give(&r, first);
+    give(&r, then);
+    enter(&r, 2, 2);
+    T(result(&r));
+    T(result(&r));
+    say_found(set);
+}
 
 /* What was accelerated before. */
 CASE(rings, recv, BIT(data)) {

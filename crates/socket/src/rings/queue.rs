@@ -79,18 +79,19 @@ impl Queue {
             .then_some(queue)
     }
 
-    /// The entries that wait, `most` at most, the oldest first.
-    pub fn waiting(&self, most: u32) -> impl Iterator<Item = Entry<'_>> {
+    /// The entries that wait, `most` at most, the oldest first, and the how manieth each is.
+    pub fn waiting(&self, most: u32) -> impl Iterator<Item = (u32, Entry<'_>)> {
         let word = |at| self.words.word(at).map_or(0, |word| word.load(Ordering::Acquire));
         let (head, tail) = (word(self.head), word(self.tail));
         let count = tail.wrapping_sub(head).min(most).min(self.len);
-        (0..count).filter_map(move |i| {
+        (0..count).map_while(move |i| {
             let place = head.wrapping_add(i) & (self.len - 1);
             let index = match self.indices {
                 Some(indices) => word(indices + place as usize * 4),
                 None => place,
             };
-            (index < self.len).then(|| Entry { queue: self, at: index as usize * ENTRY })
+            // The kernel drops what is no index, and stops there.
+            (index < self.len).then(|| (i, Entry { queue: self, at: index as usize * ENTRY }))
         })
     }
 }
@@ -121,12 +122,27 @@ impl Entry<'_> {
         self.field(offset_of!(io_uring_sqe, opcode))
     }
 
+    fn flags(&self) -> IoringSqeFlags {
+        IoringSqeFlags::from_bits_retain(self.field(offset_of!(io_uring_sqe, flags)))
+    }
+
     /// By which descriptor; `None` for a registered file.
     #[must_use]
     pub fn descriptor(&self) -> Option<RawFd> {
-        let flags: u8 = self.field(offset_of!(io_uring_sqe, flags));
-        let is_registered = flags & IoringSqeFlags::FIXED_FILE.bits() != 0;
-        (!is_registered).then(|| self.field(offset_of!(io_uring_sqe, fd)))
+        (!self.flags().contains(IoringSqeFlags::FIXED_FILE)).then(|| self.field(offset_of!(io_uring_sqe, fd)))
+    }
+
+    /// True when the next one waits for it, or it for those before.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        let bound = IoringSqeFlags::IO_LINK | IoringSqeFlags::IO_HARDLINK | IoringSqeFlags::IO_DRAIN;
+        self.flags().intersects(bound)
+    }
+
+    /// True for `IORING_OP_CLOSE` of a descriptor, as the kernel takes it.
+    #[must_use]
+    pub fn is_plain_close(&self) -> bool {
+        self.offset() == 0 && self.address() == 0 && self.length() == 0 && self.second() == 0
     }
 
     /// `off`.
@@ -160,9 +176,21 @@ impl Entry<'_> {
         unsafe { place.cast::<u64>().write_volatile(offset) };
     }
 
+    /// Gives it another descriptor.
+    pub fn set_descriptor(&self, fd: RawFd) {
+        // SAFETY: as in `set_offset`.
+        unsafe { self.place(offset_of!(io_uring_sqe, fd)).cast::<RawFd>().write_volatile(fd) };
+    }
+
+    /// The kernel does not know it: EINVAL.
+    pub fn spoil(&self) {
+        // SAFETY: as in `set_offset`.
+        unsafe { self.place(offset_of!(io_uring_sqe, opcode)).write_volatile(u8::MAX) };
+    }
+
     /// It is done: the kernel has nothing to do but to say so.
     pub fn finish(&self) {
-        let flags: u8 = self.field(offset_of!(io_uring_sqe, flags));
+        let flags = self.flags().bits();
         let word: u64 = self.field(offset_of!(io_uring_sqe, user_data));
         // SAFETY: as in `set_offset`.
         unsafe {
