@@ -88,6 +88,11 @@ impl Registry {
         if !own && self.forks_too_much(acceptor) {
             return Answer::kernel("the listening program has almost as many processes as it may");
         }
+        if !own && self.is_left_to_a_ring(key) {
+            return Answer::kernel(
+                "the program that listens there has an io_uring, and waits by no call that is seen",
+            );
+        }
         let is_cramped = |id| self.applications.get(&id).is_some_and(|a: &Application| a.is_cramped);
         let shared = match self.config.sharing {
             _ if is_cramped(id) || is_cramped(acceptor) => false,

@@ -1,5 +1,6 @@
 //! Listening, and the way of a connection into an accept queue.
 
+use crate::application::Application;
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey, canonical};
 use crate::memory::Memory;
 use crate::proc;
@@ -13,7 +14,7 @@ use queue::{Ring, Violation};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{ipproto, sockopt};
-use shm::{Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
+use shm::{AWAITED, Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
@@ -22,6 +23,10 @@ use std::sync::atomic::{Ordering, fence};
 
 /// The burden of a queue that is empty, and on which somebody sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
+/// What `/proc/PID/fd` says of an io_uring.
+const RING: &str = "anon_inode:[io_uring]";
+/// So many descriptors at most are looked at for one.
+const LOOKED_AT: usize = 1024;
 
 /// What `Request::Listen` says.
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +222,24 @@ impl Registry {
         let Some(queue) = self.listeners.queues.get(&key) else { return false };
         let holders = self.block_of(key).map_or(0, |block| block.holders.load(Ordering::Acquire));
         holders & !(bit | TRUST) != 0 && self.listeners.others(queue.listener, queue.application).is_empty()
+    }
+
+    /// True when nobody waits for connections there by a call that a library has seen, but one of those that may has an io_uring: who
+    /// accepts by that is served by the kernel.
+    pub fn is_left_to_a_ring(&self, key: QueueKey) -> bool {
+        let queue = self.listeners.queues.get(&key);
+        let Some(listener) = queue.and_then(|queue| self.listeners.all.get(&queue.listener)) else {
+            return false;
+        };
+        let state =
+            |key: &QueueKey| self.block_of(*key).map_or(0, |block| block.state.load(Ordering::Relaxed));
+        if listener.queues.iter().any(|key| state(key) & AWAITED != 0) {
+            return false;
+        }
+        let owners = || listener.queues.iter().filter_map(|key| self.listeners.queues.get(key));
+        let may_accept = |a: &&Application| owners().any(|queue| a.descends_from(queue.application));
+        let theirs = self.applications.values().filter(may_accept).flat_map(|a| proc::descriptors(a.pid));
+        theirs.take(LOOKED_AT).any(|name| name.as_os_str() == RING)
     }
 
     /// Takes a slot in the application's own region for an accept queue.

@@ -1,9 +1,10 @@
-//! What `/proc` says about a process: its network namespace, and whether its kernel socket really listens where it
+//! What `/proc` says about a process: its network namespace, what it has open, and whether its kernel socket really listens where it
 //! claims. An application's word alone would let it take the connections of another.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// The state column of a listening socket.
 const LISTEN: &str = "0A";
@@ -12,6 +13,12 @@ const LISTEN: &str = "0A";
 pub fn namespace(pid: i32) -> u64 {
     let inode = |path: String| std::fs::metadata(path).map(|m| m.ino());
     inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
+}
+
+/// What stands behind the descriptors of `pid`, as far as that may be seen.
+pub fn descriptors(pid: i32) -> impl Iterator<Item = PathBuf> {
+    let all = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    all.into_iter().flatten().flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok())
 }
 
 /// True when in `pid`'s network namespace the socket with that inode listens at exactly `local`.
@@ -50,6 +57,14 @@ fn parse(line: &str) -> Option<(SocketAddr, u64)> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    #[test]
+    fn what_descriptors_stand_for_is_told() {
+        let file = std::env::current_exe().unwrap();
+        let _open = std::fs::File::open(&file).unwrap();
+        assert!(descriptors(std::process::id() as i32).any(|name| name == file));
+        assert!(descriptors(-1).next().is_none());
+    }
 
     #[test]
     fn a_listening_socket_is_found_by_its_inode() {

@@ -315,6 +315,8 @@ pub struct Urgent {
 pub const TRUST: u64 = 1 << 63;
 /// In [`SockBlock::state`]: `SockBlock::tx_head` may be ahead of the half's, by what is held back (`TCP_CORK`, `MSG_MORE`).
 pub const HELD: u32 = 1 << 8;
+/// In [`SockBlock::state`] of an accept queue: the program waits for connections by calls that the library sees.
+pub const AWAITED: u32 = 1 << 13;
 /// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection lives in another process now.
 pub const MOVED: u32 = u32::MAX;
 

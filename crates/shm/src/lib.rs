@@ -27,9 +27,9 @@ mod map;
 mod region;
 
 pub use layout::{
-    ACCOUNTS, CONTEXTS, ContextBlock, HELD, Half, Header, Kind, Layout, MAGIC, MOVED, NONBLOCK, Params,
-    SECTIONS, SEIZED, Sending, Side, Slot, SockBlock, TRUST, ThreadAccount, Urgent, VERSION, WORDS_MAX,
-    application_flags, half_flags, low_water, low_water_flags,
+    ACCOUNTS, AWAITED, CONTEXTS, ContextBlock, HELD, Half, Header, Kind, Layout, MAGIC, MOVED, NONBLOCK,
+    Params, SECTIONS, SEIZED, Sending, Side, Slot, SockBlock, TRUST, ThreadAccount, Urgent, VERSION,
+    WORDS_MAX, application_flags, half_flags, low_water, low_water_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

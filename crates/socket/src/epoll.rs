@@ -128,7 +128,7 @@ impl Set {
             crate::rings::wanted(&share(), fd);
         }
         if sock.listener().is_some() {
-            crate::listener::share(&share());
+            crate::listener::await_by_call(&share());
         }
         let mut inner = lock(&self.inner);
         let found = inner.find(fd, sock);

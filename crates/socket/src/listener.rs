@@ -187,6 +187,7 @@ fn again(
 pub fn tell_of_role(sock: &Arc<Sock>) {
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
+        sock.listener().into_iter().for_each(note_awaited);
     }
     sock.announce_again();
 }
@@ -235,6 +236,20 @@ pub fn name_of(link: &Link) -> Name {
 /// Before a fork.
 pub fn hold_own_queues(held: &mut Held) {
     held.take_static(&OWN);
+}
+
+/// The program waits for what may be a listener, by a call that we see.
+pub fn await_by_call(sock: &Arc<Sock>) {
+    if let Some(link) = sock.listener() {
+        note_awaited(link);
+        share(sock);
+    }
+}
+
+fn note_awaited(link: &Link) {
+    if link.state() & state::AWAITED == 0 {
+        link.note(state::AWAITED);
+    }
 }
 
 /// Asks for an accept queue of our own, once in a process that inherited the listener.
@@ -532,7 +547,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Err(Errno::INVAL);
     }
-    share(sock);
+    await_by_call(sock);
     if let Some(accepted) = try_ours(sock, link, flags)? {
         return Ok(Some(accepted));
     }

@@ -54,7 +54,7 @@ fn party(entry: &libc::pollfd) -> Option<Party> {
         }
         sock.role()?;
         let sock = sock.share();
-        crate::listener::share(&sock);
+        crate::listener::await_by_call(&sock);
         return Some(Party::Sock(sock, u32::from(entry.events as u16)));
     }
     let set = fds::SETS.pin(entry.fd)?;

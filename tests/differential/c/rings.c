@@ -214,6 +214,39 @@ CASE(rings, accept_by_itself, NONE) { accept_by(1, 0); }
 CASE(rings, accept_beside_a_set, NONE) { accept_by(0, 1); }
 CASE(rings, accept_by_itself_beside_a_set, NONE) { accept_by(1, 1); }
 
+/* Rings that are made when the program listens already, and those of its workers. */
+static void accept_after_listen(int is_workers) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    struct client c = client_of();
+    int l = listener(AF_INET, 4, &at, &len), ready[2], status;
+    MUST(pipe(ready));
+    pid_t worker = is_workers ? (pid_t)MUST(fork()) : 0;
+    if (worker == 0) {
+        struct ring r = ring_of(1);
+        give(&r, (struct io_uring_sqe){.opcode = IORING_OP_ACCEPT, .fd = l});
+        enter(&r, 1, 0);
+        MUST(write(ready[1], "x", 1));
+        if (!is_workers)
+            let_connect(c, &at);
+        int s = (int)result(&r);
+        int is_bad = s < 0 || perform(&r, of_bytes(IORING_OP_RECV, s, b, 64)) != 5 || perform(&r, of_bytes(IORING_OP_SEND, s, b, 5)) != 5;
+        is_bad |= perform(&r, (struct io_uring_sqe){.opcode = IORING_OP_CLOSE, .fd = s}) != 0;
+        if (is_workers)
+            _exit(is_bad);
+        say("served: %d", is_bad);
+    } else {
+        MUST(read(ready[0], b, 1));
+        let_connect(c, &at);
+        MUST(waitpid(worker, &status, 0));
+        say("the worker ends with %d", status);
+    }
+    say_end(c);
+}
+
+CASE(rings, accept_after_listen, NONE) { accept_after_listen(0); }
+CASE(rings, accept_in_a_worker, NONE) { accept_after_listen(1); }
+
 /* Who accepts by calls and uses what comes by a ring is served by the kernel, too, if the C library has made the ring. */
 CASE(rings, on_what_is_accepted, NONE) {
     struct sockaddr_storage at;
