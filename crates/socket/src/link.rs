@@ -40,7 +40,7 @@ pub mod state {
     pub const SIDE_ONE: u32 = 1 << 11;
     /// No socket's: the block says which ring an open socket has done without since.
     pub const RETIRED: u32 = 1 << 12;
-    /// An accept queue: somebody waits, or has waited, by a call that we see. The service reads this.
+    /// An accept queue: somebody waits, has waited, or is sure to, by a call that we see. The service reads this.
     pub const AWAITED: u32 = shm::AWAITED;
     /// A send has to look whether it holds bytes back.
     pub const HOLDS: u32 = HELD | CORKED;

@@ -187,7 +187,9 @@ fn again(
 pub fn tell_of_role(sock: &Arc<Sock>) {
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
-        sock.listener().into_iter().for_each(note_awaited);
+    }
+    if let Some(link) = sock.listener().filter(|_| sock.is_in_set() || rings::are_for_sets()) {
+        note_awaited(link);
     }
     sock.announce_again();
 }

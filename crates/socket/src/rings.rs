@@ -137,7 +137,12 @@ pub fn note_strange() {
 
 /// No ring has yet been seen at what it is for.
 fn is_unknown() -> bool {
-    IS_QUIET.load(Ordering::Relaxed) && !CHANGES_SETS.load(Ordering::Relaxed)
+    IS_QUIET.load(Ordering::Relaxed) && !are_for_sets()
+}
+
+/// Watched rings are for epoll sets: the program waits by those.
+pub fn are_for_sets() -> bool {
+    CHANGES_SETS.load(Ordering::Relaxed)
 }
 
 /// Says why a socket that is about to be decided is the kernel's for now, because of a ring.

@@ -158,6 +158,22 @@ CASE(rings, beside_a_set, NONE) {
     T(recv(c, b, 64, 0));
 }
 
+/* Before anything waits for the listener it is known what the ring is for. */
+CASE(rings, connected_before_the_listener_is_waited_for, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    int set = (int)MUST(epoll_create1(0)), pair[2];
+    struct ring r = ring_of(0);
+    MUST(pipe(pair));
+    T(perform(&r, change(set, EPOLL_CTL_ADD, pair[0], &(struct epoll_event){EPOLLIN, {.u64 = 1}})));
+    int l = listener(AF_INET, 4, &at, &len), c = fresh(AF_INET);
+    T(connect(c, (void *)&at, len));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    look(s);
+    T(send(s, "hello", 5, 0));
+    T(recv(c, b, 5, MSG_WAITALL));
+}
+
 /* A client that is another process, without a ring: begun before there is one, it connects when it hears where. */
 struct client {
     pid_t pid;
