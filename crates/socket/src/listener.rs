@@ -292,13 +292,17 @@ pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
     }
 }
 
-/// It listens by its placeholder alone from now on.
+/// It listens by its placeholder alone from now on, for all processes that share it by fork: who waits past us hears nothing of a queue,
+/// whosever it is.
 pub fn leave(client: &Client, sock: &Sock) {
     let Some(link) = sock.listener() else { return };
     link.note(state::SHUT_RD);
-    // A parent's queue is the parent's to close.
     let is_home = Arc::ptr_eq(&link.mapped, &client.home);
-    if !is_home || link.block().region.swap(0, Ordering::AcqRel) != 0 {
+    let is_first = link.block().region.swap(0, Ordering::AcqRel) != 0;
+    if is_first && !is_home {
+        say_stopped(client, link, false);
+    }
+    if is_first || !is_home {
         give_up(sock, link, client);
     }
     if let Some(own) = own_queue(sock) {

@@ -129,3 +129,41 @@ CASE(raw, number_again, NONE) {
     say("%s", make() == low ? "the same number" : "another number");
     converse(low, l, &at, len);
 }
+
+/* Workers that wait so for the listener of their parent, which waits for it itself afterwards. */
+CASE(raw, workers, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len;
+    char b[64];
+    int status, ready[2];
+    int l = listener(AF_INET, 5, &at, &len);
+    nonblock(l, 1);
+    T(accept(l, NULL, NULL));
+    MUST(pipe(ready));
+    for (int i = 0; i < 2; i++) {
+        pid_t worker = (pid_t)MUST(fork());
+        if (worker == 0) {
+            struct epoll_event e = {.events = EPOLLIN};
+            int set = make();
+            int is_bad = accept(l, NULL, NULL) >= 0;
+            raw(SYS_epoll_ctl, set, EPOLL_CTL_ADD, l, (long)&e, 0, 0);
+            MUST(write(ready[1], "x", 1));
+            is_bad |= raw(SYS_epoll_pwait, set, (long)&e, 1, 2000, 0, 8) != 1;
+            int s = accept(l, NULL, NULL);
+            _exit(is_bad || s < 0 || send(s, "hello", 5, 0) != 5);
+        }
+        MUST(read(ready[0], b, 1));
+        int c = fresh(AF_INET);
+        T(connect(c, (void *)&at, len));
+        T(recv(c, b, 5, MSG_WAITALL));
+        MUST(waitpid(worker, &status, 0));
+        say("the worker ends with %d", status);
+        MUST(close(c));
+    }
+    int c = fresh(AF_INET);
+    T(connect(c, (void *)&at, len));
+    until(l, POLLIN);
+    int s = (int)MUST(accept(l, NULL, NULL));
+    T(send(s, "hello", 5, 0));
+    T(recv(c, b, 5, MSG_WAITALL));
+}
