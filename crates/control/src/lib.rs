@@ -16,7 +16,7 @@ pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
     CONTROL_SLOT, Congestion, Counting, HELD_CONTEXT, Left, Lent, NO_LISTENER, PROTOCOL, Parent, Push,
     RegionInfo, Reply, Report, Request, SLOW_CONTEXT, Settings, SocketOptions, TRUST_CONTEXT, ToApplication,
-    ToService, Welcome, grown,
+    ToService, Unlisten, Welcome, grown,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, versions};
 pub use tcp_info::{TcpInfo, state as tcp_state};

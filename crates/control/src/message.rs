@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -169,6 +169,17 @@ pub struct Lent {
     pub slots: Vec<u32>,
 }
 
+/// Why an accept queue ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Unlisten {
+    /// The process has closed the socket: whoever it has forked goes on with the queue, unless somebody has one of his own already.
+    Closed,
+    /// The process leaves connections there to the kernel. Others who have queues of their own go on.
+    GivenUp,
+    /// The socket listens no more, or it is the kernel's for all who have it: what waits in any of its queues is reset.
+    Stopped,
+}
+
 /// What is asked of the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -244,12 +255,14 @@ pub enum Request {
         /// The listener's slot there.
         slot: u32,
     },
-    /// This process accepts no more on the listener at `slot` of its region. Answered by `Listening` where the queue stays.
+    /// An accept queue of this process, or of an ancestor, ends. Answered by `Listening` where it stays.
     Unlisten {
-        /// Its accept queue.
+        /// Its region.
+        region: u32,
+        /// Its slot.
         slot: u32,
-        /// It has closed the socket: whoever it has forked goes on with the queue, unless somebody has one of his own already.
-        is_left: bool,
+        /// Why.
+        because: Unlisten,
     },
     /// A connection is wanted.
     Connect {

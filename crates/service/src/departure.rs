@@ -84,10 +84,10 @@ impl Registry {
             return Answer::Offence("it closed a stranger's socket".to_owned());
         }
         match r.slots.get(slot) {
-            Some(Use::Queue) => self.close_queue((region, slot), false),
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
             Some(Use::Flow(_)) => self.close_flow(region, slot, false),
-            None => {}
+            // An accept queue ends by `Unlisten`.
+            Some(Use::Queue) | None => {}
         }
         Answer::Silent
     }

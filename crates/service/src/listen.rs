@@ -7,7 +7,7 @@ use crate::proc;
 use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::trust::cookie_of;
-use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT};
+use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
 use queue::{Ring, Violation};
@@ -168,11 +168,11 @@ impl Registry {
         let mine = |q: &Queue| q.application == id && q.sock == Some(wish.sock);
         let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
         let queue = self.listeners.queues.get_mut(&key)?;
-        let listener = self.listeners.all.get(&queue.listener)?;
-        if listener.cookie != cookie {
+        let listener = self.listeners.all.get(&queue.listener).filter(|listener| listener.cookie == cookie);
+        let Some(listener) = listener else {
             self.close_queue(key, false);
             return None;
-        }
+        };
         queue.backlog = wish.backlog;
         let port = listener.local.port();
         self.revoke_lines(port);
@@ -200,20 +200,50 @@ impl Registry {
     }
 
     /// `Request::Unlisten`.
-    pub fn unlisten(&mut self, id: u32, slot: u32, is_left: bool) -> Answer {
+    pub fn unlisten(&mut self, id: u32, key: QueueKey, because: Unlisten) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        if let Some(region) = a.region {
-            if is_left && self.has_other_holders((region, slot), 1 << a.holder) {
-                return Answer::plain(Reply::Listening { slot });
-            }
-            let listener = self.listeners.queues.get(&(region, slot)).map(|queue| queue.listener);
-            self.close_queue((region, slot), false);
-            // It is no listener any more, or the kernel's.
-            if !is_left && let Some(listener) = listener.filter(|id| self.listeners.is_deserted(*id)) {
-                self.end_listener(listener);
-            }
+        let is_its = self.regions.get(&key.0).is_none_or(|r| a.descends_from(r.owner));
+        if !is_its {
+            return Answer::Offence("it ended a stranger's listener".to_owned());
+        }
+        if because == Unlisten::Closed && self.has_other_holders(key, 1 << a.holder) {
+            return Answer::plain(Reply::Listening { slot: key.1 });
+        }
+        let listener = self.listeners.queues.get(&key).map(|queue| queue.listener);
+        if let Some(listener) = listener.filter(|_| because == Unlisten::Stopped) {
+            self.stop_queues(listener);
+        }
+        self.close_queue(key, false);
+        if because == Unlisten::GivenUp
+            && let Some(listener) = listener.filter(|id| self.listeners.is_deserted(*id))
+        {
+            self.end_listener(listener);
         }
         Answer::plain(Reply::Done)
+    }
+
+    /// Nothing comes by any queue of a listener any more. Those who have them close them.
+    fn stop_queues(&mut self, listener: u32) {
+        let queues = self.listeners.all.get(&listener).map(|l| l.queues.clone()).unwrap_or_default();
+        self.end_listener(listener);
+        for key in queues {
+            self.end_lines(key);
+            for incoming in self.take_unread(key) {
+                self.reset_unaccepted(incoming);
+            }
+        }
+    }
+
+    /// What nobody has accepted out of a queue, out of which nobody accepts any more.
+    fn take_unread(&mut self, key: QueueKey) -> VecDeque<Incoming> {
+        let memory = self.regions.get(&key.0).map(|r| r.memory.clone());
+        let half = memory.as_ref().and_then(|memory| memory.region().slot(key.1)).map(|s| &s.half[1]);
+        let (Some(half), Some(queue)) = (half, self.listeners.queues.get_mut(&key)) else {
+            return VecDeque::new();
+        };
+        let read = half.rx_tail.load(Ordering::Acquire);
+        let queued = mem::take(&mut queue.queued).into_iter().filter(|(end, _)| *end > read);
+        queued.map(|(_, incoming)| incoming).chain(mem::take(&mut queue.waiting)).collect()
     }
 
     /// Processes hold the listening socket of a queue beside the one whose bit that is, and none of them has a queue of its own: children

@@ -180,7 +180,7 @@ impl Registry {
                 self.listen(id, wish, fds)
             }
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
-            Request::Unlisten { slot, is_left } => self.unlisten(id, slot, is_left),
+            Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
             Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),

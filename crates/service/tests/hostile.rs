@@ -6,7 +6,7 @@ mod common;
 
 use base::Seed;
 use common::{App, Conn, Daemon, hello, listener};
-use control::{Line, LineError, Report, Request, ToApplication, ToService};
+use control::{Line, LineError, Report, Request, ToApplication, ToService, Unlisten};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};
 use service::{Options, Sharing};
@@ -235,9 +235,12 @@ fn every_kind_of_offender_is_detached_at_once() {
     let mut tail = 0;
     let bystander = App::new(&daemon);
     type Offence = fn(&mut App, &App);
-    let offences: [(&str, Offence); 10] = [
+    let offences: [(&str, Offence); 11] = [
         ("descriptors nobody asked for", |app, _| {
-            let message = ToService { number: 9, request: Request::Unlisten { slot: 0, is_left: false } };
+            let message = ToService {
+                number: 9,
+                request: Request::Unlisten { region: 1, slot: 0, because: Unlisten::Stopped },
+            };
             app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
         }),
         ("a lie about its memory", |app, _| {
@@ -262,6 +265,10 @@ fn every_kind_of_offender_is_detached_at_once() {
         }),
         ("closing a stranger's socket", |app, other| {
             let request = Request::Closed { region: other.info.id, slot: 1 };
+            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
+        }),
+        ("ending a stranger's listener", |app, other| {
+            let request = Request::Unlisten { region: other.info.id, slot: 1, because: Unlisten::Stopped };
             app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
         }),
         ("asking about a stranger's socket", |app, other| {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{App, Conn, Daemon, listener};
-use control::{AcceptRecord, Push, RECORD_LEN, Reply, Report, Request};
+use control::{AcceptRecord, Push, RECORD_LEN, Reply, Report, Request, Unlisten};
 use queue::stream::raise;
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
@@ -174,7 +174,7 @@ fn a_line_is_taken_back_when_somebody_else_listens_there() {
 #[test]
 fn a_line_ends_with_its_listener_and_another_backlog_is_another_bound() {
     let mut met = meet(daemon(), 100);
-    met.server.ask(Request::Unlisten { slot: met.queue, is_left: false });
+    met.server.unlisten(met.queue, Unlisten::GivenUp);
     assert_eq!(met.line_flags(1) & (FIN | READ_CLOSED), FIN | READ_CLOSED);
     assert!(met.client.try_connect(met.address).is_err());
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{App, Daemon, hello, listener};
-use control::{Parent, Push, Reply, Report, Request};
+use control::{Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::Options;
 use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
@@ -148,7 +148,7 @@ fn closing_a_listener_resets_what_was_not_accepted() {
     let queue = server.listen(&socket, 1);
     let conns: Vec<_> = (0..4).map(|_| client.connect(address)).collect();
     let (_kept, _) = server.accept_wait(queue, &mut 0);
-    server.ask(Request::Unlisten { slot: queue, is_left: false });
+    server.unlisten(queue, Unlisten::GivenUp);
     let reset = |c: &App| conns.iter().filter(|x| c.peer_flags(x) & RESET != 0).count();
     client.until("three are reset", |c| reset(c) == 3);
     assert!(client.try_connect(address).is_err());

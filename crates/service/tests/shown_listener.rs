@@ -5,7 +5,7 @@
 mod common;
 
 use common::{App, Conn, Daemon, listener};
-use control::{Reply, Request};
+use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
 use shm::NONBLOCK;
@@ -172,7 +172,7 @@ fn a_listener_that_is_one_no_more_keeps_nothing() {
     let (mut first, queue) = listening(&daemon, &socket, 0);
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
-    assert_eq!(first.ask(Request::Unlisten { slot: queue, is_left: false }).0, Reply::Done);
+    assert_eq!(first.unlisten(queue, Unlisten::GivenUp).0, Reply::Done);
     client.until("it is reset at once", |c| is(c, &conn, RESET));
     // It may begin anew.
     assert!(matches!(first.ask_showing(wish(&socket), &[socket.as_fd()]).0, Reply::Listening { .. }));

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{App, Conn, Daemon, listener};
-use control::{Parent, Reply, Request};
+use control::{Parent, Reply, Request, Unlisten};
 use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};
 use std::net::{SocketAddr, TcpListener};
@@ -46,7 +46,7 @@ fn goes_on(sharing: Sharing, dies: bool) {
     };
     // What comes while nobody waits goes to the first, who watches: there is no queue that both look at.
     watch(&new, None);
-    assert_eq!(parent.ask(Request::Unlisten { slot: queue, is_left: true }).0, Reply::Done);
+    assert_eq!(parent.unlisten(queue, Unlisten::Closed).0, Reply::Done);
     let mut client = App::new(&daemon);
     let mut served = client.connect(address);
     let (mut here, _) = old.accept_wait(old_queue, &mut 0);
@@ -64,7 +64,7 @@ fn goes_on(sharing: Sharing, dies: bool) {
         drop(old);
         None
     } else {
-        old.ask(Request::Unlisten { slot: old_queue, is_left: false });
+        old.unlisten(old_queue, Unlisten::GivenUp);
         Some(old)
     };
     let mut tail = 0;
@@ -120,8 +120,8 @@ fn the_last_one_resets() {
     let mut client = App::new(&daemon);
     let conn = client.connect(address);
     let (mut second, second_queue) = worker(&daemon, &parent, queue, 2);
-    first.ask(Request::Unlisten { slot: first_queue, is_left: false });
-    second.ask(Request::Unlisten { slot: second_queue, is_left: false });
+    first.unlisten(first_queue, Unlisten::GivenUp);
+    second.unlisten(second_queue, Unlisten::GivenUp);
     assert_eq!(client.peer_flags(&conn) & RESET, 0, "the server itself listens");
     drop((first, second));
     assert_eq!(client.peer_flags(&conn) & RESET, 0);
@@ -137,7 +137,7 @@ fn the_last_one_resets() {
 fn what_its_owner_leaves_is_its_childrens() {
     let daemon = Daemon::start(Options::default());
     let (mut parent, queue, _socket, address) = server(&daemon, 8);
-    let leave = |parent: &mut App| parent.ask(Request::Unlisten { slot: queue, is_left: true }).0;
+    let leave = |parent: &mut App| parent.unlisten(queue, Unlisten::Closed).0;
     let kept = leave(&mut parent);
     assert!(matches!(kept, Reply::Listening { slot } if slot == queue), "nobody has a queue yet: {kept:?}");
     let mut client = App::new(&daemon);
@@ -153,4 +153,29 @@ fn what_its_owner_leaves_is_its_childrens() {
     let second = client.connect(address);
     let (_, record) = child.accept_wait(own, &mut 0);
     assert_eq!((record.region, record.slot), (second.region, second.slot));
+}
+
+#[test]
+fn a_child_stops_a_listener_for_all() {
+    let daemon = Daemon::start(Options::default());
+    let (mut parent, queue, _socket, address) = server(&daemon, 8);
+    let mut client = App::new(&daemon);
+    let first = client.connect(address);
+    let (mut child, own) = worker(&daemon, &parent, queue, 1);
+    let (mut sibling, _) = worker(&daemon, &parent, queue, 2);
+    let conns = [first, client.connect(address), client.connect(address), client.connect(address)];
+    let stop = Request::Unlisten { region: parent.info.id, slot: queue, because: Unlisten::Stopped };
+    assert_eq!(sibling.ask(stop).0, Reply::Done);
+    for conn in &conns {
+        client.until("what waits anywhere is reset", |c| c.peer_flags(conn) & RESET != 0);
+    }
+    assert!(client.try_connect(address).is_err(), "nobody listens");
+    // Another listener in the meantime, with which the child's old queue is not confused.
+    let (other, place) = listener();
+    let new = child.listen(&other, 8);
+    assert_ne!(new, own);
+    assert_eq!(child.unlisten(own, Unlisten::Closed).0, Reply::Done);
+    let conn = client.connect(place);
+    assert_eq!(child.accept_wait(new, &mut 0).1.slot, conn.slot);
+    assert_eq!(parent.unlisten(queue, Unlisten::Closed).0, Reply::Done, "said twice it does no harm");
 }

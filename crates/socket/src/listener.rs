@@ -12,7 +12,7 @@ use crate::sys;
 use crate::wait::Patience;
 use crate::{config, fallback, fork, lines, locked, log, rings, unseen, wait};
 use control::profile::REQUIRE_ENV;
-use control::{AcceptRecord, RECORD_LEN, Reply, Request};
+use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
 use queue::stream::{watch, watcher};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -170,7 +170,7 @@ fn again(
 ) -> bool {
     let Ok((Reply::Listening { slot } | Reply::Joined { slot, .. }, _)) = answer else { return true };
     if *slot != link.slot() {
-        client.say(Request::Unlisten { slot: *slot, is_left: false });
+        client.say(unlisten((client.home.id, *slot), Unlisten::GivenUp));
         link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
         return false;
     }
@@ -288,7 +288,7 @@ pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
     let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
     for slot in [own, first].into_iter().flatten() {
         // Where the service is gone, so are the queues.
-        let _ = client.ask(Request::Unlisten { slot, is_left: false });
+        let _ = client.ask(unlisten((client.home.id, slot), Unlisten::GivenUp));
     }
 }
 
@@ -296,18 +296,9 @@ pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
 /// whosever it is.
 pub fn leave(client: &Client, sock: &Sock) {
     let Some(link) = sock.listener() else { return };
-    link.note(state::SHUT_RD);
-    let is_home = Arc::ptr_eq(&link.mapped, &client.home);
-    let is_first = link.block().region.swap(0, Ordering::AcqRel) != 0;
-    if is_first && !is_home {
-        say_stopped(client, link, false);
-    }
-    if is_first || !is_home {
-        give_up(sock, link, client);
-    }
+    stop(link);
     if let Some(own) = own_queue(sock) {
-        lock(&OWN).remove(&name_of(link));
-        release_block(&client.home, own.index());
+        end_own(client, link, &own);
     }
     link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
 }
@@ -316,31 +307,32 @@ pub fn leave(client: &Client, sock: &Sock) {
 pub fn stop(link: &Link) {
     link.note(state::SHUT_RD);
     lines::close(link, u64::MAX);
-    // Said once, as in `close`: later the slot may be another listener's.
+    // Said once, as in `close`: later the slot may be another listener's. When this returns nothing comes by its queues any more.
     if link.block().region.swap(0, Ordering::AcqRel) != 0
         && let Some(client) = client::present()
     {
-        say_stopped(&client, link, false);
+        let _ = client.ask(unlisten(name_of(link), Unlisten::Stopped));
     }
 }
 
-fn say_stopped(client: &Client, link: &Link, is_left: bool) {
-    client.say(match Arc::ptr_eq(&link.mapped, &client.home) {
-        true => Request::Unlisten { slot: link.slot(), is_left },
-        false => Request::Closed { region: link.mapped.id, slot: link.slot() },
-    });
+fn unlisten((region, slot): Name, because: Unlisten) -> Request {
+    Request::Unlisten { region, slot, because }
+}
+
+/// A child's own accept queue for an inherited listener ends.
+fn end_own(client: &Client, link: &Link, own: &Link) {
+    lock(&OWN).remove(&name_of(link));
+    client.say(unlisten(name_of(own), Unlisten::Closed));
+    release_block(&client.home, own.index());
 }
 
 /// The last descriptor of this process is closed.
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     lines::close(link, ours);
-    let own = own_queue(sock);
-    if fork::generation() != 0 {
-        lock(&OWN).remove(&name_of(link));
-    }
-    if let (Some(own), Some(client)) = (&own, client) {
-        client.say(Request::Unlisten { slot: own.slot(), is_left: true });
-        release_block(&client.home, own.index());
+    match (own_queue(sock), client) {
+        (Some(own), Some(client)) => end_own(client, link, &own),
+        _ if fork::generation() != 0 => drop(lock(&OWN).remove(&name_of(link))),
+        _ => {}
     }
     let b = link.block();
     let others = |holders: u64| Some(holders & !ours).filter(|rest| *rest != 0);
@@ -353,7 +345,7 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     // Exactly one is the last, and says so before the block is free: once, for later the slot may be another listener's.
     if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
         if let Some(client) = client.filter(|_| b.region.swap(0, Ordering::AcqRel) != 0) {
-            say_stopped(client, link, true);
+            client.say(unlisten(name_of(link), Unlisten::Closed));
         }
         b.holders.fetch_and(!ours, Ordering::AcqRel);
     }
@@ -366,7 +358,7 @@ fn is_closed_behind(client: &Client, link: &Link) -> bool {
     if watcher(half).is_some_and(|context| lock(&client.contexts).contains_key(&context)) {
         watch(half, None);
     }
-    matches!(client.ask(Request::Unlisten { slot: link.slot(), is_left: true }), Ok((Reply::Done, _)))
+    matches!(client.ask(unlisten(name_of(link), Unlisten::Closed)), Ok((Reply::Done, _)))
 }
 
 /// The next record of an accept queue.

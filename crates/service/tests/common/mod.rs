@@ -3,7 +3,7 @@
 
 use control::{
     AcceptRecord, Lent, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,
-    SocketOptions, ToApplication, ToService, Welcome,
+    SocketOptions, ToApplication, ToService, Unlisten, Welcome,
 };
 use queue::pages::{Pool, class_of};
 use queue::stream::{Sender, consumed, raise, readable, watch, watcher};
@@ -189,6 +189,11 @@ impl App {
 
     pub fn ask(&mut self, what: Request) -> (Reply, Vec<OwnedFd>) {
         self.ask_showing(what, &[])
+    }
+
+    /// Ends an accept queue of its region.
+    pub fn unlisten(&mut self, slot: u32, because: Unlisten) -> (Reply, Vec<OwnedFd>) {
+        self.ask(Request::Unlisten { region: self.info.id, slot, because })
     }
 
     /// Asks with descriptors.
