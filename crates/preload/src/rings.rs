@@ -2,7 +2,7 @@
 
 use crate::pointers;
 use libc::{c_int, epoll_event};
-use socket::rings::{self, IoringSetupFlags, io_uring_params};
+use socket::rings::{self, IoringEnterFlags, IoringSetupFlags, io_uring_params};
 use socket::{Errno, sys};
 
 /// See io_uring_setup(2).
@@ -31,25 +31,12 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
         // SAFETY: it can be read, by what the program says of it.
         pointers::is_readable(at, size_of::<epoll_event>()).then(|| unsafe { at.read_unaligned() })
     };
-    let [ring, count, ..] = a;
-    let mut handed = 0;
-    loop {
-        let left = (count as u32).wrapping_sub(handed);
-        let entering = rings::entering(ring as c_int, left, event);
-        if entering.count == left {
-            // SAFETY: the caller's promise.
-            let last =
-                unsafe { sys::raw(libc::SYS_io_uring_enter, [ring, left as usize, a[2], a[3], a[4], a[5]]) };
-            return if handed == 0 { last } else { Ok(last.unwrap_or(0) + handed as usize) };
-        }
-        // SAFETY: the caller's promise; nothing is waited for.
-        match unsafe { sys::raw(libc::SYS_io_uring_enter, [ring, entering.count as usize, 0, 0, 0, 0]) } {
-            Ok(n) if n as u32 == entering.count => handed += entering.count,
-            Ok(n) => return Ok(n + handed as usize),
-            Err(_) if handed > 0 => return Ok(handed as usize),
-            Err(error) => return Err(error),
-        }
-    }
+    let [ring, count, _, flags, ..] = a;
+    let is_index =
+        IoringEnterFlags::from_bits_retain(flags as u32).contains(IoringEnterFlags::REGISTERED_RING);
+    let _closing = (!is_index).then(|| rings::entering(ring as c_int, count as u32, event));
+    // SAFETY: the caller's promise.
+    unsafe { sys::raw(libc::SYS_io_uring_enter, a) }
 }
 
 /// See io_uring_register(2).
@@ -57,7 +44,7 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
 /// # Safety
 /// As the call's.
 pub unsafe fn register(a: [usize; 6]) -> Result<usize, Errno> {
-    rings::registering(a[0] as c_int, a[1] as u32);
+    rings::registering(a[0] as c_int, a[1] as u32)?;
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_io_uring_register, a) }
 }

@@ -13,6 +13,9 @@ use cycles::now_ns;
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+/// Why a connection is the kernel's where [`Registry::is_left_to_a_ring`].
+const BY_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
+
 /// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
     let remote = canonical(remote);
@@ -89,9 +92,7 @@ impl Registry {
             return Answer::kernel("the listening program has almost as many processes as it may");
         }
         if !own && self.is_left_to_a_ring(key) {
-            return Answer::kernel(
-                "the program that listens there has an io_uring, and waits by no call that is seen",
-            );
+            return Answer::kernel(BY_RING);
         }
         let is_cramped = |id| self.applications.get(&id).is_some_and(|a: &Application| a.is_cramped);
         let shared = match self.config.sharing {

@@ -15,18 +15,21 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{ipproto, sockopt};
 use shm::{AWAITED, Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 /// The burden of a queue that is empty, and on which somebody sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
 /// What `/proc/PID/fd` says of an io_uring.
 const RING: &str = "anon_inode:[io_uring]";
-/// So many descriptors at most are looked at for one.
-const LOOKED_AT: usize = 1024;
+/// So many descriptors at most are looked at for one, and not again for so long: each takes some 10 µs.
+const LOOKED_AT: usize = 128;
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What `Request::Listen` says.
 #[derive(Clone, Copy, Debug)]
@@ -61,14 +64,14 @@ impl Registry {
         if let Some(answer) = self.listen_again(id, &wish, cookie) {
             return answer;
         }
+        let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
         if let Some(listener) = self.listeners.of_socket(cookie) {
-            return self.join(id, listener, &wish);
+            return self.join(id, listener, &wish, inode);
         }
         let own_address = self.tcp.owns(local.ip());
         if !(wish.kernel || own_address) {
             return Answer::refused(Errno::ADDRNOTAVAIL, "the address is none of the service's");
         }
-        let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
         if wish.kernel && !proc::listens(pid, inode, local) {
             return Answer::kernel("the service does not see that socket listening there");
         }
@@ -83,6 +86,7 @@ impl Registry {
             queues: Vec::new(),
             nonblocking: false,
             kept: Vec::new(),
+            looked_at: Cell::default(),
         };
         if own_address {
             // Somebody may just have closed it.
@@ -109,18 +113,22 @@ impl Registry {
             tracing::warn!("a listening socket ends with its last process that accepts: {e}");
             self.listeners.all.entry(listener).and_modify(|listener| listener.cookie = 0);
         }
-        if let Some(a) = self.applications.get_mut(&id)
-            && let Some(reason) = a.fallen.take(inode)
-        {
-            // Of a program with a ring, which has begun to wait for it.
-            a.process.came_back(&reason);
-        }
-        self.accelerated(id, |p| &mut p.listeners, 1);
+        self.listens_here(id, inode);
         Answer::plain(Reply::Listening { slot: slot.1 })
     }
 
+    /// A listener is counted, which was the kernel's perhaps, until a program with a ring has begun to wait for it.
+    fn listens_here(&mut self, id: u32, inode: u64) {
+        if let Some(a) = self.applications.get_mut(&id)
+            && let Some(reason) = a.fallen.take(inode)
+        {
+            a.process.came_back(&reason);
+        }
+        self.accelerated(id, |p| &mut p.listeners, 1);
+    }
+
     /// One more process accepts from a socket that is known, and gets what waits there where nobody takes it.
-    fn join(&mut self, id: u32, listener: u32, wish: &Wish) -> Answer {
+    fn join(&mut self, id: u32, listener: u32, wish: &Wish, inode: u64) -> Answer {
         if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
             return Answer::kernel("the process accepts from that socket already");
         }
@@ -130,7 +138,7 @@ impl Registry {
         };
         let nonblocking = self.is_nonblocking(listener);
         self.attach_queue(listener, key);
-        self.accelerated(id, |p| &mut p.listeners, 1);
+        self.listens_here(id, inode);
         self.succeed(listener, key);
         self.tcp_room(listener);
         Answer::plain(Reply::Joined { slot: key.1, nonblocking })
@@ -266,10 +274,18 @@ impl Registry {
         if listener.queues.iter().any(|key| state(key) & AWAITED != 0) {
             return false;
         }
+        let (last, now) = (listener.looked_at.get(), Instant::now());
+        if let Some((at, has_ring)) = last
+            && now.duration_since(at) < LOOK_AGAIN
+        {
+            return has_ring;
+        }
         let owners = || listener.queues.iter().filter_map(|key| self.listeners.queues.get(key));
         let may_accept = |a: &&Application| owners().any(|queue| a.descends_from(queue.application));
         let theirs = self.applications.values().filter(may_accept).flat_map(|a| proc::descriptors(a.pid));
-        theirs.take(LOOKED_AT).any(|name| name.as_os_str() == RING)
+        let has_ring = theirs.take(LOOKED_AT).flatten().any(|name| name.as_os_str() == RING);
+        listener.looked_at.set(Some((now, has_ring)));
+        has_ring
     }
 
     /// Takes a slot in the application's own region for an accept queue.

@@ -3,6 +3,7 @@
 use crate::alive::Alive;
 use control::AcceptRecord;
 use queue::stream::Sender;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -47,6 +48,8 @@ pub struct Listener {
     pub nonblocking: bool,
     /// Connections that nobody had accepted then, and by which trust each is kept.
     pub kept: Vec<(u64, AcceptRecord)>,
+    /// When the processes that may accept were last looked at for an io_uring, and whether one has one.
+    pub looked_at: Cell<Option<(Instant, bool)>>,
 }
 
 /// The accept queue of one process.
@@ -216,6 +219,7 @@ mod tests {
             cookie: 0,
             nonblocking: false,
             kept: vec![],
+            looked_at: Cell::default(),
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,

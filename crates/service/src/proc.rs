@@ -15,10 +15,10 @@ pub fn namespace(pid: i32) -> u64 {
     inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
 }
 
-/// What stands behind the descriptors of `pid`, as far as that may be seen.
-pub fn descriptors(pid: i32) -> impl Iterator<Item = PathBuf> {
+/// What stands behind each descriptor of `pid`, as far as that may be seen.
+pub fn descriptors(pid: i32) -> impl Iterator<Item = Option<PathBuf>> {
     let all = std::fs::read_dir(format!("/proc/{pid}/fd"));
-    all.into_iter().flatten().flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok())
+    all.into_iter().flatten().map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
 }
 
 /// True when in `pid`'s network namespace the socket with that inode listens at exactly `local`.
@@ -62,7 +62,7 @@ mod tests {
     fn what_descriptors_stand_for_is_told() {
         let file = std::env::current_exe().unwrap();
         let _open = std::fs::File::open(&file).unwrap();
-        assert!(descriptors(std::process::id() as i32).any(|name| name == file));
+        assert!(descriptors(std::process::id() as i32).any(|name| name.as_ref() == Some(&file)));
         assert!(descriptors(-1).next().is_none());
     }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Why sockets are the kernel's from now on, where they are.
 static BYPASSED: OnceLock<&'static str> = OnceLock::new();
+
 /// From now on sockets are the kernel's, for this reason. False: they were before.
 pub fn bypass(reason: &'static str) -> bool {
     BYPASSED.set(reason).is_ok()

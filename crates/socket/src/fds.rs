@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 /// An answer, or none when the kernel is to give it.
 pub type Handled<T> = Option<Result<T, Errno>>;
@@ -131,16 +132,14 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
         // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
-    if is_borrowed() {
+    let is_ring = rings::is_watched(fd);
+    if !(is_ours(fd) || is_ring) || is_borrowed() {
         return Ok(None);
     }
-    if rings::is_watched(fd) {
+    if is_ring {
         let changing = unseen::begin();
         rings::forget(fd);
         return Ok(Some(changing));
-    }
-    if !is_ours(fd) {
-        return Ok(None);
     }
     let _controlling = account::enter(Section::Control);
     if let Some(sock) = SOCKS.remove(fd) {
@@ -189,9 +188,7 @@ pub fn closing_many() -> Changing {
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     unseen::forget_all();
-    if !is_borrowed() {
-        rings::forget_range(first, last);
-    }
+    rings::forget_range(first, last);
     for (fd, _) in
         SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
     {
@@ -338,11 +335,17 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     None
 }
 
+/// True when nothing waits to be accepted from the kernel.
+fn is_idle(fd: RawFd) -> bool {
+    let mut entry = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    sys::poll(&mut entry, Some(Duration::ZERO), None) == Ok(0)
+}
+
 /// `accept4`. The descriptor is new and already behind our table.
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
-    if sock.role().is_none() && sock.is_put_off() {
+    if sock.role().is_none() && sock.is_put_off() && !sock.is_nonblocking() && is_idle(fd) {
         rings::wanted(&sock.share(), fd);
     }
     // The kernel refuses a connection's placeholder, if it has a number for what would be accepted.

@@ -6,7 +6,8 @@ use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock, flag};
 use crate::sys::{self, Alone};
 use crate::{
-    account, address_space, cancel, fds, lines, link, listener, locked, moving, signals, unseen, untold,
+    account, address_space, cancel, fds, lines, link, listener, locked, moving, rings, signals, unseen,
+    untold,
 };
 use rustix::fd::RawFd;
 use shm::TRUST;
@@ -169,6 +170,7 @@ pub fn child() {
     if !ALONE.get() {
         fds::SOCKS.forget_pins();
         fds::SETS.forget_pins();
+        rings::forget_pins();
     }
     drop(HELD.take());
     account::child();
@@ -176,6 +178,7 @@ pub fn child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
     signals::forget();
     unseen::settle();
+    rings::forked();
     let Some(parent) = client::present() else { return };
     // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
     std::mem::forget(parent.clone());

@@ -188,7 +188,8 @@ pub fn tell_of_role(sock: &Arc<Sock>) {
     for (set, fd) in sock.sets() {
         set.adopt(sock, fd);
     }
-    if let Some(link) = sock.listener().filter(|_| sock.is_in_set() || rings::are_for_sets()) {
+    let is_certain = || sock.is_in_set() || rings::are_for_sets() || config::is_required();
+    if let Some(link) = sock.listener().filter(|_| is_certain()) {
         note_awaited(link);
     }
     sock.announce_again();
@@ -545,8 +546,11 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         return Err(Errno::INVAL);
     }
-    await_by_call(sock);
+    share(sock);
     if let Some(accepted) = try_ours(sock, link, flags)? {
+        if !sock.is_nonblocking() {
+            note_awaited(link);
+        }
         return Ok(Some(accepted));
     }
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
@@ -571,8 +575,10 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         return Ok(None);
     }
     if sock.is_nonblocking() {
+        // Perhaps it waits by a ring.
         return Err(Errno::AGAIN);
     }
+    note_awaited(link);
     if !is_first && let Some(accepted) = spin()? {
         return Ok(Some(accepted));
     }

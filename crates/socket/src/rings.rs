@@ -10,18 +10,21 @@ mod queue;
 
 use crate::connect::Why;
 use crate::fds::{self, SETS, SOCKS};
+use crate::internal::Internal;
 use crate::log::{Level, log};
 use crate::sock::{Sock, flag};
 use crate::table::Table;
 use crate::{client, config, fallback, listener, sys, unseen};
 use control::profile::Rings;
 use queue::{Entry, Queue};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
+pub use rustix::io_uring::{IoringEnterFlags, IoringSetupFlags, io_uring_params};
 use rustix::io_uring::{IoringOp, IoringRegisterOp};
-pub use rustix::io_uring::{IoringSetupFlags, io_uring_params};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::{fmt, mem};
 
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
@@ -30,7 +33,9 @@ const NAME: &[u8] = b"anon_inode:[io_uring]";
 
 /// Watched rings.
 static WATCHED: Table<Queue> = Table::new();
-/// There was one, of which it is not known yet what it is for.
+/// There was one.
+static IS_ANY: AtomicBool = AtomicBool::new(false);
+/// This process has made one, of which it is not known, unless it changes sets, what it is for.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 /// A watched ring has changed an epoll set.
 static CHANGES_SETS: AtomicBool = AtomicBool::new(false);
@@ -73,25 +78,53 @@ pub fn set_up(
     }
     let _changing = unseen::begin();
     let ring = make()?;
-    let queue = if is_watchable && !fds::is_borrowed() { Queue::of(ring, &params()) } else { None };
-    match queue {
-        Some(queue) => {
-            IS_QUIET.store(true, Ordering::SeqCst);
-            fds::put(&WATCHED, ring, Arc::new(queue));
-        }
-        None if config::is_required() => {
-            sys::close(ring)?;
-            return Err(Errno::PERM);
-        }
-        None => drop(fallback::bypass(IO_URING)),
+    if fds::is_borrowed() {
+        // What a `vfork` child does with it is not this process's.
+        return Ok(ring);
+    }
+    let queue = if is_watchable { Queue::of(ring, &params()) } else { None };
+    if queue.is_some_and(|queue| watch(ring, Arc::new(queue))) {
+        IS_QUIET.store(true, Ordering::SeqCst);
+    } else if config::is_required() {
+        sys::close(ring)?;
+        return Err(Errno::PERM);
+    } else {
+        abandon();
     }
     Ok(ring)
+}
+
+/// From now on `ring` is watched. False: that cannot be.
+fn watch(ring: RawFd, queue: Arc<Queue>) -> bool {
+    IS_ANY.store(true, Ordering::SeqCst);
+    fds::put(&WATCHED, ring, queue)
+}
+
+/// In a forked child, where what this thread had pinned is not.
+pub fn forget_pins() {
+    WATCHED.forget_pins();
+}
+
+/// In a forked child: what its own rings are for is to be seen.
+pub fn forked() {
+    if CHANGES_SETS.swap(false, Ordering::SeqCst) {
+        IS_QUIET.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Sockets are the kernel's from now on, where they may be, and listeners, which the kernel has as well.
+fn abandon() {
+    if fallback::bypass(IO_URING)
+        && let Some(client) = client::present()
+    {
+        unseen::leave_all(&client, IO_URING, |_| true);
+    }
 }
 
 /// True for a watched ring.
 #[inline]
 pub fn is_watched(fd: RawFd) -> bool {
-    IS_QUIET.load(Ordering::Relaxed) && WATCHED.is_taken(fd)
+    IS_ANY.load(Ordering::Relaxed) && WATCHED.is_taken(fd)
 }
 
 /// `fd` is about to be closed.
@@ -104,6 +137,9 @@ pub fn forget(fd: RawFd) {
 
 /// Descriptors `first..=last` are about to be closed.
 pub fn forget_range(first: u32, last: u32) {
+    if !IS_ANY.load(Ordering::Relaxed) || fds::is_borrowed() {
+        return;
+    }
     for (fd, _) in WATCHED.all().iter().filter(|(fd, _)| (first..=last).contains(&(*fd as u32))) {
         forget(*fd);
     }
@@ -111,8 +147,9 @@ pub fn forget_range(first: u32, last: u32) {
 
 /// `new` stands for the same as `old` from now on.
 pub fn duplicated(old: RawFd, new: RawFd) {
-    if let Some(queue) = WATCHED.pin(old).map(|queue| queue.share()) {
-        fds::put(&WATCHED, new, queue);
+    let queue = WATCHED.pin(old).map(|queue| queue.share());
+    if queue.is_some_and(|queue| !watch(new, queue)) {
+        abandon();
     }
 }
 
@@ -175,7 +212,11 @@ pub fn put_off(sock: &Sock, fd: RawFd) {
 /// The program waits for a socket that is put off, by a call that we see: it is accelerated now, unless a ring may be used on what comes.
 #[cold]
 pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
-    if is_unknown() || fallback::reason().is_some() || fds::is_borrowed() {
+    if is_unknown() {
+        // It is left to the kernel, for that is where this thread will wait.
+        sock.mark(flag::LEFT, true);
+    }
+    if sock.has(flag::LEFT) || fallback::reason().is_some() || fds::is_borrowed() {
         return;
     }
     // Another thread that wants it waits until this one has decided.
@@ -185,64 +226,49 @@ pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
     }
 }
 
-/// To be kept until the first entries are the kernel's.
-#[derive(Debug)]
-pub struct Entering {
-    /// So many may be handed over; what the others do depends on what becomes of these.
-    pub count: u32,
-    /// The kernel's set that holds something of ours meanwhile.
-    lent: Option<RawFd>,
-    closing: Vec<fds::Changing>,
-}
-
-impl Drop for Entering {
-    fn drop(&mut self) {
-        if let (Some(set), Some(client)) = (self.lent, client::present()) {
-            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, client.control(), None);
-        }
+/// The program hands `count` entries of a ring to the kernel. `event`: reads an event, where that can be read. To be kept until it has them:
+/// what they close.
+pub fn entering(
+    ring: RawFd,
+    count: u32,
+    event: impl Fn(u64) -> Option<libc::epoll_event>,
+) -> Vec<fds::Changing> {
+    let mut closing = Vec::new();
+    if count == 0 || !is_watched(ring) || fds::is_borrowed() {
+        return closing;
     }
-}
-
-/// The program enters a ring, to hand over `count` entries. `event`: reads an event, where that can be read.
-pub fn entering(ring: RawFd, count: u32, event: impl Fn(u64) -> Option<libc::epoll_event>) -> Entering {
-    let mut entering = Entering { count, lent: None, closing: Vec::new() };
-    if !is_watched(ring) || fds::is_borrowed() {
-        return entering;
-    }
-    let Some(queue) = WATCHED.pin(ring).map(|queue| queue.share()) else { return entering };
+    let Some(queue) = WATCHED.pin(ring).map(|queue| queue.share()) else { return closing };
     let mut is_chained = false;
-    for (i, entry) in queue.waiting(count) {
-        let is_first = !is_chained;
-        is_chained = entry.is_followed();
+    for entry in queue.waiting(count) {
+        // What comes of it depends on others, or others on it: that only the kernel knows.
+        let is_bound = mem::replace(&mut is_chained, entry.is_followed()) || is_chained;
         let Some(fd) = entry.descriptor() else { continue };
         match entry.operation() {
-            // What comes of it depends on others, or others on it: that only the kernel knows.
-            EPOLL_CTL if is_chained || !is_first => {
+            EPOLL_CTL if is_bound => {
                 used(&entry, fd);
                 used(&entry, entry.offset() as RawFd);
+                SETS.pin(fd).inspect(|set| set.has_kernel());
             }
-            EPOLL_CTL => {
-                if let Err(lent) = control(&entry, fd, &event) {
-                    (entering.count, entering.lent) = (i + 1, lent);
-                    return entering;
-                }
-            }
+            EPOLL_CTL => control(&entry, fd, &event),
+            CLOSE if is_bound => used(&entry, fd),
             CLOSE if entry.is_plain_close() => match fds::closing(fd) {
-                Ok(changing) => entering.closing.extend(changing),
+                Ok(changing) => closing.extend(changing),
                 Err(_) => entry.set_descriptor(-1),
             },
             SPLICE | TEE => [fd, entry.second()].into_iter().for_each(|fd| used(&entry, fd)),
+            SOCKET => uses(&entry, format_args!("the making of a socket")),
             operation if USES.contains(&operation) => used(&entry, fd),
             _ => {}
         }
     }
-    entering
+    closing
 }
 
 const EPOLL_CTL: u8 = IoringOp::EpollCtl as u8;
 const CLOSE: u8 = IoringOp::Close as u8;
 const SPLICE: u8 = IoringOp::Splice as u8;
 const TEE: u8 = IoringOp::Tee as u8;
+const SOCKET: u8 = IoringOp::Socket as u8;
 /// What may be done with a socket, or with an epoll set, by its descriptor. The numbers are `IORING_OP_READ_MULTISHOT`, `BIND`, `LISTEN`,
 /// `RECV_ZC`, `EPOLL_WAIT`, `READV_FIXED` and `WRITEV_FIXED`, which have come since Linux 6.7.
 const USES: [u8; 24] = [
@@ -273,35 +299,39 @@ const USES: [u8; 24] = [
 ];
 
 /// An epoll set is changed by a ring.
-///
-/// # Errors
-/// The kernel is to find what is wrong. The set that holds something of ours until it has.
-fn control(
-    entry: &Entry<'_>,
-    set: RawFd,
-    event: impl Fn(u64) -> Option<libc::epoll_event>,
-) -> Result<(), Option<RawFd>> {
+fn control(entry: &Entry<'_>, set: RawFd, event: impl Fn(u64) -> Option<libc::epoll_event>) {
     CHANGES_SETS.store(true, Ordering::Relaxed);
     let (operation, fd) = (entry.length() as i32, entry.offset() as RawFd);
     let wanted = if operation == libc::EPOLL_CTL_DEL { None } else { event(entry.address()) };
     if wanted.is_none() && operation != libc::EPOLL_CTL_DEL {
-        return Err(None);
+        // The kernel says EFAULT.
+        return;
     }
     match fds::epoll_control(set, operation, fd, wanted) {
         Some(Ok(())) => entry.finish(),
-        Some(Err(Errno::EXIST)) => {
-            // A connection's placeholder the kernel's set does not hold: it finds there what we have just put there.
-            let Some(client) = client::present() else { return Err(None) };
-            let nothing = libc::epoll_event { events: 0, u64: 0 };
-            let added = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, client.control(), Some(&nothing));
-            entry.set_offset(client.control() as u64);
-            return Err(added.is_ok().then_some(set));
-        }
-        Some(Err(_)) => return Err(None),
-        // It is all the kernel's.
-        None => {}
+        // What the kernel's set holds is another matter, and entries after this one may change it before the kernel looks.
+        Some(Err(error @ (Errno::EXIST | Errno::NOENT))) => match own_set() {
+            Some([set, member]) => entry.lead_to(set, if error == Errno::EXIST { member } else { fd }),
+            None => entry.spoil(),
+        },
+        Some(Err(Errno::INVAL | Errno::NOMEM | Errno::NOSPC | Errno::MFILE)) => entry.spoil(),
+        // The kernel finds the same; or it is all the kernel's.
+        Some(Err(_)) | None => {}
     }
-    Ok(())
+}
+
+/// An epoll set of our own and the one thing that is in it: by these the kernel finds what is there already and what is not.
+fn own_set() -> Option<[RawFd; 2]> {
+    static SET: OnceLock<Option<[Internal; 2]>> = OnceLock::new();
+    let make = || {
+        let set = Internal::epoll()?;
+        let member = Internal::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let nothing = libc::epoll_event { events: 0, u64: 0 };
+        sys::epoll_ctl(set.number(), libc::EPOLL_CTL_ADD, member.number(), Some(&nothing))?;
+        Ok::<_, Errno>([set, member])
+    };
+    let both = SET.get_or_init(|| make().ok()).as_ref()?;
+    Some(both.each_ref().map(Internal::number))
 }
 
 /// A ring does something with `fd` itself.
@@ -311,18 +341,27 @@ fn used(entry: &Entry<'_>, fd: RawFd) {
     if sock.is_none() && !SETS.is_taken(fd) {
         return;
     }
-    if config::is_required() {
-        fallback::refuse(format_args!("an operation of a ring on fd {fd}"), "the kernel would do it");
-        return entry.spoil();
-    }
-    fallback::bypass(IO_URING);
+    uses(entry, format_args!("an operation of a ring on fd {fd}"));
     match sock {
+        _ if config::is_required() => {}
         Some(sock) if sock.decided().is_none() => {
             if !sock.is_put_off() {
                 fallback::surrender(&fds::all_of(&sock), &sock, IO_URING);
             }
         }
+        // It was left to the kernel.
+        Some(sock) if sock.listener().is_some() => {}
         _ => deaf(fd),
+    }
+}
+
+/// A ring does something with sockets that only the kernel can do.
+fn uses(entry: &Entry<'_>, what: fmt::Arguments<'_>) {
+    if config::is_required() {
+        fallback::refuse(what, "the kernel would do it");
+        entry.spoil();
+    } else {
+        abandon();
     }
 }
 
@@ -338,8 +377,12 @@ fn deaf(fd: RawFd) {
     }
 }
 
-/// Something is registered with a ring. With files or rings among it, what is submitted cannot be seen through any more.
-pub fn registering(ring: RawFd, operation: u32) {
+/// Something is registered with a ring. With files or rings among it what is submitted cannot be seen through any more.
+///
+/// # Errors
+/// EINVAL, as where the kernel does not know the operation: for new memory, and for those when no socket may be the kernel's.
+pub fn registering(ring: RawFd, operation: u32) -> Result<(), Errno> {
+    const RESIZE: u32 = IoringRegisterOp::RegisterResizeRings as u32;
     const HIDING: [u32; 5] = [
         IoringRegisterOp::RegisterFiles as u32,
         IoringRegisterOp::RegisterFilesUpdate as u32,
@@ -347,7 +390,18 @@ pub fn registering(ring: RawFd, operation: u32) {
         IoringRegisterOp::RegisterFilesUpdate2 as u32,
         IoringRegisterOp::RegisterRingFds as u32,
     ];
-    if HIDING.contains(&operation) && is_watched(ring) && !config::is_required() {
-        fallback::bypass(IO_URING);
+    match operation {
+        RESIZE if is_watched(ring) => return Err(Errno::INVAL),
+        hiding if HIDING.contains(&hiding) && is_watched(ring) => {}
+        _ => return Ok(()),
     }
+    if config::is_required() {
+        fallback::refuse(
+            format_args!("io_uring_register of fd {ring}"),
+            "what the ring does could not be seen",
+        );
+        return Err(Errno::INVAL);
+    }
+    abandon();
+    Ok(())
 }

@@ -62,6 +62,8 @@ pub(crate) mod flag {
     pub const NAMED: u16 = 1 << 8;
     /// It listens in the kernel, and is to be accelerated when the program waits for it by a call that we see.
     pub const PUT_OFF: u16 = 1 << 9;
+    /// And it stays the kernel's all the same.
+    pub const LEFT: u16 = 1 << 10;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and

@@ -193,15 +193,9 @@ fn found(client: &Client) {
     if config::is_required() || !fallback::bypass(EPOLL) {
         return;
     }
-    let mut deaf = 0;
-    for sock in fork::each_once(SOCKS.all()) {
-        match sock.decided() {
-            _ if sock.is_in_set() => {}
-            Some(Role::Listener(_)) => leave(client, &sock),
-            Some(Role::Stream(_)) if sock.is_nonblocking() => deaf += 1,
-            _ => {}
-        }
-    }
+    leave_all(client, EPOLL, |sock| !sock.is_in_set());
+    let is_deaf = |sock: &Arc<Sock>| sock.stream().is_some() && sock.is_nonblocking() && !sock.is_in_set();
+    let deaf = fork::each_once(SOCKS.all()).into_iter().filter(is_deaf).count();
     if deaf > 0 {
         let text = format_args!(
             "this program waits by epoll past the C library, and hears nothing there of {deaf} connections that were \
@@ -211,8 +205,17 @@ fn found(client: &Client) {
     }
 }
 
+/// Listeners for which `is_left` says so are the kernel's alone from now on.
+pub fn leave_all(client: &Client, reason: &str, is_left: impl Fn(&Sock) -> bool) {
+    for sock in fork::each_once(SOCKS.all()) {
+        if matches!(sock.decided(), Some(Role::Listener(_))) && is_left(&sock) {
+            leave(client, &sock, reason);
+        }
+    }
+}
+
 /// The listener is the kernel's alone from now on.
-fn leave(client: &Client, sock: &Arc<Sock>) {
+fn leave(client: &Client, sock: &Arc<Sock>, reason: &str) {
     let all = fds::all_of(sock);
     let Some(fd) = all.first() else { return };
     listener::leave(client, sock);
@@ -220,7 +223,7 @@ fn leave(client: &Client, sock: &Arc<Sock>) {
     if !is_held(*fd) {
         let _ = listener::wait_as_wanted(sock, *fd);
     }
-    fallback::surrender(&all, sock, EPOLL);
+    fallback::surrender(&all, sock, reason);
 }
 
 /// True when some set of the program's own holds `fd`.
@@ -247,7 +250,7 @@ pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
     let why = look(&client, sock, fd).err()?;
     if sock.listener().is_some() && !config::is_required() {
         // Found before this one was decided by another thread.
-        leave(&client, sock);
+        leave(&client, sock, EPOLL);
     }
     Some(why)
 }

@@ -331,6 +331,86 @@ CASE(rings, for_files, NONE) { serve_beside(0, 0, 0); }
 CASE(rings, for_files_by_itself, NONE) { serve_beside(1, 1, 0); }
 CASE(rings, for_files_and_threads, NONE) { serve_beside(1, 1, 4); }
 
+static struct io_uring_sqe of_poll(int fd) {
+    return (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = fd, .poll32_events = POLLIN};
+}
+
+/* Who tries first, and waits by a ring for what is not there yet. */
+static void react(int is_first) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    struct client all[] = {client_of(), client_of()};
+    struct ring r;
+    if (is_first)
+        r = ring_of(1);
+    int l = listener(AF_INET, 4, &at, &len);
+    if (!is_first)
+        r = ring_of(1);
+    nonblock(l, 1);
+    for (int i = 0; i < 2; i++) {
+        T(accept(l, NULL, NULL));
+        let_connect(all[i], &at);
+        T(perform(&r, of_poll(l)));
+        int s = (int)MUST(accept(l, NULL, NULL));
+        T(perform(&r, of_poll(s)));
+        T(recv(s, b, 64, 0));
+        T(send(s, b, 5, 0));
+        T(close(s));
+        say_end(all[i]);
+    }
+}
+
+CASE(rings, reactor, NONE) { react(1); }
+CASE(rings, reactor_after_listen, NONE) { react(0); }
+
+/* A ring of a child that is used on its parent's listener, which was accelerated. */
+CASE(rings, in_a_child, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    struct client c = client_of();
+    int set = (int)MUST(epoll_create1(0)), status;
+    struct epoll_event in = {EPOLLIN, {.u64 = 1}};
+    int l = listener(AF_INET, 4, &at, &len);
+    T(epoll_ctl(set, EPOLL_CTL_ADD, l, &in));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        struct ring r = ring_of(0);
+        give(&r, (struct io_uring_sqe){.opcode = IORING_OP_ACCEPT, .fd = l});
+        enter(&r, 1, 0);
+        let_connect(c, &at);
+        int s = (int)result(&r);
+        _exit(s < 0 || recv(s, b, 64, 0) != 5 || send(s, b, 5, 0) != 5);
+    }
+    MUST(waitpid(child, &status, 0));
+    say("the child ends with %d", status);
+    say_end(c);
+}
+
+/* What comes of a chain, the set hears of all the same. */
+CASE(rings, chain, BIT(connected)) {
+    int set = (int)MUST(epoll_create1(0)), pair[2];
+    struct ring r = ring_of(0);
+    struct epoll_event in = {EPOLLIN, {.u64 = 1}}, of_pipe = {EPOLLIN, {.u64 = 2}};
+    struct io_uring_sqe nothing = {.opcode = IORING_OP_NOP, .flags = IOSQE_IO_LINK};
+    struct io_uring_sqe bad = of_bytes(IORING_OP_READ, -1, b, 1), closes = {.opcode = IORING_OP_CLOSE, .fd = w->s};
+    MUST(pipe(pair));
+    T(perform(&r, change(set, EPOLL_CTL_ADD, w->s, &in)));
+    give(&r, nothing);
+    give(&r, change(set, EPOLL_CTL_ADD, pair[0], &of_pipe));
+    enter(&r, 2, 2);
+    T(result(&r));
+    T(result(&r));
+    MUST(write(pair[1], "x", 1));
+    say_found(set);
+    bad.flags = IOSQE_IO_LINK;
+    give(&r, bad);
+    give(&r, closes);
+    enter(&r, 2, 2);
+    T(result(&r));
+    T(result(&r));
+    T(send(w->s, "x", 1, 0));
+}
+
 /* Numbers of a ring that other calls close, or that stand for it, too. */
 CASE(rings, descriptors, BIT(data)) {
     int set = (int)MUST(epoll_create1(0)), other;

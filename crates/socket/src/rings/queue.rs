@@ -79,8 +79,8 @@ impl Queue {
             .then_some(queue)
     }
 
-    /// The entries that wait, `most` at most, the oldest first, and the how manieth each is.
-    pub fn waiting(&self, most: u32) -> impl Iterator<Item = (u32, Entry<'_>)> {
+    /// The entries that wait, `most` at most, the oldest first.
+    pub fn waiting(&self, most: u32) -> impl Iterator<Item = Entry<'_>> {
         let word = |at| self.words.word(at).map_or(0, |word| word.load(Ordering::Acquire));
         let (head, tail) = (word(self.head), word(self.tail));
         let count = tail.wrapping_sub(head).min(most).min(self.len);
@@ -91,7 +91,7 @@ impl Queue {
                 None => place,
             };
             // The kernel drops what is no index, and stops there.
-            (index < self.len).then(|| (i, Entry { queue: self, at: index as usize * ENTRY }))
+            (index < self.len).then(|| Entry { queue: self, at: index as usize * ENTRY })
         })
     }
 }
@@ -142,7 +142,10 @@ impl Entry<'_> {
     /// True for `IORING_OP_CLOSE` of a descriptor, as the kernel takes it.
     #[must_use]
     pub fn is_plain_close(&self) -> bool {
-        self.offset() == 0 && self.address() == 0 && self.length() == 0 && self.second() == 0
+        let priority: u16 = self.field(offset_of!(io_uring_sqe, ioprio));
+        let flags: u32 = self.field(offset_of!(io_uring_sqe, op_flags));
+        let is_bare = priority == 0 && flags == 0 && self.length() == 0;
+        is_bare && self.offset() == 0 && self.address() == 0 && self.second() == 0
     }
 
     /// `off`.
@@ -169,22 +172,23 @@ impl Entry<'_> {
         self.field(offset_of!(io_uring_sqe, splice_fd_in_or_file_index_or_addr_len))
     }
 
-    /// Gives it another `off`.
-    pub fn set_offset(&self, offset: u64) {
+    /// Of an operation of an epoll set: gives it another set, and another descriptor to act on there.
+    pub fn lead_to(&self, set: RawFd, fd: RawFd) {
         let place = self.place(offset_of!(io_uring_sqe, off_or_addr2));
         // SAFETY: as in `field`; the kernel reads it when the program enters, which it does after this.
-        unsafe { place.cast::<u64>().write_volatile(offset) };
+        unsafe { place.cast::<u64>().write_volatile(fd as u64) };
+        self.set_descriptor(set);
     }
 
     /// Gives it another descriptor.
     pub fn set_descriptor(&self, fd: RawFd) {
-        // SAFETY: as in `set_offset`.
+        // SAFETY: as in `lead_to`.
         unsafe { self.place(offset_of!(io_uring_sqe, fd)).cast::<RawFd>().write_volatile(fd) };
     }
 
     /// The kernel does not know it: EINVAL.
     pub fn spoil(&self) {
-        // SAFETY: as in `set_offset`.
+        // SAFETY: as in `lead_to`.
         unsafe { self.place(offset_of!(io_uring_sqe, opcode)).write_volatile(u8::MAX) };
     }
 
@@ -192,7 +196,7 @@ impl Entry<'_> {
     pub fn finish(&self) {
         let flags = self.flags().bits();
         let word: u64 = self.field(offset_of!(io_uring_sqe, user_data));
-        // SAFETY: as in `set_offset`.
+        // SAFETY: as in `lead_to`.
         unsafe {
             self.place(0).write_bytes(0, ENTRY);
             self.place(offset_of!(io_uring_sqe, opcode)).write_volatile(IoringOp::Nop as u8);
