@@ -214,3 +214,27 @@ CASE(close, lingering, BIT(connected) | BIT(full)) {
     if (w->state == STATE_connected)
         T(recv(w->p, b, 16, MSG_DONTWAIT));
 }
+
+/* A child stops its parent's listener: nobody listens any more, and what waits is reset. */
+CASE(ends, listener_stopped_by_a_child, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    char b[8];
+    int l = listener(AF_INET, 4, &at, &len), c = fresh(AF_INET), other = fresh(AF_INET), status;
+    T(connect(c, (void *)&at, len));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        nonblock(l, 1);
+        int s = accept(l, NULL, NULL);
+        int waits = fresh(AF_INET);
+        int is_bad = s < 0 || connect(waits, (void *)&at, len) || shutdown(l, SHUT_RD);
+        struct pollfd one = {waits, POLLIN, 0};
+        is_bad |= poll(&one, 1, 2000) != 1 || recv(waits, b, 8, 0) != -1 || errno != ECONNRESET;
+        _exit(is_bad || send(s, "hello", 5, 0) != 5);
+    }
+    MUST(waitpid(child, &status, 0));
+    say("the child ends with %d", status);
+    T(recv(c, b, 8, 0));
+    T(connect(other, (void *)&at, len));
+    T(accept(l, NULL, NULL));
+}
