@@ -216,7 +216,7 @@ CASE(close, lingering, BIT(connected) | BIT(full)) {
 }
 
 /* A child stops its parent's listener: nobody listens any more, and what waits is reset. */
-CASE(ends, listener_stopped_by_a_child, NONE) {
+CASE(shutdown, listener_by_a_child, NONE) {
     struct sockaddr_storage at;
     socklen_t len = sizeof at;
     char b[8];
