@@ -1,10 +1,16 @@
 //! What `/proc` says about a process: its network namespace, what it has open, and whether its kernel socket really listens where it
 //! claims. An application's word alone would let it take the connections of another.
 
+use crate::listeners::canonical;
+use crate::sys;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketType, socket, sockopt};
+use std::fs::DirEntry;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// The state column of a listening socket.
 const LISTEN: &str = "0A";
@@ -15,14 +21,38 @@ pub fn namespace(pid: i32) -> u64 {
     inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
 }
 
-/// What stands behind each descriptor of `pid`, as far as that may be seen.
+/// What stands behind each descriptor of `pid`; `None`: they may not be seen.
 pub fn descriptors(pid: i32) -> impl Iterator<Item = Option<PathBuf>> {
     let all = std::fs::read_dir(format!("/proc/{pid}/fd"));
-    all.into_iter().flatten().map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+    let is_hidden = all.is_err().then_some(None);
+    // What is closed meanwhile is nothing.
+    let name = |entry: std::io::Result<DirEntry>| entry.and_then(|entry| std::fs::read_link(entry.path()));
+    let seen = all.into_iter().flatten().map(move |entry| Some(name(entry).unwrap_or_default()));
+    is_hidden.into_iter().chain(seen)
+}
+
+/// True when `socket` listens at exactly `local`, in `pid`'s network namespace, which is `namespace`.
+pub fn listens(pid: i32, namespace: u64, socket: &OwnedFd, local: SocketAddr) -> bool {
+    let at = rustix::net::getsockname(socket).ok().and_then(|at| SocketAddr::try_from(at).ok());
+    let is_there = at.is_some_and(|at| canonical(at) == local);
+    if !is_there || sockopt::socket_acceptconn(socket) != Ok(true) {
+        return false;
+    }
+    // Where it is not our own namespace, the kernel is asked what that one has: it goes through all connections to say so.
+    let is_here = sys::namespace_cookie(socket.as_fd()).is_some_and(|cookie| own_cookie() == Some(cookie));
+    is_here && namespace == self::namespace(rustix::process::getpid().as_raw_pid())
+        || rustix::fs::fstat(socket).is_ok_and(|stat| is_listed(pid, stat.st_ino, local))
+}
+
+/// The kernel's name for the network namespace of this process.
+fn own_cookie() -> Option<u64> {
+    static COOKIE: OnceLock<Option<u64>> = OnceLock::new();
+    let ask = || sys::namespace_cookie(socket(AddressFamily::UNIX, SocketType::STREAM, None).ok()?.as_fd());
+    *COOKIE.get_or_init(ask)
 }
 
 /// True when in `pid`'s network namespace the socket with that inode listens at exactly `local`.
-pub fn listens(pid: i32, inode: u64, local: SocketAddr) -> bool {
+fn is_listed(pid: i32, inode: u64, local: SocketAddr) -> bool {
     ["tcp", "tcp6"].into_iter().any(|table| {
         let Ok(file) = std::fs::File::open(format!("/proc/{pid}/net/{table}")) else { return false };
         let lines = BufReader::new(file).lines().skip(1).map_while(Result::ok);
@@ -63,7 +93,7 @@ mod tests {
         let file = std::env::current_exe().unwrap();
         let _open = std::fs::File::open(&file).unwrap();
         assert!(descriptors(std::process::id() as i32).any(|name| name.as_ref() == Some(&file)));
-        assert!(descriptors(-1).next().is_none());
+        assert_eq!(descriptors(-1).collect::<Vec<_>>(), [None]);
     }
 
     #[test]
@@ -73,10 +103,20 @@ mod tests {
             let Ok(socket) = TcpListener::bind(place) else { continue };
             let local = socket.local_addr().unwrap();
             let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
-            assert!(listens(pid, inode, local), "{local}");
-            assert!(!listens(pid, inode + 1, local));
+            assert!(is_listed(pid, inode, local), "{local}");
+            assert!(!is_listed(pid, inode + 1, local));
+            let socket = OwnedFd::from(socket);
+            let elsewhere = SocketAddr::new(local.ip(), local.port() ^ 1);
+            let here = namespace(pid);
+            assert!(listens(pid, here, &socket, local) && !listens(pid, here, &socket, elsewhere));
+            assert!(listens(pid, here + 1, &socket, local), "looked up");
+            assert!(!listens(-1, here + 1, &socket, local), "nobody's");
             drop(socket);
-            assert!(!listens(pid, inode, local));
+            assert!(!is_listed(pid, inode, local));
+            let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            rustix::net::bind(&bound, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+            let place = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
+            assert!(!listens(pid, here, &bound, place), "it does not listen");
         }
     }
 }

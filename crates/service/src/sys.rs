@@ -1,6 +1,6 @@
-//! Signals as a descriptor: the one thing here that has no safe wrapper.
+//! What has no safe wrapper: signals as a descriptor, and a socket option.
 
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -29,4 +29,15 @@ pub fn signals() -> Result<OwnedFd, Errno> {
     }
     // SAFETY: signalfd returned a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The kernel's name for the network namespace of a socket; `None` before Linux 5.14.
+pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    let to = (&raw mut cookie).cast();
+    // SAFETY: the value has room for `len` bytes, and both live as long as the call.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut len)
+    };
+    (result == 0).then_some(cookie)
 }
