@@ -283,7 +283,7 @@ impl Registry {
         let owners = || listener.queues.iter().filter_map(|key| self.listeners.queues.get(key));
         let may_accept = |a: &&Application| owners().any(|queue| a.descends_from(queue.application));
         let theirs = self.applications.values().filter(may_accept).flat_map(|a| proc::descriptors(a.pid));
-        let has_ring = theirs.take(LOOKED_AT).any(|name| name.is_none_or(|name| name.as_os_str() == RING));
+        let has_ring = theirs.take(LOOKED_AT).any(|name| name.as_os_str() == RING);
         listener.looked_at.set(Some((now, has_ring)));
         has_ring
     }

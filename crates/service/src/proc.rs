@@ -6,7 +6,7 @@ use crate::sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketType, socket, sockopt};
 use std::fs::DirEntry;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -21,15 +21,12 @@ pub fn namespace(pid: i32) -> u64 {
     inode(format!("/proc/{pid}/ns/net")).or_else(|_| inode("/proc/self/ns/net".to_owned())).unwrap_or(0)
 }
 
-/// What stands behind each descriptor of `pid`; `None`: they may not be seen.
-pub fn descriptors(pid: i32) -> impl Iterator<Item = Option<PathBuf>> {
+/// What stands behind each descriptor of `pid`, as far as that may be seen.
+pub fn descriptors(pid: i32) -> impl Iterator<Item = PathBuf> {
     let all = std::fs::read_dir(format!("/proc/{pid}/fd"));
-    // Who is gone has none.
-    let is_hidden = all.as_ref().is_err_and(|e| e.kind() == ErrorKind::PermissionDenied).then_some(None);
     // What is closed meanwhile is nothing.
     let name = |entry: std::io::Result<DirEntry>| entry.and_then(|entry| std::fs::read_link(entry.path()));
-    let seen = all.into_iter().flatten().map(move |entry| Some(name(entry).unwrap_or_default()));
-    is_hidden.into_iter().chain(seen)
+    all.into_iter().flatten().map(move |entry| name(entry).unwrap_or_default())
 }
 
 /// True when `socket` listens at exactly `local`, in `pid`'s network namespace, which is `namespace`.
@@ -93,7 +90,7 @@ mod tests {
     fn what_descriptors_stand_for_is_told() {
         let file = std::env::current_exe().unwrap();
         let _open = std::fs::File::open(&file).unwrap();
-        assert!(descriptors(std::process::id() as i32).any(|name| name.as_ref() == Some(&file)));
+        assert!(descriptors(std::process::id() as i32).any(|name| name == file));
         assert!(descriptors(-1).next().is_none());
     }
 
