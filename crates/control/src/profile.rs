@@ -26,6 +26,8 @@ pub enum Rings {
 }
 
 impl Rings {
+    /// What `/proc/PID/fd` says of one.
+    pub const LINK: &'static str = "anon_inode:[io_uring]";
     /// As given to `towpath run --io-uring`.
     pub const NAMES: [(&'static str, Self); 2] = [("kernel", Self::Kernel), ("deny", Self::Deny)];
 

@@ -7,6 +7,7 @@ use crate::proc;
 use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::trust::cookie_of;
+use control::profile::Rings;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
@@ -15,7 +16,6 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{ipproto, sockopt};
 use shm::{AWAITED, Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
@@ -25,8 +25,6 @@ use std::time::{Duration, Instant};
 
 /// The burden of a queue that is empty, and on which somebody sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
-/// What `/proc/PID/fd` says of an io_uring.
-const RING: &str = "anon_inode:[io_uring]";
 /// So many descriptors at most are looked at for one, and not again for so long: each takes some 10 µs.
 const LOOKED_AT: usize = 128;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -86,7 +84,7 @@ impl Registry {
             queues: Vec::new(),
             nonblocking: false,
             kept: Vec::new(),
-            looked_at: Cell::default(),
+            looked_at: None,
         };
         if own_address {
             // Somebody may just have closed it.
@@ -236,22 +234,12 @@ impl Registry {
         self.end_listener(listener);
         for key in queues {
             self.end_lines(key);
-            for incoming in self.take_unread(key) {
-                self.reset_unaccepted(incoming);
-            }
+            let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));
+            let Some(queue) = self.listeners.queues.get_mut(&key) else { continue };
+            let unread = queue.take_unread(slot.map(|slot| &slot.half[1]));
+            let waiting = mem::take(&mut queue.waiting);
+            unread.into_iter().chain(waiting).for_each(|incoming| self.reset_unaccepted(incoming));
         }
-    }
-
-    /// What nobody has accepted out of a queue, out of which nobody accepts any more.
-    fn take_unread(&mut self, key: QueueKey) -> VecDeque<Incoming> {
-        let memory = self.regions.get(&key.0).map(|r| r.memory.clone());
-        let half = memory.as_ref().and_then(|memory| memory.region().slot(key.1)).map(|s| &s.half[1]);
-        let (Some(half), Some(queue)) = (half, self.listeners.queues.get_mut(&key)) else {
-            return VecDeque::new();
-        };
-        let read = half.rx_tail.load(Ordering::Acquire);
-        let queued = mem::take(&mut queue.queued).into_iter().filter(|(end, _)| *end > read);
-        queued.map(|(_, incoming)| incoming).chain(mem::take(&mut queue.waiting)).collect()
     }
 
     /// Processes hold the listening socket of a queue beside the one whose bit that is, and none of them has a queue of its own: children
@@ -264,18 +252,16 @@ impl Registry {
 
     /// True when nobody waits for connections there by a call that a library has seen, but one of those that may has an io_uring: who
     /// accepts by that is served by the kernel.
-    pub fn is_left_to_a_ring(&self, key: QueueKey) -> bool {
-        let queue = self.listeners.queues.get(&key);
-        let Some(listener) = queue.and_then(|queue| self.listeners.all.get(&queue.listener)) else {
-            return false;
-        };
+    pub fn is_left_to_a_ring(&mut self, key: QueueKey) -> bool {
+        let Some(id) = self.listeners.queues.get(&key).map(|queue| queue.listener) else { return false };
+        let Some(listener) = self.listeners.all.get(&id) else { return false };
         let state =
             |key: &QueueKey| self.block_of(*key).map_or(0, |block| block.state.load(Ordering::Relaxed));
         if listener.queues.iter().any(|key| state(key) & AWAITED != 0) {
             return false;
         }
-        let (last, now) = (listener.looked_at.get(), Instant::now());
-        if let Some((at, has_ring)) = last
+        let now = Instant::now();
+        if let Some((at, has_ring)) = listener.looked_at
             && now.duration_since(at) < LOOK_AGAIN
         {
             return has_ring;
@@ -283,8 +269,8 @@ impl Registry {
         let owners = || listener.queues.iter().filter_map(|key| self.listeners.queues.get(key));
         let may_accept = |a: &&Application| owners().any(|queue| a.descends_from(queue.application));
         let theirs = self.applications.values().filter(may_accept).flat_map(|a| proc::descriptors(a.pid));
-        let has_ring = theirs.take(LOOKED_AT).any(|name| name.as_os_str() == RING);
-        listener.looked_at.set(Some((now, has_ring)));
+        let has_ring = theirs.take(LOOKED_AT).any(|name| name.as_os_str() == Rings::LINK);
+        self.listeners.all.entry(id).and_modify(|listener| listener.looked_at = Some((now, has_ring)));
         has_ring
     }
 
@@ -481,21 +467,20 @@ impl Registry {
         self.end_lines(key);
         let nonblocking = self.reads_nonblocking(key);
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
+        let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));
+        let unaccepted = queue.take_unread(slot.map(|slot| &slot.half[1]));
         if let Some(r) = self.regions.get_mut(&key.0) {
             // Read and unread alike: nobody looks at these rings any more.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];
             rings.into_iter().flatten().for_each(|ring| r.memory.give_back(&mut r.pool, ring));
-            if let Some([own, peer]) = r.memory.region().slot(key.1).map(|s| &s.half) {
-                let read = peer.rx_tail.load(Ordering::Acquire);
-                queue.queued.retain(|(end, _)| *end > read);
-                own.flags.fetch_or(half_flags::FIN | half_flags::RELEASED, Ordering::SeqCst);
+            if let Some(slot) = r.memory.region().slot(key.1) {
+                slot.half[0].flags.fetch_or(half_flags::FIN | half_flags::RELEASED, Ordering::SeqCst);
             }
             r.slots.release(key.1);
         }
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);
         }
-        let unaccepted = queue.queued.into_iter().map(|(_, incoming)| incoming).collect();
         self.leave_unaccepted((queue.listener, queue.application), (unaccepted, queue.waiting), offender);
         self.desert(queue.listener, nonblocking);
     }

@@ -3,9 +3,11 @@
 use crate::alive::Alive;
 use control::AcceptRecord;
 use queue::stream::Sender;
-use std::cell::Cell;
+use shm::Half;
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// An accept queue: the region and the slot of its stream.
@@ -49,7 +51,7 @@ pub struct Listener {
     /// Connections that nobody had accepted then, and by which trust each is kept.
     pub kept: Vec<(u64, AcceptRecord)>,
     /// When the processes that may accept were last looked at for an io_uring, and whether one has one.
-    pub looked_at: Cell<Option<(Instant, bool)>>,
+    pub looked_at: Option<(Instant, bool)>,
 }
 
 /// The accept queue of one process.
@@ -101,6 +103,13 @@ impl Queue {
     pub fn is_full(&self) -> bool {
         let unread = (self.sender.head - self.sender.tail) as usize / control::RECORD_LEN;
         unread + self.waiting.len() > self.backlog as usize
+    }
+
+    /// What was queued and `reader` has not read, which nobody will read any more. Hostile.
+    pub fn take_unread(&mut self, reader: Option<&Half>) -> Vec<Incoming> {
+        let read = reader.map_or(0, |half| half.rx_tail.load(Ordering::Acquire));
+        let queued = mem::take(&mut self.queued).into_iter();
+        queued.filter(|(end, _)| *end > read).map(|(_, incoming)| incoming).collect()
     }
 }
 
@@ -219,7 +228,7 @@ mod tests {
             cookie: 0,
             nonblocking: false,
             kept: vec![],
-            looked_at: Cell::default(),
+            looked_at: None,
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,

@@ -37,16 +37,18 @@ pub fn listens(pid: i32, namespace: u64, socket: &OwnedFd, local: SocketAddr) ->
         return false;
     }
     // Where it is not our own namespace, the kernel is asked what that one has: it goes through all connections to say so.
-    let is_here = sys::namespace_cookie(socket.as_fd()).is_some_and(|cookie| own_cookie() == Some(cookie));
-    is_here && namespace == self::namespace(rustix::process::getpid().as_raw_pid())
-        || rustix::fs::fstat(socket).is_ok_and(|stat| is_listed(pid, stat.st_ino, local))
+    let is_here =
+        sys::namespace_cookie(socket.as_fd()).is_some_and(|cookie| own() == Some((cookie, namespace)));
+    is_here || rustix::fs::fstat(socket).is_ok_and(|stat| is_listed(pid, stat.st_ino, local))
 }
 
-/// The kernel's name for the network namespace of this process.
-fn own_cookie() -> Option<u64> {
-    static COOKIE: OnceLock<Option<u64>> = OnceLock::new();
-    let ask = || sys::namespace_cookie(socket(AddressFamily::UNIX, SocketType::STREAM, None).ok()?.as_fd());
-    *COOKIE.get_or_init(ask)
+/// The kernel's two names for the network namespace of this process: of its sockets, and in `/proc`.
+fn own() -> Option<(u64, u64)> {
+    static NAMES: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    *NAMES.get_or_init(|| {
+        let any = socket(AddressFamily::UNIX, SocketType::STREAM, None).ok()?;
+        Some((sys::namespace_cookie(any.as_fd())?, namespace(rustix::process::getpid().as_raw_pid())))
+    })
 }
 
 /// True when in `pid`'s network namespace the socket with that inode listens at exactly `local`.

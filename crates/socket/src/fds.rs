@@ -132,20 +132,15 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
         // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
-    let is_ring = rings::is_watched(fd);
-    if !(is_ours(fd) || is_ring) || is_borrowed() {
+    if !(is_ours(fd) || rings::is_watched(fd)) || is_borrowed() {
         return Ok(None);
-    }
-    if is_ring {
-        let changing = unseen::begin();
-        rings::forget(fd);
-        return Ok(Some(changing));
     }
     let _controlling = account::enter(Section::Control);
     if let Some(sock) = SOCKS.remove(fd) {
         sock.drop_descriptor();
     }
     let changing = duplicating(fd);
+    rings::forget(fd);
     if let Some(set) = SETS.remove(fd) {
         set.drop_descriptor();
     }
@@ -188,10 +183,9 @@ pub fn closing_many() -> Changing {
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     unseen::forget_all();
-    rings::forget_range(first, last);
-    for (fd, _) in
-        SOCKS.all().iter().map(|(fd, _)| (*fd, ())).chain(SETS.all().iter().map(|(fd, _)| (*fd, ())))
-    {
+    let (socks, sets) = (SOCKS.all(), SETS.all());
+    let ours = socks.iter().map(|(fd, _)| *fd).chain(sets.iter().map(|(fd, _)| *fd)).chain(rings::watched());
+    for fd in ours {
         if (first..=last).contains(&(fd as u32)) && !is_borrowed() {
             let _ = closing(fd);
         }

@@ -185,10 +185,9 @@ fn again(
 
 /// Sets that hold the socket hear what it has become, and the queue who is to be told of news.
 pub fn tell_of_role(sock: &Arc<Sock>) {
-    for (set, fd) in sock.sets() {
-        set.adopt(sock, fd);
-    }
-    let is_certain = || sock.is_in_set() || rings::are_for_sets() || config::is_required();
+    let sets = sock.sets();
+    sets.iter().for_each(|(set, fd)| set.adopt(sock, *fd));
+    let is_certain = || !sets.is_empty() || rings::are_for_sets() || config::is_required();
     if let Some(link) = sock.listener().filter(|_| is_certain()) {
         note_awaited(link);
     }

@@ -28,13 +28,9 @@ use std::{fmt, mem};
 
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
-/// What `/proc/self/fd` says of one.
-const NAME: &[u8] = b"anon_inode:[io_uring]";
 
 /// Watched rings.
 static WATCHED: Table<Queue> = Table::new();
-/// There was one.
-static IS_ANY: AtomicBool = AtomicBool::new(false);
 /// This process has made one, of which it is not known, unless it changes sets, what it is for.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 /// A watched ring has changed an epoll set.
@@ -83,7 +79,7 @@ pub fn set_up(
         return Ok(ring);
     }
     let queue = if is_watchable { Queue::of(ring, &params()) } else { None };
-    if queue.is_some_and(|queue| watch(ring, Arc::new(queue))) {
+    if queue.is_some_and(|queue| fds::put(&WATCHED, ring, Arc::new(queue))) {
         IS_QUIET.store(true, Ordering::SeqCst);
     } else if config::is_required() {
         sys::close(ring)?;
@@ -92,12 +88,6 @@ pub fn set_up(
         abandon();
     }
     Ok(ring)
-}
-
-/// From now on `ring` is watched. False: that cannot be.
-fn watch(ring: RawFd, queue: Arc<Queue>) -> bool {
-    IS_ANY.store(true, Ordering::SeqCst);
-    fds::put(&WATCHED, ring, queue)
 }
 
 /// In a forked child, where what this thread had pinned is not.
@@ -121,34 +111,40 @@ fn abandon() {
     }
 }
 
+/// The program does `what`. Sockets are the kernel's because of that.
+///
+/// # Errors
+/// EINVAL when none may be.
+fn hand_over(what: fmt::Arguments<'_>, why: &str) -> Result<(), Errno> {
+    if config::is_required() {
+        fallback::refuse(what, why);
+        return Err(Errno::INVAL);
+    }
+    abandon();
+    Ok(())
+}
+
 /// True for a watched ring.
 #[inline]
 pub fn is_watched(fd: RawFd) -> bool {
-    IS_ANY.load(Ordering::Relaxed) && WATCHED.is_taken(fd)
+    WATCHED.is_taken(fd)
 }
 
 /// `fd` is about to be closed.
 #[inline]
 pub fn forget(fd: RawFd) {
-    if is_watched(fd) {
-        drop(WATCHED.remove(fd));
-    }
+    drop(WATCHED.remove(fd));
 }
 
-/// Descriptors `first..=last` are about to be closed.
-pub fn forget_range(first: u32, last: u32) {
-    if !IS_ANY.load(Ordering::Relaxed) || fds::is_borrowed() {
-        return;
-    }
-    for (fd, _) in WATCHED.all().iter().filter(|(fd, _)| (first..=last).contains(&(*fd as u32))) {
-        forget(*fd);
-    }
+/// The watched rings' descriptors.
+pub fn watched() -> Vec<RawFd> {
+    WATCHED.all().into_iter().map(|(fd, _)| fd).collect()
 }
 
 /// `new` stands for the same as `old` from now on.
 pub fn duplicated(old: RawFd, new: RawFd) {
     let queue = WATCHED.pin(old).map(|queue| queue.share());
-    if queue.is_some_and(|queue| !watch(new, queue)) {
+    if queue.is_some_and(|queue| !fds::put(&WATCHED, new, queue)) {
         abandon();
     }
 }
@@ -156,10 +152,10 @@ pub fn duplicated(old: RawFd, new: RawFd) {
 /// True when the program has a ring behind `fd` that is not watched.
 pub fn is_strange(fd: RawFd) -> bool {
     let is_typeless = |mode| rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Unknown;
-    !WATCHED.is_taken(fd)
+    !is_watched(fd)
         && rustix::fs::fstat(sys::borrow(fd)).is_ok_and(|stat| is_typeless(stat.st_mode))
         && rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
-            .is_ok_and(|name| name.as_bytes() == NAME)
+            .is_ok_and(|name| name.as_bytes() == Rings::LINK.as_bytes())
 }
 
 /// True when it is to be known whether there is one.
@@ -187,8 +183,8 @@ pub fn are_for_sets() -> bool {
 /// # Errors
 /// That.
 pub fn look(sock: &Sock) -> Result<(), Why> {
-    let is_free = config::is_required() || sock.is_in_set() && !is_unknown();
-    if !is_free && (is_unknown() || IS_STRANGE.load(Ordering::Relaxed)) {
+    let is_beside = || IS_STRANGE.load(Ordering::Relaxed) && !sock.is_in_set();
+    if (is_unknown() || is_beside()) && !config::is_required() {
         return Err(Why::asked(IO_URING));
     }
     Ok(())
@@ -357,11 +353,8 @@ fn used(entry: &Entry<'_>, fd: RawFd) {
 
 /// A ring does something with sockets that only the kernel can do.
 fn uses(entry: &Entry<'_>, what: fmt::Arguments<'_>) {
-    if config::is_required() {
-        fallback::refuse(what, "the kernel would do it");
+    if hand_over(what, "the kernel would do it").is_err() {
         entry.spoil();
-    } else {
-        abandon();
     }
 }
 
@@ -395,13 +388,5 @@ pub fn registering(ring: RawFd, operation: u32) -> Result<(), Errno> {
         hiding if HIDING.contains(&hiding) && is_watched(ring) => {}
         _ => return Ok(()),
     }
-    if config::is_required() {
-        fallback::refuse(
-            format_args!("io_uring_register of fd {ring}"),
-            "what the ring does could not be seen",
-        );
-        return Err(Errno::INVAL);
-    }
-    abandon();
-    Ok(())
+    hand_over(format_args!("io_uring_register of fd {ring}"), "what the ring does could not be seen")
 }

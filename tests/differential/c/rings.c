@@ -86,6 +86,15 @@ static long perform(struct ring *r, struct io_uring_sqe e) {
     return result(r);
 }
 
+/* Two at once. */
+static void say_both(struct ring *r, struct io_uring_sqe one, struct io_uring_sqe other) {
+    give(r, one);
+    give(r, other);
+    enter(r, 2, 2);
+    T(result(r));
+    T(result(r));
+}
+
 static struct io_uring_sqe change(int set, int op, int fd, struct epoll_event *e) {
     return (struct io_uring_sqe){
         .opcode = IORING_OP_EPOLL_CTL, .fd = set, .len = (unsigned)op, .off = (unsigned)fd, .addr = (uintptr_t)e};
@@ -395,19 +404,11 @@ CASE(rings, chain, BIT(connected)) {
     struct io_uring_sqe bad = of_bytes(IORING_OP_READ, -1, b, 1), closes = {.opcode = IORING_OP_CLOSE, .fd = w->s};
     MUST(pipe(pair));
     T(perform(&r, change(set, EPOLL_CTL_ADD, w->s, &in)));
-    give(&r, nothing);
-    give(&r, change(set, EPOLL_CTL_ADD, pair[0], &of_pipe));
-    enter(&r, 2, 2);
-    T(result(&r));
-    T(result(&r));
+    say_both(&r, nothing, change(set, EPOLL_CTL_ADD, pair[0], &of_pipe));
     MUST(write(pair[1], "x", 1));
     say_found(set);
     bad.flags = IOSQE_IO_LINK;
-    give(&r, bad);
-    give(&r, closes);
-    enter(&r, 2, 2);
-    T(result(&r));
-    T(result(&r));
+    say_both(&r, bad, closes);
     T(send(w->s, "x", 1, 0));
 }
 
@@ -434,11 +435,7 @@ CASE(rings, descriptors, BIT(data)) {
     /* What a chain does depends on its links. */
     struct io_uring_sqe first = change(set, EPOLL_CTL_DEL, -1, NULL), then = change(set, EPOLL_CTL_DEL, w->s, NULL);
     first.flags = IOSQE_IO_LINK;
-    give(&r, first);
-    give(&r, then);
-    enter(&r, 2, 2);
-    T(result(&r));
-    T(result(&r));
+    say_both(&r, first, then);
     say_found(set);
 }
 
