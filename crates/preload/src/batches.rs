@@ -107,6 +107,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     if messages.is_null() && count > 0 {
         return fail(Errno::FAULT);
     }
+    let count = count.min(MESSAGES_MAX);
     for done in 0..count {
         // SAFETY: C's contract: `count` headers.
         let at = unsafe { messages.add(done as usize) };

@@ -6,6 +6,7 @@ use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use socket::{Errno, fds, io, sys};
+use std::time::SystemTime;
 
 /// Vectors up to this length need no allocation.
 const FEW: usize = 16;
@@ -382,7 +383,9 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
             (message.msg_namelen, message.msg_flags) = (0, libc::MSG_ERRQUEUE);
             let (level, kind, bytes) = copied(family, range);
             // SAFETY: the caller's promise.
-            unsafe { tell(message, level, kind, &bytes) };
+            let mut used = 0;
+            unsafe { tell(message, &mut used, level, kind, &bytes) };
+            message.msg_controllen = used;
             0
         }));
     }
@@ -396,14 +399,20 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
             message.msg_namelen = 0;
         }
         message.msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB);
-        match fds::left(fd) {
-            Some(left) => {
-                let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
-                // SAFETY: the caller's promise.
-                unsafe { tell(message, libc::IPPROTO_TCP, TCP_CM_INQ, &number) };
+        let beside = fds::beside(fd);
+        let is_read = flags & libc::MSG_OOB == 0 && result != Ok(0);
+        let mut used = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(option) = beside.stamp.filter(|_| is_read) {
+                tell(message, &mut used, libc::SOL_SOCKET, option, &now_for(option));
             }
-            None => message.msg_controllen = 0,
+            if let Some(left) = beside.left {
+                let number = c_int::try_from(left).unwrap_or(c_int::MAX).to_ne_bytes();
+                tell(message, &mut used, libc::IPPROTO_TCP, TCP_CM_INQ, &number);
+            }
         }
+        message.msg_controllen = used;
     }
     Some(result)
 }
@@ -422,32 +431,41 @@ fn copied(family: c_int, (first, last): (u32, u32)) -> (c_int, c_int, Vec<u8>) {
     (level, kind, bytes)
 }
 
-/// A control message, if there is room for it.
+/// When bytes that are read now came, as that option of `SO_TIMESTAMP`'s kind has it: now, for nobody has noted it.
+fn now_for(option: c_int) -> [u8; 16] {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let is_precise = [libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPNS_NEW].contains(&option);
+    let fraction = if is_precise { now.subsec_nanos() } else { now.subsec_micros() };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&now.as_secs().to_ne_bytes());
+    bytes[8..].copy_from_slice(&u64::from(fraction).to_ne_bytes());
+    bytes
+}
+
+/// A control message behind `used` bytes of others, as much of it as there is room for.
 ///
 /// # Safety
-/// `message` is a valid message header.
-unsafe fn tell(message: &mut msghdr, level: c_int, kind: c_int, bytes: &[u8]) {
-    // SAFETY: these only compute; CMSG_FIRSTHDR is NULL, or at the beginning of `msg_controllen` writable bytes.
-    let (whole, first) =
-        unsafe { (libc::CMSG_SPACE(bytes.len() as c_uint) as usize, libc::CMSG_FIRSTHDR(message)) };
-    if first.is_null() || message.msg_controllen < whole {
-        message.msg_controllen = 0;
-        if !message.msg_control.is_null() {
-            message.msg_flags |= libc::MSG_CTRUNC;
-        }
+/// `message` is a valid message header, `msg_controllen` of which are writable.
+unsafe fn tell(message: &mut msghdr, used: &mut usize, level: c_int, kind: c_int, bytes: &[u8]) {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let room = message.msg_controllen - *used;
+    if message.msg_control.is_null() || room < HEADER {
+        message.msg_flags |= libc::MSG_CTRUNC;
         return;
     }
-    // SAFETY: `whole` bytes are there, a header and behind it the content; neither need be aligned for this.
-    unsafe {
-        let header = libc::cmsghdr {
-            cmsg_len: libc::CMSG_LEN(bytes.len() as c_uint) as _,
-            cmsg_level: level,
-            cmsg_type: kind,
-        };
-        first.write_unaligned(header);
-        libc::CMSG_DATA(first).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    let len = room.min(HEADER + bytes.len());
+    if len < HEADER + bytes.len() {
+        message.msg_flags |= libc::MSG_CTRUNC;
     }
-    message.msg_controllen = whole;
+    let header = libc::cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
+    // SAFETY: `room` bytes are there, enough for the header and what is written of the content; neither need be aligned for this. The
+    // other call only computes.
+    unsafe {
+        let at = message.msg_control.cast::<u8>().add(*used);
+        at.cast::<libc::cmsghdr>().write_unaligned(header);
+        at.add(HEADER).copy_from_nonoverlapping(bytes.as_ptr(), len - HEADER);
+        *used += room.min(libc::CMSG_SPACE(bytes.len() as c_uint) as usize);
+    }
 }
 
 /// A message header, unless the kernel is to say that there is none.

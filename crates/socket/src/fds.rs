@@ -8,7 +8,7 @@ use crate::give_up;
 use crate::link::Link;
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
-use crate::sock::{Role, Sock};
+use crate::sock::{Role, Sock, flag};
 use crate::stream::ready;
 use crate::table::Table;
 pub use crate::unseen::Changing;
@@ -464,13 +464,23 @@ pub fn is_at_mark(fd: RawFd) -> Option<bool> {
     connection(&sock).map(Link::is_at_mark)
 }
 
-/// What `TCP_INQ` has a `recvmsg` tell; `None` where it is off.
-pub fn left(fd: RawFd) -> Option<usize> {
-    let sock = SOCKS.pin(fd)?;
-    if !sock.tells_unread() {
-        return None;
+/// What a `recvmsg` tells beside the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    /// The option of the kind of `SO_TIMESTAMP` that wants the time.
+    pub stamp: Option<i32>,
+    /// `TCP_INQ`.
+    pub left: Option<usize>,
+}
+
+/// What a `recvmsg` is to tell beside the bytes.
+pub fn beside(fd: RawFd) -> Beside {
+    let Some(sock) = SOCKS.pin(fd) else { return Beside::default() };
+    let stamp = || sock.settings()?.stamp();
+    Beside {
+        stamp: if sock.has(flag::TELLS_TIME) { stamp() } else { None },
+        left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Link::left),
     }
-    connection(&sock).map(Link::left)
 }
 
 /// `ioctl(SIOCOUTQ)`.

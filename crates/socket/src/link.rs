@@ -399,6 +399,9 @@ impl Link {
         } else if seen & (FIN | RESET) == FIN | RESET && before & state::SHUT_WR == 0 {
             // In CLOSE-WAIT.
             libc::EPIPE
+        } else if seen & (OPEN | RESET) == RESET && before & state::OPEN == 0 {
+            // In SYN-SENT.
+            libc::ECONNREFUSED
         } else {
             libc::ECONNRESET
         };

@@ -163,7 +163,7 @@ pub fn reclaim(fd: RawFd) -> bool {
     untold::keep(&old);
     fresh.share_settings(old.settings());
     fresh.set(|settings| settings.cookie = cookie);
-    fresh.tell_unread(old.tells_unread());
+    fresh.tell_as(&old);
     if !take(&fresh, fd) {
         return false;
     }

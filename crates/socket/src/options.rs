@@ -6,7 +6,7 @@ use crate::client;
 use crate::cork::LOOPBACK_MSS;
 use crate::link::{Link, state};
 use crate::settings::{Kept, Settings};
-use crate::sock::Sock;
+use crate::sock::{Sock, flag};
 use crate::{sys, untold};
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use rustix::fd::RawFd;
@@ -16,6 +16,10 @@ use std::time::Duration;
 
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
+
+/// Options by which a `recvmsg` tells when what it has read came. The last two are, where times have 64 bits, the same as the first two.
+const STAMPS: [i32; 4] =
+    [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
 
 /// A limit as good as none, which can still be added to the time that it is now.
 const LONGEST_S: u64 = 100 * 365 * 24 * 3600;
@@ -30,7 +34,7 @@ enum By {
 }
 
 /// Options that a socket accepted from a listener inherits.
-const INHERITED: [(i32, i32, By); 51] = [
+const INHERITED: [(i32, i32, By); 54] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE, By::Service),
     (libc::SOL_SOCKET, libc::SO_RCVBUF, By::Service),
     (libc::SOL_SOCKET, libc::SO_SNDBUF, By::Library),
@@ -57,12 +61,15 @@ const INHERITED: [(i32, i32, By); 51] = [
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT, By::Service),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, By::Service),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, By::Service),
     (libc::SOL_SOCKET, libc::SO_DONTROUTE, By::Library),
     (libc::SOL_SOCKET, libc::SO_BROADCAST, By::Library),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, By::Library),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT, By::Library),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, By::Library),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, By::Library),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, By::Library),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, By::Library),
     (libc::SOL_SOCKET, libc::SO_MARK, By::Library),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL, By::Library),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, By::Library),
@@ -120,13 +127,14 @@ fn long(value: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// `struct timeval`; none for "no limit".
+/// `struct timeval`, as the kernel has taken it; none for "no limit". Before the epoch is at once.
 fn timeval(value: &[u8]) -> Option<Duration> {
-    let (s, us) = (u64::try_from(long(value, 0)?).ok()?, long(value, 8)?);
-    if !(0..1_000_000).contains(&us) || (s, us) == (0, 0) {
-        return None;
+    let (s, us) = (long(value, 0)?, u32::try_from(long(value, 8)?).ok()?);
+    match u64::try_from(s) {
+        Ok(0) if us == 0 => None,
+        Ok(s) => Some(Duration::new(s.min(LONGEST_S), us.min(999_999) * 1_000)),
+        Err(_) => Some(Duration::ZERO),
     }
-    Some(Duration::new(s.min(LONGEST_S), us as u32 * 1_000))
 }
 
 /// `setsockopt`: takes note of what matters here; the kernel is asked first, and its refusal stands.
@@ -206,6 +214,8 @@ pub fn tell(sock: &Sock) {
 
 /// Takes note of an option. As [`set`].
 fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+    const CAPPED: [(i32, i32); 2] =
+        [(libc::SOL_SOCKET, libc::SO_RCVLOWAT), (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)];
     if let Some((_, _, word)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
         if sock.role().is_some() {
             return Err(Errno::NOPROTOOPT);
@@ -214,7 +224,9 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         sock.keep_in_kernel(word);
         return Ok(());
     }
-    if sock.stream().is_some_and(|link| !link.is_over()) && UNCONNECTED_ONLY.contains(&(level, name)) {
+    let is_unclamped = (level, name, int(value)) == (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Some(0));
+    let is_refused = is_unclamped || UNCONNECTED_ONLY.contains(&(level, name));
+    if is_refused && sock.stream().is_some_and(|link| !link.is_over()) {
         return Err(Errno::INVAL);
     }
     match (level, name) {
@@ -227,10 +239,15 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         _ => sys::setsockopt(fd, level, name, value)?,
     }
     let mut capped = [0; 4];
-    let is_capped = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-        && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
-    // A mark is half of the receive buffer at most, and the buffer grows with it: the kernel has done both.
+    let is_capped =
+        CAPPED.contains(&(level, name)) && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
+    // A mark is half of the receive buffer at most, which grows with it, and a window has a least: the kernel has done all that.
     let value = if is_capped { &capped[..] } else { value };
+    let name = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
+        _ => name,
+    };
     obey(sock, level, name, value);
     sock.set(|settings| settings.note(level, name, value));
     Ok(())
@@ -258,6 +275,14 @@ impl Settings {
         }
     }
 
+    /// Which of [`STAMPS`] is on.
+    pub fn stamp(&self) -> Option<i32> {
+        let is_one = |(level, name, _): &&Kept| *level == libc::SOL_SOCKET && STAMPS.contains(name);
+        // Who is set last counts, and who is taken back takes all back.
+        let (_, name, value) = self.kept.iter().rev().find(is_one)?;
+        int(value).filter(|on| *on != 0).map(|_| *name)
+    }
+
     /// What a listener passes on to the sockets that are accepted from it.
     pub fn passed_on(&self) -> impl Iterator<Item = &Kept> {
         self.kept.iter().filter(|(level, name, _)| !NOT_PASSED_ON.contains(&(*level, *name)))
@@ -268,7 +293,10 @@ impl Settings {
 fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
     let Some(number) = int(value) else { return };
     if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
-        sock.tell_unread(number != 0);
+        sock.mark(flag::TELLS_UNREAD, number != 0);
+    }
+    if level == libc::SOL_SOCKET && STAMPS.contains(&name) {
+        sock.mark(flag::TELLS_TIME, number != 0);
     }
     let Some(link) = sock.stream().filter(|link| !link.has_moved()) else { return };
     match (level, name) {
@@ -279,7 +307,11 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => link.set_no_delay(number != 0),
         // As the kernel reads it: a negative number is a large one.
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.set_buffer(number as u32),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+            link.set_buffer(number as u32);
+            // There may be room for those who wait.
+            sock.pass_on();
+        }
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => link.set_lowat(number as u32),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => link.set_cork(number != 0),
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => link.set_quick_ack(number != 0),
@@ -389,6 +421,12 @@ fn pacing_rate(value: &[u8]) -> u64 {
     if rate == u64::MAX { 0 } else { rate }
 }
 
+/// Bytes that the peer may send ahead, by `SO_RCVBUF` and `TCP_WINDOW_CLAMP`; 0: as many as the service lets it.
+fn receive_buffer(buffer: i32, clamp: i32) -> u32 {
+    let limits = [buffer, clamp].into_iter().filter(|bytes| *bytes > 0);
+    limits.min().unwrap_or(0) as u32
+}
+
 /// What the service's TCP is to obey.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let settings = sock.settings().unwrap_or_default();
@@ -405,7 +443,7 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
         keep_count: byte(tcp(libc::TCP_KEEPCNT)),
         user_timeout: tcp(libc::TCP_USER_TIMEOUT).max(0) as u32,
         max_segment: short(tcp(libc::TCP_MAXSEG)),
-        receive_buffer: socket(libc::SO_RCVBUF).max(0) as u32,
+        receive_buffer: receive_buffer(socket(libc::SO_RCVBUF), tcp(libc::TCP_WINDOW_CLAMP)),
         max_pacing_rate: raw(libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).map_or(0, pacing_rate),
         linger2: tcp(libc::TCP_LINGER2).clamp(-1, i32::from(i16::MAX)) as i16,
         syn_count: byte(tcp(libc::TCP_SYNCNT)),
@@ -438,6 +476,7 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
             mtu(link)
         }
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => segment(link) as i32,
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => link.grown_buffer()? as i32,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             // Linux: a name of 16 bytes, zeros included.
             let mut name = asked(link)?.1.into_bytes();
@@ -500,6 +539,10 @@ fn info(link: &Link) -> TcpInfo {
     asked(link).map_or_else(|| known(link), |(info, _)| info)
 }
 
+/// Linux's timers where a round trip takes no time: `TCP_RTO_MIN`, `TCP_ATO_MIN`.
+const RTO_MIN_US: u32 = 200_000;
+const ATO_MIN_US: u32 = 40_000;
+
 /// What the two lines of a slot say.
 fn known(link: &Link) -> TcpInfo {
     use shm::half_flags::FIN;
@@ -519,6 +562,8 @@ fn known(link: &Link) -> TcpInfo {
     let unacked = unsent.div_ceil(u64::from(LOOPBACK_MSS)) as u32;
     TcpInfo {
         state,
+        rto: RTO_MIN_US,
+        ato: ATO_MIN_US,
         snd_mss: LOOPBACK_MSS,
         rcv_mss: LOOPBACK_MSS,
         advmss: LOOPBACK_MSS,

@@ -106,6 +106,16 @@ impl Link {
         self.buffer.store(bytes.saturating_mul(2).max(BUFFER_MIN), Ordering::Relaxed);
     }
 
+    /// `SO_SNDBUF` where the program has not set it: what the buffer has grown to, within one host what it may.
+    pub fn grown_buffer(&self) -> Option<u32> {
+        let is_set = self.buffer.load(Ordering::Relaxed) > 0;
+        let grown = || match self.mapped.pair {
+            true => crate::stream::ring_most(),
+            false => Sending::unpack(self.halves().1.extra.load(Ordering::Acquire)).buffer,
+        };
+        if is_set { None } else { Some(grown()).filter(|bytes| *bytes > 0) }
+    }
+
     /// Why a connection that is over, or was shut, takes no bytes.
     #[cold]
     pub(crate) fn unsendable_since(&self, bits: u32) -> Errno {

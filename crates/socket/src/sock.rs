@@ -64,6 +64,8 @@ pub(crate) mod flag {
     pub const PUT_OFF: u16 = 1 << 9;
     /// And it stays the kernel's all the same.
     pub const LEFT: u16 = 1 << 10;
+    /// `SO_TIMESTAMP` or one of its kind: `recvmsg` tells when the bytes came.
+    pub const TELLS_TIME: u16 = 1 << 11;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -176,7 +178,7 @@ impl Sock {
         let sock = Self::new(old.family(), old.is_nonblocking());
         sock.share_settings(old.settings());
         sock.note_named();
-        sock.tell_unread(old.tells_unread());
+        sock.tell_as(old);
         if sock.cookie() != 0 {
             sock.set(|settings| settings.cookie = 0);
         }
@@ -266,15 +268,11 @@ impl Sock {
         self.stream().is_some_and(Link::is_unconnected)
     }
 
-    /// `TCP_INQ`.
-    #[inline]
-    pub fn tells_unread(&self) -> bool {
-        self.has(flag::TELLS_UNREAD)
-    }
-
-    /// Sets `TCP_INQ`.
-    pub fn tell_unread(&self, on: bool) {
-        self.mark(flag::TELLS_UNREAD, on);
+    /// `recvmsg` tells as much as of `other`.
+    pub fn tell_as(&self, other: &Self) {
+        for flag in [flag::TELLS_UNREAD, flag::TELLS_TIME] {
+            self.mark(flag, other.has(flag));
+        }
     }
 
     /// Decides. False when somebody was quicker.

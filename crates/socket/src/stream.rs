@@ -48,6 +48,11 @@ pub fn limit_rings(bytes: u32) {
     CLASS_MOST.store(class_of(bytes as usize) as u32, Ordering::Relaxed);
 }
 
+/// That limit in bytes.
+pub fn ring_most() -> u32 {
+    base::limits::RING_MIN << CLASS_MOST.load(Ordering::Relaxed)
+}
+
 /// What became of a call that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {

@@ -308,3 +308,51 @@ CASE(splice, relatives, BIT(connected) | BIT(data) | BIT(fresh)) {
     T(copy_file_range(w->s, NULL, ends[1], NULL, 4, 0));
     T(copy_file_range(ends[0], NULL, w->s, NULL, 4, 0));
 }
+
+CASE(read, out_of_time, BIT(connected) | BIT(accepted) | BIT(data)) {
+    struct timeval t = {-1, 0};
+    nonblock(w->s, 0);
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    T(read(w->s, b, 64));
+    T(recv(w->s, b, 64, MSG_WAITALL));
+    MUST(send(w->p, "part", 4, 0));
+    until(w->s, POLLIN);
+    T(recv(w->s, b, 64, MSG_WAITALL));
+}
+
+CASE(write, out_of_time, BIT(full)) {
+    struct timeval t = {-1, 0};
+    nonblock(w->s, 0);
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
+    T(write(w->s, b, 64));
+}
+
+CASE(accept, out_of_time, BIT(listening)) {
+    struct timeval t = {-1, 0};
+    nonblock(w->s, 0);
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+    T(accept(w->s, NULL, NULL));
+}
+
+static void *sends_one(void *s) {
+    T(send(*(int *)s, "x", 1, 0));
+    return NULL;
+}
+
+CASE(send, into_a_larger_buffer, BIT(connected) | BIT(accepted)) {
+    static char many[1 << 16];
+    int bytes = 8192;
+    pthread_t sender;
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+    do {
+        while (send(w->s, many, sizeof many, MSG_DONTWAIT) > 0)
+            ;
+        nap(10);
+    } while (send(w->s, many, sizeof many, MSG_DONTWAIT) > 0);
+    nonblock(w->s, 0);
+    MUST(pthread_create(&sender, NULL, sends_one, &w->s));
+    nap(30);
+    bytes = 200000;
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+    MUST(pthread_join(sender, NULL));
+}

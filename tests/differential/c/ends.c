@@ -238,3 +238,25 @@ CASE(shutdown, listener_by_a_child, NONE) {
     T(connect(other, (void *)&at, len));
     T(accept(l, NULL, NULL));
 }
+
+/* A listener goes whose backlog is full: who is connected hears of a reset, who is not yet, of a refusal. */
+static void end_full(int is_shut) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    int l = listener(AF_INET, 0, &at, &len), c[2] = {fresh(AF_INET), fresh(AF_INET)};
+    MUST(connect(c[0], (void *)&at, len));
+    until(l, POLLIN);
+    nonblock(c[1], 1);
+    T(connect(c[1], (void *)&at, len));
+    MUST(is_shut ? shutdown(l, SHUT_RD) : close(l));
+    for (int i = 0; i < 2; i++) {
+        struct pollfd one = {c[i], POLLIN, 0};
+        T(poll(&one, 1, 5000));
+        say("%s", polled(c[i]));
+        T(read(c[i], &at, 1));
+        T(read(c[i], &at, 1));
+    }
+}
+
+CASE(close, full_listener, NONE) { end_full(0); }
+CASE(shutdown, full_listener, NONE) { end_full(1); }

@@ -331,3 +331,88 @@ CASE(recvmsg, inq, BIT(data) | BIT(connected) | BIT(last_words)) {
             c ? *(int *)CMSG_DATA(c) : -1);
     }
 }
+
+CASE(sendmmsg, many, BIT(connected) | BIT(accepted)) {
+    static struct mmsghdr m[1100];
+    struct iovec v = {b, 1};
+    for (int i = 0; i < 1100; i++)
+        m[i].msg_hdr.msg_iov = &v, m[i].msg_hdr.msg_iovlen = 1;
+    T(sendmmsg(w->s, m, 1024, 0));
+    T(sendmmsg(w->s, m, 1025, MSG_DONTWAIT));
+    T(sendmmsg(w->s, m, 1100, 0));
+}
+
+union control {
+    char bytes[128];
+    struct cmsghdr align;
+};
+
+static const struct {
+    const char *word;
+    int name;
+} STAMPS[] = {{"SO_TIMESTAMP", SO_TIMESTAMP},
+              {"SO_TIMESTAMPNS", SO_TIMESTAMPNS},
+              {"SO_TIMESTAMP_NEW", SO_TIMESTAMP_NEW},
+              {"SO_TIMESTAMPNS_NEW", SO_TIMESTAMPNS_NEW}};
+
+/* What comes beside the bytes, with times as far as they are of these days. */
+static void say_beside(struct world *w, size_t room, int flags) {
+    union control control;
+    struct iovec v = {b, 2};
+    struct msghdr m = {NULL, 0, &v, 1, room ? &control : NULL, room, 0};
+    memset(&control, 0, sizeof control);
+    errno = 0;
+    long n = recvmsg(w->s, &m, flags);
+    say("into %zu: %s, control %zu%s", room, said(n), m.msg_controllen, m.msg_flags & MSG_CTRUNC ? ", cut" : "");
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        time_t at = *(time_t *)CMSG_DATA(c);
+        int is_time = c->cmsg_level == SOL_SOCKET && c->cmsg_len == CMSG_LEN(16);
+        say("level %d, type %d, %zu bytes, %s", c->cmsg_level, c->cmsg_type, c->cmsg_len,
+            !is_time ? "no time" : labs(at - time(NULL)) < 10 ? "now" : "not now");
+    }
+}
+
+/* The kernel needs a moment to begin with it. */
+static void stamp(struct world *w, int name, int on) {
+    T(setsockopt(w->s, SOL_SOCKET, name, &on, sizeof on));
+    nap(20);
+    MUST(send(w->p, "some more bytes", 15, 0));
+    nap(2);
+}
+
+CASE(recvmsg, stamps, BIT(connected) | BIT(accepted) | BIT(connected6)) {
+    for (int i = 0; i < 4; i++) {
+        say("%s", STAMPS[i].word);
+        stamp(w, STAMPS[i].name, 1);
+        say_beside(w, 128, 0);
+        say_beside(w, 128, MSG_PEEK);
+        say_beside(w, 128, MSG_TRUNC);
+    }
+    stamp(w, SO_TIMESTAMP, 0);
+    say_beside(w, 128, 0);
+}
+
+CASE(recvmsg, stamps_and_inq, BIT(connected)) {
+    static const size_t rooms[] = {128, 56, 55, 54, 53, 52, 51, 48, 47, 36, 32, 31, 20, 16, 15, 1, 0};
+    stamp(w, SO_TIMESTAMPNS, 1);
+    MUST(setsockopt(w->s, IPPROTO_TCP, TCP_INQ, &(int){1}, sizeof(int)));
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+        say_beside(w, rooms[i], MSG_PEEK);
+    while (recv(w->s, b, 64, MSG_DONTWAIT) > 0)
+        ;
+    say_beside(w, 128, MSG_DONTWAIT);
+    MUST(shutdown(w->p, SHUT_WR));
+    until(w->s, POLLIN);
+    say_beside(w, 128, 0);
+}
+
+CASE(recvmsg, stamps_of_accepted, BIT(listening)) {
+    MUST(setsockopt(w->s, SOL_SOCKET, SO_TIMESTAMPNS, &(int){1}, sizeof(int)));
+    int c = fresh(AF_INET);
+    MUST(connect(c, (void *)&w->at, w->at_len));
+    nap(20);
+    w->p = c, w->s = (int)MUST(accept(w->s, NULL, NULL));
+    MUST(send(c, "bytes", 5, 0));
+    until(w->s, POLLIN);
+    say_beside(w, 128, 0);
+}
