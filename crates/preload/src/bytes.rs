@@ -382,8 +382,8 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
         return Some(told.map(|(family, range)| {
             (message.msg_namelen, message.msg_flags) = (0, libc::MSG_ERRQUEUE);
             let (level, kind, bytes) = copied(family, range);
-            // SAFETY: the caller's promise.
             let mut used = 0;
+            // SAFETY: the caller's promise.
             unsafe { tell(message, &mut used, level, kind, &bytes) };
             message.msg_controllen = used;
             0

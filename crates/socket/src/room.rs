@@ -113,7 +113,7 @@ impl Link {
             true => crate::stream::ring_most(),
             false => Sending::unpack(self.halves().1.extra.load(Ordering::Acquire)).buffer,
         };
-        if is_set { None } else { Some(grown()).filter(|bytes| *bytes > 0) }
+        if is_set || !self.is_open() { None } else { Some(grown()).filter(|bytes| *bytes > 0) }
     }
 
     /// Why a connection that is over, or was shut, takes no bytes.

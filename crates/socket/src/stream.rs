@@ -104,6 +104,18 @@ impl Link {
         self.push_some(buffers, skip, said, usize::MAX)
     }
 
+    /// As [`push_some`](Self::push_some), for a connection that is announced by its first bytes.
+    #[cold]
+    fn push_first(&self, buffers: &[&[u8]], skip: usize, said: Said, most: usize) -> Result<Progress, Errno> {
+        self.forget(state::DEFERRED);
+        let pushed = self.push_some(buffers, skip, said, most);
+        self.note(state::DEFERRED);
+        if pushed.is_ok_and(|progress| matches!(progress, Progress::Done(1..))) {
+            self.announce();
+        }
+        pushed
+    }
+
     /// As [`push`](Self::push), `most` bytes at most: the next call goes on with the rest.
     ///
     /// # Errors
@@ -121,9 +133,14 @@ impl Link {
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
         let mut holds = said.contains(Said::MORE);
-        if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS) != 0 {
+        let unusual = state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS | state::DEFERRED;
+        if bits & unusual != 0 {
             if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
                 return Err(self.unsendable_since(bits));
+            }
+            if bits & state::DEFERRED != 0 {
+                drop(_owned);
+                return self.push_first(buffers, skip, said, most);
             }
             holds = true;
         }
@@ -473,6 +490,9 @@ impl Link {
             raise(self.halves().0, FIN);
         }
         self.tell();
+        if write {
+            self.announce();
+        }
         Ok(())
     }
 
