@@ -377,6 +377,9 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
     if fds::is_stream(fd) && !pointers::is_writable(message, size_of::<msghdr>()) {
         return Some(Err(Errno::FAULT));
     }
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 && fds::is_stream(fd) {
+        return Some(Err(Errno::INVAL));
+    }
     if flags & libc::MSG_ERRQUEUE != 0 {
         let told = io::notice(fd)?;
         return Some(told.map(|(family, range)| {
@@ -388,9 +391,6 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
             message.msg_controllen = used;
             0
         }));
-    }
-    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 && fds::is_stream(fd) {
-        return Some(Err(Errno::INVAL));
     }
     // SAFETY: the caller's promise.
     let result = unsafe { scatter(fd, message.msg_iov, message.msg_iovlen, flags, Errno::MSGSIZE) }?;

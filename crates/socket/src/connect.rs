@@ -5,7 +5,7 @@ use crate::client::{self, Client};
 use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
-use crate::stream::ready;
+use crate::stream::{Progress, Said, ready};
 use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
@@ -275,6 +275,24 @@ impl Link {
         if let Some(client) = client::present() {
             client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });
         }
+    }
+
+    /// As `push_some`, for a connection that is announced by its first bytes.
+    #[cold]
+    pub(crate) fn push_first(
+        &self,
+        buffers: &[&[u8]],
+        skip: usize,
+        said: Said,
+        most: usize,
+    ) -> Result<Progress, Errno> {
+        self.forget(state::DEFERRED);
+        let pushed = self.push_some(buffers, skip, said, most);
+        self.note(state::DEFERRED);
+        if pushed.is_ok_and(|progress| matches!(progress, Progress::Done(1..))) {
+            self.announce();
+        }
+        pushed
     }
 }
 

@@ -104,18 +104,6 @@ impl Link {
         self.push_some(buffers, skip, said, usize::MAX)
     }
 
-    /// As [`push_some`](Self::push_some), for a connection that is announced by its first bytes.
-    #[cold]
-    fn push_first(&self, buffers: &[&[u8]], skip: usize, said: Said, most: usize) -> Result<Progress, Errno> {
-        self.forget(state::DEFERRED);
-        let pushed = self.push_some(buffers, skip, said, most);
-        self.note(state::DEFERRED);
-        if pushed.is_ok_and(|progress| matches!(progress, Progress::Done(1..))) {
-            self.announce();
-        }
-        pushed
-    }
-
     /// As [`push`](Self::push), `most` bytes at most: the next call goes on with the rest.
     ///
     /// # Errors

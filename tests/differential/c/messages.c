@@ -208,6 +208,7 @@ CASE(recvmsg, errors, EVERY) {
     T(recvmsg(w->s, &m, MSG_DONTWAIT));
     m.msg_name = b;
     T(recvmsg(w->s, &m, MSG_DONTWAIT));
+    T(recvmsg(w->s, &m, -1));
     m.msg_name = NULL, m.msg_namelen = 0, m.msg_iov = NULL;
     T(recvmsg(w->s, &m, MSG_DONTWAIT));
     m.msg_iovlen = 0;
