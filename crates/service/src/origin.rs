@@ -52,7 +52,7 @@ impl Registry {
         let [peer, local] = addresses;
         let record =
             AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
-        let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
+        self.arrive(key, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let params = region.memory.region().layout().params;
@@ -65,7 +65,7 @@ impl Registry {
             is_own: true,
         };
         let local = as_asked(addresses[0], asked);
-        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None })
     }
 
     /// A clean slot in each of the two regions (they may be one), or none at all.

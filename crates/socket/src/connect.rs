@@ -5,7 +5,7 @@ use crate::client::{self, Client};
 use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
-use crate::stream::{Progress, Said, ready};
+use crate::stream::ready;
 use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
@@ -205,7 +205,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
-        Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
+        Ok((Reply::Connecting { region, slot, local, lent }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
                 free(&client, index);
@@ -214,9 +214,6 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             lent.iter().for_each(|lent| ways::learn(&client, plain, &mapped, lent));
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
-            if deferred {
-                link.note(state::DEFERRED);
-            }
             crate::options::advise_all(sock, &link);
             store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
@@ -262,37 +259,6 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
 fn free(client: &Client, block: u32) {
     if let Some(b) = client.home.region.sock(block) {
         b.holders.store(0, Ordering::Release);
-    }
-}
-
-impl Link {
-    /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
-    pub(crate) fn announce(&self) {
-        if self.state() & state::DEFERRED == 0 {
-            return;
-        }
-        self.forget(state::DEFERRED);
-        if let Some(client) = client::present() {
-            client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });
-        }
-    }
-
-    /// As `push_some`, for a connection that is announced by its first bytes.
-    #[cold]
-    pub(crate) fn push_first(
-        &self,
-        buffers: &[&[u8]],
-        skip: usize,
-        said: Said,
-        most: usize,
-    ) -> Result<Progress, Errno> {
-        self.forget(state::DEFERRED);
-        let pushed = self.push_some(buffers, skip, said, most);
-        self.note(state::DEFERRED);
-        if pushed.is_ok_and(|progress| matches!(progress, Progress::Done(1..))) {
-            self.announce();
-        }
-        pushed
     }
 }
 

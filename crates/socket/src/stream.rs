@@ -121,14 +121,9 @@ impl Link {
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
         let mut holds = said.contains(Said::MORE);
-        let unusual = state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS | state::DEFERRED;
-        if bits & unusual != 0 {
+        if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS) != 0 {
             if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
                 return Err(self.unsendable_since(bits));
-            }
-            if bits & state::DEFERRED != 0 {
-                drop(_owned);
-                return self.push_first(buffers, skip, said, most);
             }
             holds = true;
         }
@@ -478,9 +473,6 @@ impl Link {
             raise(self.halves().0, FIN);
         }
         self.tell();
-        if write {
-            self.announce();
-        }
         Ok(())
     }
 
