@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 12;
+pub const PROTOCOL: u32 = 13;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -264,6 +264,13 @@ pub enum Request {
         /// Why.
         because: Unlisten,
     },
+    /// A connection that is deferred has said something, or its end.
+    Announce {
+        /// Its region.
+        region: u32,
+        /// Its slot.
+        slot: u32,
+    },
     /// A connection is wanted.
     Connect {
         /// The socket block.
@@ -416,6 +423,8 @@ pub enum Reply {
         local: SocketAddr,
         /// What this process may do from now on without asking.
         lent: Option<Lent>,
+        /// Its listener wants its first bytes with it (`TCP_DEFER_ACCEPT`): they are to be announced.
+        deferred: bool,
     },
     /// Refused with this errno.
     Refused {

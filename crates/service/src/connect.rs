@@ -5,7 +5,7 @@ use crate::config::Sharing;
 use crate::lines::InUse;
 use crate::listeners::{Origin, QueueKey, canonical};
 use crate::own_ports::Ends;
-use crate::region::{Connection, PairRegion, Stage, Use};
+use crate::region::{Connection, PairRegion, Stage};
 use crate::registry::{Answer, Registry};
 use crate::values::PortKind;
 use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
@@ -155,11 +155,7 @@ impl Registry {
     }
 
     fn take_own_port(&mut self, ends: Ends, region: u32, slot: u32) {
-        let used = self.regions.get(&region).and_then(|r| r.slots.get(slot));
-        let origin = match used {
-            Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
-            _ => Origin::Pair(region, slot),
-        };
+        let origin = self.origin_at(region, slot);
         self.own_ports.take(ends, origin);
     }
 
@@ -185,12 +181,16 @@ impl Registry {
         }
         // Who comes again may come more often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
-        let lent = if is_only && again { self.lend(region, key, parties) } else { None };
+        let lent = if is_only && again && self.deferral(key).is_none() {
+            self.lend(region, key, parties)
+        } else {
+            None
+        };
         let line = lent.as_ref().filter(|(_, is_new)| *is_new).map_or(0, |(lent, _)| lent.line + 1);
         let origin = Origin::Pair(region, slot);
         let [peer, local] = addresses;
         let record = AcceptRecord { region, slot, side: 1, local, peer, time: now_ns(), line };
-        self.arrive(key, (origin, record));
+        let deferred = self.arrive_or_wait(key, (origin, record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
@@ -206,7 +206,7 @@ impl Registry {
         };
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
-        Answer::Reply(Reply::Connecting { region: info, slot, local, lent }, fds)
+        Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)
     }
 
     /// The region of that ordered pair, made on first need.

@@ -198,8 +198,9 @@ impl Service {
         }
         let sweep = self.sweep.map(|(at, _)| at);
         let counting = self.registry.counting.due();
-        let relief = self.registry.listeners.relief;
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, self.registry.held.due(), relief]
+        let (relief, deferred) = (self.registry.listeners.relief, self.registry.listeners.deferred.due());
+        let held = self.registry.held.due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, relief, deferred]
             .into_iter()
             .flatten()
             .min()?;
@@ -236,6 +237,7 @@ impl Service {
         }
         self.registry.look_at_held(now);
         self.registry.relieve(now);
+        self.registry.announce_due(now);
         if self.registry.counting.handle_timer(now) {
             self.registry.spread_switch();
         }

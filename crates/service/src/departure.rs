@@ -99,6 +99,9 @@ impl Registry {
         tracing::debug!(application = id, pid = a.process.pid, offender, "left");
         let family_id = a.family();
         self.free_contexts(&a);
+        let queues = self.listeners.queues.iter().filter(|(_, q)| q.application == id);
+        let queues: Vec<QueueKey> = queues.map(|(key, _)| *key).collect();
+        queues.into_iter().for_each(|key| self.leave_deferred(key, true));
         let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
         let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
         shares.into_iter().for_each(|key| self.close_queue(key, offender));
@@ -117,6 +120,7 @@ impl Registry {
             m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
         }
         self.reap(now, offender);
+        self.announce_left();
     }
 
     /// Ends what no live process holds any more. Returns when to look again.

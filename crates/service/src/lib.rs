@@ -18,6 +18,7 @@ mod connect;
 mod control_loop;
 mod cores;
 mod counting;
+mod deferred;
 mod departure;
 mod deputies;
 mod end;

@@ -1,6 +1,7 @@
 //! Who listens where, and who waits to be accepted.
 
 use crate::alive::Alive;
+use crate::deferred::Deferred;
 use control::AcceptRecord;
 use queue::stream::Sender;
 use shm::Half;
@@ -17,7 +18,7 @@ pub type QueueKey = (u32, u32);
 pub type Incoming = (Origin, AcceptRecord);
 
 /// Which connection a record announces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     /// Through that pair region, at that slot.
     Pair(u32, u32),
@@ -82,6 +83,8 @@ pub struct Queue {
 pub struct Listeners {
     next: u32,
     turn: usize,
+    /// Connections that wait for their first bytes.
+    pub deferred: Deferred,
     /// When to look whether what waits at one process is another's to take.
     pub relief: Option<Instant>,
     /// Their descriptors. All are looked at together.

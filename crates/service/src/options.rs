@@ -65,7 +65,12 @@ impl Registry {
         if let Some(queue) = self.listeners.queues.get(&(region, slot)) {
             let listener = queue.listener;
             if let Some(listener) = self.listeners.all.get_mut(&listener) {
-                listener.options = options;
+                let before = std::mem::replace(&mut listener.options, options);
+                let port = listener.local.port();
+                if before.defer_accept != options.defer_accept {
+                    // Who has a line asks nobody.
+                    self.revoke_lines(port);
+                }
             }
             self.tcp_options(listener);
         } else {

@@ -52,7 +52,7 @@ impl Registry {
         let [peer, local] = addresses;
         let record =
             AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
-        self.arrive(key, (Origin::Relay(id), record));
+        let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
         let params = region.memory.region().layout().params;
@@ -65,7 +65,7 @@ impl Registry {
             is_own: true,
         };
         let local = as_asked(addresses[0], asked);
-        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None })
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
     }
 
     /// A clean slot in each of the two regions (they may be one), or none at all.
@@ -129,22 +129,41 @@ impl Registry {
         }
     }
 
-    /// The connector has let go of it before it was established. Afterwards it is accepted as it is, as on Linux.
-    pub fn is_given_up(&self, origin: Origin) -> bool {
-        let flags = match origin {
-            Origin::Pair(region, slot) => self.pairs.get(&region).and_then(|pair| {
-                pair.slots.get(slot).filter(|c| c.stage == Stage::Pending)?;
-                Some(pair.region.slot(slot)?.half[0].flags.load(Ordering::Acquire))
-            }),
-            Origin::Relay(id) => self.relays.get(&id).and_then(|relay| {
-                let (region, slot) = relay.places[0];
-                let (_, app) = self.regions.get(&region)?.memory.halves(slot)?;
-                (relay.connection.stage == Stage::Pending).then(|| app.flags.load(Ordering::Acquire))
-            }),
+    /// Which connection of this host has that place as its connector's.
+    pub fn origin_at(&self, region: u32, slot: u32) -> Origin {
+        match self.regions.get(&region).and_then(|r| r.slots.get(slot)) {
+            Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
+            _ => Origin::Pair(region, slot),
+        }
+    }
+
+    /// What is known of a connection of this host.
+    pub fn connection_of(&self, origin: Origin) -> Option<&Connection> {
+        match origin {
+            Origin::Pair(region, slot) => self.pairs.get(&region)?.slots.get(slot),
+            Origin::Relay(id) => self.relays.get(&id).map(|relay| &relay.connection),
             // The slow path knows.
             Origin::Flow(..) => None,
+        }
+    }
+
+    /// The flags of its connector's half. Hostile.
+    pub fn connector_flags(&self, origin: Origin) -> Option<u32> {
+        let half = match origin {
+            Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
+            Origin::Relay(id) => {
+                let (region, slot) = self.relays.get(&id)?.places[0];
+                self.regions.get(&region)?.memory.halves(slot)?.1
+            }
+            Origin::Flow(..) => return None,
         };
-        flags.is_some_and(|flags| flags & RELEASED != 0)
+        Some(half.flags.load(Ordering::Acquire))
+    }
+
+    /// The connector has let go of it before it was established. Afterwards it is accepted as it is, as on Linux.
+    pub fn is_given_up(&self, origin: Origin) -> bool {
+        let is_pending = self.connection_of(origin).is_some_and(|c| c.stage == Stage::Pending);
+        is_pending && self.connector_flags(origin).is_some_and(|flags| flags & RELEASED != 0)
     }
 
     /// The listener is gone before it accepted: the connector sees a reset.
@@ -204,6 +223,9 @@ impl Registry {
     }
 
     fn relay_end_gone(&mut self, id: u32, end: usize) {
+        if end == 0 {
+            self.let_in(Origin::Relay(id));
+        }
         self.deputy_gone(id, end);
         let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
         relay.gone[end] = true;

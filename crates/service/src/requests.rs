@@ -181,6 +181,7 @@ impl Registry {
             }
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
+            Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),

@@ -65,7 +65,7 @@ impl Registry {
     }
 
     /// Gives a connection that nobody has accepted to one of `heirs`. False: there is none, or it cannot take it.
-    fn bequeath(&mut self, (origin, record): Incoming, heirs: &[QueueKey]) -> bool {
+    pub fn bequeath(&mut self, (origin, record): Incoming, heirs: &[QueueKey]) -> bool {
         let Some(key) = self.choose_queue(heirs) else { return false };
         // Who found no room yet is let in over the backlog this once.
         [1, 0].into_iter().for_each(|end| self.establish(origin, end));

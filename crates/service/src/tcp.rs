@@ -383,7 +383,7 @@ impl Registry {
             is_own: true,
         };
         let local = crate::connect::as_asked(local, asked);
-        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None })
+        Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
     }
 
     /// `TCP_INFO` of a connection over the port.

@@ -80,6 +80,8 @@ impl Registry {
         };
         block.holders.fetch_or(TRUST, Ordering::AcqRel);
         self.keep_slot(&left);
+        // Its next holder knows nothing of announcing it.
+        self.let_in(self.origin_at(left.region, left.slot));
         let trust = Trust { cookie, left, owners, family, relay: None };
         let known = self.trusts.find(cookie);
         if known.is_some_and(|(_, t)| t.place() == trust.place()) {

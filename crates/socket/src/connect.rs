@@ -205,7 +205,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
     let options = crate::options::of_socket(sock);
     match client.ask(Request::Connect { sock: index, local, remote, options }) {
-        Ok((Reply::Connecting { region, slot, local, lent }, _)) => {
+        Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
                 free(&client, index);
@@ -214,6 +214,9 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             lent.iter().for_each(|lent| ways::learn(&client, plain, &mapped, lent));
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
+            if deferred {
+                link.note(state::DEFERRED);
+            }
             crate::options::advise_all(sock, &link);
             store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
@@ -259,6 +262,20 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
 fn free(client: &Client, block: u32) {
     if let Some(b) = client.home.region.sock(block) {
         b.holders.store(0, Ordering::Release);
+    }
+}
+
+impl Link {
+    /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
+    pub(crate) fn announce(&self) {
+        // Of several threads one says it.
+        let is_deferred = || self.block().state.fetch_and(!state::DEFERRED, Ordering::AcqRel);
+        if self.state() & state::DEFERRED != 0
+            && is_deferred() & state::DEFERRED != 0
+            && let Some(client) = client::present()
+        {
+            client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });
+        }
     }
 }
 

@@ -78,6 +78,7 @@ impl Link {
         b.region.store(0, Ordering::Release);
         raise(self.halves().0, RESET | READ_CLOSED | RELEASED);
         self.tell();
+        self.announce();
         self.part_with_rings();
         // From here on the slot may be another connection's: nobody gets past these locks.
         mem::forget(locks);

@@ -42,6 +42,8 @@ pub mod state {
     pub const RETIRED: u32 = 1 << 12;
     /// An accept queue: somebody waits, has waited, or is sure to, by a call that we see. The service reads this.
     pub const AWAITED: u32 = shm::AWAITED;
+    /// Its listener has not been told of it: the service is to be told of its first bytes.
+    pub const DEFERRED: u32 = 1 << 14;
     /// A send has to look whether it holds bytes back.
     pub const HOLDS: u32 = HELD | CORKED;
 }
@@ -517,7 +519,9 @@ impl Link {
         };
         self.let_go_owned();
         raise(own_half, end | READ_CLOSED | RELEASED);
+        drop(_locks);
         self.tell();
+        self.announce();
         if !self.leave_rings() {
             b.region.store(0, Ordering::Release);
         }

@@ -171,6 +171,10 @@ fn prepare() {
     // Later it can have no more.
     client.iter().for_each(|client| client.grow(&client.home));
     for sock in fork::each_once(fds::SOCKS.all()) {
+        if let Some(link) = sock.stream() {
+            // Later nobody could say that it has begun to talk.
+            link.announce();
+        }
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
             // New connections can come by the kernel's queue alone.
             (Some(client), Some(Role::Listener(link))) => listener::give_up(&sock, link, client),

@@ -214,8 +214,11 @@ pub fn tell(sock: &Sock) {
 
 /// Takes note of an option. As [`set`].
 fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    const CAPPED: [(i32, i32); 2] =
-        [(libc::SOL_SOCKET, libc::SO_RCVLOWAT), (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)];
+    const CAPPED: [(i32, i32); 3] = [
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    ];
     if let Some((_, _, word)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
         if sock.role().is_some() {
             return Err(Errno::NOPROTOOPT);
@@ -241,7 +244,8 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
     let mut capped = [0; 4];
     let is_capped =
         CAPPED.contains(&(level, name)) && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
-    // A mark is half of the receive buffer at most, which grows with it, and a window has a least: the kernel has done all that.
+    // A mark is half of the receive buffer at most, which grows with it, a window has a least, and some times are sums of others: the
+    // kernel has done all that.
     let value = if is_capped { &capped[..] } else { value };
     let name = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,

@@ -121,11 +121,12 @@ impl Link {
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
         let mut holds = said.contains(Said::MORE);
-        if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS) != 0 {
+        let unusual = state::OVER | state::SHUT_WR | state::INTO_THE_VOID | state::HOLDS | state::DEFERRED;
+        if bits & unusual != 0 {
             if bits & (state::OVER | state::SHUT_WR | state::INTO_THE_VOID) != 0 {
                 return Err(self.unsendable_since(bits));
             }
-            holds = true;
+            holds |= bits & state::HOLDS != 0;
         }
         let total = buffers.iter().map(|x| x.len()).sum::<usize>() - skip;
         let holds = holds && self.holds_itself(seen);
@@ -166,6 +167,9 @@ impl Link {
             Ok(n) => {
                 if n > 0 && is_news || is_released {
                     self.tell_of(peer);
+                }
+                if bits & state::DEFERRED != 0 {
+                    self.announce();
                 }
                 Ok(Progress::Done(n))
             }
@@ -473,6 +477,9 @@ impl Link {
             raise(self.halves().0, FIN);
         }
         self.tell();
+        if write {
+            self.announce();
+        }
         Ok(())
     }
 

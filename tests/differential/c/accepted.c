@@ -219,3 +219,98 @@ CASE(accepted, set_while_closed, BIT(listening)) {
     MUST(pthread_join(thread, NULL));
     say("replaced %d", replaced);
 }
+
+static int deferring(struct sockaddr_storage *at, socklen_t *len, int seconds) {
+    int l = listener(AF_INET, 8, at, len);
+    MUST(setsockopt(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds));
+    nonblock(l, 1);
+    return l;
+}
+
+static int connected_to(const struct sockaddr_storage *at, socklen_t len) {
+    int c = fresh(AF_INET);
+    MUST(connect(c, (const void *)at, len));
+    return c;
+}
+
+/* TCP_DEFER_ACCEPT: who has said nothing is not accepted. */
+CASE(accept, deferred, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    char b[64];
+    int l = deferring(&at, &len, 20), c[3], s;
+    for (int i = 0; i < 3; i++) {
+        c[i] = connected_to(&at, len);
+        look(c[i]);
+    }
+    nap(20);
+    T(accept(l, NULL, NULL));
+    T(send(c[1], "second", 6, 0));
+    until(l, POLLIN);
+    s = (int)MUST(accept(l, NULL, NULL));
+    T(recv(s, b, 64, MSG_DONTWAIT));
+    T(send(s, "reply", 5, 0));
+    T(recv(c[1], b, 64, 0));
+    T(accept(l, NULL, NULL));
+    /* Its end is as good as bytes. */
+    T(shutdown(c[2], SHUT_WR));
+    until(l, POLLIN);
+    s = (int)MUST(accept(l, NULL, NULL));
+    T(recv(s, b, 64, 0));
+    T(close(c[0]));
+    until(l, POLLIN);
+    s = (int)MUST(accept(l, NULL, NULL));
+    T(recv(s, b, 64, 0));
+    T(accept(l, NULL, NULL));
+}
+
+CASE(accept, deferred_for_a_second, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    char b[64];
+    int l = deferring(&at, &len, 1), c = connected_to(&at, len);
+    struct pollfd one = {l, POLLIN, 0};
+    T(poll(&one, 1, 500));
+    T(poll(&one, 1, 5000));
+    int s = (int)MUST(accept(l, NULL, NULL));
+    T(recv(s, b, 64, MSG_DONTWAIT));
+    T(send(c, "late", 4, 0));
+    until(s, POLLIN);
+    T(recv(s, b, 64, 0));
+}
+
+/* What waits goes with its listener. */
+CASE(accept, deferred_and_closed, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    int l = deferring(&at, &len, 20), c = connected_to(&at, len);
+    T(close(l));
+    nap(20);
+    T(send(c, "to nobody", 9, 0));
+    until(c, POLLIN);
+    T(recv(c, &at, 1, 0));
+}
+
+/* Switched on when the client has come often, and may come without asking. */
+CASE(accept, deferred_later, NONE) {
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    int l = listener(AF_INET, 64, &at, &len), seconds = 20;
+    for (int i = 0; i < 10; i++) {
+        int c = connected_to(&at, len);
+        MUST(close((int)MUST(accept(l, NULL, NULL))));
+        MUST(close(c));
+    }
+    MUST(setsockopt(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds));
+    nap(20);
+    nonblock(l, 1);
+    int quiet = connected_to(&at, len), c = connected_to(&at, len);
+    MUST(send(c, "x", 1, 0));
+    until(l, POLLIN);
+    MUST(accept(l, NULL, NULL));
+    T(accept(l, NULL, NULL));
+    MUST(send(quiet, "y", 1, 0));
+    until(l, POLLIN);
+    MUST(accept(l, NULL, NULL));
+    T(accept(l, NULL, NULL));
+}

@@ -109,6 +109,8 @@ pub struct App {
     pub pushes: Vec<Push>,
     /// What came with the last answer to a `connect`.
     pub lent: Option<Lent>,
+    /// Of the last connection: it is to be announced.
+    pub deferred: bool,
     pub pools: HashMap<u32, Pool>,
     number: u32,
     pub context: u32,
@@ -176,6 +178,7 @@ impl App {
             sleepers: Vec::new(),
             pushes: Vec::new(),
             lent: None,
+            deferred: false,
             pools: HashMap::new(),
             number: 10,
             context,
@@ -251,8 +254,8 @@ impl App {
         let local = if to.is_ipv4() { "127.0.0.1:40000" } else { "[::1]:40000" }.parse().unwrap();
         let (reply, fds) =
             self.ask(Request::Connect { sock: 2, local, remote: to, options: SocketOptions::default() });
-        let Reply::Connecting { region: info, slot, lent, .. } = reply else { return Err(reply) };
-        self.lent = lent;
+        let Reply::Connecting { region: info, slot, lent, deferred, .. } = reply else { return Err(reply) };
+        (self.lent, self.deferred) = (lent, deferred);
         if info.pair {
             self.map(info, fds);
         }
