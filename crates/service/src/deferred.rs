@@ -49,9 +49,13 @@ impl Deferred {
         Some(waiting)
     }
 
+    fn count(&self, key: QueueKey) -> usize {
+        self.by_queue.get(&key).copied().unwrap_or(0)
+    }
+
     /// Those of one queue.
     fn of_queue(&self, key: QueueKey) -> Vec<Origin> {
-        if !self.by_queue.contains_key(&key) {
+        if self.count(key) == 0 {
             return Vec::new();
         }
         self.all.values().filter(|waiting| waiting.key == key).map(|waiting| waiting.incoming.0).collect()
@@ -73,7 +77,7 @@ impl Registry {
 
     /// A connection of this host has come for the listener of that queue. True: it is to be announced.
     pub fn arrive_or_wait(&mut self, key: QueueKey, incoming: Incoming) -> bool {
-        let room = |backlog: u32| self.listeners.deferred.of_queue(key).len() <= backlog as usize;
+        let room = |backlog: u32| self.listeners.deferred.count(key) <= backlog as usize;
         let queue = self.listeners.queues.get(&key);
         let listener = queue.filter(|queue| room(queue.backlog)).map(|queue| queue.listener);
         let (Some(listener), Some(patience)) = (listener, self.deferral(key)) else {
@@ -115,14 +119,15 @@ impl Registry {
     }
 
     /// A queue is about to close: what waits for it goes to others who accept from the same socket, whatever it has said. Where there are
-    /// none it waits on; `is_gone`: its process does not.
-    pub fn leave_deferred(&mut self, key: QueueKey, is_gone: bool) {
+    /// none it waits on, unless its process `is_gone`. It is reset where that has misbehaved.
+    pub fn leave_deferred(&mut self, key: QueueKey, is_gone: bool, offender: bool) {
         for origin in self.listeners.deferred.of_queue(key) {
-            let queue = self.listeners.queues.get(&key);
-            let heirs = queue.map(|queue| self.listeners.others(queue.listener, queue.application));
-            if is_gone || heirs.is_some_and(|heirs| !heirs.is_empty()) {
-                let Some(waiting) = self.listeners.deferred.take(origin) else { continue };
-                self.hand_over(&waiting);
+            let Some(waiting) = self.listeners.deferred.take(origin) else { continue };
+            let heirs = if offender { Vec::new() } else { self.heirs(&waiting) };
+            if is_gone || offender || !heirs.is_empty() {
+                self.hand_over(&waiting, &heirs);
+            } else {
+                self.listeners.deferred.add(waiting);
             }
         }
     }
@@ -140,15 +145,21 @@ impl Registry {
             let (origin, record) = waiting.incoming;
             self.arrive(waiting.key, (origin, AcceptRecord { time: now_ns(), ..record }));
         } else {
-            self.hand_over(&waiting);
+            let heirs = self.heirs(&waiting);
+            self.hand_over(&waiting, &heirs);
         }
     }
 
-    /// Gives it to another queue of its listener, or resets it.
-    fn hand_over(&mut self, waiting: &Waiting) {
-        let mut heirs = self.listeners.others(waiting.listener, 0);
-        heirs.retain(|heir| *heir != waiting.key);
-        if self.still_waits(waiting) && !self.bequeath(waiting.incoming, &heirs) {
+    /// The other queues of its listener.
+    fn heirs(&self, waiting: &Waiting) -> Vec<QueueKey> {
+        let listener = self.listeners.all.get(&waiting.listener);
+        let queues = listener.into_iter().flat_map(|listener| &listener.queues);
+        queues.copied().filter(|key| *key != waiting.key).collect()
+    }
+
+    /// Gives it to one of `heirs`, or resets it.
+    fn hand_over(&mut self, waiting: &Waiting, heirs: &[QueueKey]) {
+        if self.still_waits(waiting) && !self.bequeath(waiting.incoming, heirs) {
             self.reset_unaccepted(waiting.incoming);
         }
     }

@@ -101,7 +101,7 @@ impl Registry {
         self.free_contexts(&a);
         let queues = self.listeners.queues.iter().filter(|(_, q)| q.application == id);
         let queues: Vec<QueueKey> = queues.map(|(key, _)| *key).collect();
-        queues.into_iter().for_each(|key| self.leave_deferred(key, true));
+        queues.into_iter().for_each(|key| self.leave_deferred(key, true, offender));
         let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
         let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
         shares.into_iter().for_each(|key| self.close_queue(key, offender));

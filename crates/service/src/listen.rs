@@ -465,7 +465,7 @@ impl Registry {
     /// share one. Where there is none it is kept for whoever shows the socket next. It is reset where the queue's owner has misbehaved.
     pub fn close_queue(&mut self, key: QueueKey, offender: bool) {
         self.end_lines(key);
-        self.leave_deferred(key, offender);
+        self.leave_deferred(key, false, offender);
         let nonblocking = self.reads_nonblocking(key);
         let Some(mut queue) = self.listeners.remove_queue(key) else { return };
         let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));

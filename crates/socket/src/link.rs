@@ -519,7 +519,6 @@ impl Link {
         };
         self.let_go_owned();
         raise(own_half, end | READ_CLOSED | RELEASED);
-        drop(_locks);
         self.tell();
         self.announce();
         if !self.leave_rings() {
