@@ -61,7 +61,7 @@ impl Registry {
         let remote = destination(asked);
         let own = self.tcp.owns(remote.ip());
         let candidates = self.listeners.candidates(remote, if own { None } else { Some(namespace) });
-        let Some(key) = self.choose_queue(&candidates) else {
+        let Some(mut key) = self.choose_queue(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
                 ip if ip.is_loopback() => Answer::kernel(NO_LISTENER),
@@ -74,6 +74,10 @@ impl Registry {
                 _ => self.tcp_connect(id, [local, remote], asked, options),
             };
         };
+        if self.deferral(key).is_some() {
+            // Who is idle now may be busy when the first bytes come.
+            key = self.shared_queue(&candidates, key).unwrap_or(key);
+        }
         let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
         else {
             return Answer::Silent;

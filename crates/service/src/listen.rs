@@ -323,9 +323,12 @@ impl Registry {
         let in_turn = (0..n).map(|i| candidates[(i + turn) % n]);
         let burdens = in_turn.map(|key| (self.burden(key), key));
         let (burden, best) = burdens.min_by_key(|(burden, _)| *burden)?;
-        let is_idle = burden == IDLE;
-        let shared = || candidates.iter().find(|key| key.0 != best.0 && self.is_shared(**key, best));
-        if is_idle { Some(best) } else { shared().copied().or(Some(best)) }
+        if burden == IDLE { Some(best) } else { self.shared_queue(candidates, best).or(Some(best)) }
+    }
+
+    /// Of those queues another one out of which the process of `own` accepts as well, and perhaps others: its ancestor's.
+    pub fn shared_queue(&self, candidates: &[QueueKey], own: QueueKey) -> Option<QueueKey> {
+        candidates.iter().find(|key| key.0 != own.0 && self.is_shared(**key, own)).copied()
     }
 
     /// Who has `own` for itself takes connections from `queue`, too.

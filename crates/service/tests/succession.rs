@@ -5,7 +5,7 @@
 mod common;
 
 use common::{App, Conn, Daemon, listener};
-use control::{Parent, Reply, Request, Unlisten};
+use control::{Parent, Reply, Request, SocketOptions, Unlisten};
 use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};
 use std::net::{SocketAddr, TcpListener};
@@ -178,4 +178,22 @@ fn a_child_stops_a_listener_for_all() {
     let conn = client.connect(place);
     assert_eq!(child.accept_wait(new, &mut 0).1.slot, conn.slot);
     assert_eq!(parent.unlisten(queue, Unlisten::Closed).0, Reply::Done, "said twice it does no harm");
+}
+
+/// A worker that is idle when a connection comes may be busy when that says something.
+#[test]
+fn what_waits_for_its_first_bytes_comes_where_all_workers_look() {
+    let daemon = Daemon::start(Options::default());
+    let (mut parent, queue, _socket, address) = server(&daemon, 8);
+    let (child, _) = worker(&daemon, &parent, queue, 1);
+    child.region.context(shm::Side::One, 1).unwrap().sleeping.store(1, Ordering::SeqCst);
+    let options = SocketOptions { defer_accept: 20, ..SocketOptions::default() };
+    parent.say(Request::SetOptions { region: parent.info.id, slot: queue, options });
+    parent.ask(Request::Region { region: parent.info.id });
+    let mut client = App::new(&daemon);
+    let conn = client.connect(address);
+    assert!(client.deferred);
+    client.say(Request::Announce { region: conn.region, slot: conn.slot });
+    let (here, _) = parent.accept_wait(queue, &mut 0);
+    assert_eq!((here.region, here.slot), (conn.region, conn.slot));
 }
