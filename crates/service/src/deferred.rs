@@ -3,7 +3,7 @@
 //! listener's time is over. As on Linux the maker hears then, and not before, that nobody listens there any more.
 
 use crate::listeners::{Incoming, Origin, QueueKey};
-use crate::region::{Connection, Stage};
+use crate::region::Stage;
 use crate::registry::{Answer, Registry};
 use control::AcceptRecord;
 use cycles::now_ns;
@@ -121,55 +121,48 @@ impl Registry {
     /// A queue is about to close: what waits for it goes to others who accept from the same socket, whatever it has said. Where there are
     /// none it waits on, unless its process `is_gone`. It is reset where that has misbehaved.
     pub fn leave_deferred(&mut self, key: QueueKey, is_gone: bool, offender: bool) {
+        let Some(queue) = self.listeners.queues.get(&key) else { return };
+        let heirs =
+            if offender { Vec::new() } else { self.listeners.others(queue.listener, queue.application) };
+        if !(is_gone || offender) && heirs.is_empty() {
+            return;
+        }
         for origin in self.listeners.deferred.of_queue(key) {
-            let Some(waiting) = self.listeners.deferred.take(origin) else { continue };
-            let heirs = if offender { Vec::new() } else { self.heirs(&waiting) };
-            if is_gone || offender || !heirs.is_empty() {
-                self.hand_over(&waiting, &heirs);
-            } else {
-                self.listeners.deferred.add(waiting);
+            if let Some(waiting) = self.take_deferred(origin) {
+                self.hand_over(waiting.incoming, &heirs);
             }
         }
     }
 
     /// That connection waits no more, if it does.
     pub fn let_in(&mut self, origin: Origin) {
-        let Some(waiting) = self.listeners.deferred.take(origin) else { return };
-        let is_reset = self.connector_flags(origin).is_some_and(|flags| flags & RESET != 0);
-        let queue = self.listeners.queues.get(&waiting.key);
-        if is_reset {
+        let Some(waiting) = self.take_deferred(origin) else { return };
+        let listener = self.listeners.all.get(&waiting.listener);
+        let queues = listener.map(|listener| listener.queues.clone()).unwrap_or_default();
+        if self.connector_flags(origin).is_some_and(|flags| flags & RESET != 0) {
             // As on Linux it is forgotten.
             self.reset_unaccepted(waiting.incoming);
-        } else if queue.is_some_and(|queue| queue.listener == waiting.listener) && self.still_waits(&waiting)
-        {
+        } else if queues.contains(&waiting.key) {
             let (origin, record) = waiting.incoming;
             self.arrive(waiting.key, (origin, AcceptRecord { time: now_ns(), ..record }));
         } else {
-            let heirs = self.heirs(&waiting);
-            self.hand_over(&waiting, &heirs);
+            self.hand_over(waiting.incoming, &queues);
         }
-    }
-
-    /// The other queues of its listener.
-    fn heirs(&self, waiting: &Waiting) -> Vec<QueueKey> {
-        let listener = self.listeners.all.get(&waiting.listener);
-        let queues = listener.into_iter().flat_map(|listener| &listener.queues);
-        queues.copied().filter(|key| *key != waiting.key).collect()
     }
 
     /// Gives it to one of `heirs`, or resets it.
-    fn hand_over(&mut self, waiting: &Waiting, heirs: &[QueueKey]) {
-        if self.still_waits(waiting) && !self.bequeath(waiting.incoming, heirs) {
-            self.reset_unaccepted(waiting.incoming);
+    fn hand_over(&mut self, incoming: Incoming, heirs: &[QueueKey]) {
+        if !self.bequeath(incoming, heirs) {
+            self.reset_unaccepted(incoming);
         }
     }
 
-    /// It still is the connection that was made.
-    fn still_waits(&self, waiting: &Waiting) -> bool {
-        let (origin, record) = waiting.incoming;
-        let is_it = |connection: &Connection| {
-            (connection.addresses, connection.stage) == ([record.peer, record.local], Stage::Queued)
-        };
-        self.connection_of(origin).is_some_and(is_it)
+    /// What waits there, if it still is the connection that was made.
+    fn take_deferred(&mut self, origin: Origin) -> Option<Waiting> {
+        let waiting = self.listeners.deferred.take(origin)?;
+        let (_, record) = waiting.incoming;
+        let connection = self.connection_of(origin)?;
+        let is_it = connection.addresses == [record.peer, record.local] && connection.stage == Stage::Queued;
+        is_it.then_some(waiting)
     }
 }

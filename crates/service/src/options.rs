@@ -66,9 +66,9 @@ impl Registry {
             let listener = queue.listener;
             if let Some(listener) = self.listeners.all.get_mut(&listener) {
                 let before = std::mem::replace(&mut listener.options, options);
-                let port = listener.local.port();
                 if before.defer_accept != options.defer_accept {
                     // Who has a line asks nobody.
+                    let port = listener.local.port();
                     self.revoke_lines(port);
                 }
             }

@@ -269,9 +269,8 @@ impl Link {
     /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
     pub(crate) fn announce(&self) {
         // Of several threads one says it.
-        let is_deferred = || self.block().state.fetch_and(!state::DEFERRED, Ordering::AcqRel);
         if self.state() & state::DEFERRED != 0
-            && is_deferred() & state::DEFERRED != 0
+            && self.forget(state::DEFERRED) & state::DEFERRED != 0
             && let Some(client) = client::present()
         {
             client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });

@@ -350,9 +350,9 @@ impl Link {
         self.block().state.fetch_or(bits, Ordering::AcqRel)
     }
 
-    /// Takes state bits back.
-    pub fn forget(&self, bits: u32) {
-        self.block().state.fetch_and(!bits, Ordering::AcqRel);
+    /// Takes state bits back. Returns those before.
+    pub fn forget(&self, bits: u32) -> u32 {
+        self.block().state.fetch_and(!bits, Ordering::AcqRel)
     }
 
     /// `O_NONBLOCK`.
