@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Linux takes no more queues per TAP (`MAX_TAP_QUEUES`).
 const QUEUES_MAX: u16 = 256;
+/// Frames that may wait for us in a queue. The kernel's own number, 1,000, is less than what as many connections say at once: the
+/// rest is lost, and said again by all of them in the same moment, after a time that doubles. Their bytes wait in the senders'
+/// buffers anyway; an empty place takes 8 bytes.
+const QUEUE_LEN: u16 = 16_384;
 /// Every IPv4 host takes a packet of this size (RFC 791); Ethernet interfaces of Linux go from 68 to 65,521.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
 
@@ -183,6 +187,7 @@ fn configure(
     // second. Where the file is missing or read-only, they are.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
     interface.set_mtu(options.mtu).map_err(|e| ("set the MTU", e))?;
+    interface.set_queue_len(QUEUE_LEN).map_err(|e| ("set the length of the queues", e))?;
     interface.set_up().map_err(|e| ("set the state", e))?;
     if let Some((address, prefix)) = options.host_v4 {
         interface.set_address_v4(address, prefix).map_err(|e| ("set the IPv4 address", e))?;

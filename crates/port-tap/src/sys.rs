@@ -141,6 +141,15 @@ impl Interface {
         self.change(libc::SIOCSIFMTU, &i32::from(mtu).to_ne_bytes())
     }
 
+    /// Lets at least `frames` wait in each queue of the kernel's; who set more keeps it.
+    pub(crate) fn set_queue_len(&self, frames: u16) -> io::Result<()> {
+        let now = self.ask(libc::SIOCGIFTXQLEN)?.value;
+        if i32::from_ne_bytes([now[0], now[1], now[2], now[3]]) >= i32::from(frames) {
+            return Ok(());
+        }
+        self.change(libc::SIOCSIFTXQLEN, &i32::from(frames).to_ne_bytes())
+    }
+
     pub(crate) fn set_up(&self) -> io::Result<()> {
         let flags = self.ask(libc::SIOCGIFFLAGS)?.value;
         let flags = i16::from_ne_bytes([flags[0], flags[1]]) | libc::IFF_UP as i16;

@@ -174,6 +174,24 @@ fn checksums_are_left_out_only_when_asked_for() {
 }
 
 #[test]
+fn what_ten_thousand_say_at_once_waits() {
+    in_a_namespace(|| {
+        const SAID: usize = 10_000;
+        let mut station = Station::new(&options());
+        station.resolve();
+        let socket = UdpSocket::bind((HOST, 0)).expect("the address is there");
+        for number in 0..SAID as u32 {
+            socket.send_to(&number.to_be_bytes(), (OURS, 9)).expect("a route");
+        }
+        for number in 0..SAID as u32 {
+            let packet =
+                station.wait_for(|p| p.len() > 42 && p.frame()[12..14] == [8, 0] && p.frame()[23] == 17);
+            assert_eq!(be32(packet.frame(), 42), number);
+        }
+    });
+}
+
+#[test]
 fn super_frames_pass_both_ways() {
     in_a_namespace(|| {
         const BYTES: usize = 14_000;
