@@ -8,7 +8,7 @@ from pathlib import Path
 from lib.process import Skip, require
 from lib.registry import add
 from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, WAYS, find
-from meeting.flows import MIB, meet, rate, rpc, stream
+from meeting.flows import MIB, VETH_INTERFACE, meet, rate, rpc, stream
 
 SYSCTL = Path("/proc/sys/net/ipv4")
 OPTIONS = ("sack", "timestamps", "window_scaling", "ecn")
@@ -116,7 +116,7 @@ def label(switches):
     return "_".join(f"{'' if on else 'no'}{short[name]}" for name, on in switches.items())
 
 
-VETH = ("--port", "packet:tv0", "--address", f"{SERVICE_ADDRESS}/24")
+VETH = ("--port", f"packet:{VETH_INTERFACE}", "--address", f"{SERVICE_ADDRESS}/24")
 
 
 def over_veth(switches, path):
@@ -124,9 +124,9 @@ def over_veth(switches, path):
 
     def run(w):
         for words in (
-            "link add tv0 type veth peer name tv1",
+            f"link add {VETH_INTERFACE} type veth peer name tv1",
             f"address add {HOST_ADDRESS}/24 dev tv1",
-            "link set tv0 up",
+            f"link set {VETH_INTERFACE} up",
             "link set tv1 up",
         ):
             subprocess.run([find("ip"), *words.split()], check=True)

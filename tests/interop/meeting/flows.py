@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from lib.world import HOST_ADDRESS, SERVICE_ADDRESS, TAP, find, free_port, run_t
 
 PEER = Path(__file__).resolve().parent.parent / "peers" / "end.py"
 INTERFACE = TAP[TAP.index("--port-name") + 1]
+# Towpath's end of a pair of virtual interfaces.
+VETH_INTERFACE = "tv0"
 KIB, MIB = 1 << 10, 1 << 20
 ENDLESS = 1 << 50
 OPPOSITE = {"listen": "connect", "connect": "listen"}
@@ -131,7 +134,9 @@ def captured(world):
         yield
         return
     file = world.options.capture / f"{world.directory.parent.name}-{world.directory.name}.pcap"
-    tcpdump = world.start("tcpdump", ["tcpdump", "-U", "--immediate-mode", "-i", INTERFACE, "-s", "128", "-B", "65536", "-w", file])
+    present = {name for _, name in socket.if_nameindex()}
+    interface = INTERFACE if INTERFACE in present else VETH_INTERFACE
+    tcpdump = world.start("tcpdump", ["tcpdump", "-U", "--immediate-mode", "-i", interface, "-s", "128", "-B", "65536", "-w", file])
     tcpdump.until_prints("listening on")
     try:
         yield
