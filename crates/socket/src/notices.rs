@@ -23,6 +23,7 @@ impl Notices {
     }
 
     /// Those of a socket accepted from the one that these belong to.
+    #[cfg(not(loom))]
     pub fn fresh(&self) -> Self {
         Self { on: AtomicBool::new(self.on.load(Ordering::Relaxed)), counts: AtomicU64::new(0) }
     }
