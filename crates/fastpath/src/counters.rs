@@ -6,13 +6,13 @@ use wire::DropReason;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Cause {
-    /// Its timestamp is older than the last (RFC 7323 PAWS).
+    /// It tells something new, and its timestamp is older than the last (RFC 7323 PAWS).
     Paws,
     /// It lies outside the window.
     Unacceptable,
     /// It acknowledges what was never sent, or is without ACK.
     BadAck,
-    /// It came again.
+    /// It tells nothing new: all that it carries has come before.
     Duplicate,
     /// It came out of order and every interval is in use.
     IntervalsFull,

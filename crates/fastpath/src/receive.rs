@@ -66,7 +66,7 @@ impl State {
         counters.data_in = counters.data_in.wrapping_add(u32::from(len > 0));
         w.f.cold.heard_at = self.now;
         let fin = u32::from(h.flags.contains(TcpFlags::FIN));
-        self.is_recent(&mut w.f, p)
+        self.is_recent(&mut w.f, p, len + fin)
             && self.is_acceptable(&mut w.f, h.seq, len + fin)
             && self.is_ack_good(&mut w.f, h.ack, h.flags)
             && self.refresh(w)
@@ -107,14 +107,15 @@ impl State {
 
     /// PAWS: "if there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid ... then
     /// treat the arriving segment as not acceptable: send an acknowledgment in reply ... and drop the segment" (RFC 7323
-    /// section 5.3 R1). A segment without the option is taken, as Linux does, though section 3.2 would rather drop it.
+    /// section 5.3 R1). A segment without the option is taken, as Linux does, though section 3.2 would rather drop it. An
+    /// acknowledgement that says nothing new was overtaken, and is not held against the peer, as on Linux.
     #[inline]
-    fn is_recent(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket) -> bool {
+    fn is_recent(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket, len: u32) -> bool {
         let Some(ts) = p.options.timestamps.filter(|_| f.rx.has(state::TIMESTAMPS)) else { return true };
         let is_older = SeqNumber(ts.value).is_before(SeqNumber(f.rx.ts_recent));
         if is_older && self.now.since(f.cold.ts_recent_at) < TS_OUTDATED {
-            self.counters.count(Cause::Paws);
-            self.challenge(f, !p.payload.is_empty());
+            let is_known = len == 0 && p.header.ack.is_at_or_before(f.tx.snd_una);
+            self.turn_away(f, p.header.seq, len, if is_known { Cause::Duplicate } else { Cause::Paws });
             return false;
         }
         true
@@ -146,13 +147,19 @@ impl State {
         if acceptable {
             return true;
         }
+        self.turn_away(f, seq, len, Cause::Unacceptable);
+        false
+    }
+
+    /// Drops a segment because of `cause`, unless all of it has come before, and has it answered.
+    fn turn_away(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, len: u32, cause: Cause) {
+        let end = seq.plus(len);
         let is_old = len > 0 && end.is_at_or_before(f.rx.rcv_nxt);
         if is_old {
             note_duplicate(f, seq, end);
         }
-        self.counters.count(if is_old { Cause::Duplicate } else { Cause::Unacceptable });
+        self.counters.count(if is_old { Cause::Duplicate } else { cause });
         self.challenge(f, len > 0);
-        false
     }
 
     /// "The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <=

@@ -316,6 +316,22 @@ fn segments_with_old_timestamps_are_dropped_and_answered() {
     assert_eq!(s.recv(), b"new");
 }
 
+/// As when the slow path returns what came before the flow was there: "Paws" is kept for what would have told something.
+#[test]
+fn what_was_overtaken_by_its_own_retransmission_is_a_duplicate() {
+    let mut s = scene();
+    s.peer.ts = Some((1000, 0));
+    s.peer.data(0, 0, b"said");
+    s.after(Duration::from_ms(50));
+    s.peer.ts = Some((999, 0));
+    s.peer.data(0, 0, b"said");
+    let out = s.poll();
+    assert_eq!((out.len(), out[0].ack), (1, 4));
+    s.peer.ack(4, 0);
+    s.poll();
+    assert_eq!((s.drops(Cause::Paws), s.drops(Cause::Duplicate), s.recv()), (0, 2, b"said".to_vec()));
+}
+
 #[test]
 fn wrong_checksums_are_counted_and_nothing_else_happens() {
     let mut s = scene();
