@@ -13,7 +13,7 @@ use crate::sockets::actor::{self, Actor, Answer};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::raise_limit;
 use crate::table::number;
-use crate::{Options, Report};
+use crate::{Options, Ratio, Report};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use server::Store;
@@ -39,9 +39,13 @@ const BARS: &[Bar] = &[
     Bar { cases: "kv/zipf/t1", metric: "rate", measure: KERNEL, limit: Limit::Least(3.0) },
     Bar { cases: "kv/profile-latency/polling", metric: "p50", measure: KERNEL, limit: THIRD },
     Bar { cases: "kv/profile-latency/polling", metric: "p99", measure: KERNEL, limit: THIRD },
-    Bar { cases: "kv/profile-latency/waiting", metric: "p50", measure: KERNEL, limit: THIRD },
-    Bar { cases: "kv/profile-latency/waiting", metric: "p99", measure: KERNEL, limit: THIRD },
 ];
+/// Held against a bar of the kernel's, or against the floor: the client's own timer.
+const WAITING: &str = "kv/profile-latency/waiting";
+/// The floor, as systems are named.
+const TIMER: &str = "timer";
+/// Of a floor, at most.
+const OF_FLOOR: f64 = 1.3;
 
 /// What is asked of the server's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -121,15 +125,36 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         "kv/latency: open loop, {} requests per second on {CALM} connections of both systems ({:.0} % of what the kernel answers \
          at most), from the time at which a request was due; polling: the client looks all the time, waiting: it sleeps by a timer; \
          kv/profile-latency: the same, with `towpath run --profile latency` for both processes of Towpath's: it spends processor time \
-         on not sleeping",
+         on not sleeping; timer: the waiting client with answers that cost nothing: its timer is late, and takes time to be armed again, whatever carries \
+         requests",
         number(rate),
         CALM_SHARE * 100.0
     ));
     report.note("processor time: both processes, the service and ksoftirqd, per request");
     report.rows = samples.rows();
-    report.ratios = samples.ratios("towpath", &["kernel"]);
+    report.ratios = samples.ratios("towpath", &["kernel", TIMER]);
     bars::judge(&mut report, "towpath", BARS);
+    judge_waiting(&mut report);
     Ok(report)
+}
+
+/// A client that sleeps by a timer hears of it late, whatever carries its requests: a third of the kernel's latency, or within
+/// [`OF_FLOOR`] of the timer alone.
+fn judge_waiting(report: &mut Report) {
+    for metric in ["p50", "p99"] {
+        let over = |peer: &str| {
+            let is_it = |r: &&Ratio| r.case == WAITING && r.metric == metric && r.over == peer;
+            report.ratios.iter().find(is_it).map_or(f64::INFINITY, |ratio| ratio.median)
+        };
+        let (kernel, timer) = (over("kernel"), over(TIMER));
+        let text = format!("{WAITING}: {metric} {} times the kernel's, ", number(kernel));
+        if kernel <= 1.0 / 3.0 {
+            bars::tell(report, text.trim_end_matches(", ").to_owned(), kernel, THIRD);
+        } else {
+            let text = format!("{text}{} times that of the client's timer alone", number(timer));
+            bars::tell(report, text, timer, Limit::Most(OF_FLOOR));
+        }
+    }
 }
 
 /// All cases once on one system.
@@ -163,6 +188,10 @@ fn one(
             let calm = Use { shape: MANY, connections: CALM, threads: 1, pace };
             calm.measure(place, seconds, seed).context(case.clone())?.add_latencies(&case, name, samples);
         }
+    }
+    if system.is_none() {
+        let alone = Use { shape: MANY, connections: CALM, threads: 1, pace: Pace::Timer(rate) };
+        alone.measure(Place::Kernel, seconds, seed).context(TIMER)?.add_latencies(WAITING, TIMER, samples);
     }
     Ok(())
 }
