@@ -178,6 +178,8 @@ impl Far {
         let Self { port, batch, clients, .. } = self;
         while port.receive(batch) > 0 {
             self.frames_seen += batch.len() as u64;
+            let whose = batch.packets().iter().filter_map(|packet| client_at(packet.frame()));
+            whose.filter_map(|at| clients.get(at as usize)).for_each(flow::prefetch);
             heard.extend(batch.packets().iter().filter_map(|packet| arrived(clients, packet.frame())));
         }
         std::mem::replace(&mut self.frames_before, self.frames_seen) != self.frames_seen
