@@ -6,6 +6,7 @@
 
 mod affinity;
 mod bars;
+mod bulk;
 mod client;
 mod clock;
 mod cpu;

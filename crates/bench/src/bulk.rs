@@ -1,0 +1,4 @@
+//! Bulk flows from a source to a sink.
+
+pub mod sink;
+pub mod source;
