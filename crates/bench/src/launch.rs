@@ -41,6 +41,8 @@ pub enum Port<'a> {
 
 /// The service's own address over TAP.
 pub const TAP_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The kernel's at the other end.
+pub const TAP_HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 impl<'a> Port<'a> {
     fn flags(self) -> Vec<&'a str> {

@@ -77,6 +77,11 @@ const BENCHES: &[Bench] = &[
         run: tap::towpath::run,
     },
     Bench {
+        name: "bulk",
+        about: "100 bulk flows over TAP and veth, Towpath or the kernel at either end, beside two kernels",
+        run: bulk::run,
+    },
+    Bench {
         name: "sockets",
         about: "what sockets cost beside the kernel's: waking, epoll with 10,000, making and ending, fork, memory",
         run: sockets::run,
