@@ -72,8 +72,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 
 fn say(report: &mut Report) {
     report.note(format!(
-        "{FLOWS} flows, counted at the receiving program after a warm-up, CUBIC at both ends, buffers as both systems have them by \
-         default; Jain's index and the first percentile over the median are of the bytes that each flow brought"
+        "{FLOWS} flows, counted at the receiving program after a warm-up (`goodput at first` is that of the warm-up), CUBIC at both \
+         ends, buffers as both systems have them by default; Jain's index and the first percentile over the median are of the \
+         bytes that each flow brought"
     ));
     report.note(
         "checksum and segmentation offload everywhere: the TAPs have both, the packet port passes both through its virtio-net \
@@ -97,6 +98,7 @@ fn place(path: &str) -> Option<usize> {
 fn add(samples: &mut Samples, case: &str, system: &str, outcome: &Outcome) {
     let fairness = outcome.fairness;
     samples.add(case, system, GOODPUT, "Gbit/s", outcome.goodput);
+    samples.add(case, system, "goodput at first", "Gbit/s", outcome.at_first);
     samples.add(case, system, "Jain's index", "1", fairness.jain);
     samples.add(case, system, "p1 of median", "1", fairness.p1_of_median);
 }

@@ -1,7 +1,7 @@
 //! One run: flows from a source in one place to a sink in another, and what arrived in a while.
 
 use super::fairness::Fairness;
-use super::sink::{self, Ask, Count, Each, TOLD_MAX};
+use super::sink::{self, Ask, Count, Each};
 use super::source::{self, Open};
 use crate::cpu::Meter;
 use crate::interrupt::pause;
@@ -21,9 +21,8 @@ const TCP_PORT: u16 = 5001;
 const PATIENCE: f64 = 10.0;
 /// Seconds that ending may take: the source has the resets by then.
 const END: f64 = 1.0;
-/// What comes before the measured time, as a share of it, and seconds at least: buffers and windows grow meanwhile.
-const WARM_UP: f64 = 0.25;
-const WARM_UP_MIN: f64 = 0.3;
+/// What comes before the measured time, as a share of it: windows grow meanwhile, and buffers come into being.
+const WARM_UP: f64 = 0.75;
 /// Share of the connections that must be accelerated for numbers to count.
 const ACCELERATED_SHARE: f64 = 0.95;
 /// The kernel's congestion control, which is the service's default: the machine's own may be any.
@@ -74,6 +73,8 @@ pub struct Way<'a> {
 pub struct Outcome {
     /// Gbit/s that the receiving program got, cores, and processor time per MiB of it.
     pub goodput: Sample,
+    /// Gbit/s in the warm-up.
+    pub at_first: f64,
     /// Of the bytes that each flow brought.
     pub fairness: Fairness,
 }
@@ -96,10 +97,15 @@ impl Way<'_> {
             let count = ask::<Count>(&sink, Ask::Count).ok()?;
             (u64::from(flows) <= count.connections).then_some(())
         })?;
+        let told = ask::<Each>(&sink, Ask::Each)?.bytes.len();
+        if told < usize::from(flows) {
+            bail!("the sink tells of {told} of {flows} flows");
+        }
         self.prove(&source, &sink, flows)?;
+        let start_ns = clock::now_ns();
         source.send(&Open(flows), &[])?;
-        pause((WARM_UP * seconds).max(WARM_UP_MIN))?;
-        let outcome = self.measure(&source, &sink, flows, seconds);
+        pause(WARM_UP * seconds)?;
+        let outcome = self.measure(&source, &sink, start_ns, seconds);
         ask::<Count>(&sink, Ask::Reset)?;
         source.wait(END)?;
         outcome
@@ -118,28 +124,32 @@ impl Way<'_> {
         Ok(())
     }
 
-    fn measure(&self, source: &Peer, sink: &Peer, flows: u16, seconds: f64) -> anyhow::Result<Outcome> {
+    /// `start_ns`: when the bytes began to flow.
+    fn measure(&self, source: &Peer, sink: &Peer, start_ns: u64, seconds: f64) -> anyhow::Result<Outcome> {
         let services = [self.source, self.sink].into_iter().filter_map(Place::service).map(Service::pid);
         let pids: Vec<u32> =
             [source.pid(), sink.pid()].into_iter().chain(services).chain(self.between.clone()).collect();
-        let (meter, start_ns) = (Meter::start(&pids), clock::now_ns());
+        let (meter, metered_ns) = (Meter::start(&pids), clock::now_ns());
         let first: Each = ask(sink, Ask::Each)?;
         pause(seconds)?;
         let last: Each = ask(sink, Ask::Each)?;
-        let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - start_ns) as f64);
-        if first.bytes.len() < usize::from(flows).min(TOLD_MAX) {
-            bail!("the sink tells of {} flows", first.bytes.len());
-        }
+        let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - metered_ns) as f64);
         let pairs = first.bytes.iter().zip(&last.bytes);
         let shares: Vec<f64> = pairs.map(|(first, last)| (last - first) as f64).collect();
         let bytes: f64 = shares.iter().sum();
         let goodput = Sample {
-            value: bytes * 8.0 / (last.at_ns - first.at_ns) as f64,
+            value: gigabits_per_second(bytes, last.at_ns - first.at_ns),
             cores: Some(cpu_ns / wall_ns),
             cpu_ns: Some(cpu_ns / (bytes / OPERATION)),
         };
-        Ok(Outcome { goodput, fairness: Fairness::of(&shares).context("hardly anything arrived")? })
+        let at_first = gigabits_per_second(first.bytes.iter().sum::<u64>() as f64, first.at_ns - start_ns);
+        let fairness = Fairness::of(&shares).context("most flows brought nothing")?;
+        Ok(Outcome { goodput, at_first, fairness })
     }
+}
+
+fn gigabits_per_second(bytes: f64, ns: u64) -> f64 {
+    bytes * 8.0 / ns as f64
 }
 
 fn ask<T: DeserializeOwned>(sink: &Peer, what: Ask) -> anyhow::Result<T> {
