@@ -41,6 +41,8 @@ pub enum Port<'a> {
 
 /// The service's own address over TAP.
 pub const TAP_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The kernel's at the other end.
+pub const TAP_HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 impl<'a> Port<'a> {
     fn flags(self) -> Vec<&'a str> {
@@ -178,12 +180,25 @@ impl Service {
     /// # Errors
     /// When the service does not say.
     pub fn accepted(&self, pid: Option<u32>) -> anyhow::Result<u64> {
+        self.sum("accepted", pid)
+    }
+
+    /// Accelerated connections that the process `pid` has made so far.
+    ///
+    /// # Errors
+    /// When the service does not say.
+    pub fn connected(&self, pid: u32) -> anyhow::Result<u64> {
+        self.sum("connected", Some(pid))
+    }
+
+    /// One of the numbers that are told of each process.
+    fn sum(&self, number: &str, pid: Option<u32>) -> anyhow::Result<u64> {
         let all = self.statistics()?;
         let processes =
             all["per_process"].as_array().context("no per_process in the service's statistics")?;
         let is_meant =
             |process: &&Value| pid.is_none_or(|pid| process["pid"].as_u64() == Some(u64::from(pid)));
-        Ok(processes.iter().filter(is_meant).filter_map(|process| process["accepted"].as_u64()).sum())
+        Ok(processes.iter().filter(is_meant).filter_map(|process| process[number].as_u64()).sum())
     }
 
     /// Stops it and waits for it.

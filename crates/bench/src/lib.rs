@@ -6,6 +6,7 @@
 
 mod affinity;
 mod bars;
+mod bulk;
 mod client;
 mod clock;
 mod cpu;
@@ -74,6 +75,11 @@ const BENCHES: &[Bench] = &[
         name: "iperf-tap",
         about: "one iperf3 stream over TAP, both ways, with and without offloads",
         run: tap::towpath::run,
+    },
+    Bench {
+        name: "bulk",
+        about: "100 bulk flows over TAP and veth, Towpath or the kernel at either end, beside two kernels",
+        run: bulk::run,
     },
     Bench {
         name: "sockets",

@@ -6,8 +6,6 @@ mod counted;
 mod emulated;
 mod point;
 mod record;
-pub mod sink;
-pub mod source;
 mod stage;
 mod verdict;
 

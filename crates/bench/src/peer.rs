@@ -4,7 +4,7 @@
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
 use crate::tap::forwarder;
-use crate::{interrupt, loss, sockets};
+use crate::{bulk, interrupt, sockets};
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +23,8 @@ const ROLES: &[(&str, Role)] = &[
     (handover::ROLE, handover::far::main),
     (holes::ROLE, holes::main),
     (forwarder::ROLE, forwarder::main),
-    (loss::source::ROLE, loss::source::main),
-    (loss::sink::ROLE, loss::sink::main),
+    (bulk::source::ROLE, bulk::source::main),
+    (bulk::sink::ROLE, bulk::sink::main),
     (sockets::actor::ROLE, sockets::actor::main),
 ];
 

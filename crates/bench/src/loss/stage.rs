@@ -14,8 +14,8 @@ use super::counted::{self, Counters};
 use super::emulated::{self, Emulated};
 use super::point::Point;
 use super::record::Outcome;
-use super::sink::{self, Ask, Count};
-use super::source::{self, Open};
+use crate::bulk::sink::{self, Ask, Count};
+use crate::bulk::source::{self, Open};
 use crate::cpu::{self, Meter};
 use crate::interrupt::{self, pause};
 use crate::launch::{self, Port, Service};
@@ -23,7 +23,6 @@ use crate::peer::{self, Peer};
 use crate::tap::namespace::{Namespace, ip};
 use crate::{clock, program};
 use anyhow::{Context, bail};
-use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -169,7 +168,7 @@ impl Stage {
         peer.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
         let mut pids = vec![peer.pid()];
         if system == System::Towpath {
-            let accelerated = connected(&self.service.statistics()?, peer.pid());
+            let accelerated = self.service.connected(peer.pid())?;
             if accelerated != u64::from(flows) {
                 bail!("only {accelerated} of {flows} connections were accelerated");
             }
@@ -242,13 +241,6 @@ fn prove(counters: &Counters, received: u64) -> anyhow::Result<()> {
         bail!("only {sent} of {received} bytes went through the service");
     }
     Ok(())
-}
-
-/// Accelerated connections that the process made.
-fn connected(statistics: &Value, pid: u32) -> u64 {
-    let processes = statistics["per_process"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let own = processes.iter().find(|process| process["pid"].as_u64() == Some(u64::from(pid)));
-    own.and_then(|process| process["connected"].as_u64()).unwrap_or(0)
 }
 
 /// The same for every kernel here: room for one flow's window, nothing remembered from run to run, and no

@@ -131,12 +131,18 @@ pub fn epoll_wait(set: &OwnedFd, events: &mut [Event], limit: Option<Duration>) 
 
 /// Has the kernel look for packets of the socket so long before it sleeps.
 pub fn busy_poll(fd: &impl AsRawFd, us: u32) -> io::Result<()> {
-    let (us, len) = (us as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the number is alive during the call and as long as said.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL, (&raw const us).cast(), len)
-    };
-    checked(result).map(|_| ())
+    set_socket_option(fd, libc::SO_BUSY_POLL, &(us as libc::c_int))
+}
+
+/// Has the end of a connection be a reset.
+pub fn reset_on_close(fd: &impl AsRawFd) -> io::Result<()> {
+    set_socket_option(fd, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
+}
+
+fn set_socket_option<T: Copy>(fd: &impl AsRawFd, name: i32, value: &T) -> io::Result<()> {
+    let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the value is alive during the call and as long as said.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, at, len) }).map(|_| ())
 }
 
 /// Has `epoll_wait` do so for the sockets of a set.

@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 /// The interface's name in each namespace.
 pub const INTERFACE: &str = "bench0";
 
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2)];
+
 /// How the two are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -46,10 +48,10 @@ impl Link {
     /// Without root, `ip` or `/dev/net/tun`.
     pub fn new(kind: Kind) -> anyhow::Result<Self> {
         let namespaces = [Namespace::new()?, Namespace::new()?];
-        let addresses = [Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2)];
+        let addresses = ADDRESSES;
         let forwarder = match kind {
             Kind::Veth => {
-                veth(&namespaces, addresses)?;
+                veth(&namespaces, addresses.map(Some))?;
                 None
             }
             Kind::TapOffloads | Kind::TapPlain => {
@@ -65,17 +67,29 @@ impl Link {
         Ok(Self { namespaces, addresses, forwarder })
     }
 
+    /// veth, of which the ends that are marked are services': their addresses are not the kernel's there.
+    ///
+    /// # Errors
+    /// Without root or `ip`.
+    pub fn veth_for(services: [bool; 2]) -> anyhow::Result<Self> {
+        let namespaces = [Namespace::new()?, Namespace::new()?];
+        veth(&namespaces, [0, 1].map(|i| (!services[i]).then_some(ADDRESSES[i])))?;
+        Ok(Self { namespaces, addresses: ADDRESSES, forwarder: None })
+    }
+
     /// The processes that the link itself needs.
     pub fn pids(&self) -> Vec<u32> {
         self.forwarder.iter().map(Peer::pid).collect()
     }
 }
 
-fn veth(namespaces: &[Namespace; 2], addresses: [Ipv4Addr; 2]) -> anyhow::Result<()> {
+fn veth(namespaces: &[Namespace; 2], addresses: [Option<Ipv4Addr>; 2]) -> anyhow::Result<()> {
     let [a, b] = [namespaces[0].name(), namespaces[1].name()];
     ip(&["-n", a, "link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", b])?;
-    for (namespace, address) in [(a, addresses[0]), (b, addresses[1])] {
-        ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
+    for (namespace, address) in [a, b].into_iter().zip(addresses) {
+        if let Some(address) = address {
+            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", INTERFACE])?;
+        }
         ip(&["-n", namespace, "link", "set", INTERFACE, "up"])?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// The role of this process.
-pub const ROLE: &str = "loss-source";
+pub const ROLE: &str = "bulk-source";
 /// Bytes of one write.
 const CHUNK: usize = 64 * 1024;
 /// How often a source looks whether it is still wanted.

@@ -1,0 +1,208 @@
+//! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4), Towpath or the kernel at either end, over
+//! TAP and over veth, beside two kernels over the same kind of link.
+
+mod fairness;
+pub mod sink;
+pub mod source;
+mod transfer;
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::launch::{Port, Service, TAP_ADDRESS, TAP_HOST_ADDRESS};
+use crate::redis::local::limit_cores;
+use crate::samples::Samples;
+use crate::tap::link::{INTERFACE, Kind, Link};
+use crate::tap::namespace::{self, Namespace};
+use crate::{Options, Report};
+use transfer::{Outcome, Place, Way};
+
+/// Flows (TAS: 100).
+const FLOWS: u16 = 100;
+// Fairness is that of all of them.
+const _: () = assert!(FLOWS as usize <= sink::TOLD_MAX);
+
+const OURS: &str = "towpath";
+const TO: &str = "to-towpath";
+const FROM: &str = "from-towpath";
+const BOTH: &str = "towpath-to-towpath";
+
+/// Links, and who sends to whom over each, in the order of the tables.
+const CASES: [(&str, &str); 5] = [("tap", TO), ("tap", FROM), ("veth", TO), ("veth", FROM), ("veth", BOTH)];
+
+const GOODPUT: &str = "goodput";
+const fn as_good_as(cases: &'static str, peer: &'static str) -> Bar {
+    Bar { cases, metric: GOODPUT, measure: Measure::Over(peer), limit: Limit::Least(1.0) }
+}
+const BARS: &[Bar] = &[as_good_as("bulk/tap/", "kernel-tap"), as_good_as("bulk/veth/", "kernel-veth")];
+
+/// The measurement.
+///
+/// # Errors
+/// Without root, or when a service does not start.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    namespace::need_root()?;
+    let mut report = Report::new("bulk");
+    limit_cores(&mut report)?;
+    Namespace::remove_orphans();
+    let stage = Stage::new(options)?;
+    let mut samples = Samples::default();
+    for run in 0..options.runs() {
+        for turn in stage.turns() {
+            match turn.way.run(FLOWS, options.seconds()) {
+                Ok(outcome) => turn.cases.iter().for_each(|case| {
+                    add(&mut samples, case, turn.system, &outcome);
+                }),
+                Err(error) => report.failures.push(format!(
+                    "{}, {}, run {}: {error:#}",
+                    turn.cases.join(" "),
+                    turn.system,
+                    run + 1
+                )),
+            }
+        }
+    }
+    stage.stop();
+    report.rows = samples.rows();
+    report.rows.sort_by_key(|row| (place(&row.case), row.system != OURS));
+    report.ratios = samples.ratios(OURS, &["kernel-tap", "kernel-veth"]);
+    report.ratios.sort_by_key(|ratio| place(&ratio.case));
+    say(&mut report);
+    bars::judge(&mut report, OURS, BARS);
+    Ok(report)
+}
+
+fn say(report: &mut Report) {
+    report.note(format!(
+        "{FLOWS} flows, counted at the receiving program after a warm-up (`goodput at first` is that of the warm-up), CUBIC at both \
+         ends, buffers as both systems have them by default; Jain's index and the first percentile over the median are of the \
+         bytes that each flow brought"
+    ));
+    report.note(
+        "checksum and segmentation offload everywhere: the TAPs have both, the packet port passes both through its virtio-net \
+         header, and veth is as the kernel makes it, with all its offloads; over TAP it is reported beside",
+    );
+    report.note(
+        "two kernels are measured once in each round, and stand beside every case of it; processor time is per MiB, of both \
+         programs, services or forwarder, and ksoftirqd",
+    );
+}
+
+fn case((link, who): (&str, &str)) -> String {
+    format!("bulk/{link}/{who}/flows{FLOWS}")
+}
+
+/// In the order of the tables.
+fn place(path: &str) -> Option<usize> {
+    CASES.into_iter().position(|of| case(of) == path)
+}
+
+fn add(samples: &mut Samples, case: &str, system: &str, outcome: &Outcome) {
+    let fairness = outcome.fairness;
+    samples.add(case, system, GOODPUT, "Gbit/s", outcome.goodput);
+    samples.add(case, system, "goodput at first", "Gbit/s", outcome.at_first);
+    samples.add(case, system, "Jain's index", "1", fairness.jain);
+    samples.add(case, system, "p1 of median", "1", fairness.p1_of_median);
+}
+
+/// One run of a round.
+struct Turn<'a> {
+    system: &'static str,
+    way: Way<'a>,
+    /// Where its numbers stand.
+    cases: Vec<String>,
+}
+
+impl<'a> Turn<'a> {
+    fn of_towpath(
+        case_of: (&str, &str),
+        source: Place<'a>,
+        sink: Place<'a>,
+        address: std::net::Ipv4Addr,
+    ) -> Self {
+        let way = Way { source, sink, address, between: Vec::new() };
+        Self { system: OURS, way, cases: vec![case(case_of)] }
+    }
+
+    /// Two kernels, beside all cases over such links.
+    fn of_kernels(kind: Kind, link: &'a Link, beside: &[&str]) -> Self {
+        let [sink, source] = link.namespaces.each_ref().map(Place::Kernel);
+        let way = Way { source, sink, address: link.addresses[0], between: link.pids() };
+        let cases = CASES.into_iter().filter(|(link, _)| beside.contains(link)).map(case).collect();
+        Self { system: kind.system(), way, cases }
+    }
+}
+
+/// Everything that stays over the runs. Services go before the interfaces that they use.
+struct Stage {
+    tap: Service,
+    veth: Service,
+    ends: [Service; 2],
+    tap_kernel: Namespace,
+    veth_link: Link,
+    _ends_link: Link,
+    kernels_tap: Link,
+    kernels_veth: Link,
+}
+
+impl Stage {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let tap_kernel = Namespace::new()?;
+        let tap = Service::start(options, Port::Tap { namespace: tap_kernel.name(), offloads: true })?;
+        let veth_link = Link::veth_for([true, false])?;
+        let ends_link = Link::veth_for([true, true])?;
+        Ok(Self {
+            tap,
+            veth: service_at(options, &veth_link, 0)?,
+            ends: [service_at(options, &ends_link, 0)?, service_at(options, &ends_link, 1)?],
+            tap_kernel,
+            veth_link,
+            _ends_link: ends_link,
+            kernels_tap: Link::new(Kind::TapOffloads)?,
+            kernels_veth: Link::new(Kind::Veth)?,
+        })
+    }
+
+    /// One round: each that is compared is near what it is compared with.
+    fn turns(&self) -> [Turn<'_>; 7] {
+        let [tap, veth] = [&self.tap, &self.veth].map(Place::Towpath);
+        let tap_kernel = Place::Kernel(&self.tap_kernel);
+        let veth_kernel = Place::Kernel(&self.veth_link.namespaces[1]);
+        let [end, other_end] = self.ends.each_ref().map(Place::Towpath);
+        let [service, kernel] = self.veth_link.addresses;
+        [
+            Turn::of_towpath(("tap", TO), tap_kernel, tap, TAP_ADDRESS),
+            Turn::of_kernels(Kind::TapOffloads, &self.kernels_tap, &["tap"]),
+            Turn::of_towpath(("tap", FROM), tap, tap_kernel, TAP_HOST_ADDRESS),
+            Turn::of_towpath(("veth", TO), veth_kernel, veth, service),
+            Turn::of_kernels(Kind::Veth, &self.kernels_veth, &["tap", "veth"]),
+            Turn::of_towpath(("veth", FROM), veth, veth_kernel, kernel),
+            Turn::of_towpath(("veth", BOTH), other_end, end, service),
+        ]
+    }
+
+    fn stop(self) {
+        let [end, other_end] = self.ends;
+        [self.tap, self.veth, end, other_end].into_iter().for_each(Service::stop);
+    }
+}
+
+/// A service at that end of the link.
+fn service_at(options: &Options, link: &Link, end: usize) -> anyhow::Result<Service> {
+    let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[end]));
+    let namespace = link.namespaces[end].name();
+    Service::start(options, Port::Packet { interface: &interface, namespace, address: &address, flags: &[] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_bar_and_a_place() {
+        for (number, of) in CASES.into_iter().enumerate() {
+            let path = case(of);
+            assert_eq!(BARS.iter().filter(|bar| path.starts_with(bar.cases)).count(), 1, "{path}");
+            assert_eq!(place(&path), Some(number));
+        }
+        assert_eq!(case(CASES[0]), "bulk/tap/to-towpath/flows100");
+    }
+}
