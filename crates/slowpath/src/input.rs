@@ -4,7 +4,7 @@ use crate::teardown::Step;
 use crate::time_wait::Verdict;
 use crate::{Count, Event, SlowPath, source_mac};
 use base::Instant;
-use flow::{Exception, FlowId, FrameReason};
+use flow::{Exception, FRAME_COPY_MAX, FlowId, FrameReason};
 use std::net::IpAddr;
 use wire::{Body, DropReason, Packet, RxChecksum, TcpFlags, TcpPacket, check_addresses, check_tcp_addresses};
 
@@ -29,7 +29,17 @@ impl SlowPath {
         self.output.flush();
     }
 
+    /// Of a super-frame the core hands over the beginning: it is treated as a shorter segment.
     fn on_frame(&mut self, now: Instant, core: u8, reason: FrameReason, frame: &[u8]) {
+        if frame.len() < FRAME_COPY_MAX {
+            return self.on_whole_frame(now, core, reason, frame);
+        }
+        let mut frame = frame.to_vec();
+        wire::shorten(&mut frame);
+        self.on_whole_frame(now, core, reason, &frame);
+    }
+
+    fn on_whole_frame(&mut self, now: Instant, core: u8, reason: FrameReason, frame: &[u8]) {
         let packet = match Packet::parse(frame, RxChecksum::Verified) {
             Ok(packet) => packet,
             Err(reason) => return self.counters.drop(reason),

@@ -160,16 +160,23 @@ fn the_application_resets() {
 
 #[test]
 fn data_after_close_is_answered_with_reset() {
-    let mut w = World::new();
-    let (flow, _, snd_nxt) = w.accepted(9);
-    does(&mut w, flow, Does::Send);
-    does(&mut w, flow, Does::LetGo);
-    let tuple = FourTuple::new(peer(9), us(80));
-    w.segment(tuple, ACK, 101, snd_nxt, TcpOptions::NONE, b"for nobody");
-    // Exactly where the peer stands: it has not yet acknowledged our FIN.
-    let reset = w.next().header;
-    assert_eq!((reset.flags, reset.seq.0), (RST, snd_nxt));
-    assert!(matches!(w.event(), Event::Closed { how: How::ResetByUs, .. }));
+    // Of a super-frame the slow path sees the beginning only.
+    for data in [&b"for nobody"[..], &[1; 40_000]] {
+        let mut w = World::new();
+        let (flow, _, snd_nxt) = w.accepted(9);
+        does(&mut w, flow, Does::Send);
+        does(&mut w, flow, Does::LetGo);
+        let tuple = FourTuple::new(peer(9), us(80));
+        w.segment(tuple, ACK, 101, snd_nxt, TcpOptions::NONE, data);
+        // Exactly where the peer stands: it has not yet acknowledged our FIN.
+        let reset = w.next().header;
+        assert_eq!((reset.flags, reset.seq.0), (RST, snd_nxt));
+        assert!(matches!(w.event(), Event::Closed { how: How::ResetByUs, .. }));
+        // So is what comes when nothing is left of it.
+        w.segment(FourTuple::new(peer(10), us(80)), ACK, 101, 900, TcpOptions::NONE, data);
+        assert_eq!(w.next().header.seq.0, 900);
+        w.quiet();
+    }
 }
 
 /// RFC 5961 section 3.2 in the synchronised states.

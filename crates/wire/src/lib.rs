@@ -48,6 +48,7 @@ mod mac;
 mod martian;
 mod packet;
 mod quoted;
+mod shorten;
 mod tcp;
 mod tcp_options;
 
@@ -67,5 +68,6 @@ pub use mac::{MacAddr, MacError};
 pub use martian::{check_addresses, check_tcp_addresses};
 pub use packet::{Body, IpPacket, Packet, RxChecksum, Span, TcpPacket};
 pub use quoted::{QuotedError, QuotedFlow};
+pub use shorten::shorten;
 pub use tcp::{TcpError, TcpFlags, TcpHeader};
 pub use tcp_options::{SackBlock, SackBlocks, TcpOptions, TcpOptionsError, Timestamps, timestamps_only};

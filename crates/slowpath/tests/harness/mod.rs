@@ -185,7 +185,8 @@ impl World {
                 FrameReason::DataAfterClose(flow)
             };
         }
-        self.slow.handle_exception(self.now, 0, Exception::Frame { reason }, &frame);
+        let beginning = &frame[..frame.len().min(flow::FRAME_COPY_MAX)];
+        self.slow.handle_exception(self.now, 0, Exception::Frame { reason }, beginning);
         self.settle();
     }
 
