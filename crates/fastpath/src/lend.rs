@@ -5,8 +5,9 @@
 //! is dropped, and sent again by the peer.
 //!
 //! The window is sized by what the application consumes in a round trip: it doubles while that is three eighths of it or more, up to
-//! the configured maximum, the flow's own limit, and what the windows of all the application's flows may come to together. A
-//! flow that has been idle is offered the initial window next; the right edge it was promised stays.
+//! the configured maximum, the flow's own limit, and what it leaves for the application's other flows; when these leave little, it halves.
+//! A flow that has been idle is offered the initial window next; the right edge it was promised stays. A ring larger than
+//! window and promise goes back as soon as it is read empty.
 
 use crate::acknowledged::ECHO_MS_MAX;
 use crate::classify::Miss;
@@ -139,7 +140,10 @@ impl State {
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
-        if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && window < self.window_most(w) {
+        if window > self.config.receive_buffer_initial && w.region.is_greedy(u64::from(window)) {
+            self.set_window(w, w.f.rx.window_log2 - 1);
+        } else if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && window < self.window_most(w)
+        {
             self.grow(w);
         }
     }
@@ -191,7 +195,7 @@ impl State {
         let initial = self.config.receive_buffer_initial;
         let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
         let (before, after) = (above(w.f.rx.window_log2), above(log2));
-        if after > before && !w.region.grant(after - before) {
+        if after > before && !w.region.grant(after - before, 1 << log2) {
             return false;
         }
         w.region.ungrant(before.saturating_sub(after));
@@ -235,7 +239,8 @@ impl State {
         let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.intervals == 0) else {
             return;
         };
-        if (ring.size() >= PROMPT || self.lent.len() <= FEW) && !self.is_quiet(w) {
+        let lingers = ring.size() >= PROMPT || self.lent.len() <= FEW;
+        if lingers && !is_oversized(w, ring) && !self.is_quiet(w) {
             return;
         }
         self.give_ring_back(w);
@@ -317,6 +322,13 @@ impl State {
         let owes = self.owed.front().is_some() || self.ready.front().is_some();
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }
+}
+
+/// The window has shrunk, and what was promised before is over: others can use it.
+#[inline]
+fn is_oversized(w: &Work<'_>, ring: Ring) -> bool {
+    let wanted = (1 << w.f.rx.window_log2).max(w.f.rx.promised());
+    ring.size() / 2 >= u64::from(wanted) && !low_water::is_waiting(w)
 }
 
 /// Gives a ring of the service's side back.

@@ -72,17 +72,24 @@ impl AppRegion {
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// Grants `bytes` more of window to one of the application's flows. False: together they could then send more than the
-    /// service side's data area holds.
+    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: together they could then
+    /// send more than the service side's data area holds, or this one more than is left for all others. So whoever comes late
+    /// finds something, and all that want more come to the same (dynamic thresholds: Choudhury and Hahne, 1998).
     #[must_use]
-    pub fn grant(&self, bytes: u64) -> bool {
+    pub fn grant(&self, bytes: u64, window: u64) -> bool {
         // Relaxed: a sum, which orders nothing.
-        let before = self.granted.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before.saturating_add(bytes) <= self.region.layout().params.data_len;
+        let granted = self.granted.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let fits = granted.saturating_add(window) <= self.region.layout().params.data_len;
         if !fits {
             self.ungrant(bytes);
         }
         fits
+    }
+
+    /// True when a flow with that window leaves less than half as much for all others.
+    #[must_use]
+    pub fn is_greedy(&self, window: u64) -> bool {
+        self.granted().saturating_add(window / 2) > self.region.layout().params.data_len
     }
 
     /// Takes a grant back.

@@ -36,6 +36,16 @@ const FIRST_BYTES: u64 = 1 << 20;
 /// is a fault, and taken from the machine anew.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
+/// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
+/// first ones; what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
+const FIRST_WINDOW: u64 = 128 << 10;
+/// First ones.
+const FIRST_CONNECTIONS: u64 = 64;
+/// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
+const FIRST_BURST: u64 = 16 << 10;
+/// No more than that for connections that nothing has come on yet.
+const FIRST_MOST: u64 = 32 << 20;
+
 /// A registration.
 #[derive(Debug)]
 pub struct Client {
@@ -410,6 +420,16 @@ impl Client {
         }
         let bytes = control::grown(mapped.growth.present(), mapped.data_len());
         mapped.growth.share(bytes, |from, to| self.populate(mapped, from, to));
+    }
+
+    /// A connection over a port has begun in that slot of our region: what comes first finds memory. Slots are taken from below, so that
+    /// there are as many.
+    pub fn expect(&self, mapped: &Mapped, slot: u32) {
+        let (first, others) = (u64::from(slot).min(FIRST_CONNECTIONS), u64::from(slot));
+        let wanted = (first * FIRST_WINDOW).max((others * FIRST_BURST).min(FIRST_MOST));
+        if mapped.is_own() && mapped.growth.present() < wanted {
+            self.grow(mapped);
+        }
     }
 
     /// Makes both sides of an application region present up to `to`, and says so. False when there is no memory.

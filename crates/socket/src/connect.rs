@@ -212,6 +212,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
                 return Err(Errno::NOBUFS);
             };
             lent.iter().for_each(|lent| ways::learn(&client, plain, &mapped, lent));
+            client.expect(&mapped, slot);
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             if deferred {

@@ -432,6 +432,7 @@ fn admit(
         Some(index) => (&link.home, index),
         None => (&client.home, client.take_block().ok_or(Errno::NOBUFS)?),
     };
+    client.expect(&mapped, record.slot);
     let link = Link::new(mapped, record.slot, home.clone(), index);
     link.begin(place.flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
