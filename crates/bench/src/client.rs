@@ -2,8 +2,10 @@
 //! beforehand, whatever the answers do. A request's latency counts from the time at which it was due, so that one that had to
 //! wait for others (or for this process) is not left out ("coordinated omission").
 
+pub mod chance;
 mod measured;
 pub mod protocol;
+pub mod timer;
 
 use crate::clock;
 use crate::cpu::Meter;
@@ -11,18 +13,17 @@ use crate::sockets::actor::{Actor, Answer};
 use crate::sockets::calls;
 use anyhow::{Context, bail};
 use base::Seed;
+use chance::{Poisson, Zipf};
 use hdrhistogram::Histogram;
 pub use measured::Measured;
 use protocol::{Protocol, Request, Shape};
 use rustix::fd::OwnedFd;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
+use timer::Timer;
 
 /// Shares of the requests that were answered within the latencies of an answer; the longest one follows.
 pub const QUANTILES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 0.9999];
@@ -86,13 +87,30 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
 }
 
 /// What the measured time of a run gave.
-struct Window {
-    requests: u64,
-    ns: u64,
-    cpu_ns: u64,
+pub struct Window {
+    pub requests: u64,
+    pub ns: u64,
+    pub cpu_ns: u64,
 }
 
-/// What a run gave, as an answer: requests, nanoseconds, processor time, then latencies in nanoseconds (see [`QUANTILES`]).
+impl Window {
+    /// Of the numbers of [`Window::answer`].
+    pub const NUMBERS: usize = 3 + QUANTILES.len() + 1;
+
+    /// As an answer: requests, nanoseconds, processor time, then latencies in nanoseconds (see [`QUANTILES`]). [`Measured`] reads it.
+    pub fn answer(&self, latencies: &Histogram<u64>) -> Answer {
+        let shares = QUANTILES.iter().map(|share| latencies.value_at_quantile(*share));
+        let numbers = [self.requests, self.ns, self.cpu_ns].into_iter().chain(shares);
+        numbers.chain([latencies.max()]).map(|number| number as f64).collect()
+    }
+}
+
+/// For latencies in nanoseconds.
+pub fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)?)
+}
+
+/// What a run gave.
 fn run(actor: &mut Actor, load: Load) -> anyhow::Result<Answer> {
     let mut client = Client::new(std::mem::take(&mut actor.streams), load)?;
     client.meet()?;
@@ -103,15 +121,12 @@ fn run(actor: &mut Actor, load: Load) -> anyhow::Result<Answer> {
         Pace::Closed | Pace::Wandering(_) => client.closed(start, end, &meter)?,
         Pace::Polling(rate) => client.open(start, end, rate, None, &meter)?,
         Pace::Waiting(rate) => {
-            let timer = client.timer()?;
-            client.open(start, end, rate, Some(&timer), &meter)?
+            let timer = Timer::new(&client.set, TIMER)?;
+            client.open(start, end, rate, Some(timer), &meter)?
         }
-        Pace::Timer(rate) => {
-            let timer = client.timer()?;
-            client.only_timer(start, end, rate, &timer, &meter)?
-        }
+        Pace::Timer(rate) => client.only_timer(start, end, rate, &meter)?,
     };
-    Ok(client.answer(&window))
+    Ok(window.answer(&client.latencies))
 }
 
 /// Sets every key once.
@@ -171,11 +186,11 @@ impl Client {
         Ok(Self {
             set,
             connections,
-            chosen: choose(load.shape.keys, f64::from(load.skew) / 100.0, load.seed),
+            chosen: choose(load.shape.keys, load.skew, load.seed),
             random: Seed::new(load.seed),
             next: 0,
             bytes: Vec::new(),
-            latencies: Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)?,
+            latencies: histogram()?,
             answered: 0,
             asked: 0,
             load,
@@ -219,37 +234,18 @@ impl Client {
         measured.context("all was answered before the time was over")
     }
 
-    /// A timer among the connections.
-    fn timer(&self) -> anyhow::Result<OwnedFd> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        calls::epoll_add(&self.set, &timer, TIMER)?;
-        Ok(timer)
-    }
-
-    /// Time until the next request of a Poisson process, nanoseconds: never 0, so that time goes on.
-    fn gap(&mut self, rate: f64) -> u64 {
-        1 + (-(1.0 - uniform(&mut self.random)).ln() * 1e9 / rate) as u64
-    }
-
     /// The loop of [`open`](Self::open) with requests that cost nothing and are answered at once: the timer is heard of, armed again, and
     /// the answer is there.
-    fn only_timer(
-        &mut self,
-        start: u64,
-        end: u64,
-        rate: f64,
-        timer: &OwnedFd,
-        meter: &Meter,
-    ) -> anyhow::Result<Window> {
-        let (mut next, mut now, mut requests) = (start, start, 0);
-        let mut due = Vec::new();
+    fn only_timer(&mut self, start: u64, end: u64, rate: f64, meter: &Meter) -> anyhow::Result<Window> {
+        let mut timer = Timer::new(&self.set, TIMER)?;
+        let mut times = Poisson::new(self.load.seed, start, rate);
+        let (mut now, mut requests, mut due) = (start, 0, Vec::new());
         while now < end {
-            while next <= now {
-                due.push(next);
-                next += self.gap(rate);
+            while times.next_ns() <= now {
+                due.push(times.next_ns());
+                times.advance();
             }
-            arm(timer, next)?;
+            timer.arm(times.next_ns())?;
             now = clock::now_ns();
             requests += due.len() as u64;
             due.drain(..).for_each(|at| self.latencies.saturating_record(now - at));
@@ -264,30 +260,30 @@ impl Client {
         start: u64,
         end: u64,
         rate: f64,
-        timer: Option<&OwnedFd>,
+        mut timer: Option<Timer>,
         meter: &Meter,
     ) -> anyhow::Result<Window> {
-        let mut next = start;
+        let mut due = Poisson::new(self.load.seed, start, rate);
         let mut heard = start;
-        let mut armed = None;
         loop {
             let now = clock::now_ns();
-            while next <= now && next < end {
-                self.ask(self.asked as usize % self.connections.len(), next)?;
-                next += self.gap(rate);
+            while due.next_ns() <= now && due.next_ns() < end {
+                self.ask(self.asked as usize % self.connections.len(), due.next_ns())?;
+                due.advance();
             }
+            let next = due.next_ns();
             if next >= end && self.answered == self.asked {
                 return Ok(Window { requests: self.answered, ns: now - start, cpu_ns: meter.used_ns() });
             }
-            let wait = match timer {
+            let wait = match &mut timer {
                 Some(timer) if next < end => {
-                    // On a virtual machine it may take ten microseconds.
-                    if armed.replace(next) != Some(next) {
-                        arm(timer, next)?;
-                    }
+                    timer.arm(next)?;
                     Some(PATIENCE)
                 }
-                Some(_) => Some(PATIENCE),
+                Some(timer) => {
+                    timer.disarm()?;
+                    Some(PATIENCE)
+                }
                 None => Some(Duration::ZERO),
             };
             if self.take(wait, 0)? {
@@ -362,41 +358,12 @@ impl Client {
         self.answered += u64::from(answered);
         Ok(answered)
     }
-
-    fn answer(&self, window: &Window) -> Answer {
-        let latencies = QUANTILES.iter().map(|share| self.latencies.value_at_quantile(*share));
-        let numbers = [window.requests, window.ns, window.cpu_ns].into_iter().chain(latencies);
-        numbers.chain([self.latencies.max()]).map(|number| number as f64).collect()
-    }
 }
 
-/// Rings at `at_ns` of [`clock::now_ns`].
-fn arm(timer: &OwnedFd, at_ns: u64) -> anyhow::Result<()> {
-    let at = Timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
-    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &once)?;
-    Ok(())
-}
-
-/// From 0 to less than 1.
-fn uniform(random: &mut Seed) -> f64 {
-    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Requests in random order, keys by Zipf's law: the i-th most wanted in proportion to 1/i^skew.
-fn choose(keys: u32, skew: f64, seed: u64) -> Vec<Request> {
-    let mut random = Seed::new(seed);
-    let mut sums = Vec::with_capacity(keys as usize);
-    let mut sum = 0.0;
-    for i in 1..=keys {
-        sum += f64::from(i).powf(-skew);
-        sums.push(sum);
-    }
-    let mut one = || {
-        let wanted = uniform(&mut random) * sum;
-        let key = sums.partition_point(|up_to| *up_to <= wanted) as u32;
-        Request { key: key.min(keys - 1), is_set: random.next_u64() % 100 < SETS }
-    };
+/// Requests in random order, keys by Zipf's law.
+fn choose(keys: u32, skew: u32, seed: u64) -> Vec<Request> {
+    let (zipf, mut random) = (Zipf::new(keys, skew), Seed::new(seed));
+    let mut one = || Request { key: zipf.pick(&mut random), is_set: random.next_u64() % 100 < SETS };
     (0..CHOSEN).map(|_| one()).collect()
 }
 
@@ -405,14 +372,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_wanted_key_has_its_share() {
-        let chosen = choose(100_000, 0.9, 7);
-        let share = |key| chosen.iter().filter(|r| r.key == key).count() as f64 / CHOSEN as f64;
-        // The sum of i^-0.9 up to 100,000 is about 22.2.
-        assert!((share(0) * 22.2 - 1.0).abs() < 0.1, "{}", share(0));
-        assert!(share(0) > share(9) && chosen.iter().any(|r| r.key > 50_000));
+    fn of_a_hundred_requests_ten_are_set() {
+        let chosen = choose(1, 90, 7);
         let sets = chosen.iter().filter(|r| r.is_set).count() as f64 / CHOSEN as f64;
         assert!((sets - 0.1).abs() < 0.01, "{sets}");
-        assert!(choose(1, 0.9, 7).iter().all(|r| r.key == 0));
+        assert!(chosen.iter().all(|r| r.key == 0));
     }
 }

@@ -34,6 +34,7 @@ mod served;
 mod sockets;
 mod sockperf;
 mod spikes;
+mod stream;
 mod table;
 mod tap;
 
@@ -105,6 +106,11 @@ const BENCHES: &[Bench] = &[
         name: "kv",
         about: "a key-value store that does not scale, and its latency while little is asked",
         run: kv::run,
+    },
+    Bench {
+        name: "stream",
+        about: "stream analytics: tuples through three stages on one host, with and without batching",
+        run: stream::run,
     },
     Bench {
         name: idle::NAME,

@@ -4,6 +4,7 @@ pub mod actor;
 mod bars;
 #[allow(unsafe_code)]
 pub mod calls;
+pub mod circle;
 mod cycle;
 pub mod echo;
 mod load;

@@ -43,7 +43,8 @@ impl Measured {
         }
     }
 
-    fn sample(&self, value: f64) -> Sample {
+    /// A number of this run, with its processor time.
+    pub fn sample(&self, value: f64) -> Sample {
         Sample { value, cores: Some(self.cores), cpu_ns: Some(self.cpu_ns) }
     }
 

@@ -2,7 +2,7 @@
 //! know whether the library in front of it is Towpath's.
 
 use super::{calls, cycle, echo, load, memory, pipeline, ready, wake};
-use crate::{affinity, client, kv};
+use crate::{affinity, client, kv, stream};
 use anyhow::Context;
 use control::Line;
 use rustix::fd::OwnedFd;
@@ -50,6 +50,8 @@ pub enum Ask {
     Client(client::Ask),
     /// See [`kv`].
     Kv(kv::Ask),
+    /// See [`stream`].
+    Stream(stream::Ask),
 }
 
 /// What it says when it is done.
@@ -128,6 +130,7 @@ impl Actor {
             Ask::Echo(ask) => return echo::obey(self, ask),
             Ask::Client(ask) => return client::obey(self, ask),
             Ask::Kv(ask) => return kv::obey(self, ask),
+            Ask::Stream(ask) => return stream::obey(self, ask),
         }
         Ok(Answer::new())
     }

@@ -95,6 +95,8 @@ pub enum For {
     Reading,
     /// Room to write: of a connection that is being made, its end.
     Writing,
+    /// Nothing for now; only its end.
+    Nothing,
 }
 
 /// Adds `fd`, level-triggered, for reading.
@@ -116,6 +118,7 @@ fn epoll_control(set: &OwnedFd, op: i32, fd: &impl AsRawFd, what: For, data: u64
     let events = match what {
         For::Reading => libc::EPOLLIN,
         For::Writing => libc::EPOLLOUT,
+        For::Nothing => 0,
     };
     let mut event = Event { events: events as u32, u64: data };
     // SAFETY: the event is alive during the call.

@@ -12,7 +12,7 @@ use rustix::fd::AsFd;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Longest answer to anything that is asked, seconds.
-const PATIENCE: f64 = 60.0;
+pub(super) const PATIENCE: f64 = 60.0;
 /// Connections opened before the next are: both processes wait for us in between.
 const BATCH: u32 = 1_000;
 // The acceptor may not have begun when the last of them is made.
@@ -52,7 +52,7 @@ impl<'a> Place<'a> {
     }
 
     /// Set when connections must be accelerated.
-    fn service(self) -> Option<&'a Service> {
+    pub(super) fn service(self) -> Option<&'a Service> {
         match self {
             Self::Towpath(service) | Self::TowpathForLatency(service) | Self::Tap(service, _) => {
                 Some(service)
@@ -192,9 +192,14 @@ impl<'a> Pair<'a> {
     /// Enough of the last `count` connections were accelerated, where they must be.
     pub fn prove(&self, count: u32, before: u64) -> anyhow::Result<()> {
         let accelerated = self.accepted()? - before;
-        if self.is_accelerated() && (accelerated as f64) < f64::from(count) * ACCELERATED_SHARE {
-            bail!("only {accelerated} of {count} connections were accelerated");
-        }
-        Ok(())
+        if self.is_accelerated() { prove(accelerated, count) } else { Ok(()) }
     }
+}
+
+/// Enough of so many connections were accelerated.
+pub(super) fn prove(accelerated: u64, count: u32) -> anyhow::Result<()> {
+    if (accelerated as f64) < f64::from(count) * ACCELERATED_SHARE {
+        bail!("only {accelerated} of {count} connections were accelerated");
+    }
+    Ok(())
 }

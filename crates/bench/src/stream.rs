@@ -1,0 +1,277 @@
+//! The measurement `stream`: tuples go through three stages over TCP and come back to where they were made (TAS, Table 8 and
+//! Figure 10): how many, and how long each takes, with and without batching.
+//!
+//! ```text
+//!   ┌────────┐ in turn  ┌───────┐ by key  ┌───────┐
+//!   │ source │─────────►│ split │────────►│ count │     each a process with one thread,
+//!   └────────┘          └───────┘         └───┬───┘     each arrow a connection for each partition
+//!        ▲            by partition            │
+//!        └────────────────────────────────────┘
+//! ```
+
+mod check;
+mod input;
+mod multiplexer;
+mod source;
+mod stage;
+mod topics;
+mod tuple;
+
+use crate::bars::{self, Bar, Limit, Measure};
+use crate::client::{Measured, Window};
+use crate::launch::{Port, Service};
+use crate::redis::local;
+use crate::samples::Samples;
+use crate::sockets::actor::{self, Actor, Answer};
+use crate::sockets::circle::Circle;
+use crate::table::number;
+use crate::{Options, Report};
+use anyhow::{Context, bail};
+use multiplexer::Batching;
+use serde::{Deserialize, Serialize};
+use source::Plan;
+use std::time::Duration;
+
+/// Connections from each stage to the next.
+const PARTITIONS: u32 = 4;
+/// Of batches (TAS: up to 10 ms).
+const BATCH_MS: u32 = 10;
+/// Of what the kernel carries at most, so much is sent when latencies are measured.
+const CALM_SHARE: f64 = 0.3;
+/// What comes before the measured time, as a share of it: buffers fill meanwhile.
+const WARM_UP: u64 = 8;
+/// Events taken at once.
+const EVENTS: usize = 64;
+/// Nothing came for so long: the stage before it is gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const KERNEL: Measure = Measure::Over("kernel");
+const NO_WORSE: Limit = Limit::Most(1.0);
+const BARS: &[Bar] = &[
+    Bar { cases: "stream/peak/unbatched", metric: "rate", measure: KERNEL, limit: Limit::Least(1.0) },
+    Bar { cases: "stream/latency/unbatched", metric: "p50", measure: KERNEL, limit: NO_WORSE },
+    Bar { cases: "stream/latency/unbatched", metric: "p99", measure: KERNEL, limit: NO_WORSE },
+];
+
+/// What is asked of a process, on all its connections.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Send tuples, and take them back: see [`source`].
+    Source(Plan),
+    /// See [`stage::split`].
+    Split(Batching),
+    /// See [`stage::count`].
+    Count(Batching),
+}
+
+/// In a process: obeys.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    let streams = std::mem::take(&mut actor.streams);
+    match ask {
+        Ask::Source(plan) => source::run(streams, &plan),
+        Ask::Split(batching) => stage::split(streams, batching),
+        Ask::Count(batching) => stage::count(streams, batching),
+    }
+}
+
+/// One way to send tuples.
+#[derive(Clone, Copy)]
+struct Case {
+    batching: Batching,
+    rate: Option<f64>,
+}
+
+/// Mean times of a tuple in one place, microseconds.
+#[derive(Clone, Copy)]
+struct Times {
+    input: f64,
+    processing: f64,
+    output: f64,
+}
+
+/// What one run gave.
+struct Run {
+    measured: Measured,
+    /// From the time at which a tuple was due until it was written down, and until it was sent from there on.
+    late: f64,
+    sent: f64,
+    stages: [Times; 2],
+    /// From due to back.
+    whole: f64,
+}
+
+impl Case {
+    /// How results name it.
+    fn path(self) -> String {
+        let load = if self.rate.is_some() { "latency" } else { "peak" };
+        match self.batching {
+            Batching::None => format!("stream/{load}/unbatched"),
+            Batching::Milliseconds(ms) => format!("stream/{load}/batched-{ms}ms"),
+        }
+    }
+
+    /// Measures it once, with new processes.
+    fn measure(self, system: Option<&Service>, seconds: f64, seed: u64) -> anyhow::Result<Run> {
+        let circle = Circle::start(system, 3, PARTITIONS)?;
+        let plan = Plan {
+            batching: self.batching,
+            rate: self.rate,
+            milliseconds: (seconds * 1e3) as u32,
+            seed,
+            pids: circle.pids(),
+        };
+        let asks = [Ask::Source(plan), Ask::Split(self.batching), Ask::Count(self.batching)];
+        let answers = circle.all(&asks.map(actor::Ask::Stream))?;
+        let [source, split, count] = &answers[..] else { bail!("three processes, but not three answers") };
+        Run::new(source, [split, count])
+    }
+}
+
+impl Run {
+    fn new(source: &Answer, stages: [&Answer; 2]) -> anyhow::Result<Self> {
+        let (window, rest) = source.split_at_checked(Window::NUMBERS).context("no answer of the source")?;
+        let [sent, late_ns, waited_ns, mean_ns] = rest else { bail!("no times of the source") };
+        let measured = stages[0].get(1).copied().context("no answer of a stage")?;
+        let us = |ns: f64| ns / 1e3 / measured.max(1.0);
+        let stages = stages.map(|answer| {
+            let [tuples, of_them, input, processing, output] = answer[..] else {
+                bail!("no answer of a stage")
+            };
+            // The counts of the sink are right; these are of who was on the way.
+            if tuples != *sent || of_them != measured {
+                bail!("a stage has had {tuples} tuples of {sent}");
+            }
+            Ok(Times { input: us(input), processing: us(processing), output: us(output) })
+        });
+        let [split, count] = stages;
+        Ok(Self {
+            measured: Measured::new(window)?,
+            late: us(*late_ns),
+            sent: us(*waited_ns),
+            stages: [split?, count?],
+            whole: mean_ns / 1e3,
+        })
+    }
+
+    /// Rates and latencies.
+    fn add(&self, case: Case, system: &str, samples: &mut Samples) {
+        let path = case.path();
+        let rate = self.measured.sample(self.measured.rate);
+        samples.add(&path, system, "rate", "tuples/s", rate);
+        self.measured.add_latencies(&path, system, samples);
+    }
+
+    /// How long a tuple is in each stage.
+    fn add_stages(&self, case: Case, system: &str, samples: &mut Samples) {
+        let path = case.path();
+        for (stage, times) in ["split", "count"].into_iter().zip(self.stages) {
+            let path = format!("{path}/{stage}");
+            samples.add(&path, system, "input", "us", times.input);
+            samples.add(&path, system, "processing", "us", times.processing);
+            samples.add(&path, system, "output", "us", times.output);
+        }
+    }
+
+    /// Where all of its time goes.
+    fn add_parts(&self, case: Case, system: &str, samples: &mut Samples) {
+        let path = format!("{}/tuple", case.path());
+        let sum = |of: fn(&Times) -> f64| self.stages.iter().map(of).sum::<f64>();
+        let (input, processing) = (sum(|t| t.input), sum(|t| t.processing));
+        let output = self.sent + sum(|t| t.output);
+        let sockets = self.whole - self.late - input - processing - output;
+        let parts = [
+            ("late", self.late),
+            ("input", input),
+            ("processing", processing),
+            ("output", output),
+            ("sockets", sockets),
+            ("mean", self.whole),
+        ];
+        parts.into_iter().for_each(|(metric, us)| samples.add(&path, system, metric, "us", us));
+    }
+}
+
+/// The measurement `stream`.
+///
+/// # Errors
+/// When the service does not start, a process fails, or a tuple is lost, comes twice or is miscounted.
+pub fn run(options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report::new("stream");
+    local::limit_cores(&mut report)?;
+    let service = Service::start(options, Port::None)?;
+    // Of three forms: each becomes a table.
+    let [mut samples, mut stages, mut parts] = [(); 3].map(|()| Samples::default());
+    let rate = calm_rate(options)?;
+    for run in 0..options.runs() {
+        for case in cases(rate) {
+            for (name, system) in [("towpath", Some(&service)), ("kernel", None)] {
+                let measured = case
+                    .measure(system, options.seconds(), run as u64)
+                    .with_context(|| format!("{}, {name}, run {}", case.path(), run + 1))?;
+                measured.add(case, name, &mut samples);
+                measured.add_stages(case, name, &mut stages);
+                measured.add_parts(case, name, &mut parts);
+            }
+        }
+    }
+    service.stop();
+    report.note(format!(
+        "{PARTITIONS} connections from each process to the next; latency: {} tuples per second in both systems ({:.0} % of what \
+         the kernel carried unbatched in a run before), at random times, from the time at which a tuple was due",
+        number(rate),
+        CALM_SHARE * 100.0
+    ));
+    report.note("every tuple came back once, with the right key and count, or the run would have failed");
+    report.note("processor time: the three processes, the service and ksoftirqd, per tuple");
+    report.rows = samples.rows();
+    report.rows.extend(stages.rows().into_iter().chain(parts.rows()));
+    report.ratios = samples.ratios("towpath", &["kernel"]);
+    bars::judge(&mut report, "towpath", BARS);
+    Ok(report)
+}
+
+fn cases(rate: f64) -> [Case; 4] {
+    let batched = Batching::Milliseconds(BATCH_MS);
+    [
+        Case { batching: Batching::None, rate: None },
+        Case { batching: batched, rate: None },
+        Case { batching: Batching::None, rate: Some(rate) },
+        Case { batching: batched, rate: Some(rate) },
+    ]
+}
+
+/// What is sent per second while latencies are measured: the same in both systems.
+fn calm_rate(options: &Options) -> anyhow::Result<f64> {
+    let most = Case { batching: Batching::None, rate: None };
+    let run = most.measure(None, options.seconds(), 0).context("the kernel's highest rate")?;
+    Ok(run.measured.rate * CALM_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bar_is_about_a_case() {
+        let paths = cases(1.0).map(Case::path);
+        assert!(BARS.iter().all(|bar| paths.iter().any(|path| path == bar.cases)), "{paths:?}");
+    }
+
+    #[test]
+    fn a_tuples_time_is_divided_without_rest() {
+        let source: Answer = [&[2.0, 1e9, 1e6][..], &[5e3; 7], &[4.0, 2e3, 4e3, 20e3]].concat();
+        let stage: Answer = vec![4.0, 2.0, 2e3, 1e3, 3e3];
+        let run = Run::new(&source, [&stage, &stage]).unwrap();
+        let mut samples = Samples::default();
+        run.add_parts(cases(1.0)[0], "kernel", &mut samples);
+        let of = |metric: &str| {
+            let rows = samples.rows();
+            rows.iter().find(|r| r.case.ends_with("/tuple") && r.metric == metric).map(|r| r.median)
+        };
+        let parts = ["late", "input", "processing", "output", "sockets"].map(|metric| of(metric).unwrap());
+        assert_eq!(parts, [1.0, 2.0, 1.0, 5.0, 11.0]);
+        assert_eq!(of("mean"), Some(parts.iter().sum()));
+        let lost = vec![3.0, 2.0, 0.0, 0.0, 0.0];
+        assert!(Run::new(&source, [&stage, &lost]).is_err());
+    }
+}
