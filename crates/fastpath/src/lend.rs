@@ -93,15 +93,33 @@ impl State {
         let best = class_of(wanted);
         let found =
             (at_least..=best).rev().find_map(|class| pool.lend(class, pages, |word| region.page_word(word)));
-        let is_short = found.is_none_or(|ring| class_of(ring.size() as usize) < best);
-        if is_short && region.note_shortage() {
+        if found.is_none_or(|ring| class_of(ring.size() as usize) < best) {
+            self.want_memory(w);
+        }
+        found
+    }
+
+    /// Has the application asked to make more of its memory present.
+    fn want_memory(&mut self, w: &Work<'_>) {
+        if w.region.note_shortage() {
             let said = self.exceptions.push(Exception::MemoryShort { region: w.f.rx.region });
             if said.is_err() {
                 // Who is short next says it again.
-                region.forget_shortage();
+                w.region.forget_shortage();
             }
         }
-        found
+    }
+
+    /// May a ring of `wanted` bytes be lent for a larger window? Of what is present it leaves as much as it takes: others were promised
+    /// their first windows, and what finds no memory is lost.
+    fn may_spread(&mut self, w: &Work<'_>, wanted: u64) -> bool {
+        let present = w.region.lendable();
+        let is_all = present >= w.region.region().layout().params.data_len;
+        let fits = is_all || 2 * wanted <= present.saturating_sub(w.region.lent());
+        if !fits {
+            self.want_memory(w);
+        }
+        fits
     }
 
     /// Once a round trip: measures it, for who asks, and doubles the window when the application has consumed three eighths of it or
@@ -142,8 +160,11 @@ impl State {
         let window = 1u32 << w.f.rx.window_log2;
         if window > self.config.receive_buffer_initial && w.region.is_greedy(u64::from(window)) {
             self.set_window(w, w.f.rx.window_log2 - 1);
-        } else if consumed >= window / 8 * 3 && w.f.rx.unread() <= window / 2 && window < self.window_most(w)
-        {
+            return;
+        }
+        // One burst may fill a small window, and has just come.
+        let behind = w.f.rx.unread().saturating_sub(len);
+        if consumed >= window / 8 * 3 && behind <= window / 2 && window < self.window_most(w) {
             self.grow(w);
         }
     }
@@ -176,7 +197,8 @@ impl State {
             return;
         }
         let wanted = 2usize << log2;
-        if w.f.rx.sender(w.f.cold.rx_old).ring.is_some_and(|ring| ring.size() < wanted as u64) {
+        let is_small = w.f.rx.sender(w.f.cold.rx_old).ring.is_some_and(|ring| ring.size() < wanted as u64);
+        if is_small && self.may_spread(w, wanted as u64) {
             self.lend(w, wanted);
         }
         let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(wanted as u64, Ring::size);

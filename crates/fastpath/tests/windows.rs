@@ -31,11 +31,13 @@ struct Bulk {
     edge: u32,
     unit: u32,
     echoes: bool,
+    /// Data of one frame at most.
+    burst: u32,
 }
 
 impl Bulk {
     fn new() -> Self {
-        Self { seq: 0, edge: PROMISED, unit: 128, echoes: true }
+        Self { seq: 0, edge: PROMISED, unit: 128, echoes: true, burst: MSS }
     }
 
     /// One round trip: the peer sends `most` at most; the application reads when `reads`.
@@ -48,7 +50,7 @@ impl Bulk {
         let mut count = 0;
         while self.seq < end {
             count += 1;
-            let n = (end - self.seq).min(MSS);
+            let n = (end - self.seq).min(self.burst);
             s.peer.data(self.seq, 0, &vec![0; n as usize]);
             self.seq += n;
             if count % 20 == 0 || self.seq == end {
@@ -186,6 +188,17 @@ fn the_windows_of_an_application_together_never_exceed_its_memory() {
     s.host.commands.push(flow::Command::Drop { flow: s.id }).unwrap();
     s.poll();
     assert_eq!(s.host.region.granted(), 0);
+}
+
+/// Where the peer's port segments, all that a small window takes comes as one frame, and is unread when it is looked at.
+#[test]
+fn a_window_that_was_small_for_want_of_memory_grows_again_though_one_frame_fills_it() {
+    let capabilities = Capabilities::plain(1500, MAC_A).with_tso();
+    let mut s = scene_with(|i| i.rcv_wnd = PROMISED as u16, capabilities, config());
+    let mut bulk = Bulk { burst: 40_000, ..Bulk::new() };
+    s.host.keeper.lock(s.id).parts().rx.window_log2 = 13;
+    (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert!(window(&s) >= 64 << 10, "{}", window(&s));
 }
 
 /// Who came first has the memory only as long as nobody else wants it; what was promised is kept (RFC 9293 section 3.8.6), which

@@ -10,7 +10,7 @@ pub use crate::registration::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
 use crate::ways::Ways;
-use crate::{account, left, locked, sys};
+use crate::{account, growth, left, locked, sys};
 use base::limits::RING_MIN;
 use control::{
     Line, LineError, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
@@ -35,16 +35,6 @@ const FIRST_BYTES: u64 = 1 << 20;
 /// The same in a forked child, which mostly serves a connection of its parent's and ends, until it has a socket of its own: each page
 /// is a fault, and taken from the machine anew.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
-
-/// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
-/// first ones; what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
-const FIRST_WINDOW: u64 = 128 << 10;
-/// First ones.
-const FIRST_CONNECTIONS: u64 = 64;
-/// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
-const FIRST_BURST: u64 = 16 << 10;
-/// No more than that for connections that nothing has come on yet.
-const FIRST_MOST: u64 = 32 << 20;
 
 /// A registration.
 #[derive(Debug)]
@@ -422,12 +412,9 @@ impl Client {
         mapped.growth.share(bytes, |from, to| self.populate(mapped, from, to));
     }
 
-    /// A connection over a port has begun in that slot of our region: what comes first finds memory. Slots are taken from below, so that
-    /// there are as many.
+    /// A connection over a port has begun in that slot of our region: what comes first finds memory.
     pub fn expect(&self, mapped: &Mapped, slot: u32) {
-        let (first, others) = (u64::from(slot).min(FIRST_CONNECTIONS), u64::from(slot));
-        let wanted = (first * FIRST_WINDOW).max((others * FIRST_BURST).min(FIRST_MOST));
-        if mapped.is_own() && mapped.growth.present() < wanted {
+        if mapped.is_own() && mapped.growth.present() < growth::expected(slot) {
             self.grow(mapped);
         }
     }

@@ -12,6 +12,16 @@ const IDLE: u64 = 0;
 /// the thread that grows would wait for ever.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
+/// first ones; what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
+const FIRST_WINDOW: u64 = 128 << 10;
+/// First ones.
+const FIRST_CONNECTIONS: u64 = 128;
+/// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
+const FIRST_BURST: u64 = 16 << 10;
+/// No more than that for connections that nothing has come on yet.
+const FIRST_MOST: u64 = 32 << 20;
+
 /// How far the region is present, as this process knows.
 #[derive(Debug)]
 pub struct Growth {
@@ -73,6 +83,13 @@ impl Growth {
     }
 }
 
+/// How much is to be present when the connection in that slot begins. Slots are taken from below, so that there are as many.
+pub fn expected(slot: u32) -> u64 {
+    let connections = u64::from(slot);
+    let first = connections.min(FIRST_CONNECTIONS) * FIRST_WINDOW;
+    first.max((connections * FIRST_BURST).min(FIRST_MOST))
+}
+
 /// What stands for a thread of this process.
 fn us() -> u64 {
     1 + u64::from(fork::generation())
@@ -81,6 +98,12 @@ fn us() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_for_first_windows_and_then_for_first_bursts_is_expected() {
+        let mib = |slot| expected(slot) >> 20;
+        assert_eq!([0, 8, 100, 128, 1_024, 1_500, 2_048, 65_535].map(mib), [0, 1, 12, 16, 16, 23, 32, 32]);
+    }
 
     #[test]
     fn nobody_announces_what_another_thread_is_still_populating() {

@@ -2,12 +2,16 @@
 
 use crate::harness::{MAC_A, MAC_B};
 use base::SeqNumber;
-use port::{Batch, PacketBuf, Port};
+use port::{Batch, Gso, GsoKind, PacketBuf, Port};
 use port_memory::MemoryPort;
 use wire::{
     Ecn, Endpoint, FourTuple, IpParameters, MacAddr, Packet, RxChecksum, TcpFlags, TcpHeader, TcpOptions,
     TcpPacket, TxChecksum,
 };
+
+/// Of a segment on a link of 1,500 bytes.
+const HEADERS: usize = 66;
+const MSS: usize = 1448;
 
 pub struct Peer {
     pub port: MemoryPort,
@@ -94,6 +98,12 @@ impl Peer {
     pub fn inject(&mut self, frame: &[u8]) {
         let buf: &mut PacketBuf = self.port.reserve().unwrap();
         assert!(buf.fill(frame));
+        if frame.len() > HEADERS + MSS {
+            // A super-frame, as a port with segmentation gives it: IPv4, with timestamps.
+            let (header_len, segment_size) = (HEADERS as u16, MSS as u16);
+            buf.meta.checksum = port::Checksum::Partial { start: 34, offset: 16 };
+            buf.meta.gso = Some(Gso { kind: GsoKind::TcpV4, segment_size, header_len, ecn: false });
+        }
         self.port.commit();
         self.port.flush();
     }
