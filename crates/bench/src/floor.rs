@@ -1,27 +1,36 @@
-//! What `echo` cannot do without on its two cores: the cache lines of a 64-byte RPC change sides, and nothing else is done.
+//! What `echo` cannot do without on its two cores: the cache lines of a 64-byte RPC change sides, those of its connection are touched,
+//! and nothing else is done.
 //!
 //! ```text
 //!   far core                                    service's core
-//!   request: descriptor, frame      4 lines -->  read; slot and receive ring written, 2 lines
-//!   both read, reply written, 2 lines       -->  read; descriptor and frame written, 4 lines
+//!   request: descriptor, frame      4 lines -->  read; the flow's own lines; slot and receive ring written, 2 lines
+//!   both read, own line, reply, 2 lines     -->  read; descriptor and frame written, 4 lines
 //!   read, next request
 //! ```
 //! Everything that a batch publishes is announced by one position, as there. No instruction hints at what is needed next: what the
-//! processor overlaps by itself is the floor, what is fetched ahead may lie below it.
+//! processor overlaps by itself is the floor, what is fetched ahead may lie below it. Frames and rings are few and warm, as there; what
+//! belongs to a connection is met in no order, as there after some rounds.
 
 use crate::samples::Samples;
 use crate::{Options, Report, clock};
+use base::Seed;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-/// RPCs under way: a batch of each is on either side.
-const FLOWS: [usize; 2] = [64, 1024];
+/// Connections, each with an RPC under way.
+const FLOWS: [usize; 3] = [64, 1024, 64_000];
 /// Lines of a descriptor and its frame.
 const FRAME: usize = 4;
-/// Lines of a flow that each side writes: its half of the slot, 64 bytes of payload.
-const SLOT: usize = 2;
+/// Frames at most, as in `echo`; those of others wait.
+const FRAMES: usize = crate::echo::FRAMES;
+/// Rings that are lent at once: the warm ones of a pool.
+const RINGS: usize = 64;
+/// Lines that only the service's core touches: a bucket of the table, the flow's record, its place in a list.
+const OWN_OF_FLOW: usize = 7;
+/// The same of the application: what it knows of its socket.
+const OWN_OF_SOCKET: usize = 1;
 /// RPCs of a batch at most, as `base::limits::BATCH`.
 const BATCH: u64 = base::limits::BATCH as u64;
 
@@ -42,33 +51,65 @@ impl Line {
     }
 }
 
-/// Lines that one side writes and the other reads, so many for each RPC under way, and how many RPCs have got so far.
+/// Lines of a kind: so many together at each place.
 #[derive(Debug)]
-struct Leg {
+struct Lines {
     lines: Box<[Line]>,
     each: usize,
+}
+
+impl Lines {
+    fn new(places: usize, each: usize) -> Self {
+        Self { lines: (0..places * each).map(|_| Line::default()).collect(), each }
+    }
+
+    #[inline]
+    fn at(&self, number: usize) -> &[Line] {
+        let place = number % (self.lines.len() / self.each);
+        &self.lines[place * self.each..][..self.each]
+    }
+
+    #[inline]
+    fn write(&self, number: usize, value: u64) {
+        self.at(number).iter().for_each(|line| line.write(value));
+    }
+
+    #[inline]
+    fn read(&self, number: usize) -> u64 {
+        self.at(number).iter().map(Line::read).fold(0, u64::wrapping_add)
+    }
+}
+
+/// Lines that one side writes and the other reads, and how many RPCs have got so far.
+#[derive(Debug)]
+struct Leg {
+    /// Used in turn: frames, rings.
+    shared: Lines,
+    /// Of each connection: its half of the slot.
+    halves: Option<Lines>,
     position: Line,
 }
 
 impl Leg {
-    fn new(flows: usize, each: usize) -> Self {
-        Self { lines: (0..flows * each).map(|_| Line::default()).collect(), each, position: Line::default() }
+    fn of_frames(flows: usize) -> Self {
+        Self { shared: Lines::new(flows.min(FRAMES), FRAME), halves: None, position: Line::default() }
+    }
+
+    fn of_slots(flows: usize) -> Self {
+        let shared = Lines::new(flows.min(RINGS), 1);
+        Self { shared, halves: Some(Lines::new(flows, 1)), position: Line::default() }
     }
 
     #[inline]
-    fn of(&self, rpc: u64) -> &[Line] {
-        let flow = rpc as usize % (self.lines.len() / self.each);
-        &self.lines[flow * self.each..][..self.each]
+    fn write(&self, rpc: u64, flow: usize) {
+        self.shared.write(rpc as usize, rpc);
+        self.halves.iter().for_each(|halves| halves.write(flow, rpc));
     }
 
     #[inline]
-    fn write(&self, rpc: u64) {
-        self.of(rpc).iter().for_each(|line| line.write(rpc));
-    }
-
-    #[inline]
-    fn read(&self, rpc: u64) -> u64 {
-        self.of(rpc).iter().map(Line::read).fold(0, u64::wrapping_add)
+    fn read(&self, rpc: u64, flow: usize) -> u64 {
+        let half = self.halves.as_ref().map_or(0, |halves| halves.read(flow));
+        self.shared.read(rpc as usize).wrapping_add(half)
     }
 
     /// Pairs with the Acquire in `reached`: the lines before the position that announces them.
@@ -85,6 +126,8 @@ impl Leg {
 
 #[derive(Debug)]
 struct Shared {
+    /// Whose turn it is.
+    order: Vec<u32>,
     requests: Leg,
     told: Leg,
     answers: Leg,
@@ -92,21 +135,48 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// Takes what has come on `from` since `seen`, a batch at most, and passes it on. What was read is returned, so that it is read.
-#[inline]
-fn pass(from: &Leg, to: &Leg, seen: &mut u64) -> u64 {
-    let end = from.reached().min(*seen + BATCH);
-    if *seen == end {
-        return 0;
+impl Shared {
+    fn new(flows: usize) -> Self {
+        let mut order: Vec<u32> = (0..flows as u32).collect();
+        let mut random = Seed::new(flows as u64);
+        (1..flows).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
+        Self {
+            order,
+            requests: Leg::of_frames(flows),
+            told: Leg::of_slots(flows),
+            answers: Leg::of_slots(flows),
+            replies: Leg::of_frames(flows),
+            stop: AtomicBool::new(false),
+        }
     }
-    let mut sum = 0u64;
-    while *seen < end {
-        sum = sum.wrapping_add(from.read(*seen));
-        to.write(*seen);
-        *seen += 1;
+
+    #[inline]
+    fn flow(&self, rpc: u64) -> usize {
+        self.order[rpc as usize % self.order.len()] as usize
     }
-    to.announce(*seen);
-    sum
+
+    /// Takes what has come on `from` since `seen`, a batch at most, touches what is the taker's own of those connections, and passes it on.
+    /// What was read is returned, so that it is read.
+    #[inline]
+    fn pass(&self, from: &Leg, own: Option<&Lines>, to: &Leg, seen: &mut u64) -> u64 {
+        let end = from.reached().min(*seen + BATCH);
+        if *seen == end {
+            return 0;
+        }
+        let mut sum = 0u64;
+        while *seen < end {
+            let flow = self.flow(*seen);
+            sum = sum.wrapping_add(from.read(*seen, flow));
+            if let Some(own) = own {
+                sum = sum.wrapping_add(own.read(flow));
+                own.write(flow, *seen);
+            }
+            to.write(*seen, flow);
+            *seen += 1;
+        }
+        to.announce(*seen);
+        sum
+    }
 }
 
 /// The measurement `floor`.
@@ -118,58 +188,60 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut samples = Samples::default();
     for _ in 0..options.runs() {
         for flows in FLOWS {
-            let ns = one(flows, Duration::from_secs_f64(options.seconds()))?;
-            samples.add(&format!("floor/n{flows}"), "lines", "service's core", "ns", ns);
+            let (ns, rate) = one(flows, Duration::from_secs_f64(options.seconds()))?;
+            let case = format!("floor/n{flows}");
+            samples.add(&case, "lines", "service's core", "ns", ns);
+            samples.add(&case, "lines", "rate", "RPC/s", rate);
         }
     }
     report.rows = samples.rows();
-    report.note("nanoseconds of rounds that found work, per RPC: 6 lines of the other core's are read and 6 that it has read are written");
+    report.note("nanoseconds of rounds that found work, per RPC: 6 lines of the other core's are read, 6 that it has read are written, 7 of the core's own are read and written");
     Ok(report)
 }
 
-/// Nanoseconds of the service's core for each RPC.
-fn one(flows: usize, time: Duration) -> anyhow::Result<f64> {
-    let shared = Arc::new(Shared {
-        requests: Leg::new(flows, FRAME),
-        told: Leg::new(flows, SLOT),
-        answers: Leg::new(flows, SLOT),
-        replies: Leg::new(flows, FRAME),
-        stop: AtomicBool::new(false),
-    });
+/// Nanoseconds of the service's core for each RPC, and RPCs per second.
+fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
+    let shared = Arc::new(Shared::new(flows));
+    let sockets = Lines::new(flows, OWN_OF_SOCKET);
     let near = {
         let shared = shared.clone();
-        std::thread::Builder::new().name("near".into()).spawn(move || serve(&shared))?
+        std::thread::Builder::new().name("near".into()).spawn(move || serve(&shared, flows))?
     };
-    let until = clock::now_ns() + time.as_nanos() as u64;
+    let start = clock::now_ns();
+    let until = start + time.as_nanos() as u64;
+    // No more under way than there are frames, as there.
+    let most = flows.min(FRAMES) as u64;
     let (mut asked, mut heard, mut answered) = (0u64, 0u64, 0u64);
     while clock::now_ns() < until {
-        if asked < heard + flows as u64 {
-            while asked < heard + flows as u64 {
-                shared.requests.write(asked);
+        if asked < heard + most {
+            while asked < heard + most {
+                shared.requests.write(asked, shared.flow(asked));
                 asked += 1;
             }
             shared.requests.announce(asked);
         }
-        std::hint::black_box(pass(&shared.told, &shared.answers, &mut answered));
+        std::hint::black_box(shared.pass(&shared.told, Some(&sockets), &shared.answers, &mut answered));
         let end = shared.replies.reached();
         while heard < end {
-            std::hint::black_box(shared.replies.read(heard));
+            std::hint::black_box(shared.replies.read(heard, shared.flow(heard)));
             heard += 1;
         }
     }
+    let rate = heard as f64 * 1e9 / (clock::now_ns() - start) as f64;
     shared.stop.store(true, Relaxed);
     let (spent, served) = near.join().map_err(|_| anyhow::anyhow!("the service's thread panicked"))?;
-    Ok(spent as f64 / served.max(1) as f64)
+    Ok((spent as f64 / served.max(1) as f64, rate))
 }
 
 /// The service's side: its time in rounds that found work, and the RPCs served.
-fn serve(shared: &Shared) -> (u64, u64) {
+fn serve(shared: &Shared, flows: usize) -> (u64, u64) {
+    let own = Lines::new(flows, OWN_OF_FLOW);
     let (mut seen, mut served, mut spent) = (0u64, 0u64, 0u64);
     let mut at = clock::now_ns();
     while !shared.stop.load(Relaxed) {
         let before = (seen, served);
-        std::hint::black_box(pass(&shared.requests, &shared.told, &mut seen));
-        std::hint::black_box(pass(&shared.answers, &shared.replies, &mut served));
+        std::hint::black_box(shared.pass(&shared.requests, Some(&own), &shared.told, &mut seen));
+        std::hint::black_box(shared.pass(&shared.answers, None, &shared.replies, &mut served));
         let now = clock::now_ns();
         if (seen, served) != before {
             spent += now - at;

@@ -72,6 +72,7 @@ impl Application {
         }
         let mut rung = std::mem::take(&mut self.rung);
         bell.drain(region.layout().params.slots, |slot| rung.push(slot));
+        rung.iter().take(AHEAD).for_each(|&slot| self.prefetch(slot));
         for i in 0..rung.len() {
             rung.get(i + AHEAD).into_iter().for_each(|&slot| self.prefetch(slot));
             rung.get(i + SOON).into_iter().for_each(|&slot| self.prefetch_bytes(slot));
