@@ -25,6 +25,9 @@ pub const RING_MIN: u32 = 4096;
 pub const RING_MAX: u32 = 256 << 20;
 /// Largest payload ring unless configured otherwise: 4 MiB, Linux's default `tcp_wmem` maximum.
 pub const RING_MAX_DEFAULT: u32 = 4 << 20;
+/// Connections of an application over a port for whose first windows memory is made present and kept: those of more are seldom all
+/// used in the same moment.
+pub const FIRST_WINDOWS: u32 = 128;
 
 /// Largest receive window unless configured otherwise: 32 MiB, Linux's default `tcp_rmem` maximum. It grows that far only while
 /// the application consumes what a round trip brings.

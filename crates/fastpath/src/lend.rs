@@ -32,6 +32,11 @@ const EPOCH_MIN: Duration = Duration::from_ms(1);
 /// Windows end here on paths with shorter round trips than `EPOCH_MIN`: enough for 33 Gbit/s, and a larger ring would only leave the
 /// caches.
 const SHORT_PATH_MAX: u32 = RING_MAX_DEFAULT;
+/// Windows of all of an application's flows grow while together they come to no more, on paths with round trips of up to
+/// `SHORT_PATHS`, and in proportion on longer ones: four times what 33 Gbit/s need. Of 100 flows each gets 256 KiB. What is more only waits
+/// in rings, and makes the round trips longer by which windows are measured: 100 windows of 4 MiB are 40 ms of 80 Gbit/s.
+const SHORT_PATHS_MAX: u64 = 32 << 20;
+const SHORT_PATHS: Duration = Duration::from_ms(2);
 /// A flow that consumed nothing for so long, and for two timeouts, is idle: its window shrinks to the initial one.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -110,16 +115,13 @@ impl State {
         }
     }
 
-    /// May a ring of `wanted` bytes be lent for a larger window? Of what is present it leaves as much as it takes: others were promised
-    /// their first windows, and what finds no memory is lost.
-    fn may_spread(&mut self, w: &Work<'_>, wanted: u64) -> bool {
-        let present = w.region.lendable();
-        let is_all = present >= w.region.region().layout().params.data_len;
-        let fits = is_all || 2 * wanted <= present.saturating_sub(w.region.lent());
-        if !fits {
+    /// May a ring be lent for a larger window? Others were promised their first windows, and what finds no memory is lost.
+    fn may_spread(&mut self, w: &Work<'_>) -> bool {
+        let is_backed = w.region.is_backed(self.config.receive_buffer_initial);
+        if !is_backed {
             self.want_memory(w);
         }
-        fits
+        is_backed
     }
 
     /// Once a round trip: measures it, for who asks, and doubles the window when the application has consumed three eighths of it or
@@ -158,7 +160,9 @@ impl State {
         let consumed = w.f.rx.rx_tail.wrapping_sub(cold.epoch_tail);
         (cold.epoch_tail, cold.epoch_at) = (w.f.rx.rx_tail, self.now);
         let window = 1u32 << w.f.rx.window_log2;
-        if window > self.config.receive_buffer_initial && w.region.is_greedy(u64::from(window)) {
+        if window > self.config.receive_buffer_initial
+            && w.region.is_greedy(u64::from(window), windows_most(w))
+        {
             self.set_window(w, w.f.rx.window_log2 - 1);
             return;
         }
@@ -198,7 +202,7 @@ impl State {
         }
         let wanted = 2usize << log2;
         let is_small = w.f.rx.sender(w.f.cold.rx_old).ring.is_some_and(|ring| ring.size() < wanted as u64);
-        if is_small && self.may_spread(w, wanted as u64) {
+        if is_small && self.may_spread(w) {
             self.lend(w, wanted);
         }
         let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(wanted as u64, Ring::size);
@@ -217,7 +221,7 @@ impl State {
         let initial = self.config.receive_buffer_initial;
         let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
         let (before, after) = (above(w.f.rx.window_log2), above(log2));
-        if after > before && !w.region.grant(after - before, 1 << log2) {
+        if after > before && !w.region.grant(after - before, 1 << log2, windows_most(w)) {
             return false;
         }
         w.region.ungrant(before.saturating_sub(after));
@@ -343,6 +347,14 @@ impl State {
         }
         let owes = self.owed.front().is_some() || self.ready.front().is_some();
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
+    }
+}
+
+/// What all windows of the flow's application, beyond the initial ones, may come to while this one grows.
+fn windows_most(w: &Work<'_>) -> u64 {
+    match u64::from(w.f.cold.srtt_us) {
+        0 => u64::MAX,
+        srtt_us => SHORT_PATHS_MAX * (srtt_us / SHORT_PATHS.as_us()).max(1),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The owner of flows: an application region with what the service keeps about it, out of the application's reach.
 
 use crate::FlowId;
+use base::limits::FIRST_WINDOWS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use queue::{Doorbell, Ring, Violation, Wake, stream};
 use shm::{Half, Region, Side, Slot};
@@ -15,6 +16,8 @@ pub struct AppRegion {
     watermark: [AtomicU64; 2],
     /// The flow of each slot, plus 1.
     flows: Box<[AtomicU32]>,
+    /// How many slots have one.
+    open: AtomicU32,
     /// Bytes by which windows of this application's flows exceed the initial one.
     granted: AtomicU64,
     /// 1 once shortage was reported for the present watermark.
@@ -40,6 +43,7 @@ impl AppRegion {
             pages: (0..region.page_words()).map(|_| AtomicU64::new(0)).collect(),
             watermark: [AtomicU64::new(0), AtomicU64::new(0)],
             flows: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            open: AtomicU32::new(0),
             granted: AtomicU64::new(0),
             short: AtomicU32::new(0),
             region,
@@ -56,7 +60,7 @@ impl AppRegion {
     /// The first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.
     pub fn set_watermark(&self, bytes: u64) {
         for watermark in &self.watermark {
-            watermark.store(bytes.min(self.region.layout().params.data_len), Ordering::Release);
+            watermark.store(bytes.min(self.data_len()), Ordering::Release);
         }
         self.short.store(0, Ordering::Release);
     }
@@ -72,24 +76,37 @@ impl AppRegion {
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: together they could then
-    /// send more than the service side's data area holds, or this one more than is left for all others. So whoever comes late
-    /// finds something, and all that want more come to the same (dynamic thresholds: Choudhury and Hahne, 1998).
+    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: all together would come
+    /// to more than `most`, or to more than the service side's data area holds; or this one to more than is left for all others.
+    /// So whoever comes late finds something, and all that want more come to the same (dynamic thresholds: Choudhury and Hahne, 1998).
     #[must_use]
-    pub fn grant(&self, bytes: u64, window: u64) -> bool {
+    pub fn grant(&self, bytes: u64, window: u64, most: u64) -> bool {
         // Relaxed: a sum, which orders nothing.
         let granted = self.granted.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = granted.saturating_add(window) <= self.region.layout().params.data_len;
+        let fits = granted.saturating_add(window) <= most.min(self.data_len());
         if !fits {
             self.ungrant(bytes);
         }
         fits
     }
 
-    /// True when a flow with that window leaves less than half as much for all others.
+    /// True when what is present holds all windows beyond `initial` bytes, and those of the first flows up to there: half of it at least
+    /// is for what is beyond.
     #[must_use]
-    pub fn is_greedy(&self, window: u64) -> bool {
-        self.granted().saturating_add(window / 2) > self.region.layout().params.data_len
+    pub fn is_backed(&self, initial: u32) -> bool {
+        let present = self.lendable();
+        let first = u64::from(self.open.load(Ordering::Relaxed).min(FIRST_WINDOWS)) * u64::from(initial);
+        self.granted() + first.min(present / 2) <= present
+    }
+
+    /// True when a flow with that window leaves less for all others, of `most`.
+    #[must_use]
+    pub fn is_greedy(&self, window: u64, most: u64) -> bool {
+        self.granted().saturating_add(window) > most.min(self.data_len())
+    }
+
+    fn data_len(&self) -> u64 {
+        self.region.layout().params.data_len
     }
 
     /// Takes a grant back.
@@ -142,11 +159,15 @@ impl AppRegion {
         word.checked_sub(1).map(FlowId)
     }
 
-    /// Says whose slot it is.
+    /// Says whose slot it is. Only the slow path does.
     pub fn set_flow(&self, slot: u32, flow: Option<FlowId>) {
-        if let Some(word) = self.flows.get(slot as usize) {
-            word.store(flow.map_or(0, |f| f.0 + 1), Ordering::Release);
-        }
+        let Some(word) = self.flows.get(slot as usize) else { return };
+        let before = word.swap(flow.map_or(0, |f| f.0 + 1), Ordering::Release);
+        match (before > 0, flow.is_some()) {
+            (false, true) => self.open.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.open.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
     }
 
     /// Both halves of `slot`: the service's, the application's.

@@ -2,6 +2,7 @@
 //! must be there from the beginning, and a part that another thread is still working on is not.
 
 use crate::fork;
+use base::limits::FIRST_WINDOWS;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,8 @@ const IDLE: u64 = 0;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
-/// first ones; what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
+/// first ones ([`FIRST_WINDOWS`]); what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
 const FIRST_WINDOW: u64 = 128 << 10;
-/// First ones.
-const FIRST_CONNECTIONS: u64 = 128;
 /// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
 const FIRST_BURST: u64 = 16 << 10;
 /// No more than that for connections that nothing has come on yet.
@@ -86,7 +85,7 @@ impl Growth {
 /// How much is to be present when the connection in that slot begins. Slots are taken from below, so that there are as many.
 pub fn expected(slot: u32) -> u64 {
     let connections = u64::from(slot);
-    let first = connections.min(FIRST_CONNECTIONS) * FIRST_WINDOW;
+    let first = connections.min(FIRST_WINDOWS.into()) * FIRST_WINDOW;
     first.max((connections * FIRST_BURST).min(FIRST_MOST))
 }
 
