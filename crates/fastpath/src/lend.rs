@@ -201,8 +201,14 @@ impl State {
             return;
         }
         let wanted = 2usize << log2;
-        let is_small = w.f.rx.sender(w.f.cold.rx_old).ring.is_some_and(|ring| ring.size() < wanted as u64);
-        if is_small && self.may_spread(w) {
+        let ring = w.f.rx.sender(w.f.cold.rx_old).ring;
+        let is_small = ring.is_some_and(|ring| ring.size() < wanted as u64);
+        let is_first = wanted <= self.config.receive_buffer_initial as usize;
+        if (is_small || ring.is_none()) && !is_first && !self.may_spread(w) {
+            self.set_window(w, log2);
+            return;
+        }
+        if is_small {
             self.lend(w, wanted);
         }
         let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(wanted as u64, Ring::size);
@@ -246,7 +252,10 @@ impl State {
             let Some(flow) = self.grown.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 let patience = IDLE.max(w.f.cold.rto.times(2));
-                let is_idle = w.f.rx.rx_ring << 1 == 0 && w.f.cold.epoch_at.plus(patience) <= state.now;
+                // Or its application reads no more, and what came is kept for it.
+                let is_paused = w.f.rx.rx_tail == w.f.cold.epoch_tail && !low_water::is_waiting(w);
+                let is_idle =
+                    (w.f.rx.rx_ring << 1 == 0 || is_paused) && w.f.cold.epoch_at.plus(patience) <= state.now;
                 if is_idle {
                     state.shrink(w);
                 } else {

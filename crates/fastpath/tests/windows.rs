@@ -72,6 +72,16 @@ impl Bulk {
     }
 }
 
+/// So many flows of the same application, on which nothing comes.
+fn others(s: &mut Scene, count: u16) {
+    let (local, remote) = harness::endpoints(false);
+    for n in 0..count {
+        let local = wire::Endpoint::new(local.addr, 3000 + n);
+        let what = harness::install(local, remote, 10 + u32::from(n), harness::MAC_B, 0, 0);
+        s.host.open(s.now, &what);
+    }
+}
+
 /// The window as the flow sizes it.
 fn window(s: &Scene) -> u32 {
     1 << s.host.keeper.lock(s.id).parts().rx.window_log2
@@ -140,6 +150,7 @@ fn windows_of_short_paths_come_to_no_more_than_any_rate_needs_together() {
         };
         let config = flow::Config { receive_buffer_max: 8 << 20, ..config() };
         let mut s = scene_in(64, change, Capabilities::plain(1500, MAC_A), config);
+        others(&mut s, 40);
         assert!(s.host.region.grant(31 << 20, 0, u64::MAX));
         let mut bulk = Bulk::new();
         (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
@@ -185,13 +196,7 @@ fn a_flows_own_limit_caps_its_window() {
 #[test]
 fn the_windows_of_an_application_together_never_exceed_its_memory() {
     let mut s = scene();
-    let (_, remote) = harness::endpoints(false);
-    let mut flows = vec![];
-    for n in 0..20 {
-        let local = wire::Endpoint::new(harness::endpoints(false).0.addr, 3000 + n);
-        let what = harness::install(local, remote, 10 + u32::from(n), harness::MAC_B, 0, 0);
-        flows.push(s.host.open(s.now, &what).0);
-    }
+    others(&mut s, 20);
     // 8 MiB of memory, of which others have 6 beside the first windows of all.
     let mut bulk = Bulk::new();
     assert!(s.host.region.grant(6 << 20, 0, u64::MAX));
@@ -223,6 +228,7 @@ fn a_window_that_was_small_for_want_of_memory_grows_again_though_one_frame_fills
 #[test]
 fn a_large_window_makes_room_for_flows_that_come_later() {
     let (mut s, mut bulk) = (scene(), Bulk::new());
+    others(&mut s, 7);
     (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
     let before = window(&s);
     assert_eq!(before, 4 << 20);
@@ -233,6 +239,36 @@ fn a_large_window_makes_room_for_flows_that_come_later() {
     let ring = s.host.keeper.lock(s.id).parts().rx.ring().map(|ring| ring.size());
     assert!(ring.is_none_or(|size| size <= u64::from(before)), "{ring:?}");
     assert_eq!(s.drops(Cause::NoMemory), 0);
+}
+
+/// A share is everybody's, whatever those on longer paths hold, or those whose applications have stopped reading.
+#[test]
+fn a_window_grows_up_to_its_share_whatever_others_have() {
+    let change = |i: &mut flow::Install| {
+        i.rcv_wnd = PROMISED as u16;
+        i.rtt = Some(Duration::from_us(900));
+    };
+    let mut s = scene_in(64, change, Capabilities::plain(1500, MAC_A), config());
+    others(&mut s, 15);
+    assert!(s.host.region.grant(50 << 20, 0, u64::MAX));
+    let mut bulk = Bulk::new();
+    (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert_eq!(window(&s), 2 << 20);
+}
+
+/// Where the application has stopped reading, what it has unread stays, and its window is for others.
+#[test]
+fn a_window_that_nobody_reads_shrinks_and_comes_back() {
+    let (mut s, mut bulk) = (scene(), Bulk::new());
+    (0..40).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    let before = window(&s);
+    assert!(before >= 1 << 20);
+    (0..3).for_each(|_| bulk.round(&mut s, u32::MAX, false));
+    (0..60).for_each(|_| drop(s.after(Duration::from_ms(100))));
+    assert_eq!((window(&s), s.host.region.granted()), (64 << 10, 0));
+    assert!(s.recv().len() > 900_000, "what was promised was kept");
+    (0..60).for_each(|_| bulk.round(&mut s, u32::MAX, true));
+    assert_eq!((window(&s), s.drops(Cause::NoMemory)), (before, 0));
 }
 
 /// Does the service say that it has no space for more?

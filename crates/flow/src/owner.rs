@@ -76,18 +76,27 @@ impl AppRegion {
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: all together would come
-    /// to more than `most`, or to more than the service side's data area holds; or this one to more than is left for all others.
-    /// So whoever comes late finds something, and all that want more come to the same (dynamic thresholds: Choudhury and Hahne, 1998).
+    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: the windows of all
+    /// would come to more than the service side's data area holds; or this one to more than its share of `most` and, at the same
+    /// time, to more than all leave of `most`. So whoever comes late finds something, and all that want more come to the same (dynamic
+    /// thresholds: Choudhury and Hahne, 1998).
     #[must_use]
     pub fn grant(&self, bytes: u64, window: u64, most: u64) -> bool {
         // Relaxed: a sum, which orders nothing.
         let granted = self.granted.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = granted.saturating_add(window) <= most.min(self.data_len());
+        let fits = granted <= self.data_len() && !self.is_greedy(window, most);
         if !fits {
             self.ungrant(bytes);
         }
         fits
+    }
+
+    /// True when a flow with that window, already granted, has more than its share of `most` and leaves less of it for all others.
+    #[must_use]
+    pub fn is_greedy(&self, window: u64, most: u64) -> bool {
+        let most = most.min(self.data_len());
+        let share = most / u64::from(self.open.load(Ordering::Relaxed)).max(1);
+        window > share && self.granted().saturating_add(window) > most
     }
 
     /// True when what is present holds all windows beyond `initial` bytes, and those of the first flows up to there: half of it at least
@@ -97,12 +106,6 @@ impl AppRegion {
         let present = self.lendable();
         let first = u64::from(self.open.load(Ordering::Relaxed).min(FIRST_WINDOWS)) * u64::from(initial);
         self.granted() + first.min(present / 2) <= present
-    }
-
-    /// True when a flow with that window leaves less for all others, of `most`.
-    #[must_use]
-    pub fn is_greedy(&self, window: u64, most: u64) -> bool {
-        self.granted().saturating_add(window) > most.min(self.data_len())
     }
 
     fn data_len(&self) -> u64 {

@@ -27,9 +27,11 @@ const CROWDED_NS: u64 = 100_000_000;
 /// Whoever brings news gives the core back sooner than this; others take it for a slice.
 const TURN: Duration = Duration::from_millis(1);
 
-/// What shared memory does not tell is asked for once in this time of a long spin, by a call of some 0.3 us; whoever waits for it
-/// hears half of this time late.
-const OUTSIDE_NS: u64 = 2_000;
+/// What shared memory does not tell is asked for once in this time of a spin; whoever waits for it hears half of this time late.
+const OUTSIDE_NS: u64 = 20_000;
+/// The same of a patient spin, and at most so much of its time goes into asking: for one descriptor it takes some 0.3 us.
+const OUTSIDE_PATIENT_NS: u64 = 2_000;
+const OUTSIDE_SHARE: u64 = 8;
 
 /// Nobody gives it away again for so many times as long as it was gone.
 const PAUSE: u64 = 50;
@@ -72,7 +74,7 @@ impl Spin {
     }
 
     /// Looks until `news` says true (then true), the budget or `limit` is used up, or `outside` says that there is something for whoever
-    /// sleeps: a patient spin asks it now and then, a usual one is over soon.
+    /// sleeps: a long spin asks it now and then, a usual one is over before.
     ///
     /// # Errors
     /// As `outside`'s.
@@ -91,7 +93,8 @@ impl Spin {
         if self.age_ns(start) < self.crowded_until_ns.load(Ordering::Relaxed) {
             return Ok(news());
         }
-        let mut outside_ns = if self.is_patient() { OUTSIDE_NS } else { u64::MAX };
+        let pause_ns = if self.is_patient() { OUTSIDE_PATIENT_NS } else { OUTSIDE_NS };
+        let mut outside_ns = pause_ns;
         loop {
             for _ in 0..16 {
                 if news() {
@@ -109,10 +112,11 @@ impl Spin {
                 break;
             }
             if spent >= outside_ns {
-                outside_ns = spent + OUTSIDE_NS;
                 if outside()? {
                     break;
                 }
+                let asked_ns = now.elapsed().as_nanos() as u64;
+                outside_ns = spent + asked_ns + pause_ns.max(OUTSIDE_SHARE * asked_ns);
             }
         }
         Ok(news())

@@ -21,7 +21,9 @@ pub fn shorten(frame: &mut [u8]) {
         EtherType::IPV6 => shorten_v6(rest),
         _ => None,
     };
-    if let Some(flags) = tcp.and_then(|tcp| rest.get_mut(tcp + FLAGS)) {
+    let flags = tcp.and_then(|tcp| rest.get_mut(tcp + FLAGS));
+    // With SYN it makes no sense, and is to be seen as what it is.
+    if let Some(flags) = flags.filter(|flags| **flags & TcpFlags::SYN.bits() as u8 == 0) {
         *flags &= !(TcpFlags::FIN.bits() as u8);
     }
 }
