@@ -99,7 +99,8 @@ static const struct option {
     O(SOL_SOCKET, SO_ERROR, NUMBER),
     O(SOL_SOCKET, SO_DONTROUTE, NUMBER),
     O(SOL_SOCKET, SO_BROADCAST, NUMBER),
-    O(SOL_SOCKET, SO_SNDBUF, NUMBER),
+    /* What a connection's has grown to depends on the host's congestion control: 2.5 MiB with CUBIC, 4 with BBR, as ours. */
+    O(SOL_SOCKET, SO_SNDBUF, LENGTH),
     O(SOL_SOCKET, SO_RCVBUF, NUMBER),
     O(SOL_SOCKET, SO_KEEPALIVE, NUMBER),
     O(SOL_SOCKET, SO_OOBINLINE, NUMBER),
