@@ -25,6 +25,8 @@ pub const RING_MIN: u32 = 4096;
 pub const RING_MAX: u32 = 256 << 20;
 /// Largest payload ring unless configured otherwise: 4 MiB, Linux's default `tcp_wmem` maximum.
 pub const RING_MAX_DEFAULT: u32 = 4 << 20;
+/// First receive buffer of a connection over a port unless configured otherwise: 128 KiB, Linux's default `tcp_rmem`.
+pub const BUFFER_INITIAL_DEFAULT: u32 = 128 << 10;
 /// Connections of an application over a port for whose first windows memory is made present and kept: those of more are seldom all
 /// used in the same moment.
 pub const FIRST_WINDOWS: u32 = 128;

@@ -23,7 +23,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    fn holds(self, value: f64) -> bool {
+    /// Is the value within it?
+    pub fn holds(self, value: f64) -> bool {
         match self {
             Self::Most(limit) => value <= limit,
             Self::Least(limit) => value >= limit,

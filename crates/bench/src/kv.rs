@@ -147,11 +147,11 @@ fn judge_waiting(report: &mut Report) {
             report.ratios.iter().find(is_it).map_or(f64::INFINITY, |ratio| ratio.median)
         };
         let (kernel, timer) = (over("kernel"), over(TIMER));
-        let text = format!("{WAITING}: {metric} {} times the kernel's, ", number(kernel));
-        if kernel <= 1.0 / 3.0 {
-            bars::tell(report, text.trim_end_matches(", ").to_owned(), kernel, THIRD);
+        let text = format!("{WAITING}: {metric} {} times the kernel's", number(kernel));
+        if THIRD.holds(kernel) {
+            bars::tell(report, text, kernel, THIRD);
         } else {
-            let text = format!("{text}{} times that of the client's timer alone", number(timer));
+            let text = format!("{text}, {} times that of the client's timer alone", number(timer));
             bars::tell(report, text, timer, Limit::Most(OF_FLOOR));
         }
     }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::{Builder, TempDir};
 
+/// Share of a measurement's connections that must be accelerated for its numbers to count.
+const ACCELERATED_SHARE: f64 = 0.95;
 /// Seconds until the service answers, or has answered.
 const PATIENCE: f64 = 10.0;
 
@@ -205,6 +207,17 @@ impl Service {
     pub fn stop(self) {
         self.running.stop();
     }
+}
+
+/// Enough of so many connections were accelerated.
+///
+/// # Errors
+/// When they were not.
+pub fn prove(accelerated: u64, count: u32) -> anyhow::Result<()> {
+    if (accelerated as f64) < f64::from(count) * ACCELERATED_SHARE {
+        bail!("only {accelerated} of {count} connections were accelerated");
+    }
+    Ok(())
 }
 
 /// What `towpath stat --json` says.

@@ -9,14 +9,12 @@ use crate::redis::local::limit_cores;
 use crate::samples::Samples;
 use crate::sockets::actor::{self, Answer, Ask};
 use crate::{Options, Report};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Share of a benchmark's connections that must be accelerated for its numbers to count.
-const ACCELERATED_SHARE: f64 = 0.95;
 /// Until a server answers, seconds.
 const PATIENCE: f64 = 10.0;
 /// Until one try to reach it is given up.
@@ -183,10 +181,7 @@ impl<'a> Served<'a> {
         let before = self.accepted()?;
         let given = act()?;
         if let (Some(before), Some(after)) = (before, self.accepted()?) {
-            let share = (after - before) as f64 / f64::from(connections);
-            if share < ACCELERATED_SHARE {
-                bail!("only {} of {connections} connections were accelerated", after - before);
-            }
+            launch::prove(after - before, connections)?;
         }
         Ok(given)
     }

@@ -201,18 +201,14 @@ impl State {
             return;
         }
         let wanted = 2usize << log2;
-        let ring = w.f.rx.sender(w.f.cold.rx_old).ring;
-        let is_small = ring.is_some_and(|ring| ring.size() < wanted as u64);
+        let ring_of = |w: &Work<'_>| w.f.rx.sender(w.f.cold.rx_old).ring;
+        let holds = |ring: Ring| ring.size() >= wanted as u64;
         let is_first = wanted <= self.config.receive_buffer_initial as usize;
-        if (is_small || ring.is_none()) && !is_first && !self.may_spread(w) {
-            self.set_window(w, log2);
-            return;
-        }
-        if is_small {
+        let is_backed = is_first || ring_of(w).is_some_and(holds) || self.may_spread(w);
+        if is_backed && ring_of(w).is_some_and(|ring| !holds(ring)) {
             self.lend(w, wanted);
         }
-        let holds = w.f.rx.sender(w.f.cold.rx_old).ring.map_or(wanted as u64, Ring::size);
-        if holds < wanted as u64 {
+        if !is_backed || !ring_of(w).is_none_or(holds) {
             // A ring is still being read, or memory is short: another time.
             self.set_window(w, log2);
             return;

@@ -3,7 +3,7 @@
 
 use crate::ServiceError;
 use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
-use base::limits::{RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
+use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -352,9 +352,9 @@ impl Options {
             gso: checksum && !self.no_gso.unwrap_or(false),
             congestion,
             switches: [on(self.sack), on(self.timestamps), on(self.window_scaling), ecn],
-            buffer_initial: self
-                .buffer_initial
-                .unwrap_or(self.ring_max.map_or(128 << 10, |max| max.min(128 << 10))),
+            buffer_initial: self.buffer_initial.unwrap_or(
+                self.ring_max.map_or(BUFFER_INITIAL_DEFAULT, |max| max.min(BUFFER_INITIAL_DEFAULT)),
+            ),
             hop_limit: self.hop_limit.unwrap_or(64),
             send_buffer: self.send_buffer.unwrap_or(0),
             flows: self.max_flows.unwrap_or(65_536),

@@ -2,7 +2,7 @@
 //! must be there from the beginning, and a part that another thread is still working on is not.
 
 use crate::fork;
-use base::limits::FIRST_WINDOWS;
+use base::limits::{BUFFER_INITIAL_DEFAULT, FIRST_WINDOWS};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
 /// first ones ([`FIRST_WINDOWS`]); what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
-const FIRST_WINDOW: u64 = 128 << 10;
+const FIRST_WINDOW: u64 = BUFFER_INITIAL_DEFAULT as u64;
 /// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
 const FIRST_BURST: u64 = 16 << 10;
 /// No more than that for connections that nothing has come on yet.

@@ -5,7 +5,7 @@ use super::sink::{self, Ask, Count, Each};
 use super::source::{self, Open};
 use crate::cpu::Meter;
 use crate::interrupt::pause;
-use crate::launch::Service;
+use crate::launch::{Service, prove};
 use crate::peer::{self, Peer};
 use crate::samples::Sample;
 use crate::tap::iperf::OPERATION;
@@ -23,8 +23,6 @@ const PATIENCE: f64 = 10.0;
 const END: f64 = 1.0;
 /// What comes before the measured time, as a share of it: windows grow meanwhile, and buffers come into being.
 const WARM_UP: f64 = 0.75;
-/// Share of the connections that must be accelerated for numbers to count.
-const ACCELERATED_SHARE: f64 = 0.95;
 /// The kernel's congestion control, which is the service's default: the machine's own may be any.
 const CONGESTION: &str = "cubic";
 
@@ -117,9 +115,7 @@ impl Way<'_> {
         let accepted = self.sink.service().map(|service| service.accepted(Some(sink.pid())));
         for (told, what) in [(connected, "made"), (accepted, "accepted")] {
             let Some(accelerated) = told.transpose()? else { continue };
-            if (accelerated as f64) < f64::from(flows) * ACCELERATED_SHARE {
-                bail!("only {accelerated} of {flows} connections were accelerated where they were {what}");
-            }
+            prove(accelerated, flows.into()).with_context(|| format!("where they were {what}"))?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 //! Towpath, or all on the kernel.
 
 use super::actor::{Answer, Ask};
-use super::pair::{PATIENCE, Place, prove};
-use crate::launch::Service;
+use super::pair::{PATIENCE, Place};
+use crate::launch::{Service, prove};
 use crate::peer::Peer;
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddrV4};
