@@ -3,7 +3,8 @@
 use crate::cancel::point;
 use crate::{fail, look_for_deepbound, next, stdio};
 use libc::{c_int, c_uint, c_ulong};
-use socket::{fds, signals};
+use socket::fds::{self, Nonblocking};
+use socket::signals;
 
 /// See close(2).
 ///
@@ -54,6 +55,9 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let _changing = fds::duplicating(fd);
+    if let Err(e) = fds::single_out(fd) {
+        return fail(e);
+    }
     // SAFETY: a number.
     let new = unsafe { next::dup(fd) };
     if new >= 0 {
@@ -85,6 +89,9 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup2(old, new);
         }
+        if let Err(e) = fds::single_out(old) {
+            return fail(e);
+        }
         let _changing = match fds::closing(new) {
             Ok(changing) => (changing, fds::duplicating(old)),
             Err(e) => return fail(e),
@@ -108,6 +115,9 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup3(old, new, flags);
         }
+        if let Err(e) = fds::single_out(old) {
+            return fail(e);
+        }
         let _changing = match fds::closing(new) {
             Ok(changing) => (changing, fds::duplicating(old)),
             Err(e) => return fail(e),
@@ -130,17 +140,41 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     unsafe {
         match command {
             libc::F_SETFL => {
-                let on = argument as c_int & libc::O_NONBLOCK != 0;
-                let listener = fds::set_nonblocking(fd, on);
-                let kept = if listener { libc::O_NONBLOCK as usize } else { 0 };
+                let flags = argument as c_int;
+                let kept = match fds::set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
+                    Nonblocking::Ours if flags & BEYOND == 0 => return 0,
+                    Nonblocking::Ours => match fds::single_out(fd) {
+                        Ok(()) => 0,
+                        Err(e) => return fail(e),
+                    },
+                    Nonblocking::Stays => libc::O_NONBLOCK as usize,
+                    Nonblocking::Kernels => 0,
+                };
                 let result = next::fcntl(fd, command, argument | kept);
-                if argument as c_int & libc::O_ASYNC != 0 { told_of(fd, result) } else { result }
+                if flags & libc::O_ASYNC != 0 { told_of(fd, result) } else { result }
             }
-            libc::F_SETOWN | F_SETOWN_EX => told_of(fd, next::fcntl(fd, command, argument)),
+            libc::F_GETFD | libc::F_SETFD => next::fcntl(fd, command, argument),
             libc::F_GETFL => {
                 let flags = next::fcntl(fd, command, 0);
                 if flags < 0 { flags } else { fds::open_flags(fd, flags) }
             }
+            _ => match fds::single_out(fd) {
+                Ok(()) => fcntl_beyond(fd, command, argument),
+                Err(e) => fail(e),
+            },
+        }
+    }
+}
+
+/// Commands about what is behind the descriptor.
+///
+/// # Safety
+/// As C's for the command.
+unsafe fn fcntl_beyond(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match command {
+            libc::F_SETOWN | F_SETOWN_EX => told_of(fd, next::fcntl(fd, command, argument)),
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
                 let _changing = fds::duplicating(fd);
                 let new = next::fcntl(fd, command, argument);
@@ -171,6 +205,8 @@ const SIOCOUTQNSD: c_ulong = 0x894B;
 const SIOCSPGRP: c_ulong = 0x8902;
 const FIOSETOWN: c_ulong = 0x8901;
 const F_SETOWN_EX: c_int = 15;
+/// What `F_SETFL` sets beside `O_NONBLOCK`.
+const BEYOND: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
 
 /// Somebody is to be told of what comes to `fd` by a signal, if the kernel has agreed: that is its `result`.
 fn told_of(fd: c_int, result: c_int) -> c_int {
@@ -207,23 +243,24 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             SIOCOUTQNSD => fds::held_back(fd),
             SIOCATMARK => fds::is_at_mark(fd).map(usize::from),
             libc::FIONBIO if argument != 0 => {
-                let listener = fds::set_nonblocking(fd, *(argument as *const c_int) != 0);
-                if listener {
-                    return 0;
+                match fds::set_nonblocking(fd, *(argument as *const c_int) != 0) {
+                    Nonblocking::Kernels => None,
+                    Nonblocking::Stays | Nonblocking::Ours => return 0,
                 }
-                None
             }
+            libc::FIOCLEX | libc::FIONCLEX => return next::ioctl(fd, request, argument),
             _ => None,
         };
-        match count {
-            Some(n) if argument != 0 => {
-                *(argument as *mut c_int) = n.min(c_int::MAX as usize) as c_int;
-                0
-            }
-            _ if [SIOCSPGRP, FIOSETOWN, libc::FIOASYNC].contains(&request) => {
+        if let Some(n) = count.filter(|_| argument != 0) {
+            *(argument as *mut c_int) = n.min(c_int::MAX as usize) as c_int;
+            return 0;
+        }
+        match fds::single_out(fd) {
+            Err(e) => fail(e),
+            Ok(()) if [SIOCSPGRP, FIOSETOWN, libc::FIOASYNC].contains(&request) => {
                 told_of(fd, next::ioctl(fd, request, argument))
             }
-            _ => next::ioctl(fd, request, argument),
+            Ok(()) => next::ioctl(fd, request, argument),
         }
     }
 }

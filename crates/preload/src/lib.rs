@@ -11,6 +11,7 @@ mod checks;
 mod deepbound;
 mod descriptors;
 mod environment;
+mod files;
 mod limits;
 mod next;
 mod pointers;

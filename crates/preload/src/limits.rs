@@ -2,7 +2,7 @@
 
 use crate::{next, pointers};
 use libc::{c_int, c_uint, pid_t, rlimit};
-use socket::{address_space, fds};
+use socket::{address_space, fds, placeholder};
 
 /// True for the one limit that is ours to keep.
 fn is_ours(resource: c_uint) -> bool {
@@ -58,6 +58,10 @@ pub unsafe extern "C" fn prlimit(
     new: *const rlimit,
     old: *mut rlimit,
 ) -> c_int {
+    if resource == libc::RLIMIT_NOFILE && !new.is_null() {
+        // With fewer no descriptor can be put in the place of another.
+        placeholder::own_each();
+    }
     // SAFETY: C's contract, and as in `getrlimit`.
     unsafe {
         if !is_ours(resource) || (pid != 0 && pid != libc::getpid()) {

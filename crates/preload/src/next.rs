@@ -74,6 +74,13 @@ next! {
     fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     sockatmark(fd: c_int) -> c_int;
+    fstat(fd: c_int, out: *mut c_void) -> c_int;
+    fstat64(fd: c_int, out: *mut c_void) -> c_int;
+    __fxstat(version: c_int, fd: c_int, out: *mut c_void) -> c_int;
+    __fxstat64(version: c_int, fd: c_int, out: *mut c_void) -> c_int;
+    fstatat(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
+    fstatat64(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
+    statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut c_void) -> c_int;
     read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
     readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;

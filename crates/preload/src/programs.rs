@@ -5,7 +5,7 @@ use crate::{next, pointers};
 use libc::{
     FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
-use socket::{fds, moving, sys};
+use socket::{fds, moving, placeholder, sys};
 
 /// See _exit(2).
 ///
@@ -78,15 +78,16 @@ pub unsafe extern "C" fn execvpe(
     unsafe { with_ours(gets_sockets, environment, |all| next::execvpe(file, arguments, all)) }
 }
 
-/// Functions with any number of arguments: ours says what has to be said and then is the next one, its arguments as they are.
-macro_rules! variadic {
-    ($($name:ident by $door:ident)*) => { $(
+/// Functions with any number of arguments, or that return twice: ours says what has to be said and then is the next one, its arguments as
+/// they are.
+macro_rules! doors {
+    ($($name:ident by $door:ident says $what:expr;)*) => { $(
         extern "C" fn $door() -> usize {
-            moving::before_exec();
+            $what;
             next::address(concat!(stringify!($name), "\0"))
         }
 
-        #[doc = concat!("See ", stringify!($name), "(3).")]
+        #[doc = concat!("See ", stringify!($name), " in section 2 or 3.")]
         ///
         /// # Safety
         /// As C's.
@@ -117,10 +118,12 @@ macro_rules! variadic {
     )* };
 }
 
-variadic! {
-    execl by before_execl
-    execlp by before_execlp
-    execle by before_execle
+doors! {
+    execl by before_execl says moving::before_exec();
+    execlp by before_execlp says moving::before_exec();
+    execle by before_execle says moving::before_exec();
+    vfork by before_vfork says placeholder::own_each();
+    clone by before_clone says placeholder::own_each();
 }
 
 /// See fexecve(3).

@@ -288,6 +288,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
     // SAFETY: C's contract.
     unsafe {
         if value.is_null() || !pointers::is_readable(value, len as usize) {
+            if let Err(e) = fds::single_out(fd) {
+                return fail(e);
+            }
             return next::setsockopt(fd, level, name, value, len);
         }
         // The kernel, who says what is wrong with a bad address, is not asked of some.

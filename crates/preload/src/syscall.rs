@@ -34,6 +34,9 @@ pub unsafe extern "C-unwind" fn syscall(
                 programs::forked(|| socket::sys::raw(n, [a, b, c, d, e, f]), |copied| *copied == Ok(0));
             return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
         }
+        if makes_another(n) {
+            socket::placeholder::own_each();
+        }
         let arguments = [a, b, c, d, e, f];
         let result = match n {
             libc::SYS_io_uring_setup => rings::setup(arguments),
@@ -43,6 +46,15 @@ pub unsafe extern "C-unwind" fn syscall(
         };
         result.map_or_else(|error| c_long::from(fail(error)), |r| r as c_long)
     }
+}
+
+/// True for what makes a thread, or a process that is no copy.
+fn makes_another(n: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if n == libc::SYS_vfork {
+        return true;
+    }
+    n == libc::SYS_clone || n == libc::SYS_clone3
 }
 
 /// True for `fork` by its number and for what is the same: the child has memory of its own. Of `clone3` the second argument, its

@@ -12,7 +12,7 @@ use crate::sock::{Role, Sock, flag};
 use crate::stream::ready;
 use crate::table::Table;
 pub use crate::unseen::Changing;
-use crate::{account, client, config, internal, moving, options, rings, sys, unseen, untold};
+use crate::{account, client, config, internal, moving, options, placeholder, rings, sys, unseen, untold};
 use control::NO_LISTENER;
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -137,6 +137,7 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     }
     let _controlling = account::enter(Section::Control);
     if let Some(sock) = SOCKS.remove(fd) {
+        sock.close_common();
         sock.drop_descriptor();
     }
     let changing = duplicating(fd);
@@ -172,6 +173,15 @@ pub fn duplicated(old: RawFd, new: RawFd) {
             set.drop_descriptor();
         }
     }
+}
+
+/// The kernel is about to be asked or told something about what is behind `fd`, or to duplicate that: see `placeholder`.
+///
+/// # Errors
+/// As the kernel's where no socket is to be had.
+#[inline]
+pub fn single_out(fd: RawFd) -> Result<(), Errno> {
+    SOCKS.pin(fd).map_or(Ok(()), |sock| placeholder::own(&sock, fd))
 }
 
 /// Many descriptors are about to be closed. To be kept until they are.
@@ -267,6 +277,9 @@ pub enum Connect {
 pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
     let _controlling = account::enter(Section::Control);
     let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
+    if let Err(e) = placeholder::own(&sock, fd) {
+        return Connect::Made(Err(e));
+    }
     if sock.take_refusal() {
         return Connect::Kernel;
     }
@@ -302,6 +315,9 @@ fn is_anywhere(sock: &Sock, name: &[u8]) -> bool {
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let mut sock = SOCKS.pin(fd)?.share();
+    if let Err(e) = placeholder::own(&sock, fd) {
+        return Some(Err(e));
+    }
     sock.note_named();
     if sock.is_unconnected() && !sock.is_bound() && connect::fits(&sock, name) {
         sock = match give_up::begin_anew(fd)? {
@@ -417,32 +433,60 @@ pub fn set_option(
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let answer = options::get(&sock, level, name, out);
-    if answer.is_none() {
-        untold::tell(&sock, fd);
+    match answer {
+        None => untold::tell(&sock, fd).err().map(Err),
+        answer => answer,
     }
-    answer
 }
 
-/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note. True: a listener, whose kernel socket stays non-blocking.
-pub fn set_nonblocking(fd: RawFd, on: bool) -> bool {
-    let Some(sock) = SOCKS.pin(fd) else { return false };
+/// Whose `O_NONBLOCK` is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nonblocking {
+    /// The kernel is to be told as well.
+    Kernels,
+    /// The kernel's socket stays non-blocking: it listens.
+    Stays,
+    /// The kernel is not to be told: what is behind the descriptor is common to many.
+    Ours,
+}
+
+/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note.
+pub fn set_nonblocking(fd: RawFd, on: bool) -> Nonblocking {
+    let Some(sock) = SOCKS.pin(fd) else { return Nonblocking::Kernels };
     // What has come from another program first learns how that left it.
     let is_listener = sock.listener().is_some();
     sock.set_nonblocking(on);
+    let whose = match is_listener {
+        true => Nonblocking::Stays,
+        false if placeholder::is_common(&sock) => Nonblocking::Ours,
+        false => Nonblocking::Kernels,
+    };
     if !on || HAS_SETS.load(Ordering::Relaxed) || sock.decided().is_none() {
-        return is_listener;
+        return whose;
     }
     // Where nobody waits by a set of ours, this is when one that we do not see may be about to hold it.
     let shared = sock.share();
     drop(sock);
-    let is_left = unseen::notice(&shared, fd).is_some() && !config::is_required();
-    is_listener && !is_left
+    if unseen::notice(&shared, fd).is_none() || config::is_required() {
+        return whose;
+    }
+    // It, too, looks at the kernel's flag.
+    match placeholder::own(&shared, fd) {
+        Err(_) if whose == Nonblocking::Ours => whose,
+        _ => Nonblocking::Kernels,
+    }
 }
 
 /// `fcntl(F_GETFL)`: the kernel's flags as the program set them.
 pub fn open_flags(fd: RawFd, flags: i32) -> i32 {
     match SOCKS.pin(fd) {
-        Some(sock) if sock.listener().is_some() && !sock.is_nonblocking() => flags & !libc::O_NONBLOCK,
+        Some(sock) if sock.listener().is_some() || placeholder::is_common(&sock) => {
+            if sock.is_nonblocking() {
+                flags | libc::O_NONBLOCK
+            } else {
+                flags & !libc::O_NONBLOCK
+            }
+        }
         _ => flags,
     }
 }
@@ -513,7 +557,7 @@ pub fn is_stream(fd: RawFd) -> bool {
 
 /// `epoll_ctl`.
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
-    let set = SETS.pin(epfd)?;
+    let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
     match SOCKS.pin(fd) {
         Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
         None => match SETS.pin(fd) {

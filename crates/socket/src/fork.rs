@@ -6,8 +6,8 @@ use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock, flag};
 use crate::sys::{self, Alone};
 use crate::{
-    account, address_space, cancel, fds, lines, link, listener, locked, moving, rings, signals, unseen,
-    untold,
+    account, address_space, cancel, fds, lines, link, listener, locked, moving, placeholder, rings, signals,
+    unseen, untold,
 };
 use rustix::fd::RawFd;
 use shm::TRUST;
@@ -54,11 +54,13 @@ pub fn prepare() {
     let alone = Alone::new();
     ALONE.set(alone.is_some());
     fds::SETS.each(|_, set| set.before_fork());
+    placeholder::before_fork(alone.as_ref());
     // Its own registration is whole from here on.
     let _ = client::present();
     let mut held = alone.is_none().then(Held::new);
     if let Some(held) = &mut held {
         moving::hold_reclaim(held);
+        placeholder::hold(held);
         address_space::hold(held);
         // From here on nobody registers: the child finds what its bits were promised by.
         client::hold_attempts(held);
@@ -163,6 +165,7 @@ fn take_holder(client: &Client) -> Option<u8> {
 pub fn parent() {
     drop(HELD.take());
     PROMISED.set(None);
+    placeholder::after_fork();
 }
 
 /// In the child: another thread number, no contexts, a registration of its own.
@@ -173,6 +176,7 @@ pub fn child() {
         rings::forget_pins();
     }
     drop(HELD.take());
+    placeholder::in_child();
     account::child();
     link::forget_thread_number();
     GENERATION.fetch_add(1, Ordering::AcqRel);

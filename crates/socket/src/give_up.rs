@@ -6,7 +6,7 @@ use crate::fds::SOCKS;
 use crate::link::{Link, own, state};
 use crate::sock::Sock;
 use crate::stream::{Progress, ready};
-use crate::{address, client, fds, options, sys, untold};
+use crate::{address, client, fds, options, placeholder, sys, untold};
 use control::Request;
 use queue::stream::raise;
 use rustix::fd::RawFd;
@@ -124,6 +124,7 @@ pub fn begin_anew(fd: RawFd) -> Option<Result<Arc<Sock>, Errno>> {
 }
 
 fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {
+    placeholder::own(old, fd)?;
     let mut name = [0; address::ADDRESS_MAX];
     let bound = if old.is_bound() { sys::getsockname(fd, &mut name)? } else { 0 };
     let placeholder = sys::socket(old.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;

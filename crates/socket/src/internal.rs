@@ -32,24 +32,35 @@ pub fn limit() -> u64 {
 
 /// Moves `fd` to a high number, if the limits allow, and claims it.
 pub fn claim(fd: OwnedFd) -> OwnedFd {
-    // Not higher than most systems' limit would have it: a fork copies the table up to the highest descriptor.
-    let limit = limit().min(1024);
-    let from = limit.saturating_sub(512).max(64);
-    let moved = sys::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as usize);
-    let fd = match moved {
-        Ok(new) => {
+    match claim_away(fd.as_raw_fd()) {
+        Some(new) => {
             let old = fd.into_raw_fd();
             // Nobody knows the old number; whether closing it succeeds changes nothing.
             let _ = sys::close(old);
-            sys::own(new as RawFd)
+            sys::own(new)
         }
-        Err(_) => fd,
-    };
-    let i = fd.as_raw_fd() as usize;
+        None => {
+            note(fd.as_raw_fd());
+            fd
+        }
+    }
+}
+
+/// Duplicates `fd` at a high number, if the limits allow, and claims that.
+pub fn claim_away(fd: RawFd) -> Option<RawFd> {
+    // Not higher than most systems' limit would have it: a fork copies the table up to the highest descriptor.
+    let limit = limit().min(1024);
+    let from = limit.saturating_sub(512).max(64);
+    let new = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, from as usize).ok()? as RawFd;
+    note(new);
+    Some(new)
+}
+
+fn note(fd: RawFd) {
+    let i = fd as usize;
     if i < MOST {
         OURS[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
     }
-    fd
 }
 
 /// Gives up the claim, just before the descriptor is closed.

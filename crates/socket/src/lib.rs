@@ -10,6 +10,7 @@
 //!   client    a registration with the service    region, context, spin, fork, hold, internal, few
 //!   registration   which one it is
 //!   moving    connections from and to other processes      cancel    threads that end while they sleep
+//!   placeholder   what the kernel has behind a descriptor
 //!   give_up   connections that their program takes back     signals   SIGIO and SIGURG
 //!   locked    seccomp                            filter    what one says of a call
 //!   account   where a thread's time goes
@@ -92,6 +93,8 @@ mod notices;
 mod options;
 #[cfg(not(loom))]
 mod piece;
+#[cfg(not(loom))]
+pub mod placeholder;
 #[cfg(not(loom))]
 pub mod poll;
 #[cfg(not(loom))]

@@ -6,11 +6,11 @@ use crate::connect::{Why, whom_to_ask};
 use crate::hold::Held;
 use crate::link::{Link, state};
 use crate::region::Mapped;
-use crate::sock::Sock;
+use crate::sock::{Sock, flag};
 use crate::stream::{How, Progress};
 use crate::sys;
 use crate::wait::Patience;
-use crate::{config, fallback, fork, lines, locked, log, rings, unseen, wait};
+use crate::{config, fallback, fork, lines, locked, log, placeholder, rings, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
 use queue::stream::{watch, watcher};
@@ -149,6 +149,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
         crate::options::tell(sock);
     }
     tell_of_role(sock);
+    placeholder::prepare(sock.family());
     Ok(Listened::Ours)
 }
 
@@ -387,14 +388,24 @@ pub struct Accepted {
 /// The descriptor that the next connection gets.
 struct Place {
     fd: Option<RawFd>,
+    /// What is behind it is common to many (see `placeholder`).
+    is_common: bool,
+    may_share: bool,
     family: i32,
     flags: i32,
 }
 
 impl Place {
+    fn new(sock: &Sock, link: &Link, flags: i32) -> Result<Self, Errno> {
+        let may_share = placeholder::may_share(link);
+        let mut place = Self { fd: None, is_common: false, may_share, family: sock.family(), flags };
+        place.take()?;
+        Ok(place)
+    }
+
     fn take(&mut self) -> Result<(), Errno> {
-        let kind = libc::SOCK_STREAM | (self.flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-        self.fd = Some(sys::socket(self.family, kind, 0)?);
+        let (fd, is_common) = placeholder::take(self.family, self.flags, self.may_share)?;
+        (self.fd, self.is_common) = (Some(fd), is_common);
         Ok(())
     }
 
@@ -437,6 +448,7 @@ fn admit(
     link.begin(place.flags & libc::SOCK_NONBLOCK != 0, true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
+    accepted.mark(flag::COMMON, place.is_common);
     crate::options::inherit(sock, &accepted);
     Ok(place.fd.take().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
@@ -478,8 +490,7 @@ fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Opt
 
 /// One try at queues that are not all empty. The descriptor comes first: without one the connection stays where it is.
 fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
-    let mut place = Place { fd: None, family: sock.family(), flags };
-    place.take()?;
+    let mut place = Place::new(sock, link, flags)?;
     let result = loop {
         match next_record(sock, link)
             .map(|record| record.map(|record| admit(sock, link, &record, &mut place)))

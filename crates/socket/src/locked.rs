@@ -6,7 +6,7 @@
 use crate::filter::{self, Call};
 use crate::link::Link;
 use crate::sock::Role;
-use crate::{client, config, epoll, fds, fork, internal, link, listener, untold};
+use crate::{client, config, epoll, fds, fork, internal, link, listener, placeholder, untold};
 use libc::c_long;
 use queue::stream::raise;
 use rustix::io::Errno;
@@ -139,6 +139,8 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
     if config::is_disabled() {
         return install();
     }
+    // Later there may be no way to.
+    placeholder::end();
     let (cut_off, forbidden) = lock.judge();
     let first = cut_off && has_line();
     if first {
@@ -164,7 +166,9 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
 fn prepare() {
     let _ = link::thread_number();
     let _ = epoll::mark(0);
-    fds::SOCKS.each(|fd, sock| untold::tell(sock, fd));
+    fds::SOCKS.each(|fd, sock| {
+        let _ = untold::tell(sock, fd);
+    });
     // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };

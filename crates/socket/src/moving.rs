@@ -308,7 +308,9 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
         None => return,
     };
     let _ = link.peer_flags();
-    untold::tell(sock, fd);
+    if let Err(e) = untold::tell(sock, fd) {
+        return log(Level::Info, format_args!("fd {fd} does not take its connection along: {e}"));
+    }
     // What has moved the service has already.
     let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);

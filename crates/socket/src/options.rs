@@ -142,7 +142,7 @@ fn timeval(value: &[u8]) -> Option<Duration> {
 /// # Errors
 /// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
 pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    untold::tell(sock, fd);
+    untold::tell(sock, fd)?;
     note(sock, fd, level, name, value)?;
     untold::forget(sock, level, name);
     if obeyed_by(level, name) == Some(By::Service) {

@@ -14,7 +14,7 @@ use crate::internal::Internal;
 use crate::log::{Level, log};
 use crate::sock::{Sock, flag};
 use crate::table::Table;
-use crate::{client, config, fallback, listener, sys, unseen};
+use crate::{client, config, fallback, listener, placeholder, sys, unseen};
 use control::profile::Rings;
 use queue::{Entry, Queue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -73,6 +73,7 @@ pub fn set_up(
         return Err(Errno::PERM);
     }
     let _changing = unseen::begin();
+    placeholder::own_each();
     let ring = make()?;
     if fds::is_borrowed() {
         // What a `vfork` child does with it is not this process's.
@@ -166,6 +167,12 @@ pub fn may_be_strange() -> bool {
 /// There is one.
 pub fn note_strange() {
     IS_STRANGE.store(true, Ordering::SeqCst);
+    placeholder::own_each();
+}
+
+/// The process has a ring, made before the last fork or since, that was seen.
+pub fn are_any() -> bool {
+    IS_QUIET.load(Ordering::Relaxed) || are_for_sets() || IS_STRANGE.load(Ordering::Relaxed)
 }
 
 /// No ring has yet been seen at what it is for.

@@ -66,6 +66,10 @@ pub(crate) mod flag {
     pub const LEFT: u16 = 1 << 10;
     /// `SO_TIMESTAMP` or one of its kind: `recvmsg` tells when the bytes came.
     pub const TELLS_TIME: u16 = 1 << 11;
+    /// What is behind its descriptor is common to many (see `placeholder`).
+    pub const COMMON: u16 = 1 << 12;
+    /// A thread puts something else there.
+    pub const PARTING: u16 = 1 << 13;
 }
 
 /// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
@@ -203,6 +207,13 @@ impl Sock {
             false => self.flags.fetch_and(!flag, Ordering::AcqRel),
         };
         before & flag != 0
+    }
+
+    /// Of [`flag::COMMON`] and [`flag::PARTING`] exactly those in `from` are set: now those in `to` are. False: others were.
+    pub(crate) fn change(&self, from: u16, to: u16) -> bool {
+        const BOTH: u16 = flag::COMMON | flag::PARTING;
+        let changed = |flags: u16| (flags & BOTH == from).then_some(flags & !BOTH | to);
+        self.flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, changed).is_ok()
     }
 
     /// `AF_INET` or `AF_INET6`.

@@ -9,11 +9,11 @@
 //! ```
 
 use crate::link::Link;
-use crate::locked;
 use crate::options::int;
 use crate::sock::Sock;
-use crate::sys;
+use crate::{locked, placeholder, sys};
 use rustix::fd::RawFd;
+use rustix::io::Errno;
 use shm::TRUST;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -118,7 +118,8 @@ pub fn begin(sock: &Sock) {
 
 /// Tells the switches alone. Takes no lock: for a process that forks.
 pub fn tell_switches(sock: &Sock, fd: RawFd) {
-    if sock.untold.bits() & SWITCHES_UNTOLD == 0 {
+    // What many share is told of none.
+    if sock.untold.bits() & SWITCHES_UNTOLD == 0 || placeholder::own(sock, fd).is_err() {
         return;
     }
     // AcqRel: of two that tell the second finds what the first leaves.
@@ -128,10 +129,14 @@ pub fn tell_switches(sock: &Sock, fd: RawFd) {
     }
 }
 
-/// Tells everything: from here on the placeholder may be asked.
-pub fn tell(sock: &Sock, fd: RawFd) {
+/// Tells everything: from here on the placeholder may be asked, and there is one.
+///
+/// # Errors
+/// As [`placeholder::own`]'s.
+pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    placeholder::own(sock, fd)?;
     if sock.untold.bits() & (SWITCHES_UNTOLD | LISTENERS_UNTOLD) == 0 {
-        return;
+        return Ok(());
     }
     if sock.untold.0.fetch_and(!LISTENERS_UNTOLD, Ordering::AcqRel) & LISTENERS_UNTOLD != 0 {
         for (level, name, value) in sock.settings().iter().flat_map(|settings| settings.passed_on()) {
@@ -140,6 +145,7 @@ pub fn tell(sock: &Sock, fd: RawFd) {
         }
     }
     tell_switches(sock, fd);
+    Ok(())
 }
 
 /// Puts the switches to what is set, for another object or placeholder that is to stand for the socket.
@@ -219,10 +225,10 @@ mod tests {
             sys::getsockopt(fd, libc::SOL_SOCKET, name, &mut value).map(|_| i32::from_ne_bytes(value))
         };
         assert_eq!(ask(libc::SO_KEEPALIVE), Ok(0));
-        tell(&sock, fd);
+        tell(&sock, fd).unwrap();
         assert_eq!((ask(libc::SO_KEEPALIVE), ask(libc::SO_PRIORITY)), (Ok(1), Ok(0)));
         options::set(&sock, fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &OFF).unwrap();
-        tell(&sock, fd);
+        tell(&sock, fd).unwrap();
         assert_eq!(ask(libc::SO_KEEPALIVE), Ok(0), "it is told once");
     }
 }

@@ -13,15 +13,18 @@ use crate::sockets::{echo, raise_limit_towards};
 use crate::table::number;
 use crate::{Report, Row, clock, interrupt};
 use anyhow::{Context, bail};
-use std::fs;
+use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, process};
 
-/// Connections of one pair of processes at most: fewer than half the local ports that the kernel has for each address. (It takes
-/// those with even numbers first, and searches long for the last ones.)
-const OF_A_PAIR: u32 = 12_500;
+/// Connections of one pair of processes at most: a quarter of the local ports that the kernel has for each address, and half of those
+/// with even numbers, which it takes first. (It tries one after the other, and searches long for the last ones.)
+const OF_A_PAIR: u32 = 7_000;
 /// Descriptors of a process beside them.
 const BESIDE: u64 = 500;
+/// What one connection takes at most, all in all, of the machine's memory.
+const BYTES_EACH: f64 = 12.0 * 1024.0;
 /// Made before: what is needed once.
 const WARM_UP: u32 = 200;
 /// Connections while few are open.
@@ -51,11 +54,13 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
             let service = through.then(|| Service::start(&arguments.common, Port::None)).transpose()?;
             let place = service.as_ref().into();
             rpc(&[open_pair(place, FEW)?], FEW, seconds, samples)?;
+            touch(arguments.connections())?;
             open(place, service.as_ref(), [arguments.connections(), of_a_pair], seconds, samples)?;
             if let Some(service) = service {
                 service.stop();
             }
         }
+        touch(arguments.connections())?;
         placeholders([arguments.connections(), of_a_pair], samples)?;
     }
     report.note(format!(
@@ -153,6 +158,20 @@ fn open(
     rpc(&pairs, connections, seconds, samples)
 }
 
+/// Writes to as much memory as the connections will take, and frees it: a virtual machine is given its memory by its host when it is first
+/// written to, which takes longer than to make sockets of it, and whoever came first would pay for all.
+fn touch(connections: u32) -> anyhow::Result<()> {
+    const PIECE: usize = 64 << 20;
+    let available = bytes(&fs::read_to_string("/proc/meminfo")?, "MemAvailable")?;
+    let wanted = (f64::from(connections) * BYTES_EACH).min(available * 0.75);
+    let mut pieces = Vec::new();
+    while ((pieces.len() * PIECE) as f64) < wanted {
+        interrupt::check()?;
+        pieces.push(black_box(vec![1_u8; PIECE]));
+    }
+    Ok(())
+}
+
 /// How many pairs there are, and how many connections each has.
 fn shares([connections, of_a_pair]: [u32; 2]) -> (u32, impl Fn(u32) -> u32) {
     let count = connections.div_ceil(of_a_pair);
@@ -179,7 +198,9 @@ fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<
 fn open_pair(place: Place<'_>, connections: u32) -> anyhow::Result<Pair<'_>> {
     static PAIRS: AtomicU32 = AtomicU32::new(0);
     let number = PAIRS.fetch_add(1, Ordering::Relaxed);
-    let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 0, 1, 1).to_bits() + number);
+    // Ports of an earlier run of this program may be in TIME_WAIT still.
+    let run = process::id() % 200;
+    let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1 + run as u8, 1, 1).to_bits() + number);
     let pair = Pair::start_from(place, from)?;
     pair.connect(connections.saturating_sub(1))?;
     Ok(pair)

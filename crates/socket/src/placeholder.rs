@@ -1,0 +1,217 @@
+//! What the kernel has behind the descriptor of an accepted connection. A socket of its own would take microseconds to make and to close,
+//! and kilobytes; so it is at first a duplicate of one idle socket, the *common* one, which all of them share and nobody changes. Before
+//! anybody can tell, a socket of its own takes its place under the same number: when the kernel is asked or told something about it,
+//! when it is duplicated, and when it leaves the process, by `fork`, by `exec` or in a message.
+//!
+//! Its `O_NONBLOCK` is the block's alone until then.
+
+use crate::hold::Held;
+use crate::internal;
+use crate::link::{Link, state};
+use crate::sock::{Sock, flag};
+use crate::sys::Alone;
+use crate::sys::signal::without_signals;
+use crate::{fds, locked, rings, sys, unseen};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+const NONE: RawFd = -1;
+/// The common sockets of IPv4 and IPv6, from the first listener on; they stay.
+static COMMON: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
+/// A number kept for a socket that is to be made when the program has no more.
+static SPARE: AtomicI32 = AtomicI32::new(NONE);
+static MAKING: Mutex<()> = Mutex::new(());
+/// Forks under way: what is accepted meanwhile is for two processes.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The program has forbidden itself calls that are needed to put things right later.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+fn of_family(family: i32) -> &'static AtomicI32 {
+    &COMMON[usize::from(family == libc::AF_INET6)]
+}
+
+/// There is a listener of that family: its connections can begin with a common socket.
+pub fn prepare(family: i32) {
+    let _one = crate::client::lock(&MAKING);
+    if of_family(family).load(Ordering::Relaxed) != NONE {
+        return;
+    }
+    let _changing = unseen::begin();
+    let Ok(made) = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else { return };
+    if let Some(common) = internal::claim_away(made) {
+        of_family(family).store(common, Ordering::Release);
+        keep_spare(common);
+    }
+    let _ = sys::close(made);
+}
+
+fn keep_spare(common: RawFd) {
+    if SPARE.load(Ordering::Relaxed) == NONE
+        && let Some(spare) = internal::claim_away(common)
+        && SPARE.compare_exchange(NONE, spare, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        give_back(spare);
+    }
+}
+
+fn give_back(number: RawFd) {
+    let _changing = unseen::begin();
+    internal::unclaim(number);
+    let _ = sys::close(number);
+}
+
+/// Before a fork.
+pub fn hold(held: &mut Held) {
+    held.take_static(&MAKING);
+}
+
+/// True when what is accepted from this listener may begin with a common socket: the program waits for it by calls that we see, and so, as
+/// a rule, for its connections. A set of the kernel's would hold a closed one for ever.
+pub fn may_share(listener: &Link) -> bool {
+    listener.state() & state::AWAITED != 0
+        && FORKS.load(Ordering::SeqCst) == 0
+        && !IS_OVER.load(Ordering::Relaxed)
+        && !locked::is_locked()
+        && !rings::are_any()
+}
+
+/// A descriptor for a connection, with the flags of `accept4`, and whether what is behind it is common.
+///
+/// # Errors
+/// As `socket`'s.
+pub fn take(family: i32, flags: i32, may_share: bool) -> Result<(RawFd, bool), Errno> {
+    if may_share {
+        let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let common = of_family(family).load(Ordering::Acquire);
+        if common != NONE
+            && let Ok(fd) = sys::fcntl(common, command, 0)
+        {
+            return Ok((fd as RawFd, true));
+        }
+    }
+    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
+    sys::socket(family, kind, 0).map(|fd| (fd, false))
+}
+
+/// True while a common socket is behind its descriptor, and no thread is about to put another there.
+#[inline]
+pub fn is_common(sock: &Sock) -> bool {
+    sock.has(flag::COMMON) && !sock.has(flag::PARTING)
+}
+
+/// From here on a socket of its own is behind `fd`, which stands for `sock`.
+///
+/// # Errors
+/// As the kernel's where there is none to be had.
+#[inline]
+pub fn own(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    if sock.has(flag::COMMON) { part(sock, fd) } else { Ok(()) }
+}
+
+/// For every socket of the process.
+fn own_all(alone: Option<&Alone>) {
+    let part_with = |fd: RawFd, sock: &Sock| {
+        // Where the kernel has none, things are as for a program whose descriptors nobody looks at.
+        let _ = own(sock, fd);
+    };
+    match alone {
+        Some(alone) => fds::SOCKS.each_alone(alone, part_with),
+        None => fds::SOCKS.each(|fd, sock| part_with(fd, sock)),
+    }
+}
+
+/// Before a child that has descriptors of its own and this process's memory (`vfork`), before the program may have fewer descriptors than
+/// it has, and before it may give some to a ring.
+pub fn own_each() {
+    if fds::has_any() && !fds::is_borrowed() {
+        own_all(None);
+    }
+}
+
+/// The program is about to forbid itself calls.
+pub fn end() {
+    IS_OVER.store(true, Ordering::Relaxed);
+    own_each();
+}
+
+/// A fork begins: nothing common goes to the child.
+pub fn before_fork(alone: Option<&Alone>) {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    own_all(alone);
+}
+
+/// It has ended, in the parent.
+pub fn after_fork() {
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// It has ended, in the child, where nobody else forks.
+pub fn in_child() {
+    FORKS.store(0, Ordering::SeqCst);
+}
+
+#[cold]
+fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    if fds::is_borrowed() {
+        // A `vfork` child: its parent has seen to it before, but for what has come since.
+        return Err(Errno::AGAIN);
+    }
+    // A handler that wants the same would wait for what it has interrupted.
+    without_signals(|| {
+        if !sock.begin_parting() {
+            return Ok(());
+        }
+        let result = replace(sock, fd);
+        sock.mark(flag::COMMON, result.is_err());
+        sock.mark(flag::PARTING, false);
+        result
+    })
+}
+
+fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    let nonblock = if sock.is_nonblocking() { libc::SOCK_NONBLOCK } else { 0 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock;
+    let make = || sys::socket(sock.family(), kind, 0);
+    let (fresh, spent) = match make() {
+        Err(Errno::MFILE) => {
+            let spare = SPARE.swap(NONE, Ordering::AcqRel);
+            if spare == NONE {
+                return Err(Errno::MFILE);
+            }
+            give_back(spare);
+            (make(), true)
+        }
+        made => (made, false),
+    };
+    let fresh = fresh?;
+    let stays = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
+    let result = sys::dup3(fresh, fd, if stays { 0 } else { libc::O_CLOEXEC });
+    let _ = sys::close(fresh);
+    if spent {
+        keep_spare(of_family(sock.family()).load(Ordering::Relaxed));
+    }
+    result
+}
+
+impl Sock {
+    /// Until [`flag::PARTING`] is taken away nobody else changes what is behind the descriptor, or closes it. False: it is not common.
+    fn begin_parting(&self) -> bool {
+        loop {
+            let (common, parting) = (self.has(flag::COMMON), self.has(flag::PARTING));
+            match (common, parting) {
+                (false, _) => return false,
+                (true, false) if self.change(flag::COMMON, flag::COMMON | flag::PARTING) => return true,
+                _ => sys::give_way(),
+            }
+        }
+    }
+
+    /// The descriptor is about to be closed or replaced by the program: whoever is at it ends before.
+    pub fn close_common(&self) {
+        while self.has(flag::COMMON) && !self.change(flag::COMMON, 0) {
+            sys::give_way();
+        }
+    }
+}
