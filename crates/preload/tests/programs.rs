@@ -140,6 +140,22 @@ fn connections_that_shells_and_messages_take_along() {
     prints_the_same("handed_on", 0..=0);
 }
 
+/// Each has one of its own from the moment on in which anybody can tell.
+#[test]
+fn accepted_connections_share_a_socket_of_the_kernels() {
+    let place = service();
+    let program = place.compile("common_sockets");
+    let counted = |on_towpath| {
+        let (printed, log) = place.run(&program, on_towpath);
+        let count = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<u32>().ok());
+        let counted: Option<Vec<u32>> = printed.lines().map(count).collect();
+        counted.unwrap_or_else(|| panic!("{printed}{log}"))
+    };
+    assert_eq!(counted(false), [6; 10]);
+    //  accepted, non-blocking, option, fstat, dup, fork; accepted, vfork; posix_spawn; without a free number
+    assert_eq!(counted(true), [1, 1, 2, 3, 4, 6, 1, 6, 2, 6]);
+}
+
 /// Their servers get what comes afterwards from the kernel.
 #[test]
 fn programs_that_lock_themselves_in() {

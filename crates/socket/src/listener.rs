@@ -397,7 +397,7 @@ struct Place {
 
 impl Place {
     fn new(sock: &Sock, link: &Link, flags: i32) -> Result<Self, Errno> {
-        let may_share = placeholder::may_share(link);
+        let may_share = placeholder::may_share(sock, link);
         let mut place = Self { fd: None, is_common: false, may_share, family: sock.family(), flags };
         place.take()?;
         Ok(place)

@@ -11,15 +11,17 @@ use crate::link::{Link, state};
 use crate::sock::{Sock, flag};
 use crate::sys::Alone;
 use crate::sys::signal::without_signals;
-use crate::{fds, locked, rings, sys, unseen};
+use crate::{fds, locked, moving, rings, sys, unseen};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const NONE: RawFd = -1;
 /// The common sockets of IPv4 and IPv6, from the first listener on; they stay.
 static COMMON: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
+/// The kernel's names for them.
+static NAMES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// A number kept for a socket that is to be made when the program has no more.
 static SPARE: AtomicI32 = AtomicI32::new(NONE);
 static MAKING: Mutex<()> = Mutex::new(());
@@ -28,20 +30,27 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// The program has forbidden itself calls that are needed to put things right later.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-fn of_family(family: i32) -> &'static AtomicI32 {
-    &COMMON[usize::from(family == libc::AF_INET6)]
+fn index(family: i32) -> usize {
+    usize::from(family == libc::AF_INET6)
+}
+
+fn of_family(family: i32) -> RawFd {
+    COMMON[index(family)].load(Ordering::Acquire)
 }
 
 /// There is a listener of that family: its connections can begin with a common socket.
 pub fn prepare(family: i32) {
     let _one = crate::client::lock(&MAKING);
-    if of_family(family).load(Ordering::Relaxed) != NONE {
+    if of_family(family) != NONE {
         return;
     }
     let _changing = unseen::begin();
     let Ok(made) = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else { return };
-    if let Some(common) = internal::claim_away(made) {
-        of_family(family).store(common, Ordering::Release);
+    if let Some(name) = moving::cookie(made)
+        && let Some(common) = internal::claim_away(made)
+    {
+        NAMES[index(family)].store(name, Ordering::Relaxed);
+        COMMON[index(family)].store(common, Ordering::Release);
         keep_spare(common);
     }
     let _ = sys::close(made);
@@ -69,8 +78,8 @@ pub fn hold(held: &mut Held) {
 
 /// True when what is accepted from this listener may begin with a common socket: the program waits for it by calls that we see, and so, as
 /// a rule, for its connections. A set of the kernel's would hold a closed one for ever.
-pub fn may_share(listener: &Link) -> bool {
-    listener.state() & state::AWAITED != 0
+pub fn may_share(sock: &Sock, listener: &Link) -> bool {
+    (listener.state() & state::AWAITED != 0 || !sock.is_nonblocking())
         && FORKS.load(Ordering::SeqCst) == 0
         && !IS_OVER.load(Ordering::Relaxed)
         && !locked::is_locked()
@@ -84,7 +93,7 @@ pub fn may_share(listener: &Link) -> bool {
 pub fn take(family: i32, flags: i32, may_share: bool) -> Result<(RawFd, bool), Errno> {
     if may_share {
         let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-        let common = of_family(family).load(Ordering::Acquire);
+        let common = of_family(family);
         if common != NONE
             && let Ok(fd) = sys::fcntl(common, command, 0)
         {
@@ -171,6 +180,12 @@ fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 }
 
 fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    let is_still_there = moving::cookie(fd)
+        .is_some_and(|name| NAMES.iter().any(|common| common.load(Ordering::Relaxed) == name));
+    if !is_still_there {
+        // The C library has closed the number inside itself: it is a file's.
+        return Ok(());
+    }
     let nonblock = if sock.is_nonblocking() { libc::SOCK_NONBLOCK } else { 0 };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock;
     let make = || sys::socket(sock.family(), kind, 0);
@@ -190,7 +205,7 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     let result = sys::dup3(fresh, fd, if stays { 0 } else { libc::O_CLOEXEC });
     let _ = sys::close(fresh);
     if spent {
-        keep_spare(of_family(sock.family()).load(Ordering::Relaxed));
+        keep_spare(of_family(sock.family()));
     }
     result
 }
