@@ -31,7 +31,8 @@ pub fn class_of(bytes: usize) -> usize {
 pub struct Pool {
     warm: [[u64; WARM]; CLASSES],
     count: [u8; CLASSES],
-    /// Word where the next search starts.
+    /// Word where the next search starts: what is given back is lent before what was never used, and the area's pages that are present
+    /// stay few.
     hand: usize,
 }
 
@@ -94,8 +95,14 @@ impl Pool {
             self.warm[class][n] = ring.offset() / u64::from(RING_MIN);
             self.count[class] += 1;
         } else {
-            Self::release(ring, word);
+            self.give_up(ring, word);
         }
+    }
+
+    /// Takes a ring back without keeping it warm.
+    pub fn give_up<'a>(&mut self, ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
+        self.hand = self.hand.min((ring.offset() / u64::from(RING_MIN)) as usize / 64);
+        Self::release(ring, word);
     }
 
     /// Returns every warm ring to the bitmap.
