@@ -18,95 +18,28 @@ fn about_folder(fd: c_int, flags: c_int) {
     }
 }
 
-/// See fstat(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
-    about(fd);
-    // SAFETY: C's contract.
-    unsafe { next::fstat(fd, out) }
+/// Functions that are the next one's after a word about the descriptor.
+macro_rules! after {
+    ($($name:ident($($a:ident: $t:ty),*) says $what:expr;)*) => { $(
+        #[doc = concat!("See ", stringify!($name), " in section 2; `__fxstat` is what programs call for fstat that were built with glibc 2.32 and before.")]
+        ///
+        /// # Safety
+        /// As C's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+            $what;
+            // SAFETY: C's contract.
+            unsafe { next::$name($($a),*) }
+        }
+    )* };
 }
 
-/// See fstat(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
-    about(fd);
-    // SAFETY: C's contract.
-    unsafe { next::fstat64(fd, out) }
-}
-
-/// What programs built with glibc 2.32 and before call for fstat.
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __fxstat(version: c_int, fd: c_int, out: *mut c_void) -> c_int {
-    about(fd);
-    // SAFETY: C's contract.
-    unsafe { next::__fxstat(version, fd, out) }
-}
-
-/// As [`__fxstat`].
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __fxstat64(version: c_int, fd: c_int, out: *mut c_void) -> c_int {
-    about(fd);
-    // SAFETY: C's contract.
-    unsafe { next::__fxstat64(version, fd, out) }
-}
-
-/// See fstatat(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fstatat(
-    folder: c_int,
-    path: *const c_char,
-    out: *mut c_void,
-    flags: c_int,
-) -> c_int {
-    about_folder(folder, flags);
-    // SAFETY: C's contract.
-    unsafe { next::fstatat(folder, path, out, flags) }
-}
-
-/// See fstatat(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fstatat64(
-    folder: c_int,
-    path: *const c_char,
-    out: *mut c_void,
-    flags: c_int,
-) -> c_int {
-    about_folder(folder, flags);
-    // SAFETY: C's contract.
-    unsafe { next::fstatat64(folder, path, out, flags) }
-}
-
-/// See statx(2).
-///
-/// # Safety
-/// As C's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn statx(
-    folder: c_int,
-    path: *const c_char,
-    flags: c_int,
-    mask: c_uint,
-    out: *mut c_void,
-) -> c_int {
-    about_folder(folder, flags);
-    // SAFETY: C's contract.
-    unsafe { next::statx(folder, path, flags, mask, out) }
+after! {
+    fstat(fd: c_int, out: *mut c_void) says about(fd);
+    fstat64(fd: c_int, out: *mut c_void) says about(fd);
+    __fxstat(version: c_int, fd: c_int, out: *mut c_void) says about(fd);
+    __fxstat64(version: c_int, fd: c_int, out: *mut c_void) says about(fd);
+    fstatat(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
+    fstatat64(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
+    statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut c_void) says about_folder(folder, flags);
 }

@@ -5,12 +5,13 @@ use crate::client::{self, Client, lock};
 use crate::connect::{Why, whom_to_ask};
 use crate::hold::Held;
 use crate::link::{Link, state};
+use crate::placeholder::{self, Place};
 use crate::region::Mapped;
 use crate::sock::{Sock, flag};
 use crate::stream::{How, Progress};
 use crate::sys;
 use crate::wait::Patience;
-use crate::{config, fallback, fork, lines, locked, log, placeholder, rings, unseen, wait};
+use crate::{config, fallback, fork, lines, locked, log, rings, unseen, wait};
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
 use queue::stream::{watch, watcher};
@@ -385,44 +386,6 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
-/// The descriptor that the next connection gets.
-struct Place {
-    fd: Option<RawFd>,
-    /// What is behind it is common to many (see `placeholder`).
-    is_common: bool,
-    may_share: bool,
-    family: i32,
-    flags: i32,
-}
-
-impl Place {
-    fn new(sock: &Sock, link: &Link, flags: i32) -> Result<Self, Errno> {
-        let may_share = placeholder::may_share(sock, link);
-        let mut place = Self { fd: None, is_common: false, may_share, family: sock.family(), flags };
-        place.take()?;
-        Ok(place)
-    }
-
-    fn take(&mut self) -> Result<(), Errno> {
-        let (fd, is_common) = placeholder::take(self.family, self.flags, self.may_share)?;
-        (self.fd, self.is_common) = (Some(fd), is_common);
-        Ok(())
-    }
-
-    /// Does `work` while its number is free.
-    #[cold]
-    fn without<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Errno> {
-        self.give_back()?;
-        let result = work();
-        self.take()?;
-        Ok(result)
-    }
-
-    fn give_back(&mut self) -> Result<(), Errno> {
-        self.fd.take().map_or(Ok(()), sys::close)
-    }
-}
-
 fn admit(
     sock: &Sock,
     link: &Link,
@@ -445,12 +408,12 @@ fn admit(
     };
     client.expect(&mapped, record.slot);
     let link = Link::new(mapped, record.slot, home.clone(), index);
-    link.begin(place.flags & libc::SOCK_NONBLOCK != 0, true);
+    link.begin(place.is_nonblocking(), true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
-    accepted.mark(flag::COMMON, place.is_common);
+    accepted.mark(flag::COMMON, place.is_common());
     crate::options::inherit(sock, &accepted);
-    Ok(place.fd.take().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
+    Ok(place.leave().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
 
 /// The next record of a listener: the oldest of all queues.

@@ -78,7 +78,7 @@ pub fn hold(held: &mut Held) {
 
 /// True when what is accepted from this listener may begin with a common socket: the program waits for it by calls that we see, and so, as
 /// a rule, for its connections. A set of the kernel's would hold a closed one for ever.
-pub fn may_share(sock: &Sock, listener: &Link) -> bool {
+fn may_share(sock: &Sock, listener: &Link) -> bool {
     (listener.state() & state::AWAITED != 0 || !sock.is_nonblocking())
         && FORKS.load(Ordering::SeqCst) == 0
         && !IS_OVER.load(Ordering::Relaxed)
@@ -86,22 +86,75 @@ pub fn may_share(sock: &Sock, listener: &Link) -> bool {
         && !rings::are_any()
 }
 
-/// A descriptor for a connection, with the flags of `accept4`, and whether what is behind it is common.
-///
-/// # Errors
-/// As `socket`'s.
-pub fn take(family: i32, flags: i32, may_share: bool) -> Result<(RawFd, bool), Errno> {
-    if may_share {
-        let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-        let common = of_family(family);
-        if common != NONE
-            && let Ok(fd) = sys::fcntl(common, command, 0)
-        {
-            return Ok((fd as RawFd, true));
-        }
+/// The descriptor that the next accepted connection gets.
+#[derive(Debug)]
+pub struct Place {
+    fd: Option<RawFd>,
+    is_common: bool,
+    may_share: bool,
+    family: i32,
+    flags: i32,
+}
+
+impl Place {
+    /// The lowest free number, with the flags of `accept4`, for what is accepted from a listener.
+    ///
+    /// # Errors
+    /// As `socket`'s.
+    pub fn new(listener: &Sock, link: &Link, flags: i32) -> Result<Self, Errno> {
+        let (family, may_share) = (listener.family(), may_share(listener, link));
+        let mut place = Self { fd: None, is_common: false, may_share, family, flags };
+        place.take()?;
+        Ok(place)
     }
-    let kind = libc::SOCK_STREAM | (flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK));
-    sys::socket(family, kind, 0).map(|fd| (fd, false))
+
+    fn take(&mut self) -> Result<(), Errno> {
+        let flags = self.flags & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        let common = if self.may_share { of_family(self.family) } else { NONE };
+        let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let shared = if common == NONE { Err(Errno::BADF) } else { sys::fcntl(common, command, 0) };
+        self.is_common = shared.is_ok();
+        self.fd = Some(match shared {
+            Ok(fd) => fd as RawFd,
+            Err(_) => sys::socket(self.family, libc::SOCK_STREAM | flags, 0)?,
+        });
+        Ok(())
+    }
+
+    /// See `accept4`.
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags & libc::SOCK_NONBLOCK != 0
+    }
+
+    /// True when what is behind it is common.
+    pub fn is_common(&self) -> bool {
+        self.is_common
+    }
+
+    /// Does `work` while its number is free.
+    ///
+    /// # Errors
+    /// As `socket`'s.
+    #[cold]
+    pub fn without<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.give_back()?;
+        let result = work();
+        self.take()?;
+        Ok(result)
+    }
+
+    /// It is a connection's from now on.
+    pub fn leave(&mut self) -> Option<RawFd> {
+        self.fd.take()
+    }
+
+    /// Nothing was accepted.
+    ///
+    /// # Errors
+    /// As `close`'s.
+    pub fn give_back(&mut self) -> Result<(), Errno> {
+        self.fd.take().map_or(Ok(()), sys::close)
+    }
 }
 
 /// True while a common socket is behind its descriptor, and no thread is about to put another there.
@@ -213,20 +266,24 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 impl Sock {
     /// Until [`flag::PARTING`] is taken away nobody else changes what is behind the descriptor, or closes it. False: it is not common.
     fn begin_parting(&self) -> bool {
-        loop {
-            let (common, parting) = (self.has(flag::COMMON), self.has(flag::PARTING));
-            match (common, parting) {
-                (false, _) => return false,
-                (true, false) if self.change(flag::COMMON, flag::COMMON | flag::PARTING) => return true,
-                _ => sys::give_way(),
+        while self.has(flag::COMMON) {
+            if !self.mark(flag::PARTING, true) {
+                if self.has(flag::COMMON) {
+                    return true;
+                }
+                self.mark(flag::PARTING, false);
+                break;
             }
+            sys::give_way();
         }
+        false
     }
 
-    /// The descriptor is about to be closed or replaced by the program: whoever is at it ends before.
+    /// Its descriptor, which it has no more, is about to be closed or replaced by the program: whoever is at it ends before.
     pub fn close_common(&self) {
-        while self.has(flag::COMMON) && !self.change(flag::COMMON, 0) {
-            sys::give_way();
+        if self.begin_parting() {
+            self.mark(flag::COMMON, false);
+            self.mark(flag::PARTING, false);
         }
     }
 }

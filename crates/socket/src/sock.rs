@@ -209,13 +209,6 @@ impl Sock {
         before & flag != 0
     }
 
-    /// Of [`flag::COMMON`] and [`flag::PARTING`] exactly those in `from` are set: now those in `to` are. False: others were.
-    pub(crate) fn change(&self, from: u16, to: u16) -> bool {
-        const BOTH: u16 = flag::COMMON | flag::PARTING;
-        let changed = |flags: u16| (flags & BOTH == from).then_some(flags & !BOTH | to);
-        self.flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, changed).is_ok()
-    }
-
     /// `AF_INET` or `AF_INET6`.
     #[must_use]
     pub fn family(&self) -> i32 {

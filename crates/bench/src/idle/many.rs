@@ -70,8 +70,8 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
         number(f64::from(of_a_pair))
     ));
     report.note(
-        "idle/placeholders: what of idle/open nothing can be faster than while each descriptor is a socket of the kernel's: two of them \
-         for each connection, made by as many processes",
+        "idle/placeholders: what of idle/open nothing can be faster than while a program that connects has a socket of the kernel's for \
+         each connection: one of them, made by as many processes; who accepts has none",
     );
     report.note(format!(
         "idle/rpc: {AT_ONCE} RPCs of 64 bytes under way, each on a connection chosen by chance among those of one pair"
@@ -178,7 +178,7 @@ fn shares([connections, of_a_pair]: [u32; 2]) -> (u32, impl Fn(u32) -> u32) {
     (count, move |i| connections / count + u32::from(i < connections % count))
 }
 
-/// Makes as many sockets of the kernel's as all connections have, at both ends.
+/// Makes as many sockets of the kernel's as all connections have, at the end that connects.
 fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<()> {
     let (count, share) = shares(connections);
     let pairs: Vec<Pair<'_>> =
@@ -186,8 +186,7 @@ fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<
     let start = clock::now_ns();
     for (i, pair) in (0..).zip(&pairs) {
         interrupt::check()?;
-        let open = actor::Ask::Open(share(i));
-        pair.both(&open, &open)?;
+        pair.near(&actor::Ask::Open(share(i)))?;
     }
     let rate = f64::from(connections[0]) * 1e9 / (clock::now_ns() - start) as f64;
     samples.add(&placeholders_case(connections[0]), "kernel", "opened", "1/s", rate);
