@@ -1,7 +1,7 @@
 //! What numbers have to reach, and whether they do.
 
-use crate::Report;
 use crate::table::number;
+use crate::{Ratio, Report};
 use std::fmt;
 
 /// What is held against a limit.
@@ -9,6 +9,8 @@ use std::fmt;
 pub enum Measure {
     /// The system's number over that of a peer.
     Over(&'static str),
+    /// The same; where that is out of reach, over that of a floor, of which [`OF_FLOOR`] is enough.
+    OverOrFloor(&'static str, &'static str),
     /// The system's number.
     Alone,
 }
@@ -50,6 +52,9 @@ pub struct Bar {
     pub limit: Limit,
 }
 
+/// Of a floor, at most.
+const OF_FLOOR: f64 = 1.3;
+
 /// A line for each bar that `system` is held against: among the notes when it is reached, among the failures when it is not, or
 /// was not measured.
 pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
@@ -60,11 +65,19 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
         }
         for (case, value) in found {
             let peer = match bar.measure {
-                Measure::Over(peer) => format!(" times the {peer}'s"),
+                Measure::Over(peer) | Measure::OverOrFloor(peer, _) => format!(" times the {peer}'s"),
                 Measure::Alone => String::new(),
             };
             let text = format!("{case}: {} {}{peer}", bar.metric, number(value));
-            tell(report, text, value, bar.limit);
+            match bar.measure {
+                Measure::OverOrFloor(_, floor) if !bar.limit.holds(value) => {
+                    let is_it = |r: &&Ratio| r.case == case && r.metric == bar.metric && r.over == floor;
+                    let of_floor = report.ratios.iter().find(is_it).map_or(f64::INFINITY, |r| r.median);
+                    let text = format!("{text} ({}), {} times the {floor}'s", bar.limit, number(of_floor));
+                    tell(report, text, of_floor, Limit::Most(OF_FLOOR));
+                }
+                _ => tell(report, text, value, bar.limit),
+            }
         }
     }
 }
@@ -85,7 +98,7 @@ impl Bar {
         let is_meant =
             |case: &str, metric: &str| metric == self.metric && (case == self.cases || is_under(case));
         match self.measure {
-            Measure::Over(peer) => {
+            Measure::Over(peer) | Measure::OverOrFloor(peer, _) => {
                 let ratios = report.ratios.iter().filter(|r| is_meant(&r.case, &r.metric) && r.over == peer);
                 ratios.map(|r| (r.case.clone(), r.median)).collect()
             }
@@ -122,5 +135,31 @@ mod tests {
         assert_eq!(judged("short/rpcs1", Limit::Least(3.1)), (0, 1));
         assert_eq!(judged("short/", Limit::Most(2.0)), (1, 1));
         assert_eq!(judged("short/rpcs4", Limit::Most(2.0)), (0, 1));
+    }
+
+    #[test]
+    fn what_is_out_of_reach_is_held_against_its_floor() {
+        let judged = |of_kernel, of_floor| {
+            let mut report = Report::new("kv");
+            let ratio = |over: &str, median| Ratio {
+                case: "kv/waiting".to_owned(),
+                metric: "p99".to_owned(),
+                over: over.to_owned(),
+                median,
+                interval: None,
+            };
+            report.ratios = vec![ratio("kernel", of_kernel), ratio("timer", of_floor)];
+            let measure = Measure::OverOrFloor("kernel", "timer");
+            judge(
+                &mut report,
+                "towpath",
+                &[Bar { cases: "kv/waiting", metric: "p99", measure, limit: Limit::Most(0.5) }],
+            );
+            (report.notes, report.failures)
+        };
+        assert_eq!(judged(0.4, 9.0).0, ["reached: kv/waiting: p99 0.400 times the kernel's, at most 0.500"]);
+        assert_eq!(judged(0.6, 1.2).1.len(), 0);
+        let missed = "not reached: kv/waiting: p99 0.600 times the kernel's (at most 0.500), 1.40 times the timer's, at most 1.30";
+        assert_eq!(judged(0.6, 1.4).1, [missed]);
     }
 }

@@ -13,7 +13,7 @@ use crate::sockets::actor::{self, Actor, Answer};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::raise_limit;
 use crate::table::number;
-use crate::{Options, Ratio, Report};
+use crate::{Options, Report};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use server::Store;
@@ -39,13 +39,13 @@ const BARS: &[Bar] = &[
     Bar { cases: "kv/zipf/t1", metric: "rate", measure: KERNEL, limit: Limit::Least(3.0) },
     Bar { cases: "kv/profile-latency/polling", metric: "p50", measure: KERNEL, limit: THIRD },
     Bar { cases: "kv/profile-latency/polling", metric: "p99", measure: KERNEL, limit: THIRD },
+    Bar { cases: WAITING, metric: "p50", measure: OR_TIMER, limit: THIRD },
+    Bar { cases: WAITING, metric: "p99", measure: OR_TIMER, limit: THIRD },
 ];
-/// Held against a bar of the kernel's, or against the floor: the client's own timer.
 const WAITING: &str = "kv/profile-latency/waiting";
-/// The floor, as systems are named.
+/// A client that sleeps by a timer hears of it late, whatever carries its requests: its floor, as systems are named.
 const TIMER: &str = "timer";
-/// Of a floor, at most.
-const OF_FLOOR: f64 = 1.3;
+const OR_TIMER: Measure = Measure::OverOrFloor("kernel", TIMER);
 
 /// What is asked of the server's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -134,27 +134,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.rows = samples.rows();
     report.ratios = samples.ratios("towpath", &["kernel", TIMER]);
     bars::judge(&mut report, "towpath", BARS);
-    judge_waiting(&mut report);
     Ok(report)
-}
-
-/// A client that sleeps by a timer hears of it late, whatever carries its requests: a third of the kernel's latency, or within
-/// [`OF_FLOOR`] of the timer alone.
-fn judge_waiting(report: &mut Report) {
-    for metric in ["p50", "p99"] {
-        let over = |peer: &str| {
-            let is_it = |r: &&Ratio| r.case == WAITING && r.metric == metric && r.over == peer;
-            report.ratios.iter().find(is_it).map_or(f64::INFINITY, |ratio| ratio.median)
-        };
-        let (kernel, timer) = (over("kernel"), over(TIMER));
-        let text = format!("{WAITING}: {metric} {} times the kernel's", number(kernel));
-        if THIRD.holds(kernel) {
-            bars::tell(report, text, kernel, THIRD);
-        } else {
-            let text = format!("{text}, {} times that of the client's timer alone", number(timer));
-            bars::tell(report, text, timer, Limit::Most(OF_FLOOR));
-        }
-    }
 }
 
 /// All cases once on one system.

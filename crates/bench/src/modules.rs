@@ -9,19 +9,23 @@ use crate::client::protocol::{Protocol, Shape};
 use crate::client::{self, Load, Pace};
 use crate::echo;
 use crate::launch::{Port, Service};
+use crate::peer::{self, Peer};
 use crate::redis::local;
 use crate::rig::{Parts, Setup};
 use crate::samples::Samples;
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{actor, echo as server, raise_limit};
+use crate::tap::forwarder::{End, Ready};
 use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::Namespace;
+use crate::tap::reflector;
 use crate::{Options, Report, clock, cpu};
 use anyhow::{Context, bail};
 use cycles::Ticks;
 use fastpath::Part;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 const CONNECTIONS: u32 = 64;
@@ -41,11 +45,21 @@ const LOCAL: &str = "modules/64B/n64/local";
 const TAP: &str = "modules/64B/n64/tap";
 const MEMORY: &str = "modules/64B/n64/memory";
 
-const fn fifth(cases: &'static str) -> Bar {
-    Bar { cases, metric: STACK, measure: Measure::Over("kernel"), limit: Limit::Most(0.2) }
+const fn fifth(cases: &'static str, measure: Measure) -> Bar {
+    Bar { cases, metric: STACK, measure, limit: Limit::Most(0.2) }
 }
-const BARS: &[Bar] = &[fifth(LOCAL)];
-const ROOT_BARS: &[Bar] = &[fifth(LOCAL), fifth(TAP)];
+const OF_KERNEL: Measure = Measure::Over(KERNEL);
+const KERNEL: &str = "kernel";
+/// The floor over TAP, as systems are named.
+const REFLECTOR: &str = reflector::ROLE;
+const BARS: &[Bar] = &[fifth(LOCAL, OF_KERNEL)];
+const ROOT_BARS: &[Bar] = &[fifth(LOCAL, OF_KERNEL), fifth(TAP, Measure::OverOrFloor(KERNEL, REFLECTOR))];
+
+/// Both ends of the reflector's link.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
+const REFLECTED: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 2);
+/// Longest answer of its client, seconds.
+const PATIENCE: f64 = 60.0;
 
 /// Cycles per request, by module.
 type Modules = BTreeMap<String, f64>;
@@ -82,10 +96,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.note(
         "towpath: processor time of the server's process and of the service, less the application's cycles; its modules are \
          elapsed time as its threads count it (`towpath stat --cycles always`): wait includes looking for requests and yielding the \
-         processor to the client. low-level: an application over the region and the memory port, whose far end has no stack",
+         processor to the client. low-level: an application over the region and the memory port, whose far end has no stack. reflector: the \
+         floor over TAP, a process that reads a frame, exchanges its addresses and numbers, and writes it: the kernel's client takes it for \
+         a server that echoes",
     );
     report.rows = samples.rows();
-    report.ratios = samples.ratios("towpath", &["kernel"]);
+    report.ratios = samples.ratios("towpath", &[KERNEL, REFLECTOR]);
     // Ticks of 10 ms say little of a server that is hardly ever in user mode.
     report.ratios.retain(|ratio| ratio.metric == STACK);
     bars::judge(&mut report, "towpath", if is_root { ROOT_BARS } else { BARS });
@@ -101,6 +117,7 @@ fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
         let what = || format!("over TAP, run {}", run + 1);
         sockets(TAP, Place::Tap(&service, &namespace), options, samples).with_context(what)?;
         sockets(TAP, Place::Link(&taps), options, samples).with_context(what)?;
+        reflected(options, samples).with_context(what)?;
     }
     service.stop();
     Ok(())
@@ -110,15 +127,7 @@ fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
 fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = Pair::start(place)?;
     pair.connect(CONNECTIONS - 1)?;
-    let load = Load {
-        protocol: Protocol::Echo,
-        shape: ECHO,
-        skew: 0,
-        pace: Pace::Closed,
-        milliseconds: (options.seconds() * 1e3) as u32,
-        seed: 0,
-        pids: pair.pids(),
-    };
+    let load = load(options, pair.pids());
     let forwarder = if let Place::Link(link) = place { link.pids() } else { Vec::new() };
     let rate = Rate::start();
     let before = Used::of(&pair, &forwarder)?;
@@ -140,6 +149,41 @@ fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Sample
     };
     add(case, system, modules, samples);
     Ok(())
+}
+
+/// One run of the same client with a server that is no more than the TAP's system calls.
+fn reflected(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
+    let namespace = Namespace::new()?;
+    let server = Peer::start(REFLECTOR)?;
+    server.send(&End { namespace: namespace.name().to_owned(), address: CLIENT }, &[])?;
+    server.receive::<Ready>()?;
+    let client = Peer::start_by(namespace.command_of(&peer::own_program()?)?, actor::ROLE)?;
+    let ask = |ask: &actor::Ask| -> anyhow::Result<actor::Answer> {
+        client.send(ask, &[])?;
+        client.receive_within(PATIENCE)
+    };
+    ask(&actor::Ask::Connect(SocketAddrV4::new(REFLECTED, 7), CONNECTIONS))?;
+    let rate = Rate::start();
+    let used = || cpu::process_ns(server.pid()).context("the server is gone");
+    let before = used()?;
+    let answer =
+        ask(&actor::Ask::Client(client::Ask::Load(load(options, vec![client.pid(), server.pid()]))))?;
+    let all = (used()? - before) as f64 * rate.ticks_per_ns();
+    let asked = *answer.first().context("no answer of the client")?;
+    samples.add(TAP, REFLECTOR, STACK, UNIT, all / asked);
+    Ok(())
+}
+
+fn load(options: &Options, pids: Vec<u32>) -> Load {
+    Load {
+        protocol: Protocol::Echo,
+        shape: ECHO,
+        skew: 0,
+        pace: Pace::Closed,
+        milliseconds: (options.seconds() * 1e3) as u32,
+        seed: 0,
+        pids,
+    }
 }
 
 /// Processor time, nanoseconds.

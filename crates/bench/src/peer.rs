@@ -3,7 +3,7 @@
 
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
-use crate::tap::forwarder;
+use crate::tap::{forwarder, reflector};
 use crate::{bulk, interrupt, sockets};
 use anyhow::{Context, bail};
 use control::Line;
@@ -23,6 +23,7 @@ const ROLES: &[(&str, Role)] = &[
     (handover::ROLE, handover::far::main),
     (holes::ROLE, holes::main),
     (forwarder::ROLE, forwarder::main),
+    (reflector::ROLE, reflector::main),
     (bulk::source::ROLE, bulk::source::main),
     (bulk::sink::ROLE, bulk::sink::main),
     (sockets::actor::ROLE, sockets::actor::main),

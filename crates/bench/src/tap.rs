@@ -5,4 +5,5 @@ pub mod forwarder;
 pub mod iperf;
 pub mod link;
 pub mod namespace;
+pub mod reflector;
 pub mod towpath;

@@ -19,7 +19,7 @@ pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
 /// True when a call with these flags waits for what is not there.
 fn waits(fd: c_int, flags: c_int) -> bool {
     // SAFETY: numbers.
-    let mode = fds::open_flags(fd, unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
+    let mode = fds::open_flags(fd, || unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
     flags & libc::MSG_DONTWAIT == 0 && mode & libc::O_NONBLOCK == 0
 }
 

@@ -104,6 +104,16 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     }
 }
 
+/// By its other name.
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: numbers.
+    unsafe { dup2(old, new) }
+}
+
 /// See dup3(2).
 ///
 /// # Safety
@@ -153,11 +163,9 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
                 let result = next::fcntl(fd, command, argument | kept);
                 if flags & libc::O_ASYNC != 0 { told_of(fd, result) } else { result }
             }
-            libc::F_GETFD | libc::F_SETFD => next::fcntl(fd, command, argument),
-            libc::F_GETFL => {
-                let flags = next::fcntl(fd, command, 0);
-                if flags < 0 { flags } else { fds::open_flags(fd, flags) }
-            }
+            libc::F_GETFD => next::fcntl(fd, command, argument),
+            libc::F_SETFD => fds::steadily(fd, || next::fcntl(fd, command, argument)),
+            libc::F_GETFL => fds::open_flags(fd, || next::fcntl(fd, command, 0)),
             _ => match fds::single_out(fd) {
                 Ok(()) => fcntl_beyond(fd, command, argument),
                 Err(e) => fail(e),
@@ -195,6 +203,16 @@ unsafe fn fcntl_beyond(fd: c_int, command: c_int, argument: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the same function on 64-bit machines.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+/// By its other name.
+///
+/// # Safety
+/// As C's for the command.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the same function.
     unsafe { fcntl(fd, command, argument) }
 }
 
@@ -248,7 +266,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
                     Nonblocking::Stays | Nonblocking::Ours => return 0,
                 }
             }
-            libc::FIOCLEX | libc::FIONCLEX => return next::ioctl(fd, request, argument),
+            libc::FIOCLEX | libc::FIONCLEX => {
+                return fds::steadily(fd, || next::ioctl(fd, request, argument));
+            }
             _ => None,
         };
         if let Some(n) = count.filter(|_| argument != 0) {

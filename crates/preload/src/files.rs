@@ -1,7 +1,7 @@
-//! `fstat` and its kind: accepted sockets are told apart by their inodes, so each asked about has one.
+//! `fstat` and its kind: accepted sockets are told apart by their inodes, so each that is asked about, or changed, has one.
 
 use crate::next;
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, timespec, uid_t};
 use socket::fds;
 
 /// Somebody asks about `fd`. Where the kernel has no socket to give, the answer is about the common one.
@@ -41,5 +41,13 @@ after! {
     __fxstat64(version: c_int, fd: c_int, out: *mut c_void) says about(fd);
     fstatat(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
     fstatat64(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
+    __fxstatat(version: c_int, folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
+    __fxstatat64(version: c_int, folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) says about_folder(folder, flags);
+    fchmod(fd: c_int, mode: mode_t) says about(fd);
+    fchown(fd: c_int, user: uid_t, group: gid_t) says about(fd);
+    fchownat(folder: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) says about_folder(folder, flags);
+    futimens(fd: c_int, times: *const timespec) says about(fd);
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) says about(fd);
+    flock(fd: c_int, operation: c_int) says about(fd);
     statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut c_void) says about_folder(folder, flags);
 }

@@ -65,7 +65,11 @@ pub unsafe extern "C" fn prlimit(
     // SAFETY: C's contract, and as in `getrlimit`.
     unsafe {
         if !is_ours(resource) || (pid != 0 && pid != libc::getpid()) {
-            return next::prlimit(pid, resource, new, old);
+            let result = next::prlimit(pid, resource, new, old);
+            if resource == libc::RLIMIT_NOFILE && result == 0 && !new.is_null() && !fds::is_borrowed() {
+                placeholder::fit();
+            }
+            return result;
         }
         let tell = |new: *const rlimit| {
             let result = next::prlimit(pid, resource, new, old);

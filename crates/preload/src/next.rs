@@ -1,9 +1,9 @@
 //! The next library's symbols: what ours stand in front of.
 
 use libc::{
-    FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr,
-    nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec, loff_t, mmsghdr, mode_t,
+    msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 use socket::account::{self, Section};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,6 +80,14 @@ next! {
     __fxstat64(version: c_int, fd: c_int, out: *mut c_void) -> c_int;
     fstatat(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
     fstatat64(folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
+    __fxstatat(version: c_int, folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
+    __fxstatat64(version: c_int, folder: c_int, path: *const c_char, out: *mut c_void, flags: c_int) -> c_int;
+    fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int;
+    fchownat(folder: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int;
+    futimens(fd: c_int, times: *const timespec) -> c_int;
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int;
+    flock(fd: c_int, operation: c_int) -> c_int;
     statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut c_void) -> c_int;
     read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;

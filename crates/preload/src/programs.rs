@@ -123,7 +123,9 @@ doors! {
     execlp by before_execlp says moving::before_exec();
     execle by before_execle says moving::before_exec();
     vfork by before_vfork says placeholder::own_each();
+    __vfork by before_vfork_2 says placeholder::own_each();
     clone by before_clone says placeholder::own_each();
+    __clone by before_clone_2 says placeholder::own_each();
 }
 
 /// See fexecve(3).

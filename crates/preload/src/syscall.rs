@@ -1,6 +1,8 @@
 //! `syscall`: programs that name a call by its number get the same function as those that name it.
 
-use crate::{batches, bytes, descriptors, fail, programs, readiness, rings, seccomp, sockets, transfer};
+use crate::{
+    batches, bytes, descriptors, fail, files, limits, programs, readiness, rings, seccomp, sockets, transfer,
+};
 use libc::{c_long, sigset_t};
 use socket::fds;
 
@@ -99,6 +101,12 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_exit_group => programs::_exit(a as _),
             libc::SYS_execve => ours!(programs::execve, a, b, c),
             libc::SYS_execveat => ours!(programs::execveat, a, b, c, d, e),
+            libc::SYS_fstat => ours!(files::fstat, a, b),
+            libc::SYS_newfstatat => ours!(files::fstatat, a, b, c, d),
+            libc::SYS_statx => ours!(files::statx, a, b, c, d, e),
+            libc::SYS_fchmod => ours!(files::fchmod, a, b),
+            libc::SYS_fchown => ours!(files::fchown, a, b, c),
+            libc::SYS_prlimit64 => ours!(limits::prlimit, a, b, c, d),
             libc::SYS_prctl => ours!(seccomp::prctl, a, b, c, d, e),
             libc::SYS_seccomp => ours!(seccomp::seccomp, a, b, c),
             libc::SYS_close => ours!(descriptors::close, a),
@@ -143,6 +151,7 @@ unsafe fn old(n: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
     Some(unsafe {
         match n {
             libc::SYS_dup2 => ours!(descriptors::dup2, a, b),
+            libc::SYS_setrlimit => ours!(limits::setrlimit, a, b),
             libc::SYS_epoll_create => ours!(readiness::epoll_create, a),
             libc::SYS_epoll_wait => ours!(readiness::epoll_wait, a, b, c, d),
             libc::SYS_poll if fds::has_any() => ours!(readiness::poll, a, b, c),

@@ -15,6 +15,8 @@ use loom::sync::atomic::AtomicU64;
 /// Ring sizes: 4 KiB, 8 KiB, ... 256 MiB.
 pub const CLASSES: usize = (RING_MAX.trailing_zeros() - RING_MIN.trailing_zeros()) as usize + 1;
 const FIRST: u32 = RING_MIN.trailing_zeros();
+/// Classes of less than 64 pages, which are looked for in one word of the bitmap.
+const SMALL: usize = 6;
 /// Rings of one class kept warm; more are returned to the bitmap.
 const WARM: usize = 32;
 
@@ -31,14 +33,14 @@ pub fn class_of(bytes: usize) -> usize {
 pub struct Pool {
     warm: [[u64; WARM]; CLASSES],
     count: [u8; CLASSES],
-    /// Word where the next search starts: what is given back is lent before what was never used, and the area's pages that are present
-    /// stay few.
-    hand: usize,
+    /// For each class that fits into a word, where its next search starts: what is given back is lent before what was never used, and the
+    /// area's pages that are present stay few.
+    hands: [usize; SMALL],
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { warm: [[0; WARM]; CLASSES], count: [0; CLASSES], hand: 0 }
+        Self { warm: [[0; WARM]; CLASSES], count: [0; CLASSES], hands: [0; SMALL] }
     }
 }
 
@@ -72,8 +74,11 @@ impl Pool {
         if leave > 0 && Self::free(pages, &word) < leave + n {
             return None;
         }
-        let first =
-            if n < 64 { self.search_within(n, pages, &word) } else { Self::search_words(n, pages, &word) };
+        let first = if class < SMALL {
+            self.search_within(class, pages, &word)
+        } else {
+            Self::search_words(n, pages, &word)
+        };
         first.map(|page| Ring::new(page as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
     }
 
@@ -101,7 +106,9 @@ impl Pool {
 
     /// Takes a ring back without keeping it warm.
     pub fn give_up<'a>(&mut self, ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
-        self.hand = self.hand.min((ring.offset() / u64::from(RING_MIN)) as usize / 64);
+        let word_of_it = (ring.offset() / u64::from(RING_MIN)) as usize / 64;
+        let fit = class_of(ring.size() as usize).saturating_add(1).min(SMALL);
+        self.hands[..fit].iter_mut().for_each(|hand| *hand = word_of_it.min(*hand));
         Self::release(ring, word);
     }
 
@@ -137,23 +144,24 @@ impl Pool {
         }
     }
 
-    /// `n` < 64 aligned free pages inside one word.
+    /// Aligned free pages inside one word.
     fn search_within<'a>(
         &mut self,
-        n: usize,
+        class: usize,
         pages: usize,
         word: &impl Fn(usize) -> &'a AtomicU64,
     ) -> Option<usize> {
+        let n = 1 << class;
         let words = pages.div_ceil(64);
         for step in 0..words {
-            let w = (self.hand + step) % words;
+            let w = (self.hands[class] + step) % words;
             let beyond = beyond(w, pages);
             let mut seen = word(w).load(Relaxed);
             while let Some(shift) = (0..64).step_by(n).find(|s| (seen | beyond) & (mask(n) << s) == 0) {
                 let wanted = seen | (mask(n) << shift);
                 match word(w).compare_exchange(seen, wanted, AcqRel, Acquire) {
                     Ok(_) => {
-                        self.hand = w;
+                        self.hands[class] = w;
                         return Some(w * 64 + shift);
                     }
                     Err(now) => seen = now,

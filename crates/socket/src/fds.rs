@@ -184,6 +184,14 @@ pub fn single_out(fd: RawFd) -> Result<(), Errno> {
     SOCKS.pin(fd).map_or(Ok(()), |sock| placeholder::own(&sock, fd))
 }
 
+/// Makes a call that changes the descriptor alone (`FD_CLOEXEC`): see [`placeholder::steady`].
+pub fn steadily<R>(fd: RawFd, call: impl FnOnce() -> R) -> R {
+    match SOCKS.pin(fd) {
+        Some(sock) => placeholder::steady(&sock, call),
+        None => call(),
+    }
+}
+
 /// Many descriptors are about to be closed. To be kept until they are.
 pub fn closing_many() -> Changing {
     unseen::begin()
@@ -364,8 +372,11 @@ pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let shared = sock.share();
     drop(sock);
     let accepted = listener::accept(&shared, fd, flags).transpose();
-    if let Some(Ok(Accepted { fd, sock: Some(new), .. })) = &accepted {
-        put(&SOCKS, *fd, new.clone());
+    if let Some(Ok(Accepted { fd, sock: Some(new), .. })) = &accepted
+        && !put(&SOCKS, *fd, new.clone())
+    {
+        // Nobody could tell later that it is not its own.
+        let _ = placeholder::own(new, *fd);
     }
     accepted
 }
@@ -477,17 +488,15 @@ pub fn set_nonblocking(fd: RawFd, on: bool) -> Nonblocking {
     }
 }
 
-/// `fcntl(F_GETFL)`: the kernel's flags as the program set them.
-pub fn open_flags(fd: RawFd, flags: i32) -> i32 {
-    match SOCKS.pin(fd) {
-        Some(sock) if sock.listener().is_some() || placeholder::is_common(&sock) => {
-            if sock.is_nonblocking() {
-                flags | libc::O_NONBLOCK
-            } else {
-                flags & !libc::O_NONBLOCK
-            }
-        }
-        _ => flags,
+/// `fcntl(F_GETFL)`: the kernel's flags, which `ask` asks for, as the program set them.
+pub fn open_flags(fd: RawFd, ask: impl FnOnce() -> i32) -> i32 {
+    // What is common is so before the kernel is asked.
+    let is_ours =
+        SOCKS.pin(fd).is_some_and(|sock| sock.listener().is_some() || placeholder::is_common(&sock));
+    match (ask(), SOCKS.pin(fd).filter(|_| is_ours)) {
+        (flags @ 0.., Some(sock)) if sock.is_nonblocking() => flags | libc::O_NONBLOCK,
+        (flags @ 0.., Some(_)) => flags & !libc::O_NONBLOCK,
+        (flags, _) => flags,
     }
 }
 

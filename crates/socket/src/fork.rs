@@ -189,6 +189,7 @@ pub fn child() {
     if !(ALONE.get() && sock::none_decides()) {
         let mut stuck = Vec::new();
         fds::SOCKS.each(|fd, sock| {
+            placeholder::forget_threads(sock);
             if !sock.forget_threads() {
                 stuck.push(fd);
             }

@@ -56,7 +56,8 @@ pub fn claim_away(fd: RawFd) -> Option<RawFd> {
     Some(new)
 }
 
-fn note(fd: RawFd) {
+/// The program must not touch `fd`.
+pub fn note(fd: RawFd) {
     let i = fd as usize;
     if i < MOST {
         OURS[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);

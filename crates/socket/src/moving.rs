@@ -9,7 +9,7 @@ use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::table::Pinned;
-use crate::{config, fds, internal, listener, locked, options, rings, sys, untold};
+use crate::{config, fds, internal, listener, locked, options, placeholder, rings, sys, untold};
 use control::{Left, Reply, Request, tcp_state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
@@ -231,7 +231,12 @@ pub fn leaving(fd: RawFd) {
     let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !locked::is_locked()) else {
         return;
     };
-    if let (Some(client), false) = (client::present(), fds::is_borrowed()) {
+    if fds::is_borrowed() {
+        return;
+    }
+    // Whatever comes of the rest: nobody else gets what is common.
+    let _ = placeholder::own(&sock, fd);
+    if let Some(client) = client::present() {
         leave(&client, &sock, fd);
     }
 }

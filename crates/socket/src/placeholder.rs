@@ -22,8 +22,12 @@ const NONE: RawFd = -1;
 static COMMON: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
 /// The kernel's names for them.
 static NAMES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// A number kept for a socket that is to be made when the program has no more.
-static SPARE: AtomicI32 = AtomicI32::new(NONE);
+/// How often a socket is asked for while there is no number.
+const TRIES: u32 = 100;
+/// A thread is at it.
+const BUSY: RawFd = -2;
+/// For each family a socket of its own for whoever needs one when the program has no number left to make it with.
+static RESERVES: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
 static MAKING: Mutex<()> = Mutex::new(());
 /// Forks under way: what is accepted meanwhile is for two processes.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -45,23 +49,81 @@ pub fn prepare(family: i32) {
         return;
     }
     let _changing = unseen::begin();
-    let Ok(made) = sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else { return };
+    let Ok(made) = idle(family) else { return };
     if let Some(name) = moving::cookie(made)
         && let Some(common) = internal::claim_away(made)
     {
         NAMES[index(family)].store(name, Ordering::Relaxed);
         COMMON[index(family)].store(common, Ordering::Release);
-        keep_spare(common);
     }
     let _ = sys::close(made);
 }
 
-fn keep_spare(common: RawFd) {
-    if SPARE.load(Ordering::Relaxed) == NONE
-        && let Some(spare) = internal::claim_away(common)
-        && SPARE.compare_exchange(NONE, spare, Ordering::AcqRel, Ordering::Relaxed).is_err()
-    {
-        give_back(spare);
+/// True when there is a reserve, which is made if need be.
+fn has_reserve(family: i32) -> bool {
+    let reserve = &RESERVES[index(family)];
+    if reserve.load(Ordering::Relaxed) != NONE {
+        return true;
+    }
+    let _changing = unseen::begin();
+    let Ok(made) = idle(family) else { return false };
+    let kept = internal::claim_away(made);
+    let _ = sys::close(made);
+    let Some(kept) = kept else { return false };
+    if reserve.compare_exchange(NONE, kept, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        give_back(kept);
+    }
+    true
+}
+
+fn idle(family: i32) -> Result<RawFd, Errno> {
+    sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
+}
+
+/// What is behind `fd` is the reserve from now on; where there is a number for it there is another.
+fn spend_reserve(family: i32, fd: RawFd, nonblock: bool) -> Result<(), Errno> {
+    let reserve = &RESERVES[index(family)];
+    let kept = loop {
+        match reserve.swap(BUSY, Ordering::AcqRel) {
+            BUSY => sys::give_way(),
+            NONE => {
+                reserve.store(NONE, Ordering::Release);
+                return Err(Errno::MFILE);
+            }
+            kept => break kept,
+        }
+    };
+    if nonblock {
+        let _ = sys::fcntl(kept, libc::F_SETFL, libc::O_NONBLOCK as usize);
+    }
+    let result = put(kept, fd);
+    give_back(kept);
+    let _changing = unseen::begin();
+    let again = idle(family).ok().and_then(|made| {
+        if made == kept {
+            internal::note(made);
+            return Some(made);
+        }
+        let away = internal::claim_away(made);
+        let _ = sys::close(made);
+        away
+    });
+    reserve.store(again.unwrap_or(NONE), Ordering::Release);
+    result
+}
+
+/// The program may have fewer numbers from now on: a reserve beyond them would leave none behind when it is spent.
+pub fn fit() {
+    let limit = internal::limit();
+    for (family, reserve) in [libc::AF_INET, libc::AF_INET6].into_iter().zip(&RESERVES) {
+        let kept = reserve.load(Ordering::Acquire);
+        if kept >= 0
+            && kept as u64 >= limit
+            && reserve.compare_exchange(kept, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            give_back(kept);
+            has_reserve(family);
+        }
     }
 }
 
@@ -84,6 +146,8 @@ fn may_share(sock: &Sock, listener: &Link) -> bool {
         && !IS_OVER.load(Ordering::Relaxed)
         && !locked::is_locked()
         && !rings::are_any()
+        && !fds::is_borrowed()
+        && has_reserve(sock.family())
 }
 
 /// The descriptor that the next accepted connection gets.
@@ -157,10 +221,16 @@ impl Place {
     }
 }
 
-/// True while a common socket is behind its descriptor, and no thread is about to put another there.
+/// True while a common socket is behind its descriptor; where a thread is about to put another there it is waited for.
 #[inline]
 pub fn is_common(sock: &Sock) -> bool {
-    sock.has(flag::COMMON) && !sock.has(flag::PARTING)
+    while sock.has(flag::COMMON) {
+        if !sock.has(flag::PARTING) {
+            return true;
+        }
+        sys::give_way();
+    }
+    false
 }
 
 /// From here on a socket of its own is behind `fd`, which stands for `sock`.
@@ -209,9 +279,20 @@ pub fn after_fork() {
     FORKS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// It has ended, in the child, where nobody else forks.
+/// It has ended, in the child, where nobody else forks. Reserves are the parent's.
 pub fn in_child() {
     FORKS.store(0, Ordering::SeqCst);
+    for reserve in &RESERVES {
+        let kept = reserve.swap(NONE, Ordering::AcqRel);
+        if kept >= 0 {
+            give_back(kept);
+        }
+    }
+}
+
+/// In the child: no other thread is at it.
+pub fn forget_threads(sock: &Sock) {
+    sock.mark(flag::PARTING, false);
 }
 
 #[cold]
@@ -239,28 +320,47 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
         // The C library has closed the number inside itself: it is a file's.
         return Ok(());
     }
-    let nonblock = if sock.is_nonblocking() { libc::SOCK_NONBLOCK } else { 0 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | nonblock;
-    let make = || sys::socket(sock.family(), kind, 0);
-    let (fresh, spent) = match make() {
-        Err(Errno::MFILE) => {
-            let spare = SPARE.swap(NONE, Ordering::AcqRel);
-            if spare == NONE {
-                return Err(Errno::MFILE);
+    let (family, nonblock) = (sock.family(), sock.is_nonblocking());
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | if nonblock { libc::SOCK_NONBLOCK } else { 0 };
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match sys::socket(family, kind, 0) {
+            // Another thread may have the one number that is left, for a moment.
+            Err(Errno::MFILE) => match spend_reserve(family, fd, nonblock) {
+                Err(Errno::MFILE) if tries < TRIES => sys::give_way(),
+                result => return result,
+            },
+            made => {
+                let made = made?;
+                let result = put(made, fd);
+                let _ = sys::close(made);
+                has_reserve(family);
+                return result;
             }
-            give_back(spare);
-            (make(), true)
         }
-        made => (made, false),
-    };
-    let fresh = fresh?;
-    let stays = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
-    let result = sys::dup3(fresh, fd, if stays { 0 } else { libc::O_CLOEXEC });
-    let _ = sys::close(fresh);
-    if spent {
-        keep_spare(of_family(sock.family()));
     }
-    result
+}
+
+/// What is behind `from` is behind `fd` from now on, which stays close-on-exec, or not.
+fn put(from: RawFd, fd: RawFd) -> Result<(), Errno> {
+    let stays = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
+    sys::dup3(from, fd, if stays { 0 } else { libc::O_CLOEXEC })
+}
+
+/// Makes a call that changes the descriptor alone, while nobody puts another socket behind it.
+pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
+    if !sock.has(flag::COMMON) || fds::is_borrowed() {
+        return call();
+    }
+    without_signals(|| {
+        let is_ours = sock.begin_parting();
+        let result = call();
+        if is_ours {
+            sock.mark(flag::PARTING, false);
+        }
+        result
+    })
 }
 
 impl Sock {

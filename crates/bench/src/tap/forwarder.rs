@@ -14,8 +14,8 @@ use std::net::Ipv4Addr;
 
 /// The role of this process.
 pub const ROLE: &str = "forwarder";
-/// Frames moved one way before the other way gets its turn.
-const TURN: usize = base::limits::BATCH;
+/// Frames moved one way, or answered, before the other way gets its turn.
+pub(super) const TURN: usize = base::limits::BATCH;
 /// The control line's place in the epoll set.
 const LINE: u64 = 2;
 
@@ -81,7 +81,8 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     }
 }
 
-fn descriptor(tap: &Tap) -> anyhow::Result<BorrowedFd<'_>> {
+/// Its one queue.
+pub(super) fn descriptor(tap: &Tap) -> anyhow::Result<BorrowedFd<'_>> {
     tap.queues.first().and_then(Port::wait_fd).context("a TAP interface has a queue")
 }
 

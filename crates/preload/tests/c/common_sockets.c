@@ -1,4 +1,4 @@
-/* What the kernel has behind accepted connections: how many sockets of its own they are, asked past the C library. */
+/* What the kernel has behind accepted connections: how many sockets of its own they are, which nobody asks a descriptor to learn. */
 #include "common.h"
 #include <spawn.h>
 #include <sys/stat.h>
@@ -8,11 +8,11 @@
 
 static int fds[MANY], peers[MANY];
 
-static ino_t file_number(int fd) {
-    struct stat about;
-    CHECK(syscall(SYS_fstat, fd, &about) == 0);
-    CHECK(S_ISSOCK(about.st_mode));
-    return about.st_ino;
+static long file_number(int fd) {
+    char path[40], name[40] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    CHECK(readlink(path, name, sizeof name - 1) > 0 && memcmp(name, "socket:[", 8) == 0);
+    return atol(name + 8);
 }
 
 static int different(void) {
@@ -56,6 +56,13 @@ static void *change(void *at) {
     return NULL;
 }
 
+static void *look(void *none) {
+    struct stat about;
+    for (int i = 0; i < 20; i++)
+        (void)fstat(fds[0], &about);
+    return none;
+}
+
 __attribute__((noinline)) static pid_t vfork_and_end(void) {
     pid_t child = vfork();
     if (child == 0)
@@ -76,7 +83,8 @@ int main(void) {
     printf("made non-blocking and back: %d\n", different());
     CHECK(setsockopt(fds[1], SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int)) == 0);
     printf("one has an option: %d\n", different());
-    CHECK(fstat(fds[2], &about) == 0);
+    CHECK(syscall(SYS_fstat, fds[2], &about) == 0 && fchmod(fds[2], 0600) == 0 && fstat(fds[2], &about) == 0);
+    CHECK((about.st_mode & 0777) == 0600);
     printf("one was looked at: %d\n", different());
     int twin = dup(fds[3]);
     CHECK(twin >= 0 && file_number(twin) == file_number(fds[3]) && close(twin) == 0);
@@ -125,7 +133,23 @@ int main(void) {
             close_all();
         }
     }
-    CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1000, 1000}) == 0);
+    // What one thread says of a descriptor holds, while another has it get a socket of its own.
+    for (int round = 0; round < 300; round++) {
+        pthread_t thread;
+        accept_many(l, &at);
+        CHECK(fcntl(fds[0], F_SETFD, 0) == 0);
+        CHECK(pthread_create(&thread, NULL, look, NULL) == 0);
+        for (int spin = 0; spin < round * 10; spin++)
+            __asm__ volatile("" ::: "memory");
+        CHECK(fcntl(fds[0], F_SETFD, FD_CLOEXEC) == 0 && fcntl(fds[0], F_SETFL, O_NONBLOCK) == 0);
+        CHECK(fcntl(fds[0], F_GETFL) & O_NONBLOCK);
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(fcntl(fds[0], F_GETFL) & O_NONBLOCK && fcntl(fds[0], F_GETFD) == FD_CLOEXEC);
+        CHECK(fcntl(fds[0], F_SETFL, 0) == 0);
+        close_all();
+    }
+    // So few that what was kept for it lies beyond.
+    CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){256, 256}) == 0);
     accept_many(l, &at);
     while (dup(0) >= 0)
         ;

@@ -1,0 +1,150 @@
+//! A process behind a TAP interface that answers each segment with itself: addresses, ports and numbers are exchanged, nothing is kept, nothing
+//! checked, nothing ever lost. To the kernel's clients it is a server that echoes: the cheapest thing that can be one there, two system
+//! calls for a request and little else.
+
+use super::forwarder::{End, Ready, TURN, descriptor};
+use anyhow::Context;
+use control::Line;
+use port::VNET_HEADER_LEN;
+use port_tap::TapOptions;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use wire::checksum;
+
+/// The role of this process.
+pub const ROLE: &str = "reflector";
+
+const IP_AT: usize = 14;
+const TCP_AT: usize = IP_AT + 20;
+const PAYLOAD_AT: usize = TCP_AT + 20;
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+const ACK: u8 = 16;
+/// Where the server's numbers begin.
+const FIRST: u32 = 1_000;
+
+/// The main function of this process. It leaves when the control line hangs up.
+pub fn main(line: &Line) -> anyhow::Result<()> {
+    let end = line.receive::<End>(true)?.message;
+    let options = TapOptions {
+        name: super::link::INTERFACE.to_owned(),
+        host_v4: Some((end.address, 24)),
+        namespace: Some(end.namespace),
+        ..TapOptions::default()
+    };
+    let tap = port_tap::open(&options).context("cannot make a TAP interface")?;
+    let queue = descriptor(&tap)?;
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&set, queue, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    epoll::add(&set, line, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    line.send(&Ready(1), &[], true)?;
+    let mut buffer = vec![0; base::limits::FRAME_MAX + VNET_HEADER_LEN];
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(2);
+    loop {
+        if turn(queue, tap.mac, &mut buffer)? > 0 {
+            continue;
+        }
+        events.clear();
+        match epoll::wait(&set, spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if events.iter().any(|event| event.data.u64() == 1) {
+            return Ok(());
+        }
+    }
+}
+
+/// Answers at most [`TURN`] frames; how many there were.
+fn turn(queue: BorrowedFd<'_>, mac: [u8; 6], buffer: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut seen = 0;
+    while seen < TURN {
+        let len = match rustix::io::read(queue, &mut *buffer) {
+            Ok(len) => len,
+            // The interface may be coming up still.
+            Err(Errno::AGAIN | Errno::INTR | Errno::IO) => break,
+            Err(error) => return Err(error),
+        };
+        seen += 1;
+        let answer = buffer.get_mut(VNET_HEADER_LEN..len).and_then(|frame| reflect(frame, mac));
+        if let Some(answer) = answer {
+            let _ = rustix::io::write(queue, &buffer[..VNET_HEADER_LEN + answer]);
+        }
+    }
+    Ok(seen)
+}
+
+/// Makes an answer of a frame, if there is any: its length.
+fn reflect(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
+    match frame.get(12..14)? {
+        [8, 6] => resolve(frame, mac),
+        [8, 0] if *frame.get(IP_AT)? == 0x45 && *frame.get(IP_AT + 9)? == 6 => echo(frame),
+        _ => None,
+    }
+}
+
+/// A request by ARP (RFC 826): every address is here.
+fn resolve(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
+    let arp = frame.get_mut(IP_AT..IP_AT + 28)?;
+    if arp[6..8] != [0, 1] {
+        return None;
+    }
+    arp[7] = 2;
+    let (asks, is_asked) = (<[u8; 10]>::try_from(&arp[8..18]).ok()?, <[u8; 4]>::try_from(&arp[24..28]).ok()?);
+    arp[18..28].copy_from_slice(&asks);
+    arp[8..14].copy_from_slice(&mac);
+    arp[14..18].copy_from_slice(&is_asked);
+    frame[..6].copy_from_slice(&asks[..6]);
+    frame[6..12].copy_from_slice(&mac);
+    Some(frame.len())
+}
+
+fn echo(frame: &mut [u8]) -> Option<usize> {
+    let flags = *frame.get(TCP_AT + 13)?;
+    let number = |frame: &[u8], at: usize| Some(u32::from_be_bytes(*frame.get(at..at + 4)?.first_chunk()?));
+    let (seq, ack) = (number(frame, TCP_AT + 4)?, number(frame, TCP_AT + 8)?);
+    let is_syn = flags & SYN != 0;
+    let payload = if is_syn { 0 } else { (frame.len().checked_sub(PAYLOAD_AT)?) as u32 };
+    if flags & RST != 0 || payload == 0 && flags & (SYN | FIN) == 0 {
+        return None;
+    }
+    let (first, further) = frame.split_at_mut(6);
+    first.swap_with_slice(&mut further[..6]);
+    exchange::<4>(frame, IP_AT + 12);
+    exchange::<2>(frame, TCP_AT);
+    let taken = payload + u32::from(flags & (SYN | FIN) != 0);
+    let begins = if is_syn { FIRST } else { ack };
+    frame[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&begins.to_be_bytes());
+    frame[TCP_AT + 8..TCP_AT + 12].copy_from_slice(&seq.wrapping_add(taken).to_be_bytes());
+    frame[TCP_AT + 13] = flags & (SYN | FIN) | ACK | if payload > 0 { PSH } else { 0 };
+    if is_syn {
+        without_options(frame)?;
+        return Some(PAYLOAD_AT);
+    }
+    Some(frame.len())
+}
+
+/// What a SYN offers is declined: no segment has options then. The sum of its pseudo-header, with which the kernel leaves it to us to
+/// complete the TCP header's, is that of a shorter segment.
+fn without_options(frame: &mut [u8]) -> Option<()> {
+    let was = u16::from_be_bytes(*frame.get(IP_AT + 2..IP_AT + 4)?.first_chunk()?);
+    let sum = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let ip = checksum::update_u16(sum(frame, IP_AT + 10), was, 40);
+    // Not complemented, as sums are that are to be completed.
+    let tcp = !checksum::update_u16(!sum(frame, TCP_AT + 16), was - 20, 20);
+    frame[IP_AT + 2..IP_AT + 4].copy_from_slice(&40_u16.to_be_bytes());
+    frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&ip.to_be_bytes());
+    frame[TCP_AT + 12] = 5 << 4;
+    frame[TCP_AT + 16..TCP_AT + 18].copy_from_slice(&tcp.to_be_bytes());
+    Some(())
+}
+
+/// Exchanges the `N` bytes at `at` with the next `N`.
+fn exchange<const N: usize>(frame: &mut [u8], at: usize) {
+    let (first, second) = frame[at..at + 2 * N].split_at_mut(N);
+    first.swap_with_slice(second);
+}
