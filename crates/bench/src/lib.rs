@@ -16,6 +16,7 @@ mod flood;
 mod floor;
 mod idle;
 mod interrupt;
+mod iperf;
 mod kv;
 mod launch;
 mod loss;
@@ -67,6 +68,7 @@ const BENCHES: &[Bench] = &[
         about: "sockperf on one host: one connection, round trips and messages one way",
         run: sockperf::run,
     },
+    Bench { name: "iperf", about: "one iperf3 stream on one host, both ways", run: iperf::run },
     Bench {
         name: "redis-tap",
         about: "redis over TAP: kernel client to Towpath, kernel to kernel",

@@ -32,6 +32,8 @@ pub enum Ask {
     Accept(u32),
     /// Make so many sockets, and keep them.
     Open(u32),
+    /// The same, bound to free ports of that address.
+    Bind(Ipv4Addr, u32),
     /// See [`wake`].
     Wake(wake::Ask),
     /// See [`ready`].
@@ -119,6 +121,12 @@ impl Actor {
                 self.sockets.reserve(count as usize);
                 for _ in 0..count {
                     self.sockets.push(calls::socket()?);
+                }
+            }
+            Ask::Bind(address, count) => {
+                self.sockets.reserve(count as usize);
+                for _ in 0..count {
+                    self.sockets.push(calls::bound(address)?);
                 }
             }
             Ask::Wake(ask) => return wake::obey(self, ask),

@@ -39,12 +39,18 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     }
 }
 
-/// Connects from an address, and whichever port is free.
-pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+/// A socket bound to an address, and whichever port is free.
+pub fn bound(to: Ipv4Addr) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    let (address, len) = c_address(SocketAddrV4::new(from, 0));
+    let (address, len) = c_address(SocketAddrV4::new(to, 0));
     // SAFETY: the address is alive during the call and as long as said.
     checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(socket)
+}
+
+/// Connects from an address, and whichever port is free.
+pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
+    let socket = bound(from)?;
     connect_to(&socket, to)?;
     Ok(TcpStream::from(socket))
 }

@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// Connections of one run of iperf3: control and data.
-const CONNECTIONS: u64 = 2;
+pub const CONNECTIONS: u64 = 2;
 
 fn one(service: &Service, namespace: &Namespace, reverse: bool, seconds: f64) -> anyhow::Result<Sample> {
     let (mut server, mut client) = (service.command("iperf3")?, namespace.command("iperf3")?);
