@@ -53,7 +53,7 @@ pub struct Bar {
 }
 
 /// Of a floor, at most.
-const OF_FLOOR: f64 = 1.3;
+pub const OF_FLOOR: f64 = 1.3;
 
 /// A line for each bar that `system` is held against: among the notes when it is reached, among the failures when it is not, or
 /// was not measured.

@@ -3,11 +3,9 @@
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::launch::{Port, Service};
 use crate::redis::local::limit_cores;
-use crate::samples::{Sample, Samples};
-use crate::tap::iperf::one_stream;
-use crate::tap::towpath::CONNECTIONS;
+use crate::samples::Samples;
+use crate::tap::iperf;
 use crate::{Options, Report, interrupt, program, served};
-use anyhow::bail;
 use std::net::Ipv4Addr;
 use std::process::Command;
 
@@ -38,10 +36,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         for (direction, is_reverse) in DIRECTIONS {
             interrupt::check()?;
             let case = format!("iperf/local/{direction}");
-            let through = accelerated(&service, is_reverse, options.seconds())?;
+            let (address, seconds) = (Ipv4Addr::LOCALHOST.to_string(), options.seconds());
+            let mut client = service.command("iperf3")?;
+            let through = iperf::accelerated(&service, &mut client, &address, is_reverse, seconds)?;
             samples.add(&case, "towpath", "throughput", "Gbit/s", through);
-            let iperf = || Ok(Command::new(program::find("iperf3")?));
-            let kernel = one(iperf, is_reverse, options.seconds(), &[])?;
+            let program = program::find("iperf3")?;
+            let [mut server, mut client] = [(); 2].map(|()| Command::new(&program));
+            let kernel = iperf::one_stream(&mut server, &mut client, &address, is_reverse, seconds, &[])?;
             samples.add(&case, "kernel", "throughput", "Gbit/s", kernel);
         }
     }
@@ -51,24 +52,4 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     report.ratios = samples.ratios("towpath", &["kernel"]);
     bars::judge(&mut report, "towpath", BARS);
     Ok(report)
-}
-
-fn one(
-    iperf: impl Fn() -> anyhow::Result<Command>,
-    is_reverse: bool,
-    seconds: f64,
-    others: &[u32],
-) -> anyhow::Result<Sample> {
-    let (mut server, mut client) = (iperf()?, iperf()?);
-    one_stream(&mut server, &mut client, &Ipv4Addr::LOCALHOST.to_string(), is_reverse, seconds, others)
-}
-
-fn accelerated(service: &Service, is_reverse: bool, seconds: f64) -> anyhow::Result<Sample> {
-    let before = service.accepted(None)?;
-    let sample = one(|| service.command("iperf3"), is_reverse, seconds, &[service.pid()])?;
-    let accelerated = service.accepted(None)? - before;
-    if accelerated < CONNECTIONS {
-        bail!("only {accelerated} of {CONNECTIONS} connections were accelerated");
-    }
-    Ok(sample)
 }

@@ -127,19 +127,15 @@ fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {
     placeholder::own(old, fd)?;
     let mut name = [0; address::ADDRESS_MAX];
     let bound = if old.is_bound() { sys::getsockname(fd, &mut name)? } else { 0 };
-    let placeholder = sys::socket(old.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let made = sys::socket(old.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     untold::keep(old);
-    options::repeat(old, placeholder);
+    options::repeat(old, made);
     let nonblock = if old.is_nonblocking() { libc::O_NONBLOCK } else { 0 };
-    let mut result = sys::fcntl(placeholder, libc::F_SETFL, nonblock as usize).map(|_| ());
-    let fds = fds::all_of(old);
-    for &fd in &fds {
-        let close_on_exec =
-            sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize != 0);
-        let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-        result = result.and(sys::dup3(placeholder, fd, flags));
+    let mut result = sys::fcntl(made, libc::F_SETFL, nonblock as usize).map(|_| ());
+    for fd in fds::all_of(old) {
+        result = result.and(placeholder::put(made, fd));
     }
-    let result = result.and(sys::close(placeholder));
+    let result = result.and(sys::close(made));
     // The old placeholder is closed, and its port free.
     let result = result.and_then(|()| if bound > 0 { sys::bind(fd, &name[..bound]) } else { Ok(()) });
     let fresh = Arc::new(Sock::after(old));

@@ -32,18 +32,13 @@ pub fn limit() -> u64 {
 
 /// Moves `fd` to a high number, if the limits allow, and claims it.
 pub fn claim(fd: OwnedFd) -> OwnedFd {
-    match claim_away(fd.as_raw_fd()) {
-        Some(new) => {
-            let old = fd.into_raw_fd();
-            // Nobody knows the old number; whether closing it succeeds changes nothing.
-            let _ = sys::close(old);
-            sys::own(new)
-        }
-        None => {
-            note(fd.as_raw_fd());
-            fd
-        }
+    if let Some(away) = claim_away(fd.as_raw_fd()) {
+        // Nobody knows the old number; whether closing it succeeds changes nothing.
+        let _ = sys::close(fd.into_raw_fd());
+        return sys::own(away);
     }
+    note(fd.as_raw_fd());
+    fd
 }
 
 /// Duplicates `fd` at a high number, if the limits allow, and claims that.
@@ -62,6 +57,13 @@ pub fn note(fd: RawFd) {
     if i < MOST {
         OURS[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
     }
+}
+
+/// Gives up the claim and closes the descriptor.
+pub fn close(fd: RawFd) {
+    let _changing = unseen::begin();
+    unclaim(fd);
+    let _ = sys::close(fd);
 }
 
 /// Gives up the claim, just before the descriptor is closed.
@@ -116,9 +118,7 @@ impl AsFd for Internal {
 impl Drop for Internal {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
-            let _changing = unseen::begin();
-            unclaim(fd.as_raw_fd());
-            let _ = sys::close(fd.into_raw_fd());
+            close(fd.into_raw_fd());
         }
     }
 }

@@ -50,13 +50,14 @@ pub fn prepare(family: i32) {
     }
     let _changing = unseen::begin();
     let Ok(made) = idle(family) else { return };
-    if let Some(name) = moving::cookie(made)
-        && let Some(common) = internal::claim_away(made)
-    {
+    let Some(name) = moving::cookie(made) else {
+        let _ = sys::close(made);
+        return;
+    };
+    if let Some(common) = set_aside(made) {
         NAMES[index(family)].store(name, Ordering::Relaxed);
         COMMON[index(family)].store(common, Ordering::Release);
     }
-    let _ = sys::close(made);
 }
 
 /// True when there is a reserve, which is made if need be.
@@ -67,13 +68,18 @@ fn has_reserve(family: i32) -> bool {
     }
     let _changing = unseen::begin();
     let Ok(made) = idle(family) else { return false };
-    let kept = internal::claim_away(made);
-    let _ = sys::close(made);
-    let Some(kept) = kept else { return false };
+    let Some(kept) = set_aside(made) else { return false };
     if reserve.compare_exchange(NONE, kept, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        give_back(kept);
+        internal::close(kept);
     }
     true
+}
+
+/// Gives what is behind `made` a number out of the program's way instead, if there is one.
+fn set_aside(made: RawFd) -> Option<RawFd> {
+    let away = internal::claim_away(made);
+    let _ = sys::close(made);
+    away
 }
 
 fn idle(family: i32) -> Result<RawFd, Errno> {
@@ -97,16 +103,14 @@ fn spend_reserve(family: i32, fd: RawFd, nonblock: bool) -> Result<(), Errno> {
         let _ = sys::fcntl(kept, libc::F_SETFL, libc::O_NONBLOCK as usize);
     }
     let result = put(kept, fd);
-    give_back(kept);
+    internal::close(kept);
     let _changing = unseen::begin();
     let again = idle(family).ok().and_then(|made| {
         if made == kept {
             internal::note(made);
             return Some(made);
         }
-        let away = internal::claim_away(made);
-        let _ = sys::close(made);
-        away
+        set_aside(made)
     });
     reserve.store(again.unwrap_or(NONE), Ordering::Release);
     result
@@ -121,16 +125,10 @@ pub fn fit() {
             && kept as u64 >= limit
             && reserve.compare_exchange(kept, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            give_back(kept);
+            internal::close(kept);
             has_reserve(family);
         }
     }
-}
-
-fn give_back(number: RawFd) {
-    let _changing = unseen::begin();
-    internal::unclaim(number);
-    let _ = sys::close(number);
 }
 
 /// Before a fork.
@@ -285,7 +283,7 @@ pub fn in_child() {
     for reserve in &RESERVES {
         let kept = reserve.swap(NONE, Ordering::AcqRel);
         if kept >= 0 {
-            give_back(kept);
+            internal::close(kept);
         }
     }
 }
@@ -343,7 +341,10 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 }
 
 /// What is behind `from` is behind `fd` from now on, which stays close-on-exec, or not.
-fn put(from: RawFd, fd: RawFd) -> Result<(), Errno> {
+///
+/// # Errors
+/// As `dup3`'s.
+pub fn put(from: RawFd, fd: RawFd) -> Result<(), Errno> {
     let stays = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
     sys::dup3(from, fd, if stays { 0 } else { libc::O_CLOEXEC })
 }

@@ -42,7 +42,7 @@ const LIBRARY_MOST: f64 = 128.0;
 /// Connections accepted per second.
 const RATE_LEAST: Limit = Limit::Least(100_000.0);
 /// Or, where that is out of reach, of what the kernel needs for the placeholders alone.
-const OF_FLOOR_LEAST: Limit = Limit::Least(1.0 / 1.3);
+const OF_FLOOR_LEAST: Limit = Limit::Least(1.0 / bars::OF_FLOOR);
 /// An RPC among many over one among few.
 const GROWTH_MOST: f64 = 1.3;
 

@@ -57,17 +57,27 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     };
     let taps = [open(&orders.ends[0])?, open(&orders.ends[1])?];
     let ends = [descriptor(&taps[0])?, descriptor(&taps[1])?];
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (i, end) in (0..).zip(&ends) {
-        epoll::add(&set, end, epoll::EventData::new_u64(i), epoll::EventFlags::IN)?;
-    }
-    epoll::add(&set, line, epoll::EventData::new_u64(LINE), epoll::EventFlags::IN)?;
     line.send(&Ready(2), &[], true)?;
     let mut buffer = vec![0; base::limits::FRAME_MAX + 64];
+    until_hang_up(line, &ends, || {
+        Ok(turn(ends[0], ends[1], &mut buffer)? + turn(ends[1], ends[0], &mut buffer)?)
+    })
+}
+
+/// Takes turns, which say how many frames there were, and sleeps when there are none; until the control line hangs up.
+pub(super) fn until_hang_up(
+    line: &Line,
+    queues: &[BorrowedFd<'_>],
+    mut turn: impl FnMut() -> rustix::io::Result<usize>,
+) -> anyhow::Result<()> {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (i, queue) in (0..).zip(queues) {
+        epoll::add(&set, queue, epoll::EventData::new_u64(i), epoll::EventFlags::IN)?;
+    }
+    epoll::add(&set, line, epoll::EventData::new_u64(LINE), epoll::EventFlags::IN)?;
     let mut events: Vec<epoll::Event> = Vec::with_capacity(4);
     loop {
-        let moved = turn(ends[0], ends[1], &mut buffer)? + turn(ends[1], ends[0], &mut buffer)?;
-        if moved > 0 {
+        if turn()? > 0 {
             continue;
         }
         events.clear();
@@ -81,6 +91,16 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     }
 }
 
+/// The next frame's length, if there is any.
+pub(super) fn receive(from: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+    match rustix::io::read(from, buffer) {
+        Ok(len) => Ok(Some(len)),
+        // With EIO the interface is still coming up.
+        Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Its one queue.
 pub(super) fn descriptor(tap: &Tap) -> anyhow::Result<BorrowedFd<'_>> {
     tap.queues.first().and_then(Port::wait_fd).context("a TAP interface has a queue")
@@ -90,13 +110,7 @@ pub(super) fn descriptor(tap: &Tap) -> anyhow::Result<BorrowedFd<'_>> {
 fn turn(from: BorrowedFd<'_>, to: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut moved = 0;
     while moved < TURN {
-        let len = match rustix::io::read(from, &mut *buffer) {
-            Ok(len) => len,
-            Err(Errno::AGAIN | Errno::INTR) => break,
-            // The interface is still coming up.
-            Err(Errno::IO) => break,
-            Err(error) => return Err(error),
-        };
+        let Some(len) = receive(from, buffer)? else { break };
         moved += 1;
         // A full queue drops, as any link does.
         let _ = rustix::io::write(to, &buffer[..len]);

@@ -1,6 +1,7 @@
 //! One stream of iperf3, unmodified.
 
 use crate::cpu::Meter;
+use crate::launch::{self, Service};
 use crate::program::{self, Running};
 use crate::samples::Sample;
 use anyhow::Context;
@@ -41,6 +42,27 @@ pub fn one_stream(
         cores: Some(cpu_ns / finished.wall_ns as f64),
         cpu_ns: Some(cpu_ns / (bytes / OPERATION)),
     })
+}
+
+/// Connections of one run: control and data.
+const CONNECTIONS: u32 = 2;
+
+/// The same with a server behind `service`, whose connections must have been accelerated.
+///
+/// # Errors
+/// As [`one_stream`]'s, and when they were not.
+pub fn accelerated(
+    service: &Service,
+    client: &mut Command,
+    address: &str,
+    reverse: bool,
+    seconds: f64,
+) -> anyhow::Result<Sample> {
+    let before = service.accepted(None)?;
+    let mut server = service.command("iperf3")?;
+    let sample = one_stream(&mut server, client, address, reverse, seconds, &[service.pid()])?;
+    launch::prove(service.accepted(None)? - before, CONNECTIONS)?;
+    Ok(sample)
 }
 
 /// Reads what the server prints, to its end, in a thread of its own.

@@ -2,15 +2,12 @@
 //! checked, nothing ever lost. To the kernel's clients it is a server that echoes: the cheapest thing that can be one there, two system
 //! calls for a request and little else.
 
-use super::forwarder::{End, Ready, TURN, descriptor};
+use super::forwarder::{End, Ready, TURN, descriptor, receive, until_hang_up};
 use anyhow::Context;
 use control::Line;
 use port::VNET_HEADER_LEN;
 use port_tap::TapOptions;
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 use wire::checksum;
 
 /// The role of this process.
@@ -38,37 +35,16 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     };
     let tap = port_tap::open(&options).context("cannot make a TAP interface")?;
     let queue = descriptor(&tap)?;
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&set, queue, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    epoll::add(&set, line, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
     line.send(&Ready(1), &[], true)?;
     let mut buffer = vec![0; base::limits::FRAME_MAX + VNET_HEADER_LEN];
-    let mut events: Vec<epoll::Event> = Vec::with_capacity(2);
-    loop {
-        if turn(queue, tap.mac, &mut buffer)? > 0 {
-            continue;
-        }
-        events.clear();
-        match epoll::wait(&set, spare_capacity(&mut events), None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if events.iter().any(|event| event.data.u64() == 1) {
-            return Ok(());
-        }
-    }
+    until_hang_up(line, &[queue], || turn(queue, tap.mac, &mut buffer))
 }
 
 /// Answers at most [`TURN`] frames; how many there were.
 fn turn(queue: BorrowedFd<'_>, mac: [u8; 6], buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut seen = 0;
     while seen < TURN {
-        let len = match rustix::io::read(queue, &mut *buffer) {
-            Ok(len) => len,
-            // The interface may be coming up still.
-            Err(Errno::AGAIN | Errno::INTR | Errno::IO) => break,
-            Err(error) => return Err(error),
-        };
+        let Some(len) = receive(queue, buffer)? else { break };
         seen += 1;
         let answer = buffer.get_mut(VNET_HEADER_LEN..len).and_then(|frame| reflect(frame, mac));
         if let Some(answer) = answer {

@@ -9,7 +9,6 @@ use crate::program;
 use crate::redis::local::limit_cores;
 use crate::samples::{Sample, Samples};
 use crate::{Options, Report};
-use anyhow::bail;
 
 const DIRECTIONS: [(&str, bool); 2] = [("to-towpath", false), ("from-towpath", true)];
 
@@ -55,23 +54,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Connections of one run of iperf3: control and data.
-pub const CONNECTIONS: u64 = 2;
-
 fn one(service: &Service, namespace: &Namespace, reverse: bool, seconds: f64) -> anyhow::Result<Sample> {
-    let (mut server, mut client) = (service.command("iperf3")?, namespace.command("iperf3")?);
-    let before = service.accepted(None)?;
-    let sample = iperf::one_stream(
-        &mut server,
-        &mut client,
-        &TAP_ADDRESS.to_string(),
-        reverse,
-        seconds,
-        &[service.pid()],
-    )?;
-    let accelerated = service.accepted(None)? - before;
-    if accelerated < CONNECTIONS {
-        bail!("only {accelerated} of {CONNECTIONS} connections were accelerated");
-    }
-    Ok(sample)
+    let mut client = namespace.command("iperf3")?;
+    iperf::accelerated(service, &mut client, &TAP_ADDRESS.to_string(), reverse, seconds)
 }
