@@ -202,11 +202,11 @@ impl Sock {
 
     /// Sets a flag or takes it away. Whether it was set.
     pub(crate) fn mark(&self, flag: u16, on: bool) -> bool {
-        if on {
-            self.flags.fetch_or(flag, Ordering::AcqRel) & flag != 0
-        } else {
-            self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
-        }
+        let before = match on {
+            true => self.flags.fetch_or(flag, Ordering::AcqRel),
+            false => self.flags.fetch_and(!flag, Ordering::AcqRel),
+        };
+        before & flag != 0
     }
 
     /// `AF_INET` or `AF_INET6`.
@@ -272,7 +272,7 @@ impl Sock {
         self.stream().is_some_and(Link::is_unconnected)
     }
 
-    /// `recvmsg` tells as of `other`.
+    /// `recvmsg` tells as much as of `other`.
     pub fn tell_as(&self, other: &Self) {
         for flag in [flag::TELLS_UNREAD, flag::TELLS_TIME] {
             self.mark(flag, other.has(flag));

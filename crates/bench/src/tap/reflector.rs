@@ -8,7 +8,7 @@ use control::Line;
 use port::VNET_HEADER_LEN;
 use port_tap::TapOptions;
 use rustix::fd::BorrowedFd;
-use wire::checksum;
+use wire::{TcpFlags, checksum};
 
 /// The role of this process.
 pub const ROLE: &str = "reflector";
@@ -16,11 +16,11 @@ pub const ROLE: &str = "reflector";
 const IP_AT: usize = 14;
 const TCP_AT: usize = IP_AT + 20;
 const PAYLOAD_AT: usize = TCP_AT + 20;
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const PSH: u8 = 8;
-const ACK: u8 = 16;
+const FIN: u8 = TcpFlags::FIN.bits() as u8;
+const SYN: u8 = TcpFlags::SYN.bits() as u8;
+const RST: u8 = TcpFlags::RST.bits() as u8;
+const PSH: u8 = TcpFlags::PSH.bits() as u8;
+const ACK: u8 = TcpFlags::ACK.bits() as u8;
 /// Where the server's numbers begin.
 const FIRST: u32 = 1_000;
 
