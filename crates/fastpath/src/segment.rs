@@ -6,7 +6,7 @@ use crate::setup::{State, Work};
 use crate::transmit::{checked, data_len};
 use base::SeqNumber;
 use flow::{FlowMut, state};
-use port::{Checksum, Gso, GsoKind, PacketBuf, Port};
+use port::{Checksum, Gso, GsoKind, Lent, PacketBuf, Port};
 use queue::Ring;
 use queue::stream::{Readable, readable};
 use shm::Side;
@@ -60,6 +60,12 @@ pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
     }
 }
 
+/// The payload where the application has written it. It lies in one ring.
+fn lent<'a>(w: &'a Work<'_>, ring: Ring, out: &Out) -> Lent<'a> {
+    let region = w.region.region();
+    Lent(ring.spans(out.position, out.len as usize).map(|(at, len)| region.shared(Side::One, at, len)))
+}
+
 /// Copies the payload to its place behind `start` bytes of headers. False when there is no room for it, or the application broke the
 /// rules meanwhile.
 #[inline]
@@ -90,7 +96,10 @@ impl State {
             return false;
         };
         if self.build(w, out, buf) {
-            port.commit();
+            match out.ring.filter(|_| self.lends(&w.f, out)) {
+                Some(ring) => port.commit_with(lent(w, ring, out)),
+                None => port.commit(),
+            }
             self.count_segment(out.len);
         }
         self.note_acknowledged(w);
@@ -98,6 +107,12 @@ impl State {
             w.f.rx.clear(state::REPORT_DUPLICATE);
         }
         true
+    }
+
+    /// A super-frame's payload need not be copied here where the port takes it from the ring, and who takes it sums it.
+    #[inline(always)]
+    fn lends(&self, f: &FlowMut<'_>, out: &Out) -> bool {
+        out.len > u32::from(f.tx.mss) && self.capabilities.gathers && out.len <= out.in_ring
     }
 
     #[inline]
@@ -197,7 +212,8 @@ impl State {
         (ip.dont_fragment, ip.ecn) = (!f.tx.may_fragment, ecn);
         let start = wire::tcp_headers_len(&ip, &tuple, &options);
         let len = out.len as usize;
-        if !place_payload(w, out, start, buf) {
+        let is_lent = self.lends(&w.f, out);
+        if !(is_lent || place_payload(w, out, start, buf)) {
             return false;
         }
         let mss = w.f.tx.mss;
@@ -207,7 +223,7 @@ impl State {
         let tx = if is_partial { TxChecksum::Partial } else { TxChecksum::Full };
         let written = wire::emit_tcp(&ip, &tuple, header, &options, len, tx, buf.storage_mut());
         let is_v4 = tuple.src.addr.is_ipv4();
-        buf.set_len(start + len);
+        buf.set_len(if is_lent { start } else { start + len });
         if is_partial {
             let tcp = if is_v4 { TCP_V4 } else { TCP_V6 };
             buf.meta.checksum = Checksum::Partial { start: tcp, offset: TcpHeader::CHECKSUM_OFFSET as u16 };

@@ -2,7 +2,7 @@
 
 use crate::ring::{Consumer, Producer, prefetch_written, ring};
 use crate::wake::Bell;
-use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
+use port::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Stats, Wait};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -137,12 +137,14 @@ impl Port for MemoryPort {
     }
 
     #[inline(always)]
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
         let reserved = std::mem::replace(&mut self.reserved, Reserved::Nothing);
         if reserved != Reserved::Slot {
             return self.commit_none(reserved);
         }
         let Some(buf) = self.tx.slot() else { return };
+        // A frame that does not fit leaves the buffer empty, which is not sendable.
+        let _ = buf.append(payload);
         let len = buf.len();
         if self.capabilities.admits(buf) {
             self.tx.commit();

@@ -26,6 +26,8 @@ pub struct Capabilities {
     pub tso_ecn: bool,
     /// Longest frame that may be sent, headers included: more than `mtu` and 14 only with TSO.
     pub frame_max: usize,
+    /// Payload may stay where it lies ([`Port::commit_with`](crate::Port::commit_with)): the port does not copy it either.
+    pub gathers: bool,
     /// Queues of the whole interface; one [`Port`](crate::Port) each.
     pub queues: u16,
     /// The port spreads flows over the queues so that a flow stays on one.
@@ -45,6 +47,7 @@ impl Capabilities {
             tso_v6: false,
             tso_ecn: false,
             frame_max: mtu as usize + LINK_HEADER_MAX,
+            gathers: false,
             queues: 1,
             rss: false,
         }
@@ -67,7 +70,14 @@ impl Capabilities {
     #[must_use]
     #[inline(always)]
     pub fn admits(&self, packet: &PacketBuf) -> bool {
-        let len = packet.len();
+        self.admits_with(packet, 0)
+    }
+
+    /// The same of a frame that `more` bytes follow, which lie elsewhere.
+    #[must_use]
+    #[inline(always)]
+    pub fn admits_with(&self, packet: &PacketBuf, more: usize) -> bool {
+        let len = packet.len() + more;
         let is_checksum_good = match packet.meta.checksum {
             Checksum::Partial { start, offset } => {
                 self.tx_checksum && usize::from(start) + usize::from(offset) + 2 <= len

@@ -6,7 +6,7 @@
 mod lane;
 
 use crate::stats::DropCause;
-use crate::{Batch, Capabilities, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Lent, PacketBuf, Port, Stats, Wait};
 use base::{Duration, Instant, Seed};
 use lane::{Lane, Unit};
 use std::os::fd::BorrowedFd;
@@ -199,10 +199,12 @@ impl<P: Port> Port for Faults<P> {
         Some(&mut self.outgoing)
     }
 
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
         if self.transmit.rates.strike_never() {
-            self.inner.commit();
+            self.inner.commit_with(payload);
         } else if self.outgoing_state == Outgoing::Reserved {
+            // A frame that does not fit leaves the buffer empty, which the port counts as unsendable.
+            let _ = self.outgoing.append(payload);
             self.outgoing_state = Outgoing::Committed;
             self.transmit.begin();
             self.drain();

@@ -1,7 +1,7 @@
 //! What the tests of this crate share: a port that is two queues in memory, and TCP frames made by hand.
 
 use crate::headers::{Layout, write};
-use crate::{Batch, Capabilities, Checksum, Gso, GsoKind, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Checksum, Gso, GsoKind, Lent, PacketBuf, Port, Stats, Wait};
 use std::collections::VecDeque;
 
 /// A port whose network is two queues that the test reads and writes.
@@ -32,7 +32,8 @@ impl Port for Queues {
         self.reserved.clear();
         (self.room > 0).then_some(&mut self.reserved)
     }
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
+        assert!(self.reserved.append(payload));
         self.room -= 1;
         self.stats.count_sent(self.reserved.len());
         let mut sent = PacketBuf::with_capacity(self.reserved.len());

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! What Linux's backends share is here, too: frames with a virtio-net header, network namespaces. Names no backend; reads no clock; allocates only when made, never per packet.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod batch;
 mod capabilities;
 mod checksum;
 mod faults;
 mod headers;
+mod lent;
 mod namespace;
 mod packet;
 mod pcap;
@@ -30,6 +31,7 @@ pub use batch::Batch;
 pub use capabilities::Capabilities;
 pub use checksum::complete_checksum;
 pub use faults::{FaultCounts, FaultRates, Faults};
+pub use lent::Lent;
 pub use namespace::{in_namespace, random_mac};
 pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta};
 pub use pcap::Pcap;

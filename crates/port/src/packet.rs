@@ -1,5 +1,6 @@
 //! One packet: a frame in a buffer made once and used again, and what the port knows about it besides its bytes.
 
+use crate::Lent;
 use base::limits::FRAME_MAX;
 
 /// State of a frame's TCP (or other transport) checksum.
@@ -174,6 +175,23 @@ impl PacketBuf {
             self.len = frame.len();
         }
         fits
+    }
+
+    /// Puts `payload` at the frame's end. False, and empty, when it does not fit.
+    #[must_use]
+    #[inline]
+    pub fn append(&mut self, payload: Lent<'_>) -> bool {
+        if payload.is_empty() {
+            return true;
+        }
+        let end = self.len + payload.len();
+        let Some(place) = self.storage.get_mut(self.len..end) else {
+            self.clear();
+            return false;
+        };
+        payload.copy_to(place);
+        self.len = end;
+        true
     }
 
     /// Copies frame and metadata of `other`. False, and empty, when it does not fit.

@@ -1,7 +1,7 @@
 //! A port that writes every packet to a capture file (pcapng, nanoseconds, with its direction).
 
 use crate::staged::Staged;
-use crate::{Batch, Capabilities, Direction, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Direction, Lent, PacketBuf, Port, Stats, Wait};
 use base::Instant;
 use base::limits::FRAME_MAX;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -98,9 +98,9 @@ impl<P: Port, W: Write + Send> Port for Pcap<P, W> {
         self.staged.reserve(&mut self.inner)
     }
 
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
         let file = &mut self.file;
-        self.staged.commit(&mut self.inner, |packet| file.record(Direction::Sent, packet));
+        self.staged.commit(payload, &mut self.inner, |packet| file.record(Direction::Sent, packet));
     }
 
     fn flush(&mut self) {

@@ -1,6 +1,6 @@
 //! The trait every backend implements and every wrapper implements around another.
 
-use crate::{Batch, Capabilities, PacketBuf, Stats};
+use crate::{Batch, Capabilities, Lent, PacketBuf, Stats};
 use base::Instant;
 use std::os::fd::BorrowedFd;
 
@@ -44,7 +44,14 @@ pub trait Port: Send {
 
     /// The frame in the buffer that `reserve` gave is to be sent, in order, at the latest by `flush`. A frame that asks for
     /// an offload the port does not have is dropped and counted. Without a reserved buffer nothing happens.
-    fn commit(&mut self);
+    #[inline]
+    fn commit(&mut self) {
+        self.commit_with(Lent::NONE);
+    }
+
+    /// The same of a frame that ends with `payload`, which is not in the buffer: of use where [`Capabilities::gathers`], else the port
+    /// copies it.
+    fn commit_with(&mut self, payload: Lent<'_>);
 
     /// Everything committed goes to the device now, as far as it takes it.
     fn flush(&mut self);
@@ -87,6 +94,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn commit(&mut self) {
         (**self).commit();
+    }
+    fn commit_with(&mut self, payload: Lent<'_>) {
+        (**self).commit_with(payload);
     }
     fn flush(&mut self) {
         (**self).flush();

@@ -1,6 +1,6 @@
 //! A buffer in front of another port's, for wrappers that must see a frame before the port takes it.
 
-use crate::{PacketBuf, Port};
+use crate::{Lent, PacketBuf, Port};
 
 /// One frame to be sent, between the caller and a wrapped port that is known to have room for it.
 #[derive(Debug, Default)]
@@ -17,14 +17,15 @@ impl Staged {
         self.reserved.then_some(&mut self.buf)
     }
 
-    /// Shows the frame to `look`, then gives it to `inner`.
-    pub(crate) fn commit(&mut self, inner: &mut impl Port, look: impl FnOnce(&PacketBuf)) {
+    /// Shows the frame, of which `payload` is the end, to `look`, then gives it to `inner`.
+    pub(crate) fn commit(&mut self, payload: Lent<'_>, inner: &mut impl Port, look: impl FnOnce(&PacketBuf)) {
         if !std::mem::take(&mut self.reserved) {
             return;
         }
+        // A frame that does not fit leaves the buffer empty, which the port counts as unsendable.
+        let _ = self.buf.append(payload);
         look(&self.buf);
         if let Some(buf) = inner.reserve() {
-            // A frame that does not fit leaves the buffer empty, which the port counts as unsendable.
             let _ = buf.copy_from(&self.buf);
             inner.commit();
         }

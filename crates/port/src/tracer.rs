@@ -2,7 +2,7 @@
 
 use crate::headers::{Layout, network, read_u16, read_u32};
 use crate::staged::Staged;
-use crate::{Batch, Capabilities, Checksum, PacketBuf, Port, Stats, Wait};
+use crate::{Batch, Capabilities, Checksum, Lent, PacketBuf, Port, Stats, Wait};
 use base::Instant;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -75,9 +75,11 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
         self.staged.reserve(&mut self.inner)
     }
 
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
         let (sink, now) = (&mut self.sink, self.now);
-        self.staged.commit(&mut self.inner, |packet| sink(Line { now, direction: Direction::Sent, packet }));
+        self.staged.commit(payload, &mut self.inner, |packet| {
+            sink(Line { now, direction: Direction::Sent, packet })
+        });
     }
 
     fn flush(&mut self) {

@@ -1,10 +1,10 @@
 //! A descriptor of Linux that takes and gives frames with a virtio-net header, a TAP's or a packet socket's, as a [`Port`].
 
 use crate::vnet::{VNET_HEADER_LEN, decode, encode};
-use crate::{Batch, Capabilities, DropCause, PacketBuf, Port, Stats, Wait};
-use rustix::io::{Errno, readv, writev};
+use crate::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Stats, Wait, lent};
+use rustix::io::{Errno, readv};
 use std::cell::Cell;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes after which a batch ends early, so that a batch of super-frames is still in the core's own cache (1 to 2 MiB on
@@ -45,7 +45,7 @@ impl VnetQueue {
         let outgoing = PacketBuf::with_capacity(capabilities.frame_max);
         Self {
             fd,
-            capabilities,
+            capabilities: Capabilities { gathers: true, ..capabilities },
             index,
             outgoing,
             state: Outgoing::Free,
@@ -76,16 +76,18 @@ impl VnetQueue {
         self.failure.map(io::Error::from)
     }
 
-    /// Tries to hand the committed frame to the kernel. It stays pending only when there is no room.
-    fn transmit(&mut self) {
+    /// Tries to hand the committed frame, of which `payload` is the end, to the kernel. It stays pending, with what it ends with, only
+    /// when there is no room.
+    fn transmit(&mut self, payload: Lent<'_>) {
         let header = encode(&self.outgoing.meta);
-        let parts = [IoSlice::new(&header), IoSlice::new(self.outgoing.frame())];
         self.stats.system_calls += 1;
-        let result = writev(&self.fd, &parts);
+        let result = lent::write(&self.fd, [&header, self.outgoing.frame()], payload);
         self.state = Outgoing::Free;
         match result {
-            Ok(_) => self.stats.count_sent(self.outgoing.len()),
-            Err(Errno::AGAIN | Errno::INTR) => self.state = Outgoing::Pending,
+            Ok(_) => self.stats.count_sent(self.outgoing.len() + payload.len()),
+            Err(Errno::AGAIN | Errno::INTR) if self.outgoing.append(payload) => {
+                self.state = Outgoing::Pending
+            }
             Err(error) => {
                 self.stats.drops.count(DropCause::Device);
                 self.note_failure(error);
@@ -157,12 +159,12 @@ impl Port for VnetQueue {
         Some(&mut self.outgoing)
     }
 
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
         if self.state != Outgoing::Reserved {
             return;
         }
-        if self.capabilities.admits(&self.outgoing) {
-            self.transmit();
+        if self.capabilities.admits_with(&self.outgoing, payload.len()) {
+            self.transmit(payload);
         } else {
             self.state = Outgoing::Free;
             self.stats.drops.count(DropCause::Unsendable);
@@ -171,7 +173,7 @@ impl Port for VnetQueue {
 
     fn flush(&mut self) {
         if self.state == Outgoing::Pending {
-            self.transmit();
+            self.transmit(Lent::NONE);
         }
     }
 

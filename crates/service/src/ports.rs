@@ -4,7 +4,7 @@ use crate::ServiceError;
 use crate::config::{Config, Link};
 use crate::values::{Mac, PortKind};
 use base::Instant;
-use port::{Batch, Capabilities, FaultRates, Faults, PacketBuf, Port, Stats, Wait};
+use port::{Batch, Capabilities, FaultRates, Faults, Lent, PacketBuf, Port, Stats, Wait};
 use port_packet::PacketOptions;
 use port_tap::TapOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -38,7 +38,7 @@ impl Port for Nowhere {
     fn reserve(&mut self) -> Option<&mut PacketBuf> {
         None
     }
-    fn commit(&mut self) {}
+    fn commit_with(&mut self, _payload: Lent<'_>) {}
     fn flush(&mut self) {}
     fn arm(&mut self) -> Wait {
         Wait::Readable

@@ -5,7 +5,7 @@ use crate::layout::{
     Urgent, VERSION,
 };
 use crate::map::Mapping;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use std::fmt;
@@ -215,6 +215,19 @@ impl Region {
         let at = self.data_at(side, offset, out.len());
         // SAFETY: data_at checked the range; as in `write`, the bytes may change under us and are only copied.
         unsafe { core::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), out.len()) };
+    }
+
+    /// The `len` bytes at `offset` of `side`'s data area where they lie: for who hands them on and does not look.
+    ///
+    /// # Panics
+    /// When the range leaves the area.
+    #[must_use]
+    #[inline]
+    pub fn shared(&self, side: Side, offset: usize, len: usize) -> &[AtomicU8] {
+        let at = self.data_at(side, offset, len);
+        // SAFETY: data_at checked the range, which stays mapped as long as `self`. Others may write it at any time, which atomics allow;
+        // copies by `write` and `read` of this process assume nothing of the bytes.
+        unsafe { core::slice::from_raw_parts(at.cast(), len) }
     }
 
     /// Hints the processor to fetch the line at `offset` of `side`'s data area, to be written or only read.

@@ -4,7 +4,7 @@
 //! receive ring is full. It keeps no time and loses nothing else.
 
 use crate::receive_offload;
-use port::{Batch, Capabilities, DropCause, PacketBuf, Port, Segmenter, Stats, complete_checksum};
+use port::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Segmenter, Stats, complete_checksum};
 use std::collections::VecDeque;
 
 /// Frames a receive ring holds before the next is dropped: 4096, as large NICs have.
@@ -123,7 +123,9 @@ impl Port for Interface {
         Some(&mut self.reserved)
     }
 
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
+        // A frame that does not fit leaves the buffer empty, which is not sendable.
+        let _ = self.reserved.append(payload);
         if self.capabilities.admits(&self.reserved) {
             self.stats.count_sent(self.reserved.len());
             self.emit();

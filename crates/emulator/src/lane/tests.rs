@@ -3,7 +3,7 @@
 use super::Lane;
 use base::{Duration, Instant};
 use port::{
-    Batch, Capabilities, Checksum, Gso, GsoKind, PacketBuf, Port, Segmenter, Stats, complete_checksum,
+    Batch, Capabilities, Checksum, Gso, GsoKind, Lent, PacketBuf, Port, Segmenter, Stats, complete_checksum,
 };
 
 /// Keeps what is sent.
@@ -48,7 +48,8 @@ impl Port for Sink {
         self.out.clear();
         (self.sent.len() < self.room).then_some(&mut self.out)
     }
-    fn commit(&mut self) {
+    fn commit_with(&mut self, payload: Lent<'_>) {
+        assert!(self.out.append(payload));
         assert!(self.capabilities.admits(&self.out), "the lane sends what the port cannot");
         let mut copy = PacketBuf::new();
         assert!(copy.copy_from(&self.out));

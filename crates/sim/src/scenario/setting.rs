@@ -229,7 +229,8 @@ impl MachineSetting {
         config.shared = self.shared.clone();
         config.slow.algorithm = self.algorithm;
         let plain = Capabilities::plain(self.mtu, mac);
-        config.capabilities = if self.has_offload { plain.with_tso() } else { plain };
+        config.capabilities =
+            if self.has_offload { Capabilities { gathers: true, ..plain.with_tso() } } else { plain };
         (config.merges, config.cores) = (self.merges, self.cores);
         config.capabilities.queues = u16::from(self.cores);
         config.capabilities.rss = self.cores > 1;

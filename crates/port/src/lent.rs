@@ -1,0 +1,86 @@
+//! Payload that stays where it lies until the device takes it: memory that others may write meanwhile. The only file of this crate
+//! with unsafe code.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::AtomicU8;
+
+/// A frame's payload in up to two pieces, in order: a ring's end and its beginning.
+///
+/// Whatever the bytes are when they are read is what is sent; nothing is assumed of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lent<'a>(pub [&'a [AtomicU8]; 2]);
+
+impl Lent<'_> {
+    /// No payload but what is in the frame.
+    pub const NONE: Self = Self([&[], &[]]);
+
+    /// Bytes in both pieces.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.0[0].len() + self.0[1].len()
+    }
+
+    /// True without a byte.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies both to the beginning of `place`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn copy_to(&self, place: &mut [u8]) {
+        let mut rest = place;
+        for piece in self.0 {
+            let (here, after) = rest.split_at_mut(piece.len());
+            // SAFETY: both are `piece.len()` bytes, and apart: `here` is ours alone. The piece may change meanwhile; its bytes are only
+            // copied.
+            unsafe { here.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr().cast(), piece.len()) };
+            rest = after;
+        }
+    }
+}
+
+/// Gives `parts` and then `payload` to the kernel with one call, as one frame.
+pub(crate) fn write(fd: impl AsFd, parts: [&[u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
+    let own = parts.map(|part| (part.as_ptr(), part.len()));
+    let lent = payload.0.map(|piece| (piece.as_ptr().cast(), piece.len()));
+    let [a, b, c, d] = [own[0], own[1], lent[0], lent[1]]
+        .map(|(at, len)| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
+    // SAFETY: each entry is memory that is there as long as its borrow, which outlives the call; the kernel only reads it.
+    let written = unsafe { libc::writev(fd.as_fd().as_raw_fd(), [a, b, c, d].as_ptr(), 4) };
+    usize::try_from(written).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(bytes: &[u8]) -> Vec<AtomicU8> {
+        bytes.iter().map(|byte| AtomicU8::new(*byte)).collect()
+    }
+
+    #[test]
+    fn both_pieces_come_one_after_the_other() {
+        let (a, b) = (shared(b"abc"), shared(b"de"));
+        let lent = Lent([&a, &b]);
+        let mut place = [b'-'; 7];
+        lent.copy_to(&mut place);
+        assert_eq!((&place, lent.len()), (b"abcde--", 5));
+        assert!(Lent::NONE.is_empty());
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        assert_eq!(write(&to, [b"x", b"yz"], lent), Ok(8));
+        let mut read = [0; 9];
+        assert_eq!(rustix::io::read(&from, &mut read), Ok(8));
+        assert_eq!(&read[..8], b"xyzabcde");
+        assert_eq!(write(&from, [b"x", b""], lent), Err(Errno::BADF));
+    }
+}
