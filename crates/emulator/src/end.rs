@@ -1,6 +1,6 @@
 //! The two ends of the link: interfaces, named on the command line.
 
-use port::VnetQueue;
+use port::Port;
 use port_packet::PacketOptions;
 use port_tap::TapOptions;
 use std::fmt;
@@ -50,17 +50,17 @@ impl Place {
     ///
     /// # Errors
     /// A message that says what to do.
-    pub fn open(&self) -> Result<VnetQueue, String> {
+    pub fn open(&self) -> Result<Box<dyn Port>, String> {
         if self.is_tap {
             let options = TapOptions {
                 name: self.name.clone(),
                 namespace: self.namespace.clone(),
                 ..TapOptions::default()
             };
-            return Ok(port_tap::open(&options).map_err(|e| e.to_string())?.queues.remove(0));
+            return Ok(Box::new(port_tap::open(&options).map_err(|e| e.to_string())?.queues.remove(0)));
         }
         let options = PacketOptions { namespace: self.namespace.clone(), ..PacketOptions::new(&self.name) };
-        Ok(port_packet::open(&options).map_err(|e| e.to_string())?.queues.remove(0))
+        Ok(Box::new(port_packet::open(&options).map_err(|e| e.to_string())?.queues.remove(0)))
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_opened_says_why() {
-        let error = "packet:nobody0".parse::<Place>().unwrap().open().unwrap_err();
+        let error = "packet:nobody0".parse::<Place>().unwrap().open().err().unwrap();
         assert!(error.contains("nobody0") || error.contains("no permission"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::lane::Lane;
 use link::{Cause, Counters};
-use port::{Port, VnetQueue};
+use port::Port;
 use serde::Serialize;
 use std::fmt;
 
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Direction {
-    pub(crate) fn of(lane: &Lane, from: &VnetQueue, to: &VnetQueue) -> Self {
+    pub(crate) fn of(lane: &Lane, from: &dyn Port, to: &dyn Port) -> Self {
         use port::DropCause::{Device, Malformed, Overrun, Oversized, Unsendable};
         let model = lane.model();
         let counters: &Counters = model.counters();

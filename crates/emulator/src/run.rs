@@ -5,7 +5,7 @@ use crate::lane::Lane;
 use crate::report::{Direction, Report};
 use base::{Duration, Instant, Seed};
 use link::LinkConfig;
-use port::{Batch, Port, VnetQueue, Wait};
+use port::{Batch, Port, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -58,10 +58,9 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Two interfaces with a link between them.
-#[derive(Debug)]
 pub struct Emulator {
     places: [Place; 2],
-    ends: [VnetQueue; 2],
+    ends: [Box<dyn Port>; 2],
     /// Forward and backward.
     lanes: [Lane; 2],
     seed: u64,

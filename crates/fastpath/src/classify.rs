@@ -1,12 +1,13 @@
 //! Stages one and two of a batch, and the way of each packet in stage three: to its flow, or out.
 
 use crate::counters::{Cause, Counters};
+use crate::deliver::{place, write};
 use crate::predict::Predicted;
 use crate::setup::{Home, State, Work};
 use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
-use wire::{Body, CommonSegment, Packet, RxChecksum, TcpPacket};
+use wire::{Body, CommonHeaders, CommonSegment, Packet, RxChecksum, TcpPacket};
 
 /// What is known of a packet of the batch, in place, one for each.
 #[derive(Clone, Debug)]
@@ -191,7 +192,9 @@ impl State {
         if seen.kind == Kind::Common
             && let Some(segment) = CommonSegment::again(frame.bytes)
         {
-            match self.arrive(&mut w, &segment, seen.is_last) {
+            let longest = w.f.cold.rcv_mss;
+            let put = |w: &Work<'_>, ring, position| write(w, ring, position, segment.payload);
+            match self.arrive(&mut w, &segment, seen.is_last, longest.into(), put) {
                 Predicted::Done => return,
                 Predicted::Finish => return self.finish(&mut w, port),
                 Predicted::No => seen.packet.take_common(&segment),
@@ -211,6 +214,60 @@ impl State {
         if seen.is_last {
             self.finish(&mut w, port);
         }
+    }
+
+    /// Stage three of a packet that has come as its beginning. False: that was all. True: it is whole now, and like any other.
+    #[inline(never)]
+    pub(crate) fn head<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        seen: &Seen,
+        packet: &mut PacketBuf,
+        port: &mut P,
+    ) -> bool {
+        if self.head_arrives(flows, homes, seen, packet, port) {
+            return false;
+        }
+        if port.complete(packet) {
+            return true;
+        }
+        if let Some(id) = seen.flow.filter(|_| seen.is_last) {
+            // What earlier packets of the flow have left to do; where it is busy its acknowledgements are looked at again.
+            let _ = self.with(flows, homes, id, |state, w| state.finish(w, port));
+        }
+        false
+    }
+
+    /// The next segment in order of a flow in calm goes from the port to where the application reads it. False, and nothing done, where
+    /// it is not that.
+    fn head_arrives<P: Port + ?Sized>(
+        &mut self,
+        flows: &Flows,
+        homes: &mut [Option<Home>],
+        seen: &Seen,
+        packet: &PacketBuf,
+        port: &mut P,
+    ) -> bool {
+        let (Some(id), Some(ticket), Kind::Common) = (seen.flow, packet.ticket(), seen.kind) else {
+            return false;
+        };
+        let Some(mut guard) = flows.lock_briefly(id) else { return false };
+        let Some(mut w) = Work::new(id, guard.parts(), homes) else { return false };
+        let Some(segment) = CommonSegment::again(packet.frame()) else { return false };
+        // Of a new size only who has looked at it knows.
+        let longest = packet.meta.gso.map_or(0, |gso| gso.segment_size);
+        let longest = if longest <= w.f.cold.rcv_mss { u32::MAX } else { 0 };
+        let put = |w: &Work<'_>, ring, position| {
+            let into = place(w, ring, position, segment.payload.len());
+            port.take(packet.frame(), ticket, CommonHeaders::LEN, into)
+        };
+        match self.arrive(&mut w, &segment, seen.is_last, longest, put) {
+            Predicted::No => return false,
+            Predicted::Finish => self.finish(&mut w, port),
+            Predicted::Done => {}
+        }
+        true
     }
 
     /// The first entry with this hash was another flow's, or another core's: compares addresses of all. A packet that has come to another

@@ -129,7 +129,7 @@ impl Core {
     fn packets<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { flows, batch, seen, homes, state, .. } = self;
         meter.enter(Part::PortReceive);
-        let count = port.receive(batch);
+        let count = port.receive_heads(batch);
         meter.enter(Part::Receive);
         state.counters.packets += count as u64;
         batch.packets().iter().for_each(|packet| flow::prefetch_frame(packet.frame()));
@@ -150,11 +150,14 @@ impl Core {
         for (i, first) in seen[..count].iter().take(AHEAD).enumerate() {
             first.prefetch_room(homes, state, i);
         }
-        for (i, packet) in batch.packets().iter().enumerate() {
+        for (i, packet) in batch.packets_mut().iter_mut().enumerate() {
             if let Some(later) = seen[..count].get(i + AHEAD) {
                 later.prefetch_room(homes, state, AHEAD);
             }
             let seen = &mut seen[i];
+            if packet.ticket().is_some() && !state.head(flows, homes, seen, packet, port) {
+                continue;
+            }
             let frame = classify::Frame { bytes: packet.frame(), merged: &packet.meta.gso };
             state.packet(flows, homes, seen, frame, port);
         }

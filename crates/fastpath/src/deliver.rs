@@ -5,7 +5,7 @@ use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
-use port::Gso;
+use port::{Gso, Lent};
 use queue::{Ring, stream};
 use shm::Side;
 
@@ -85,13 +85,20 @@ fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8
     (seq.plus(old as u32), &bytes[old..])
 }
 
-/// Copies `bytes` to `position` of the stream. They fit in the ring.
+/// Where `len` bytes from `position` of the stream on belong. They fit in the ring.
+pub(crate) fn place<'a>(w: &'a Work<'_>, ring: Ring, position: u64, len: usize) -> Lent<'a> {
+    let region = w.region.region();
+    Lent(ring.spans(position, len).map(|(at, len)| region.shared(Side::Zero, at, len)))
+}
+
+/// Copies `bytes` to `position` of the stream. They fit in the ring, and it is done.
 #[inline(always)]
-pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) {
+pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) -> bool {
     let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
     let region = w.region.region();
     region.write(Side::Zero, a, &bytes[..a_len]);
     if b_len > 0 {
         region.write(Side::Zero, b, &bytes[a_len..]);
     }
+    true
 }

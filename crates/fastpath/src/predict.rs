@@ -76,13 +76,16 @@ fn is_open(rx: &ReceiveLine) -> bool {
 }
 
 impl State {
-    /// Takes in the next segment in order of a flow in calm.
+    /// Takes in the next segment in order of a flow in calm, of at most `longest` bytes, which `put` writes to a position of a ring
+    /// where there is room for them; false: they are not to be had.
     #[inline]
     pub(crate) fn arrive(
         &mut self,
         w: &mut Work<'_>,
         segment: &CommonSegment<'_>,
         is_last: bool,
+        longest: u32,
+        put: impl FnOnce(&Work<'_>, Ring, u64) -> bool,
     ) -> Predicted {
         let FlowMut { rx, tx, cold, .. } = &mut w.f;
         let len = segment.payload.len() as u32;
@@ -96,7 +99,7 @@ impl State {
             && acked <= tx.in_flight()
             && acked | len != 0
             && timestamps.value.wrapping_sub(rx.ts_recent) <= i32::MAX as u32
-            && len <= u32::from(cold.rcv_mss).min(rx.promised())
+            && len <= longest.min(rx.promised())
             && cold.backoff == 0
             && w.peer.flags.load(Acquire) & SPEAKS == 0
             && self.told.len() + self.wakes.len() < WAKES_MAX;
@@ -105,6 +108,9 @@ impl State {
         }
         // Acquire: pairs with the Release in `stream::consumed`.
         if !w.f.rx.consume(w.peer.rx_tail.load(Acquire)) || self.space_for(w, len as usize) < len as usize {
+            return Predicted::No;
+        }
+        if len > 0 && !w.f.rx.ring().is_some_and(|ring| put(w, ring, w.f.rx.rx_head)) {
             return Predicted::No;
         }
         let rx = &mut *w.f.rx;
@@ -121,8 +127,9 @@ impl State {
             self.advance_calmly(w, acked);
         }
         self.take_window(&mut w.f, segment.seq(), acked > 0, segment.window());
-        let has_news = len > 0 && self.store(w, segment.payload);
-        if len > 0 {
+        let has_news = len > 0;
+        if has_news {
+            self.store(w, len);
             self.measure(w, Some(timestamps.echo), len);
         }
         if is_last && self.end_turn(w, has_news, acked > 0) {
@@ -153,17 +160,14 @@ impl State {
         stream::note_consumed(w.own, f.tx.tx_una);
     }
 
-    /// Payload in order for which there is room. True when it is there: the application is to be told.
+    /// The payload is in its place: the application is to be told.
     #[inline(always)]
-    fn store(&mut self, w: &mut Work<'_>, bytes: &[u8]) -> bool {
-        let Some(ring) = w.f.rx.ring() else { return false };
-        crate::deliver::write(w, ring, w.f.rx.rx_head, bytes);
+    fn store(&mut self, w: &mut Work<'_>, len: u32) {
         let rx = &mut *w.f.rx;
-        rx.rcv_nxt = rx.rcv_nxt.plus(bytes.len() as u32);
-        rx.rx_head += bytes.len() as u64;
+        rx.rcv_nxt = rx.rcv_nxt.plus(len);
+        rx.rx_head += u64::from(len);
         stream::note_produced(w.own, rx.rx_head);
-        self.counters.bytes_in += bytes.len() as u64;
-        true
+        self.counters.bytes_in += u64::from(len);
     }
 
     /// What `finish` comes to when the application has nothing to send yet and no acknowledgement is due. False, and nothing done, when

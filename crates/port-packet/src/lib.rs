@@ -13,18 +13,22 @@
 //! what is sent to it. The addresses of ours must not be the kernel's. VLAN tags that the interface's offload takes off
 //! do not reach us (`ethtool -K NAME rxvlan off` leaves them on).
 //!
-//! Frames carry a virtio-net header both ways, so that super-frames and unfinished checksums pass as on a TAP. Frames are
-//! read one by one from the socket, not from a mapped ring: a ring of blocks (version 3) shows a frame when its block is full
-//! or a timer of a millisecond or more has ended, and one of frames (version 2) has 64 KiB for each acknowledgement.
+//! Frames carry a virtio-net header both ways, so that super-frames and unfinished checksums pass as on a TAP. Received ones are read
+//! from a ring of slots of 2 KiB that the kernel fills (`PACKET_RX_RING`, version 2: one of blocks, version 3, shows a frame when its block
+//! is full or a timer of a millisecond or more has ended); longer ones stay in the socket, too, of which the fast path has the payload put
+//! where it belongs.
 #![deny(unsafe_code)]
 
 mod error;
 mod open;
+mod queue;
+mod ring;
 #[allow(unsafe_code)]
 mod sys;
 
 pub use error::PacketError;
 pub use open::{Interface, PacketOptions, open};
+pub use queue::PacketQueue;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! Opens packet sockets on an interface.
 
 use crate::error::PacketError;
+use crate::queue::PacketQueue;
+use crate::ring::Ring;
 use crate::sys::{self, Facts};
 use port::{Capabilities, VnetQueue};
 use std::io;
@@ -62,7 +64,7 @@ pub struct Interface {
     /// Bytes of the largest IP packet.
     pub mtu: u16,
     /// One port for each queue.
-    pub queues: Vec<VnetQueue>,
+    pub queues: Vec<PacketQueue>,
 }
 
 /// Opens sockets on the interface. It must exist and be up; it is made promiscuous while they are open.
@@ -119,22 +121,27 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
         sockets.push(sys::socket().map_err(refused("open another packet socket"))?);
     }
     for (number, socket) in (0..).zip(sockets) {
-        prepare(&socket, &facts).map_err(|(what, source)| PacketError::refused(name, what, source))?;
+        let ring =
+            prepare(&socket, &facts).map_err(|(what, source)| PacketError::refused(name, what, source))?;
         if options.queues > 1 {
             let joined = sys::join_group(&socket, group).map_err(refused("share the frames among queues"))?;
             group = Some(joined);
         }
-        queues.push(VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops));
+        let socket = VnetQueue::new(socket, capabilities, number).with_overruns(sys::drops);
+        queues.push(PacketQueue::new(socket, ring));
     }
     let (index, host_mac) = (facts.index as u32, facts.mac);
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })
 }
 
-fn prepare(socket: &OwnedFd, facts: &Facts) -> Result<(), (&'static str, io::Error)> {
+/// Without a ring where the kernel has no memory for it.
+fn prepare(socket: &OwnedFd, facts: &Facts) -> Result<Option<Ring>, (&'static str, io::Error)> {
     sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
     sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
+    let ring = Ring::new(socket).ok();
     sys::bind(socket, facts.index).map_err(|e| ("receive the frames", e))?;
-    sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))
+    sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))?;
+    Ok(ring)
 }
 
 fn mtu(options: &PacketOptions, facts: &Facts) -> Result<u16, PacketError> {

@@ -1,9 +1,10 @@
-//! The socket options and ioctls of packet sockets; the only file of this crate with unsafe code.
+//! The socket options and ioctls of packet sockets; and memory shared with the kernel.
 
 use libc::{c_int, c_ulong};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 /// What we need to know of an interface.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,38 @@ pub(crate) fn set_buffers(socket: &OwnedFd, bytes: c_int) -> io::Result<()> {
 pub(crate) fn set_frames(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1 as &c_int)?;
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1 as &c_int)
+}
+
+/// The kernel shows frames in `slots` slots of `slot` bytes, version 2 of the layout; of those that are longer the socket keeps the whole,
+/// too.
+pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> io::Result<()> {
+    let version = libc::tpacket_versions::TPACKET_V2 as c_int;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &1 as &c_int)?;
+    let request = libc::tpacket_req {
+        tp_block_size: block,
+        tp_block_nr: slots / (block / slot),
+        tp_frame_size: slot,
+        tp_frame_nr: slots,
+    };
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// What the kernel shows, `len` bytes.
+pub(crate) fn map(socket: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping where the kernel likes; nothing that exists is touched.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, socket.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Takes back what [`map`] gave.
+pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the mapping is the caller's, who has no more use for it.
+    unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 
 /// From now on the socket gets every frame of interface `index`.

@@ -1,9 +1,11 @@
 //! Over a TAP, whose other end the test holds, in a network namespace of the test's own. Needs root.
 
-use crate::{Interface, PacketError, PacketOptions, open, sys};
-use port::{Batch, Checksum, DropCause, Gso, GsoKind, PacketBuf, PacketMeta, Port, VnetQueue};
+use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
+use port::{Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, VnetQueue};
 use port_tap::{Tap, TapOptions};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "twp1";
@@ -99,6 +101,79 @@ fn frames_pass_both_ways_with_their_offloads() {
 }
 
 #[test]
+fn payload_of_long_frames_goes_where_it_belongs() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        let lens = [60_000, 10, 5_000, 30_000, 1_460, 40_000, 9_000];
+        for (number, payload) in (0..).zip(lens) {
+            let mut frame = tcp(1, payload);
+            frame.frame_mut()[usize::from(HEADERS)..].fill(number);
+            send(&mut far, &frame);
+        }
+        let skip = usize::from(HEADERS);
+        let mut batch = Batch::new();
+        let heads = port.receive_heads(&mut batch);
+        assert_eq!(heads, lens.len());
+        let filled = |place: &[AtomicU8]| place.iter().map(|b| b.load(Relaxed)).collect::<Vec<_>>();
+        let room = |len| (0..len).map(|_| AtomicU8::new(0xEE)).collect::<Vec<_>>();
+        for (number, payload) in (0..).zip(lens) {
+            let packet = &mut batch.packets_mut()[usize::from(number)];
+            assert_eq!((packet.len(), packet.ticket().is_some()), (skip + payload, payload > 1_900));
+            let Some(ticket) = packet.ticket() else {
+                assert!(packet.frame()[skip..].iter().all(|byte| *byte == number));
+                continue;
+            };
+            match number {
+                // One is left where it is, and is gone when a later one is taken.
+                2 => {}
+                3 => {
+                    assert!(port.complete(packet) && packet.ticket().is_none());
+                    assert!(packet.frame()[skip..].iter().all(|byte| *byte == number));
+                    assert!(!port.take(packet.frame(), ticket, skip, Lent::NONE), "only once");
+                }
+                _ => {
+                    let (end, begin) = (room(payload - 100), room(100));
+                    assert!(port.take(packet.frame(), ticket, skip, Lent([&end, &begin])));
+                    assert_eq!(filled(&end), vec![number; payload - 100]);
+                    assert_eq!(filled(&begin), vec![number; 100]);
+                }
+            }
+        }
+        let gone = &mut batch.packets_mut()[2];
+        assert!(!port.complete(gone));
+        // What nobody wanted does not stand in the way of what comes later.
+        (0..3).for_each(|_| send(&mut far, &tcp(1, 60_000)));
+        while port.receive_heads(&mut batch) == 0 {}
+        let late = tcp(1, 20_000);
+        send(&mut far, &late);
+        assert_eq!(receive(port, 1).pop(), Some(content(&late)));
+    });
+}
+
+#[test]
+fn a_beginning_that_is_not_the_frames_is_refused() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        (0..2).for_each(|_| send(&mut far, &tcp(1, 5_000)));
+        let mut batch = Batch::new();
+        assert_eq!(port.receive_heads(&mut batch), 2);
+        let skip = usize::from(HEADERS);
+        let room: Vec<AtomicU8> = (0..5_000).map(|_| AtomicU8::new(0)).collect();
+        let packet = &mut batch.packets_mut()[0];
+        let ticket = packet.ticket().expect("it is long");
+        packet.frame_mut()[20] ^= 1;
+        assert!(!port.take(packet.frame(), ticket, skip, Lent([&room, &[]])));
+        let packet = &mut batch.packets_mut()[1];
+        let ticket = packet.ticket().expect("it is long");
+        assert!(!port.take(packet.frame(), ticket, packet.len(), Lent::NONE), "more than headers");
+        assert!(port.take(packet.frame(), ticket, skip, Lent([&room, &[]])));
+        assert_eq!(port.stats().drops.of(DropCause::Device), 1);
+    });
+}
+
+#[test]
 fn frames_that_this_host_sends_are_not_for_us() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&PacketOptions::new(NAME));
@@ -177,7 +252,7 @@ fn deleted_interface_is_a_failure_and_not_a_panic() {
     in_a_namespace(|| {
         let (far, mut near) = wire(&PacketOptions::new(NAME));
         drop(far);
-        let queue: &mut VnetQueue = &mut near.queues[0];
+        let queue: &mut PacketQueue = &mut near.queues[0];
         assert_eq!(receive(queue, 0), []);
         let buf = queue.reserve().expect("the socket is still there");
         assert!(buf.copy_from(&tcp(1, 10)));

@@ -9,6 +9,7 @@ use crate::stats::DropCause;
 use crate::{Batch, Capabilities, Lent, PacketBuf, Port, Stats, Wait};
 use base::{Duration, Instant, Seed};
 use lane::{Lane, Unit};
+use std::io;
 use std::os::fd::BorrowedFd;
 
 /// How often each fault strikes one direction, in packets per million; each is decided by itself.
@@ -238,6 +239,10 @@ impl<P: Port> Port for Faults<P> {
     fn next_deadline(&self) -> Instant {
         let mine = self.receive.next_deadline().min(self.transmit.next_deadline());
         mine.min(self.inner.next_deadline())
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
     }
 
     fn stats(&self) -> Stats {

@@ -1,10 +1,10 @@
-//! Payload that stays where it lies until the device takes it: memory that others may write meanwhile. The only file of this crate
-//! with unsafe code.
+//! Payload that stays where it lies until the device takes it, or that the device puts where it is to lie: memory that others may read
+//! and write meanwhile. The only file of this crate with unsafe code.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A frame's payload in up to two pieces, in order: a ring's end and its beginning.
 ///
@@ -30,6 +30,12 @@ impl Lent<'_> {
         self.len() == 0
     }
 
+    /// Fills both with `bytes`, which are as many: for ports whose frames lie in memory.
+    pub fn fill(&self, bytes: &[u8]) {
+        let places = self.0.into_iter().flatten();
+        places.zip(bytes).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
+    }
+
     /// Copies both to the beginning of `place`.
     ///
     /// # Panics
@@ -46,15 +52,35 @@ impl Lent<'_> {
     }
 }
 
-/// Gives `parts` and then `payload` to the kernel with one call, as one frame.
-pub(crate) fn write(fd: impl AsFd, parts: [&[u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
-    let own = parts.map(|part| (part.as_ptr(), part.len()));
-    let lent = payload.0.map(|piece| (piece.as_ptr().cast(), piece.len()));
-    let [a, b, c, d] = [own[0], own[1], lent[0], lent[1]]
-        .map(|(at, len)| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
+/// Gives `parts` and then `payload` to the kernel with one call, as one frame. How many bytes it took.
+///
+/// # Errors
+/// As `writev`'s.
+pub fn write(fd: impl AsFd, parts: [&[u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
+    let entries = entries(parts.map(|part| (part.as_ptr(), part.len())), payload);
     // SAFETY: each entry is memory that is there as long as its borrow, which outlives the call; the kernel only reads it.
-    let written = unsafe { libc::writev(fd.as_fd().as_raw_fd(), [a, b, c, d].as_ptr(), 4) };
-    usize::try_from(written).map_err(|_| {
+    counted(unsafe { libc::writev(fd.as_fd().as_raw_fd(), entries.as_ptr(), 4) })
+}
+
+/// Has the kernel fill `parts` and then `payload` with one call. How many bytes it had; what does not fit is gone.
+///
+/// # Errors
+/// As `readv`'s.
+pub fn read(fd: impl AsFd, mut parts: [&mut [u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
+    let entries = entries(parts.each_mut().map(|part| (part.as_mut_ptr().cast_const(), part.len())), payload);
+    // SAFETY: as in `write`; the kernel writes to `parts`, which are ours alone, and to bytes that are atomic, for which any value is
+    // one.
+    counted(unsafe { libc::readv(fd.as_fd().as_raw_fd(), entries.as_ptr(), 4) })
+}
+
+fn entries(own: [(*const u8, usize); 2], payload: Lent<'_>) -> [libc::iovec; 4] {
+    let lent = payload.0.map(|piece| (piece.as_ptr().cast(), piece.len()));
+    [own[0], own[1], lent[0], lent[1]]
+        .map(|(at, len)| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len })
+}
+
+fn counted(result: isize) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| {
         let error = std::io::Error::last_os_error();
         Errno::from_io_error(&error).unwrap_or(Errno::IO)
     })
@@ -76,11 +102,20 @@ mod tests {
         lent.copy_to(&mut place);
         assert_eq!((&place, lent.len()), (b"abcde--", 5));
         assert!(Lent::NONE.is_empty());
+        lent.fill(b"ABCDE");
+        lent.copy_to(&mut place);
+        assert_eq!(&place, b"ABCDE--");
+        lent.fill(b"abcde");
         let (from, to) = rustix::pipe::pipe().unwrap();
         assert_eq!(write(&to, [b"x", b"yz"], lent), Ok(8));
         let mut read = [0; 9];
         assert_eq!(rustix::io::read(&from, &mut read), Ok(8));
         assert_eq!(&read[..8], b"xyzabcde");
         assert_eq!(write(&from, [b"x", b""], lent), Err(Errno::BADF));
+        assert_eq!(write(&to, [b"1234", b"567"], Lent::NONE), Ok(7));
+        let (mut x, mut y) = ([0; 1], [0; 2]);
+        assert_eq!(super::read(&from, [&mut x, &mut y], lent), Ok(7));
+        lent.copy_to(&mut place);
+        assert_eq!((&x, &y, &place[..4]), (b"1", b"23", b"4567".as_slice()));
     }
 }

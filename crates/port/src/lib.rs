@@ -15,7 +15,7 @@ mod capabilities;
 mod checksum;
 mod faults;
 mod headers;
-mod lent;
+pub mod lent;
 mod namespace;
 mod packet;
 mod pcap;
@@ -33,13 +33,13 @@ pub use checksum::complete_checksum;
 pub use faults::{FaultCounts, FaultRates, Faults};
 pub use lent::Lent;
 pub use namespace::{in_namespace, random_mac};
-pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta};
+pub use packet::{Checksum, Gso, GsoKind, PacketBuf, PacketMeta, Ticket};
 pub use pcap::Pcap;
 pub use port::{Port, Wait};
 pub use segment::{SegmentError, Segmenter};
 pub use stats::{DropCause, Drops, Stats};
 pub use tracer::{Direction, Line, Tracer};
-pub use vnet::VNET_HEADER_LEN;
+pub use vnet::{VNET_HEADER_LEN, decode};
 pub use vnet_queue::VnetQueue;
 
 #[cfg(test)]

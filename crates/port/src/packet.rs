@@ -64,6 +64,10 @@ pub struct PacketMeta {
     pub flow_hash: Option<u32>,
 }
 
+/// Where a port finds the rest of a frame of which it has given the beginning ([`Port::receive_heads`](crate::Port::receive_heads)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(pub u32);
+
 /// A buffer for one frame, allocated once, with the frame's length and metadata.
 ///
 /// ```text
@@ -76,6 +80,7 @@ pub struct PacketBuf {
     // Private, so that a backend may one day lend its own memory here (an AF_XDP chunk) without a change to users.
     storage: Box<[u8]>,
     len: usize,
+    ticket: Option<Ticket>,
     /// What is known of the frame besides its bytes.
     pub meta: PacketMeta,
 }
@@ -96,7 +101,12 @@ impl PacketBuf {
     /// An empty buffer for frames of at most `capacity` bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { storage: vec![0; capacity].into_boxed_slice(), len: 0, meta: PacketMeta::default() }
+        Self {
+            storage: vec![0; capacity].into_boxed_slice(),
+            len: 0,
+            ticket: None,
+            meta: PacketMeta::default(),
+        }
     }
 
     /// The longest frame that fits.
@@ -158,10 +168,24 @@ impl PacketBuf {
         self.len = len;
     }
 
+    /// Of the frame only the beginning is here, with all headers; behind it stand bytes of earlier frames. None when it is whole.
+    #[must_use]
+    #[inline]
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    /// For ports: says where the rest is, or that the frame is whole.
+    #[inline]
+    pub fn set_ticket(&mut self, ticket: Option<Ticket>) {
+        self.ticket = ticket;
+    }
+
     /// Forgets frame and metadata; the old bytes stay in the storage.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
+        self.ticket = None;
         self.meta = PacketMeta::default();
     }
 

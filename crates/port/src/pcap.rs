@@ -128,6 +128,10 @@ impl<P: Port, W: Write + Send> Port for Pcap<P, W> {
         self.inner.next_deadline()
     }
 
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
+    }
+
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

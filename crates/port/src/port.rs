@@ -1,7 +1,8 @@
 //! The trait every backend implements and every wrapper implements around another.
 
-use crate::{Batch, Capabilities, Lent, PacketBuf, Stats};
+use crate::{Batch, Capabilities, Lent, PacketBuf, Stats, Ticket};
 use base::Instant;
+use std::io;
 use std::os::fd::BorrowedFd;
 
 /// What a core has to wait for before it looks at the port again.
@@ -35,6 +36,24 @@ pub trait Port: Send {
     /// Empties `batch`, fills it with packets that have come, and says how many. The port may exchange its own buffers for
     /// those of the batch.
     fn receive(&mut self, batch: &mut Batch) -> usize;
+
+    /// The same, but a long frame whose checksum is not the receiver's business may come as its beginning alone, with a
+    /// [ticket](PacketBuf::ticket): who knows where its payload belongs has it put there with one copy less. Tickets are good until the
+    /// next `receive` or `receive_heads`, and until that of a later frame is used.
+    fn receive_heads(&mut self, batch: &mut Batch) -> usize {
+        self.receive(batch)
+    }
+
+    /// Fills `into` with the bytes of that frame from `skip` on. False when they are not to be had: the frame is lost.
+    fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
+        let _ = (frame, ticket, skip, into);
+        false
+    }
+
+    /// Brings the rest of a frame that came as its beginning. False when it is not to be had: the frame is lost.
+    fn complete(&mut self, packet: &mut PacketBuf) -> bool {
+        packet.ticket().is_none()
+    }
 
     /// An empty buffer for one frame to send, or none when the port is full: keep the work, and flush or sleep.
     ///
@@ -78,6 +97,12 @@ pub trait Port: Send {
         Instant::NEVER
     }
 
+    /// Why the port no longer works: somebody deleted its interface. It does not recover; its descriptor stays readable, so it is not to
+    /// be slept on any more.
+    fn failure(&self) -> Option<io::Error> {
+        None
+    }
+
     /// What the port has done since it was opened.
     fn stats(&self) -> Stats;
 }
@@ -88,6 +113,15 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn receive(&mut self, batch: &mut Batch) -> usize {
         (**self).receive(batch)
+    }
+    fn receive_heads(&mut self, batch: &mut Batch) -> usize {
+        (**self).receive_heads(batch)
+    }
+    fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
+        (**self).take(frame, ticket, skip, into)
+    }
+    fn complete(&mut self, packet: &mut PacketBuf) -> bool {
+        (**self).complete(packet)
     }
     fn reserve(&mut self) -> Option<&mut PacketBuf> {
         (**self).reserve()
@@ -115,6 +149,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn next_deadline(&self) -> Instant {
         (**self).next_deadline()
+    }
+    fn failure(&self) -> Option<io::Error> {
+        (**self).failure()
     }
     fn stats(&self) -> Stats {
         (**self).stats()

@@ -5,6 +5,7 @@ use crate::staged::Staged;
 use crate::{Batch, Capabilities, Checksum, Lent, PacketBuf, Port, Stats, Wait};
 use base::Instant;
 use std::fmt;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 
@@ -78,7 +79,7 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
     fn commit_with(&mut self, payload: Lent<'_>) {
         let (sink, now) = (&mut self.sink, self.now);
         self.staged.commit(payload, &mut self.inner, |packet| {
-            sink(Line { now, direction: Direction::Sent, packet })
+            sink(Line { now, direction: Direction::Sent, packet });
         });
     }
 
@@ -105,6 +106,10 @@ impl<P: Port, F: FnMut(Line<'_>) + Send> Port for Tracer<P, F> {
 
     fn next_deadline(&self) -> Instant {
         self.inner.next_deadline()
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
     }
 
     fn stats(&self) -> Stats {

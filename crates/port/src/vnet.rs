@@ -38,7 +38,8 @@ pub(crate) fn encode(meta: &PacketMeta) -> [u8; VNET_HEADER_LEN] {
 }
 
 /// What the header of a received frame says; none when it contradicts the frame or says what we did not ask for.
-pub(crate) fn decode(header: &[u8; VNET_HEADER_LEN], frame: &[u8]) -> Option<PacketMeta> {
+#[must_use]
+pub fn decode(header: &[u8; VNET_HEADER_LEN], frame: &[u8]) -> Option<PacketMeta> {
     let field = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let checksum = match header[0] & (FLAG_NEEDS_CHECKSUM | FLAG_DATA_VALID) {
         0 => Checksum::Unknown,

@@ -63,17 +63,15 @@ impl VnetQueue {
         Self { ask_overruns: Some(ask), ..self }
     }
 
+    /// What was counted, for who receives from the same descriptor in another way.
+    pub fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
     /// Which queue of the interface this is, from 0.
     #[must_use]
     pub fn index(&self) -> u16 {
         self.index
-    }
-
-    /// Why the queue no longer works: somebody deleted the interface. It does not recover; its descriptor stays readable, so
-    /// it is not to be slept on any more.
-    #[must_use]
-    pub fn failure(&self) -> Option<io::Error> {
-        self.failure.map(io::Error::from)
     }
 
     /// Tries to hand the committed frame, of which `payload` is the end, to the kernel. It stays pending, with what it ends with, only
@@ -86,7 +84,7 @@ impl VnetQueue {
         match result {
             Ok(_) => self.stats.count_sent(self.outgoing.len() + payload.len()),
             Err(Errno::AGAIN | Errno::INTR) if self.outgoing.append(payload) => {
-                self.state = Outgoing::Pending
+                self.state = Outgoing::Pending;
             }
             Err(error) => {
                 self.stats.drops.count(DropCause::Device);
@@ -95,8 +93,8 @@ impl VnetQueue {
         }
     }
 
-    /// The interface is gone for good; other errors (link down, no memory) pass.
-    fn note_failure(&mut self, error: Errno) {
+    /// What the descriptor has to say: the interface is gone for good; other errors (link down, no memory) pass.
+    pub fn note_failure(&mut self, error: Errno) {
         if matches!(error, Errno::BADFD | Errno::NODEV | Errno::BADF | Errno::NXIO) {
             self.failure = Some(error);
         }
@@ -184,6 +182,10 @@ impl Port for VnetQueue {
     /// The kernel keeps the descriptor readable while frames wait, so there is nothing to prepare.
     fn arm(&mut self) -> Wait {
         if self.state == Outgoing::Pending { Wait::ReadableOrWritable } else { Wait::Readable }
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        self.failure.map(io::Error::from)
     }
 
     fn stats(&self) -> Stats {

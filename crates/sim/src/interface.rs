@@ -1,16 +1,21 @@
 //! A host's network interface: a port whose wire is two queues of frames in memory.
 //!
 //! It does what hardware does: cuts super-frames into segments and merges what comes, completes checksums, and drops what comes while the
-//! receive ring is full. It keeps no time and loses nothing else.
+//! receive ring is full. Of what it has merged it gives the beginning, as a packet socket does. It keeps no time and loses nothing else.
 
 use crate::receive_offload;
-use port::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Segmenter, Stats, complete_checksum};
+use port::{
+    Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Segmenter, Stats, Ticket, complete_checksum,
+};
 use std::collections::VecDeque;
 
 /// Frames a receive ring holds before the next is dropped: 4096, as large NICs have.
 const RECEIVE_RING: usize = 4096;
 /// Frames that wait to be taken by the network before the core is told to wait.
 const TRANSMIT_RING: usize = 1024;
+/// Bytes of a merged frame that are given at first: no headers are longer. Behind them stands what nobody has sent.
+const HEAD: usize = 128;
+const NOBODYS: u8 = 0xDB;
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +24,9 @@ pub(crate) struct Interface {
     /// Merges segments that come one after the other.
     merges: bool,
     received: VecDeque<Vec<u8>>,
+    /// Merged frames of which the beginning was given; the first one's ticket.
+    merged: VecDeque<Vec<u8>>,
+    first_merged: u32,
     /// Each with the turn in which it was sent.
     sent: VecDeque<(u64, Vec<u8>)>,
     turn: u64,
@@ -36,6 +44,8 @@ impl Interface {
             capabilities,
             merges,
             received: VecDeque::new(),
+            merged: VecDeque::new(),
+            first_merged: 0,
             sent: VecDeque::new(),
             turn: 0,
             reserved: PacketBuf::with_capacity(capabilities.frame_max.max(wire)),
@@ -74,6 +84,17 @@ impl Interface {
         !self.received.is_empty() || (self.was_full && self.sent.len() < TRANSMIT_RING)
     }
 
+    /// The merged frame of that ticket; earlier ones are gone.
+    fn merged(&mut self, Ticket(ticket): Ticket) -> Option<Vec<u8>> {
+        let before = usize::try_from(ticket.checked_sub(self.first_merged)?).ok()?;
+        if before >= self.merged.len() {
+            return None;
+        }
+        self.merged.drain(..before);
+        self.first_merged = ticket + 1;
+        self.merged.pop_front()
+    }
+
     fn emit(&mut self) {
         let frame = &mut self.reserved;
         if frame.meta.gso.is_some() {
@@ -95,7 +116,16 @@ impl Port for Interface {
     }
 
     fn receive(&mut self, batch: &mut Batch) -> usize {
+        let count = self.receive_heads(batch);
+        let are_whole = batch.packets_mut().iter_mut().all(|packet| self.complete(packet));
+        assert!(are_whole, "no ticket was used");
+        count
+    }
+
+    fn receive_heads(&mut self, batch: &mut Batch) -> usize {
         batch.clear();
+        self.first_merged += self.merged.len() as u32;
+        self.merged.clear();
         // A new round: whoever still waits for room says so again.
         self.was_full = false;
         while !batch.is_full() {
@@ -109,9 +139,29 @@ impl Port for Interface {
             }
             slot.meta = meta.unwrap_or_default();
             self.stats.count_received(frame.len());
+            if meta.is_some() && frame.len() > HEAD {
+                slot.frame_mut()[HEAD..].fill(NOBODYS);
+                slot.set_ticket(Some(Ticket(self.first_merged + self.merged.len() as u32)));
+                self.merged.push_back(frame);
+            }
             batch.push_slot();
         }
         batch.len()
+    }
+
+    fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
+        let Some(whole) = self.merged(ticket) else { return false };
+        assert_eq!(frame[..skip], whole[..skip]);
+        into.fill(&whole[skip..skip + into.len()]);
+        true
+    }
+
+    fn complete(&mut self, packet: &mut PacketBuf) -> bool {
+        let Some(ticket) = packet.ticket() else { return true };
+        packet.set_ticket(None);
+        let Some(whole) = self.merged(ticket) else { return false };
+        packet.frame_mut().copy_from_slice(&whole);
+        true
     }
 
     fn reserve(&mut self) -> Option<&mut PacketBuf> {

@@ -1,0 +1,228 @@
+//! One queue of an interface: a packet socket as a [`Port`].
+
+use crate::ring::Ring;
+use port::{
+    Batch, Capabilities, Checksum, DropCause, Lent, PacketBuf, Port, Stats, Ticket, VNET_HEADER_LEN,
+    VnetQueue, Wait, decode, lent,
+};
+use rustix::net::{RecvFlags, recv, sockopt};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Bytes after which a batch ends early, as for a [`VnetQueue`]: what an application is to read shall still be in a cache.
+const RECEIVE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of a frame's beginning that may be skipped: Ethernet, IPv6 and TCP with all options.
+const SKIP_MAX: usize = 14 + 40 + 60;
+
+/// A packet socket. Short frames are read where the kernel shows them, without a system call; long ones are read from the socket,
+/// their payload straight to where it belongs if the fast path knows where that is. Where the kernel shows nothing all are read.
+#[derive(Debug)]
+pub struct PacketQueue {
+    socket: VnetQueue,
+    ring: Option<Ring>,
+    copies: Copies,
+}
+
+/// The long frames that wait in the socket, in order: numbers of tickets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    /// The oldest that waits.
+    oldest: u32,
+    /// The next one to be shown.
+    next: u32,
+}
+
+impl PacketQueue {
+    pub(crate) fn new(socket: VnetQueue, ring: Option<Ring>) -> Self {
+        Self { socket, ring, copies: Copies::default() }
+    }
+
+    /// Which queue of the interface this is, from 0.
+    #[must_use]
+    pub fn index(&self) -> u16 {
+        self.socket.index()
+    }
+
+    /// What the kernel shows next goes into the batch, or is counted. None: it shows nothing. How long the frame is.
+    fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
+        let shown = self.ring.as_ref()?.front()?;
+        let stats = self.socket.stats_mut();
+        let len = match shown {
+            Ok(shown) => {
+                let ticket = shown.is_copied.then_some(Ticket(self.copies.next));
+                self.copies.next = self.copies.next.wrapping_add(u32::from(shown.is_copied));
+                fill(slot, shown.header, shown.bytes, shown.len, ticket).unwrap_or_else(|cause| {
+                    stats.drops.count(cause);
+                    slot.clear();
+                });
+                shown.len
+            }
+            Err(()) => {
+                stats.drops.count(DropCause::Malformed);
+                0
+            }
+        };
+        self.ring.as_mut()?.release();
+        Some(len)
+    }
+
+    /// Lets go of long frames until that of `ticket` is the oldest that waits. False when it does not wait any more.
+    fn advance(&mut self, ticket: u32) -> bool {
+        let Copies { oldest, next } = self.copies;
+        if ticket.wrapping_sub(oldest) >= next.wrapping_sub(oldest) {
+            return false;
+        }
+        self.let_go(ticket);
+        true
+    }
+
+    /// Lets go of all before that one.
+    fn let_go(&mut self, ticket: u32) {
+        while self.copies.oldest != ticket {
+            self.copies.oldest = self.copies.oldest.wrapping_add(1);
+            self.socket.stats_mut().system_calls += 1;
+            let Some(fd) = self.socket.wait_fd() else { return };
+            // What does not fit is gone, and so is the frame.
+            let mut header = [0; VNET_HEADER_LEN];
+            let _ = recv(fd, &mut header, RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// Reads the oldest long frame that waits: `skip` bytes of it aside, then into `rest`. False when it is not the frame that begins
+    /// with `head`.
+    fn read(&mut self, head: &[u8], skip: usize, rest: Lent<'_>) -> bool {
+        let (mut header, mut begin) = ([0; VNET_HEADER_LEN], [0; SKIP_MAX]);
+        let (Some(begin), Some(head)) = (begin.get_mut(..skip), head.get(..skip)) else { return false };
+        let Some(fd) = self.socket.wait_fd() else { return false };
+        let result = lent::read(fd, [&mut header, begin], rest);
+        self.copies.oldest = self.copies.oldest.wrapping_add(1);
+        let stats = self.socket.stats_mut();
+        stats.system_calls += 1;
+        let is_good = result == Ok(VNET_HEADER_LEN + skip + rest.len()) && begin == head;
+        if !is_good {
+            stats.drops.count(DropCause::Device);
+        }
+        is_good
+    }
+}
+
+/// Puts a frame, or its beginning, into the buffer.
+fn fill(
+    slot: &mut PacketBuf,
+    header: &[u8; VNET_HEADER_LEN],
+    bytes: &[u8],
+    len: usize,
+    ticket: Option<Ticket>,
+) -> Result<(), DropCause> {
+    if len >= slot.capacity() {
+        return Err(DropCause::Oversized);
+    }
+    if bytes.len() < len && ticket.is_none() {
+        // The socket had no room for the whole of it.
+        return Err(DropCause::Overrun);
+    }
+    slot.storage_mut()[..bytes.len()].copy_from_slice(bytes);
+    slot.set_len(len);
+    slot.meta = decode(header, slot.frame()).ok_or(DropCause::Malformed)?;
+    slot.set_ticket(ticket);
+    Ok(())
+}
+
+impl Port for PacketQueue {
+    fn capabilities(&self) -> Capabilities {
+        self.socket.capabilities()
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> usize {
+        let count = self.receive_heads(batch);
+        for packet in batch.packets_mut() {
+            if !self.complete(packet) {
+                packet.clear();
+            }
+        }
+        count
+    }
+
+    fn receive_heads(&mut self, batch: &mut Batch) -> usize {
+        if self.ring.is_none() {
+            return self.socket.receive(batch);
+        }
+        self.let_go(self.copies.next);
+        batch.clear();
+        let mut bytes = 0;
+        while bytes < RECEIVE_BYTES_MAX {
+            let Some(slot) = batch.slot() else { break };
+            let Some(len) = self.show(slot) else { break };
+            if slot.is_empty() {
+                continue;
+            }
+            // Who has to sum the bytes needs them.
+            let is_here = slot.meta.checksum != Checksum::Unknown || self.complete(slot);
+            if is_here {
+                bytes += len;
+                self.socket.stats_mut().count_received(len);
+                batch.push_slot();
+            }
+        }
+        batch.len()
+    }
+
+    fn take(&mut self, frame: &[u8], Ticket(ticket): Ticket, skip: usize, into: Lent<'_>) -> bool {
+        self.advance(ticket) && self.read(frame, skip, into)
+    }
+
+    fn complete(&mut self, packet: &mut PacketBuf) -> bool {
+        let Some(Ticket(ticket)) = packet.ticket() else { return true };
+        packet.set_ticket(None);
+        if !self.advance(ticket) {
+            return false;
+        }
+        let Some(fd) = self.socket.wait_fd() else { return false };
+        let len = packet.len();
+        let mut header = [0; VNET_HEADER_LEN];
+        let result = lent::read(fd, [&mut header, packet.frame_mut()], Lent::NONE);
+        self.copies.oldest = self.copies.oldest.wrapping_add(1);
+        let stats = self.socket.stats_mut();
+        stats.system_calls += 1;
+        let is_good = result == Ok(VNET_HEADER_LEN + len);
+        if !is_good {
+            stats.drops.count(DropCause::Device);
+        }
+        is_good
+    }
+
+    fn reserve(&mut self) -> Option<&mut PacketBuf> {
+        self.socket.reserve()
+    }
+
+    fn commit_with(&mut self, payload: Lent<'_>) {
+        self.socket.commit_with(payload);
+    }
+
+    fn flush(&mut self) {
+        self.socket.flush();
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.wait_fd()
+    }
+
+    /// The descriptor is readable as long as a slot is not released, and when there is an error, which reading slots does not show.
+    fn arm(&mut self) -> Wait {
+        if self.ring.is_some()
+            && let Some(fd) = self.socket.wait_fd()
+            && let Ok(Err(error)) = sockopt::socket_error(fd)
+        {
+            self.socket.note_failure(error);
+        }
+        self.socket.arm()
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        self.socket.failure()
+    }
+
+    fn stats(&self) -> Stats {
+        self.socket.stats()
+    }
+}
