@@ -25,6 +25,14 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// The limit of the ratio to a floor, instead of this one.
+    fn of_floor(self) -> Self {
+        match self {
+            Self::Most(_) => Self::Most(OF_FLOOR),
+            Self::Least(_) => Self::Least(1.0 / OF_FLOOR),
+        }
+    }
+
     /// Is the value within it?
     pub fn holds(self, value: f64) -> bool {
         match self {
@@ -74,7 +82,7 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
                     let is_it = |r: &&Ratio| r.case == case && r.metric == bar.metric && r.over == floor;
                     let of_floor = report.ratios.iter().find(is_it).map_or(f64::INFINITY, |r| r.median);
                     let text = format!("{text} ({}), {} times the {floor}'s", bar.limit, number(of_floor));
-                    tell(report, text, of_floor, Limit::Most(OF_FLOOR));
+                    tell(report, text, of_floor, bar.limit.of_floor());
                 }
                 _ => tell(report, text, value, bar.limit),
             }

@@ -1,6 +1,7 @@
 //! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4), Towpath or the kernel at either end, over
 //! TAP and over veth, beside two kernels over the same kind of link.
 
+pub mod carrier;
 mod fairness;
 pub mod sink;
 pub mod source;
@@ -32,7 +33,18 @@ const GOODPUT: &str = "goodput";
 const fn as_good_as(cases: &'static str, peer: &'static str) -> Bar {
     Bar { cases, metric: GOODPUT, measure: Measure::Over(peer), limit: Limit::Least(1.0) }
 }
-const BARS: &[Bar] = &[as_good_as("bulk/tap/", "kernel-tap"), as_good_as("bulk/veth/", "kernel-veth")];
+const BARS: &[Bar] = &[
+    as_good_as("bulk/tap/", "kernel-tap"),
+    as_good_as(OUT, "kernel-veth"),
+    Bar { cases: IN, metric: GOODPUT, measure: OR_CARRIER, limit: Limit::Least(1.0) },
+    Bar { cases: ACROSS, metric: GOODPUT, measure: OR_CARRIER, limit: Limit::Least(1.0) },
+];
+const IN: &str = "bulk/veth/to-towpath/flows100";
+const OUT: &str = "bulk/veth/from-towpath/flows100";
+const ACROSS: &str = "bulk/veth/towpath-to-towpath/flows100";
+/// The floor of a packet socket: processes that carry the same bytes with the same copies.
+const CARRIER: &str = "carrier";
+const OR_CARRIER: Measure = Measure::OverOrFloor("kernel-veth", CARRIER);
 
 /// The measurement.
 ///
@@ -63,7 +75,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     stage.stop();
     report.rows = samples.rows();
     report.rows.sort_by_key(|row| (place(&row.case), row.system != OURS));
-    report.ratios = samples.ratios(OURS, &["kernel-tap", "kernel-veth"]);
+    report.ratios = samples.ratios(OURS, &["kernel-tap", "kernel-veth", CARRIER]);
     report.ratios.sort_by_key(|ratio| place(&ratio.case));
     say(&mut report);
     bars::judge(&mut report, OURS, BARS);
@@ -122,6 +134,13 @@ impl<'a> Turn<'a> {
         Self { system: OURS, way, cases: vec![case(case_of)] }
     }
 
+    /// The floor of a case, to the first end of that link.
+    fn of_carriers(case: &str, source: Place<'a>, link: &'a Link) -> Self {
+        let way =
+            Way { source, sink: Place::Carrier(link, 0), address: link.addresses[0], between: Vec::new() };
+        Self { system: CARRIER, way, cases: vec![case.to_owned()] }
+    }
+
     /// Two kernels, beside all cases over such links.
     fn of_kernels(kind: Kind, link: &'a Link, beside: &[&str]) -> Self {
         let [sink, source] = link.namespaces.each_ref().map(Place::Kernel);
@@ -139,6 +158,8 @@ struct Stage {
     tap_kernel: Namespace,
     veth_link: Link,
     _ends_link: Link,
+    carrier_link: Link,
+    carriers_link: Link,
     kernels_tap: Link,
     kernels_veth: Link,
 }
@@ -156,13 +177,15 @@ impl Stage {
             tap_kernel,
             veth_link,
             _ends_link: ends_link,
+            carrier_link: Link::veth_for([true, false])?,
+            carriers_link: Link::veth_for([true, true])?,
             kernels_tap: Link::new(Kind::TapOffloads)?,
             kernels_veth: Link::new(Kind::Veth)?,
         })
     }
 
     /// One round: each that is compared is near what it is compared with.
-    fn turns(&self) -> [Turn<'_>; 7] {
+    fn turns(&self) -> [Turn<'_>; 9] {
         let [tap, veth] = [&self.tap, &self.veth].map(Place::Towpath);
         let tap_kernel = Place::Kernel(&self.tap_kernel);
         let veth_kernel = Place::Kernel(&self.veth_link.namespaces[1]);
@@ -173,9 +196,11 @@ impl Stage {
             Turn::of_kernels(Kind::TapOffloads, &self.kernels_tap, &["tap"]),
             Turn::of_towpath(("tap", FROM), tap, tap_kernel, TAP_HOST_ADDRESS),
             Turn::of_towpath(("veth", TO), veth_kernel, veth, service),
+            Turn::of_carriers(IN, Place::Kernel(&self.carrier_link.namespaces[1]), &self.carrier_link),
             Turn::of_kernels(Kind::Veth, &self.kernels_veth, &["tap", "veth"]),
             Turn::of_towpath(("veth", FROM), veth, veth_kernel, kernel),
             Turn::of_towpath(("veth", BOTH), other_end, end, service),
+            Turn::of_carriers(ACROSS, Place::Carrier(&self.carriers_link, 1), &self.carriers_link),
         ]
     }
 

@@ -26,6 +26,8 @@ const ROLES: &[(&str, Role)] = &[
     (reflector::ROLE, reflector::main),
     (bulk::source::ROLE, bulk::source::main),
     (bulk::sink::ROLE, bulk::sink::main),
+    (bulk::carrier::SINK, bulk::carrier::sink),
+    (bulk::carrier::SOURCE, bulk::carrier::source),
     (sockets::actor::ROLE, sockets::actor::main),
 ];
 

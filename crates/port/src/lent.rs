@@ -4,7 +4,7 @@
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 
 /// A frame's payload in up to two pieces, in order: a ring's end and its beginning.
 ///
@@ -30,10 +30,21 @@ impl Lent<'_> {
         self.len() == 0
     }
 
-    /// Fills both with `bytes`, which are as many: for ports whose frames lie in memory.
+    /// Fills both with the beginning of `bytes`.
+    ///
+    /// # Panics
+    /// When there are fewer.
     pub fn fill(&self, bytes: &[u8]) {
-        let places = self.0.into_iter().flatten();
-        places.zip(bytes).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
+        let mut rest = bytes;
+        for piece in self.0 {
+            let (here, after) = rest.split_at(piece.len());
+            // SAFETY: both are `piece.len()` bytes, and apart: nobody else's bytes are borrowed as plain ones. Others may read and write
+            // the piece meanwhile, which atomics allow; no reference to them as anything else exists.
+            unsafe {
+                piece.as_ptr().cast::<u8>().cast_mut().copy_from_nonoverlapping(here.as_ptr(), here.len())
+            };
+            rest = after;
+        }
     }
 
     /// Copies both to the beginning of `place`.

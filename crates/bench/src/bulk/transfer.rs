@@ -1,5 +1,6 @@
 //! One run: flows from a source in one place to a sink in another, and what arrived in a while.
 
+use super::carrier;
 use super::fairness::Fairness;
 use super::sink::{self, Ask, Count, Each};
 use super::source::{self, Open};
@@ -9,6 +10,7 @@ use crate::launch::{Service, prove};
 use crate::peer::{self, Peer};
 use crate::samples::Sample;
 use crate::tap::iperf::OPERATION;
+use crate::tap::link::Link;
 use crate::tap::namespace::Namespace;
 use crate::{clock, program};
 use anyhow::{Context, bail};
@@ -33,6 +35,8 @@ pub enum Place<'a> {
     Kernel(&'a Namespace),
     /// Through a service with a port.
     Towpath(&'a Service),
+    /// At that end of a link that is nobody's else, by what carries bytes and no more.
+    Carrier(&'a Link, usize),
 }
 
 impl<'a> Place<'a> {
@@ -41,19 +45,41 @@ impl<'a> Place<'a> {
         match self {
             Self::Kernel(namespace) => Peer::start_by(namespace.command_of(&program)?, role),
             Self::Towpath(service) => Peer::start_by(service.command_of(&program), role),
+            Self::Carrier(..) => Peer::start(role),
         }
+    }
+
+    /// Starts what receives at `at`.
+    fn sink(self, at: SocketAddr) -> anyhow::Result<Peer> {
+        if let Self::Carrier(link, end) = self {
+            let sink = self.start(carrier::SINK)?;
+            sink.send(&carrier::Orders::new(link, end, at, 0), &[])?;
+            return Ok(sink);
+        }
+        let sink = self.start(sink::ROLE)?;
+        sink.send(&sink::Orders { at }, &[])?;
+        Ok(sink)
+    }
+
+    /// Starts what sends to `to`.
+    fn source(self, to: SocketAddr, flows: u16) -> anyhow::Result<Peer> {
+        if let Self::Carrier(link, end) = self {
+            let source = self.start(carrier::SOURCE)?;
+            source.send(&carrier::Orders::new(link, end, to, flows), &[])?;
+            return Ok(source);
+        }
+        let source = self.start(source::ROLE)?;
+        // A service has an algorithm of its own.
+        let congestion = self.service().is_none().then(|| CONGESTION.to_owned());
+        source.send(&source::Orders { to, flows, congestion }, &[])?;
+        Ok(source)
     }
 
     fn service(self) -> Option<&'a Service> {
         match self {
-            Self::Kernel(_) => None,
+            Self::Kernel(_) | Self::Carrier(..) => None,
             Self::Towpath(service) => Some(service),
         }
-    }
-
-    /// What a source here is to be told: a service has an algorithm of its own.
-    fn congestion(self) -> Option<String> {
-        self.service().is_none().then(|| CONGESTION.to_owned())
     }
 }
 
@@ -84,20 +110,20 @@ impl Way<'_> {
     /// When anything does not start, or is not accelerated where it has to be.
     pub fn run(&self, flows: u16, seconds: f64) -> anyhow::Result<Outcome> {
         let at = SocketAddr::from((self.address, TCP_PORT));
-        let sink = self.sink.start(sink::ROLE)?;
-        sink.send(&sink::Orders { at }, &[])?;
+        let sink = self.sink.sink(at)?;
         sink.receive_within::<Count>(PATIENCE).context("the sink does not listen")?;
-        let source = self.source.start(source::ROLE)?;
-        let orders = source::Orders { to: at, flows, congestion: self.source.congestion() };
-        source.send(&orders, &[])?;
+        let source = self.source.source(at, flows)?;
         source.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
-        program::until(PATIENCE, "the acceptance of all flows", || {
-            let count = ask::<Count>(&sink, Ask::Count).ok()?;
-            (u64::from(flows) <= count.connections).then_some(())
-        })?;
-        let told = ask::<Each>(&sink, Ask::Each)?.bytes.len();
-        if told < usize::from(flows) {
-            bail!("the sink tells of {told} of {flows} flows");
+        // A carrier's flows begin with their first bytes.
+        if !matches!(self.source, Place::Carrier(..)) {
+            program::until(PATIENCE, "the acceptance of all flows", || {
+                let count = ask::<Count>(&sink, Ask::Count).ok()?;
+                (u64::from(flows) <= count.connections).then_some(())
+            })?;
+            let told = ask::<Each>(&sink, Ask::Each)?.bytes.len();
+            if told < usize::from(flows) {
+                bail!("the sink tells of {told} of {flows} flows");
+            }
         }
         self.prove(&source, &sink, flows)?;
         let start_ns = clock::now_ns();

@@ -64,7 +64,7 @@ fn reflect(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
 }
 
 /// A request by ARP (RFC 826): every address is here.
-fn resolve(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
+pub fn resolve(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
     let arp = frame.get_mut(IP_AT..IP_AT + 28)?;
     if arp[6..8] != [0, 1] {
         return None;
