@@ -11,6 +11,7 @@ use crate::bars::{self, Bar, Limit, Measure};
 use crate::launch::{Port, Service, TAP_ADDRESS, TAP_HOST_ADDRESS};
 use crate::redis::local::limit_cores;
 use crate::samples::Samples;
+use crate::sockets::memory::touch;
 use crate::tap::link::{INTERFACE, Kind, Link};
 use crate::tap::namespace::{self, Namespace};
 use crate::{Options, Report};
@@ -20,6 +21,9 @@ use transfer::{Outcome, Place, Way};
 const FLOWS: u16 = 100;
 // Fairness is that of all of them.
 const _: () = assert!(FLOWS as usize <= sink::TOLD_MAX);
+
+/// What the windows of both ends take at most, and the kernel's buffers.
+const MEMORY: f64 = (512 << 20) as f64;
 
 const OURS: &str = "towpath";
 const TO: &str = "to-towpath";
@@ -59,6 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut samples = Samples::default();
     for run in 0..options.runs() {
         for turn in stage.turns() {
+            touch(MEMORY)?;
             match turn.way.run(FLOWS, options.seconds()) {
                 Ok(outcome) => turn.cases.iter().for_each(|case| {
                     add(&mut samples, case, turn.system, &outcome);

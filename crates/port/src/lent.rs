@@ -41,7 +41,7 @@ impl Lent<'_> {
             // SAFETY: both are `piece.len()` bytes, and apart: nobody else's bytes are borrowed as plain ones. Others may read and write
             // the piece meanwhile, which atomics allow; no reference to them as anything else exists.
             unsafe {
-                piece.as_ptr().cast::<u8>().cast_mut().copy_from_nonoverlapping(here.as_ptr(), here.len())
+                piece.as_ptr().cast::<u8>().cast_mut().copy_from_nonoverlapping(here.as_ptr(), here.len());
             };
             rest = after;
         }

@@ -7,13 +7,12 @@ use crate::client::{self, Load, Measured, Pace};
 use crate::launch::{Port, Service};
 use crate::samples::Samples;
 use crate::sockets::actor::{self, Answer};
-use crate::sockets::memory::{bytes, slab};
+use crate::sockets::memory::{bytes, slab, touch};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{echo, raise_limit_towards};
 use crate::table::number;
 use crate::{Report, Row, clock, interrupt};
 use anyhow::{Context, bail};
-use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
@@ -56,13 +55,13 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
             let service = through.then(|| Service::start(&arguments.common, Port::None)).transpose()?;
             let place = service.as_ref().into();
             rpc(&[open_pair(place, FEW)?], FEW, seconds, samples)?;
-            touch(arguments.connections())?;
+            touch(f64::from(arguments.connections()) * BYTES_EACH)?;
             open(place, service.as_ref(), [arguments.connections(), of_a_pair], seconds, samples)?;
             if let Some(service) = service {
                 service.stop();
             }
         }
-        touch(arguments.connections())?;
+        touch(f64::from(arguments.connections()) * BYTES_EACH)?;
         placeholders([arguments.connections(), of_a_pair], samples)?;
     }
     report.note(format!(
@@ -161,20 +160,6 @@ fn open(
     samples.add(&case, name, "library and service", "B", library + beside);
     samples.add(&case, name, "kernel", "B", each(|look| look.slab));
     rpc(&pairs, connections, seconds, samples)
-}
-
-/// Writes to as much memory as the connections will take, and frees it: a virtual machine is given its memory by its host when it is first
-/// written to, which takes longer than to make sockets of it, and whoever came first would pay for all.
-fn touch(connections: u32) -> anyhow::Result<()> {
-    const PIECE: usize = 64 << 20;
-    let available = bytes(&fs::read_to_string("/proc/meminfo")?, "MemAvailable")?;
-    let wanted = (f64::from(connections) * BYTES_EACH).min(available * 0.75);
-    let mut pieces = Vec::new();
-    while ((pieces.len() * PIECE) as f64) < wanted {
-        interrupt::check()?;
-        pieces.push(black_box(vec![1_u8; PIECE]));
-    }
-    Ok(())
 }
 
 /// How many pairs there are, and how many connections each has.

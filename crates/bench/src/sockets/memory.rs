@@ -3,9 +3,11 @@
 use super::actor::{Answer, Ask};
 use super::pair::Pair;
 use super::ready;
+use crate::interrupt;
 use crate::samples::Samples;
 use anyhow::{Context, bail};
 use std::fs;
+use std::hint::black_box;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -34,6 +36,19 @@ pub fn resident() -> anyhow::Result<Answer> {
 pub fn slab() -> anyhow::Result<f64> {
     sleep(GRACE);
     bytes(&fs::read_to_string("/proc/meminfo")?, "Slab")
+}
+
+/// Writes to as much memory, if there is, and frees it: a virtual machine is given its memory by its host when it is first written to, which
+/// takes far longer than what is measured then, and whoever came first would pay for all.
+pub fn touch(wanted: f64) -> anyhow::Result<()> {
+    const PIECE: usize = 64 << 20;
+    let available = bytes(&fs::read_to_string("/proc/meminfo")?, "MemAvailable")?;
+    let mut pieces = Vec::new();
+    while ((pieces.len() * PIECE) as f64) < wanted.min(available * 0.75) {
+        interrupt::check()?;
+        pieces.push(black_box(vec![1_u8; PIECE]));
+    }
+    Ok(())
 }
 
 struct Look {
