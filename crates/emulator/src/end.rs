@@ -59,7 +59,11 @@ impl Place {
             };
             return Ok(Box::new(port_tap::open(&options).map_err(|e| e.to_string())?.queues.remove(0)));
         }
-        let options = PacketOptions { namespace: self.namespace.clone(), ..PacketOptions::new(&self.name) };
+        let options = PacketOptions {
+            everything: true,
+            namespace: self.namespace.clone(),
+            ..PacketOptions::new(&self.name)
+        };
         Ok(Box::new(port_packet::open(&options).map_err(|e| e.to_string())?.queues.remove(0)))
     }
 }

@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod filter;
 mod open;
 mod queue;
 mod ring;

@@ -1,6 +1,7 @@
 //! Opens packet sockets on an interface.
 
 use crate::error::PacketError;
+use crate::filter;
 use crate::queue::PacketQueue;
 use crate::ring::Ring;
 use crate::sys::{self, Facts};
@@ -30,6 +31,8 @@ pub struct PacketOptions {
     pub mtu: Option<u16>,
     /// Our Ethernet address; random and locally administered by default. The interface's own belongs to the kernel's stack.
     pub mac: Option<[u8; 6]>,
+    /// All frames are wanted, of whatever protocol; else those that a TCP stack has a use for: ARP, TCP, ICMP.
+    pub everything: bool,
     /// The network namespace of the interface: a name as in `ip netns`, or a path; ours by default.
     pub namespace: Option<String>,
 }
@@ -45,6 +48,7 @@ impl PacketOptions {
             gso: true,
             mtu: None,
             mac: None,
+            everything: false,
             namespace: None,
         }
     }
@@ -121,8 +125,8 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
         sockets.push(sys::socket().map_err(refused("open another packet socket"))?);
     }
     for (number, socket) in (0..).zip(sockets) {
-        let ring =
-            prepare(&socket, &facts).map_err(|(what, source)| PacketError::refused(name, what, source))?;
+        let ring = prepare(&socket, &facts, options.everything)
+            .map_err(|(what, source)| PacketError::refused(name, what, source))?;
         if options.queues > 1 {
             let joined = sys::join_group(&socket, group).map_err(refused("share the frames among queues"))?;
             group = Some(joined);
@@ -134,11 +138,17 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })
 }
 
-/// Without a ring where the kernel has no memory for it.
-fn prepare(socket: &OwnedFd, facts: &Facts) -> Result<Option<Ring>, (&'static str, io::Error)> {
+/// Without a ring where the kernel has no memory for it, or where frames of other protocols are wanted: one whose offload has no words in
+/// the header (segments of UDP before Linux 6.2, of SCTP) keeps its slot of the ring for ever, and with it the ring.
+fn prepare(
+    socket: &OwnedFd,
+    facts: &Facts,
+    everything: bool,
+) -> Result<Option<Ring>, (&'static str, io::Error)> {
     sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
     sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
-    let ring = Ring::new(socket).ok();
+    let is_filtered = !everything && filter::attach(socket).is_ok();
+    let ring = if is_filtered { Ring::new(socket).ok() } else { None };
     sys::bind(socket, facts.index).map_err(|e| ("receive the frames", e))?;
     sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))?;
     Ok(ring)

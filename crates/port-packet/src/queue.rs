@@ -5,7 +5,8 @@ use port::{
     Batch, Capabilities, Checksum, DropCause, Lent, PacketBuf, Port, Stats, Ticket, VNET_HEADER_LEN,
     VnetQueue, Wait, decode, lent,
 };
-use rustix::net::{RecvFlags, recv, sockopt};
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -46,6 +47,11 @@ impl PacketQueue {
     /// What the kernel shows next goes into the batch, or is counted. None: it shows nothing. How long the frame is.
     fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
         let shown = self.ring.as_ref()?.front()?;
+        let Copies { oldest, next } = self.copies;
+        if oldest != next && shown.is_ok_and(|shown| shown.is_copied && !is_vouched_for(shown.header)) {
+            // It is completed at once, which those before it are not: it begins the next batch.
+            return None;
+        }
         let stats = self.socket.stats_mut();
         let len = match shown {
             Ok(shown) => {
@@ -79,31 +85,40 @@ impl PacketQueue {
     /// Lets go of all before that one.
     fn let_go(&mut self, ticket: u32) {
         while self.copies.oldest != ticket {
-            self.copies.oldest = self.copies.oldest.wrapping_add(1);
-            self.socket.stats_mut().system_calls += 1;
-            let Some(fd) = self.socket.wait_fd() else { return };
             // What does not fit is gone, and so is the frame.
-            let mut header = [0; VNET_HEADER_LEN];
-            let _ = recv(fd, &mut header, RecvFlags::DONTWAIT);
+            self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE);
         }
     }
 
-    /// Reads the oldest long frame that waits: `skip` bytes of it aside, then into `rest`. False when it is not the frame that begins
-    /// with `head`.
-    fn read(&mut self, head: &[u8], skip: usize, rest: Lent<'_>) -> bool {
-        let (mut header, mut begin) = ([0; VNET_HEADER_LEN], [0; SKIP_MAX]);
-        let (Some(begin), Some(head)) = (begin.get_mut(..skip), head.get(..skip)) else { return false };
-        let Some(fd) = self.socket.wait_fd() else { return false };
-        let result = lent::read(fd, [&mut header, begin], rest);
+    /// Reads the oldest long frame that waits: how many bytes of it there was room for. Whatever comes of it, it waits no more.
+    fn read(&mut self, mut parts: [&mut [u8]; 2], rest: Lent<'_>) -> usize {
         self.copies.oldest = self.copies.oldest.wrapping_add(1);
-        let stats = self.socket.stats_mut();
-        stats.system_calls += 1;
-        let is_good = result == Ok(VNET_HEADER_LEN + skip + rest.len()) && begin == head;
-        if !is_good {
-            stats.drops.count(DropCause::Device);
+        // The socket's error, as when its interface goes down, is said once, instead of a frame.
+        for _ in 0..2 {
+            self.socket.stats_mut().system_calls += 1;
+            let Some(fd) = self.socket.wait_fd() else { return 0 };
+            let [header, begin] = &mut parts;
+            match lent::read(fd, [header, begin], rest) {
+                Ok(len) => return len,
+                Err(Errno::AGAIN) => break,
+                Err(error) => self.socket.note_failure(error),
+            }
         }
-        is_good
+        0
     }
+
+    /// What was read was not what had been shown: whatever waits is let go of, so that shown and waiting begin anew with what comes next.
+    fn lose(&mut self) -> bool {
+        self.socket.stats_mut().drops.count(DropCause::Device);
+        while self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE) > 0 {}
+        self.copies.oldest = self.copies.next;
+        false
+    }
+}
+
+/// Somebody else has summed the frame, or it never was on a wire.
+fn is_vouched_for(header: &[u8; VNET_HEADER_LEN]) -> bool {
+    decode(header, &[0; SKIP_MAX]).is_none_or(|meta| meta.checksum != Checksum::Unknown)
 }
 
 /// Puts a frame, or its beginning, into the buffer.
@@ -168,7 +183,13 @@ impl Port for PacketQueue {
     }
 
     fn take(&mut self, frame: &[u8], Ticket(ticket): Ticket, skip: usize, into: Lent<'_>) -> bool {
-        self.advance(ticket) && self.read(frame, skip, into)
+        let mut begin = [0; SKIP_MAX];
+        let (Some(begin), Some(head)) = (begin.get_mut(..skip), frame.get(..skip)) else { return false };
+        if !self.advance(ticket) {
+            return false;
+        }
+        let len = self.read([&mut [0; VNET_HEADER_LEN], begin], into);
+        (len == VNET_HEADER_LEN + skip + into.len() && begin == head) || self.lose()
     }
 
     fn complete(&mut self, packet: &mut PacketBuf) -> bool {
@@ -177,18 +198,10 @@ impl Port for PacketQueue {
         if !self.advance(ticket) {
             return false;
         }
-        let Some(fd) = self.socket.wait_fd() else { return false };
-        let len = packet.len();
-        let mut header = [0; VNET_HEADER_LEN];
-        let result = lent::read(fd, [&mut header, packet.frame_mut()], Lent::NONE);
-        self.copies.oldest = self.copies.oldest.wrapping_add(1);
-        let stats = self.socket.stats_mut();
-        stats.system_calls += 1;
-        let is_good = result == Ok(VNET_HEADER_LEN + len);
-        if !is_good {
-            stats.drops.count(DropCause::Device);
-        }
-        is_good
+        let mut head = [0; SKIP_MAX];
+        head.copy_from_slice(&packet.storage()[..SKIP_MAX]);
+        let len = self.read([&mut [0; VNET_HEADER_LEN], packet.frame_mut()], Lent::NONE);
+        (len == VNET_HEADER_LEN + packet.len() && packet.frame().starts_with(&head)) || self.lose()
     }
 
     fn reserve(&mut self) -> Option<&mut PacketBuf> {

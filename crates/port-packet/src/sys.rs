@@ -93,6 +93,14 @@ pub(crate) fn set_frames(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1 as &c_int)
 }
 
+/// The socket gets only frames of which the program says a number but 0.
+pub(crate) fn set_filter(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // The kernel copies the instructions, which outlive the call.
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
 /// The kernel shows frames in `slots` slots of `slot` bytes, version 2 of the layout; of those that are longer the socket keeps the whole,
 /// too.
 pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> io::Result<()> {

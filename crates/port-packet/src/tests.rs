@@ -28,7 +28,12 @@ fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
 
 /// The far end of the wire, and packet sockets at the near end.
 fn wire(options: &PacketOptions) -> (VnetQueue, Interface) {
-    let tap = TapOptions { name: NAME.to_owned(), host_v4: Some((HOST, 24)), ..TapOptions::default() };
+    wire_of(1_500, options)
+}
+
+/// The same with another MTU.
+fn wire_of(mtu: u16, options: &PacketOptions) -> (VnetQueue, Interface) {
+    let tap = TapOptions { name: NAME.to_owned(), mtu, host_v4: Some((HOST, 24)), ..TapOptions::default() };
     let Tap { mut queues, .. } = port_tap::open(&tap).expect("root and a new namespace");
     (queues.remove(0), open(options).expect("the interface is there and up"))
 }
@@ -152,6 +157,46 @@ fn payload_of_long_frames_goes_where_it_belongs() {
 }
 
 #[test]
+fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_before_them() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire_of(9_000, &PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        let mut plain = tcp(1, 3_000);
+        plain.meta = PacketMeta::default();
+        let mut batch = Batch::new();
+        for frame in [&tcp(1, 5_000), &plain, &plain, &tcp(1, 6_000)] {
+            send(&mut far, frame);
+        }
+        assert_eq!(port.receive_heads(&mut batch), 1);
+        assert!(batch.packets()[0].ticket().is_some());
+        assert!(port.complete(&mut batch.packets_mut()[0]));
+        assert_eq!(content(&batch.packets()[0]), content(&tcp(1, 5_000)));
+        assert_eq!(port.receive_heads(&mut batch), 3);
+        let tickets: Vec<bool> = batch.packets().iter().map(|p| p.ticket().is_some()).collect();
+        assert_eq!(tickets, [false, false, true]);
+        assert_eq!(content(&batch.packets()[1]), content(&plain));
+        assert!(port.complete(&mut batch.packets_mut()[2]));
+        assert_eq!(content(&batch.packets()[2]), content(&tcp(1, 6_000)));
+    });
+}
+
+#[test]
+fn frames_of_other_protocols_come_only_to_who_wants_everything() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let mut all =
+            open(&PacketOptions { everything: true, ..PacketOptions::new(NAME) }).expect("it is there");
+        let mut udp = tcp(1, 100);
+        udp.meta = PacketMeta::default();
+        udp.frame_mut()[23] = 17;
+        send(&mut far, &udp);
+        send(&mut far, &tcp(1, 4_000));
+        assert_eq!(receive(&mut near.queues[0], 1), [content(&tcp(1, 4_000))]);
+        assert_eq!(receive(&mut all.queues[0], 2), [content(&udp), content(&tcp(1, 4_000))]);
+    });
+}
+
+#[test]
 fn a_beginning_that_is_not_the_frames_is_refused() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&PacketOptions::new(NAME));
@@ -168,8 +213,14 @@ fn a_beginning_that_is_not_the_frames_is_refused() {
         let packet = &mut batch.packets_mut()[1];
         let ticket = packet.ticket().expect("it is long");
         assert!(!port.take(packet.frame(), ticket, packet.len(), Lent::NONE), "more than headers");
-        assert!(port.take(packet.frame(), ticket, skip, Lent([&room, &[]])));
+        assert!(
+            !port.take(packet.frame(), ticket, skip, Lent([&room, &[]])),
+            "what was shown with it is gone"
+        );
         assert_eq!(port.stats().drops.of(DropCause::Device), 1);
+        let next = tcp(1, 7_000);
+        send(&mut far, &next);
+        assert_eq!(receive(port, 1), [content(&next)]);
     });
 }
 
