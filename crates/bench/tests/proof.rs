@@ -12,7 +12,7 @@ use std::process::Command;
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 case $1 in
-up) exec sleep 60 ;;
+up) exec sleep 600 ;;
 stat)
     total=$(($(cat "$here/total") + ACCEPTED))
     echo $total >"$here/total"
@@ -27,8 +27,8 @@ run) shift 4; exec "$@" ;;
 esac
 "#;
 
-/// The result of `redis` with that script, and whether the command succeeded.
-fn redis(name: &str, accepted: u32) -> (Value, bool) {
+/// The result of `redis` with that script, whether the command succeeded, and what it said.
+fn redis(name: &str, accepted: u32) -> (Value, bool, String) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let script = folder.join("towpath");
@@ -38,8 +38,8 @@ fn redis(name: &str, accepted: u32) -> (Value, bool) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_towpath-bench"));
     command.args(["redis", "--json", "--runs", "1", "--seconds", "0.01", "--towpath"]).arg(&script);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    (serde_json::from_slice(&output.stdout).expect(&said), output.status.success())
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (serde_json::from_slice(&output.stdout).expect(&said), output.status.success(), said)
 }
 
 fn systems(result: &Value) -> Vec<&str> {
@@ -48,16 +48,16 @@ fn systems(result: &Value) -> Vec<&str> {
 
 #[test]
 fn a_row_without_acceleration_does_not_count() {
-    let (result, succeeded) = redis("nothing-accepted", 0);
-    assert!(!succeeded);
+    let (result, succeeded, said) = redis("nothing-accepted", 0);
+    assert!(!succeeded, "{said}");
     assert!(systems(&result).contains(&"kernel") && !systems(&result).contains(&"towpath"));
     assert_eq!(result["ratios"].as_array().unwrap().len(), 0);
 }
 
 #[test]
 fn a_row_with_acceleration_has_every_number() {
-    let (result, succeeded) = redis("all-accepted", 1000);
-    assert!(succeeded);
+    let (result, succeeded, said) = redis("all-accepted", 1000);
+    assert!(succeeded, "{said}");
     let row = result["rows"].as_array().unwrap().iter().find(|row| row["system"] == "towpath").unwrap();
     for field in ["median", "cores_used", "cpu_ns_per_op"] {
         assert!(row[field].as_f64().unwrap() > 0.0, "{field} in {row}");
