@@ -80,7 +80,7 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
             match bar.measure {
                 Measure::OverOrFloor(_, floor) if !bar.limit.holds(value) => {
                     let is_it = |r: &&Ratio| r.case == case && r.metric == bar.metric && r.over == floor;
-                    let of_floor = report.ratios.iter().find(is_it).map_or(f64::INFINITY, |r| r.median);
+                    let of_floor = report.ratios.iter().find(is_it).map_or(f64::NAN, |r| r.median);
                     let text = format!("{text} ({}), {} times the {floor}'s", bar.limit, number(of_floor));
                     tell(report, text, of_floor, bar.limit.of_floor());
                 }

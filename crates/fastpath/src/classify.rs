@@ -233,8 +233,15 @@ impl State {
             return true;
         }
         if let Some(id) = seen.flow.filter(|_| seen.is_last) {
-            // What earlier packets of the flow have left to do; where it is busy its acknowledgements are looked at again.
-            let _ = self.with(flows, homes, id, |state, w| state.finish(w, port));
+            // What earlier packets of the flow have left to do.
+            let done = self.with(flows, homes, id, |state, w| {
+                if w.f.rx.core == state.index && !w.f.rx.has(state::LEAVING) {
+                    state.finish(w, port);
+                }
+            });
+            if done == Err(Miss::Busy) {
+                self.acks.push_front(id.0, self.now.as_ns());
+            }
         }
         false
     }
@@ -256,8 +263,8 @@ impl State {
         let Some(mut w) = Work::new(id, guard.parts(), homes) else { return false };
         let Some(segment) = CommonSegment::again(packet.frame()) else { return false };
         // Of a new size only who has looked at it knows.
-        let longest = packet.meta.gso.map_or(0, |gso| gso.segment_size);
-        let longest = if longest <= w.f.cold.rcv_mss { u32::MAX } else { 0 };
+        let size = packet.meta.gso.map_or(segment.payload.len(), |gso| gso.segment_size.into());
+        let longest = if size <= usize::from(w.f.cold.rcv_mss) { u32::MAX } else { 0 };
         let put = |w: &Work<'_>, ring, position| {
             let into = place(w, ring, position, segment.payload.len());
             port.take(packet.frame(), ticket, CommonHeaders::LEN, into)

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 /// The kernel takes more members of a group, but we have no more cores (`PACKET_FANOUT_MAX` is 256 by default).
 const QUEUES_MAX: u16 = 256;
-/// Bytes that may wait in a socket, as the kernel counts: some 400 super-frames, or 30,000 short frames.
+/// Bytes that may wait in a socket, as the kernel counts: some 400 super-frames. Short ones wait in the ring.
 const BUFFER_BYTES: i32 = 32 << 20;
 /// As for a TAP: what IPv4 asks for (RFC 791), and the longest that Linux takes.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;

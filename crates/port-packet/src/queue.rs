@@ -1,6 +1,6 @@
 //! One queue of an interface: a packet socket as a [`Port`].
 
-use crate::ring::Ring;
+use crate::ring::{Ring, Shown};
 use port::{
     Batch, Capabilities, Checksum, DropCause, Lent, PacketBuf, Port, Stats, Ticket, VNET_HEADER_LEN,
     VnetQueue, Wait, decode, lent,
@@ -12,6 +12,8 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes after which a batch ends early, as for a [`VnetQueue`]: what an application is to read shall still be in a cache.
 const RECEIVE_BYTES_MAX: usize = 256 * 1024;
+/// Frames of a batch that nobody gets: what is good shall not wait for all of them.
+const DROPPED_MAX: usize = 256;
 /// Bytes of a frame's beginning that may be skipped: Ethernet, IPv6 and TCP with all options.
 const SKIP_MAX: usize = 14 + 40 + 60;
 
@@ -22,6 +24,9 @@ pub struct PacketQueue {
     socket: VnetQueue,
     ring: Option<Ring>,
     copies: Copies,
+    /// Frames that had no room, when we last slept; and whether none had come since the time before, though there were more of them.
+    overruns: u64,
+    is_suspect: bool,
 }
 
 /// The long frames that wait in the socket, in order: numbers of tickets.
@@ -35,7 +40,7 @@ struct Copies {
 
 impl PacketQueue {
     pub(crate) fn new(socket: VnetQueue, ring: Option<Ring>) -> Self {
-        Self { socket, ring, copies: Copies::default() }
+        Self { socket, ring, copies: Copies::default(), overruns: 0, is_suspect: false }
     }
 
     /// Which queue of the interface this is, from 0.
@@ -48,27 +53,32 @@ impl PacketQueue {
     fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
         let shown = self.ring.as_ref()?.front()?;
         let Copies { oldest, next } = self.copies;
-        if oldest != next && shown.is_ok_and(|shown| shown.is_copied && !is_vouched_for(shown.header)) {
+        if oldest != next && shown.is_ok_and(|shown| shown.is_copied && !may_be_in_part(&shown)) {
             // It is completed at once, which those before it are not: it begins the next batch.
             return None;
         }
         let stats = self.socket.stats_mut();
-        let len = match shown {
+        let (len, is_in_part) = match shown {
             Ok(shown) => {
+                self.is_suspect = false;
+                let is_in_part = may_be_in_part(&shown);
                 let ticket = shown.is_copied.then_some(Ticket(self.copies.next));
                 self.copies.next = self.copies.next.wrapping_add(u32::from(shown.is_copied));
                 fill(slot, shown.header, shown.bytes, shown.len, ticket).unwrap_or_else(|cause| {
                     stats.drops.count(cause);
                     slot.clear();
                 });
-                shown.len
+                (shown.len, is_in_part)
             }
             Err(()) => {
                 stats.drops.count(DropCause::Malformed);
-                0
+                (0, true)
             }
         };
         self.ring.as_mut()?.release();
+        if !is_in_part && !self.complete(slot) {
+            slot.clear();
+        }
         Some(len)
     }
 
@@ -100,25 +110,68 @@ impl PacketQueue {
             let [header, begin] = &mut parts;
             match lent::read(fd, [header, begin], rest) {
                 Ok(len) => return len,
-                Err(Errno::AGAIN) => break,
+                // Nothing there; or it was, and is gone.
+                Err(Errno::AGAIN | Errno::FAULT | Errno::INVAL) => break,
                 Err(error) => self.socket.note_failure(error),
             }
         }
         0
     }
 
-    /// What was read was not what had been shown: whatever waits is let go of, so that shown and waiting begin anew with what comes next.
+    /// What was read was not what had been shown: whatever waits, and is shown already, is let go of, so that shown and waiting begin anew
+    /// with what comes next.
     fn lose(&mut self) -> bool {
-        self.socket.stats_mut().drops.count(DropCause::Device);
-        while self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE) > 0 {}
+        let forgotten = self.ring.as_ref().map_or(0, Ring::forget_copies);
+        // The one that was read is not among those that wait, nor among the shown.
+        let known = u64::from(self.copies.next.wrapping_sub(self.copies.oldest)) + 1;
+        self.socket.stats_mut().drops.add(DropCause::Device, known);
+        // Those count as overruns when they are shown.
+        let most = known + forgotten + DROPPED_MAX as u64;
+        for _ in 0..most {
+            if self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE) == 0 {
+                break;
+            }
+        }
         self.copies.oldest = self.copies.next;
         false
     }
+
+    /// A frame whose offload has no words in the header has taken the slot that is next for ever (Linux to 6.18 at least): every later one
+    /// finds no room though nothing is shown. Frames are read from the socket from now on.
+    fn leave_ring(&mut self) {
+        let Some(ring) = self.ring.take() else { return };
+        if let Some(fd) = self.socket.wait_fd()
+            && let Err(error) = ring.close(fd)
+            && let Some(errno) = Errno::from_io_error(&error)
+        {
+            self.socket.note_failure(errno);
+        }
+        self.copies.oldest = self.copies.next;
+    }
+
+    /// Nothing is shown, and we are about to sleep: whether the ring is stuck.
+    fn watch_ring(&mut self) {
+        if self.ring.as_ref().is_none_or(|ring| ring.front().is_some()) {
+            return;
+        }
+        let overruns = self.socket.stats().drops.of(DropCause::Overrun);
+        let has_grown = overruns > std::mem::replace(&mut self.overruns, overruns);
+        if has_grown && self.is_suspect {
+            self.leave_ring();
+        }
+        self.is_suspect = has_grown;
+    }
 }
 
-/// Somebody else has summed the frame, or it never was on a wire.
-fn is_vouched_for(header: &[u8; VNET_HEADER_LEN]) -> bool {
-    decode(header, &[0; SKIP_MAX]).is_none_or(|meta| meta.checksum != Checksum::Unknown)
+/// Nobody needs more than its beginning to know what it is: TCP over IPv4 or IPv6 as such, which somebody else has summed, or which never
+/// was on a wire.
+fn may_be_in_part(shown: &Shown<'_>) -> bool {
+    let is_tcp = match shown.bytes.get(12..24) {
+        Some([8, 0, 0x45, .., 6]) => true,
+        Some([0x86, 0xDD, ..]) => shown.bytes.get(20) == Some(&6),
+        _ => false,
+    };
+    is_tcp && decode(shown.header, shown.bytes).is_none_or(|meta| meta.checksum != Checksum::Unknown)
 }
 
 /// Puts a frame, or its beginning, into the buffer.
@@ -164,20 +217,17 @@ impl Port for PacketQueue {
         }
         self.let_go(self.copies.next);
         batch.clear();
-        let mut bytes = 0;
-        while bytes < RECEIVE_BYTES_MAX {
+        let (mut bytes, mut dropped) = (0, 0);
+        while bytes < RECEIVE_BYTES_MAX && dropped < DROPPED_MAX {
             let Some(slot) = batch.slot() else { break };
             let Some(len) = self.show(slot) else { break };
             if slot.is_empty() {
+                dropped += 1;
                 continue;
             }
-            // Who has to sum the bytes needs them.
-            let is_here = slot.meta.checksum != Checksum::Unknown || self.complete(slot);
-            if is_here {
-                bytes += len;
-                self.socket.stats_mut().count_received(len);
-                batch.push_slot();
-            }
+            bytes += len;
+            self.socket.stats_mut().count_received(len);
+            batch.push_slot();
         }
         batch.len()
     }
@@ -222,6 +272,7 @@ impl Port for PacketQueue {
 
     /// The descriptor is readable as long as a slot is not released, and when there is an error, which reading slots does not show.
     fn arm(&mut self) -> Wait {
+        self.watch_ring();
         if self.ring.is_some()
             && let Some(fd) = self.socket.wait_fd()
             && let Ok(Err(error)) = sockopt::socket_error(fd)

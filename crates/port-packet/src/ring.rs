@@ -12,14 +12,14 @@
 use crate::sys;
 use port::VNET_HEADER_LEN;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a slot: a frame of Ethernet's usual size fits.
 const SLOT: usize = 2048;
 /// Frames that may wait.
-const SLOTS: usize = 4096;
+const SLOTS: usize = 16_384;
 /// Bytes that the kernel allocates as one.
 const BLOCK: usize = 64 * 1024;
 const BYTES: usize = SLOT * SLOTS;
@@ -64,13 +64,40 @@ impl Ring {
     /// Has the kernel show what the socket gets from now on; it must not be bound yet.
     pub(crate) fn new(socket: &OwnedFd) -> io::Result<Self> {
         sys::set_ring(socket, SLOT as u32, SLOTS as u32, BLOCK as u32)?;
-        Ok(Self { at: sys::map(socket.as_fd(), BYTES)?, next: 0 })
+        match sys::map(socket.as_fd(), BYTES) {
+            Ok(at) => Ok(Self { at, next: 0 }),
+            Err(error) => {
+                // Else the kernel would go on filling it, unseen.
+                sys::clear_ring(socket.as_fd())?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The kernel shows nothing any more: frames are read from the socket.
+    pub(crate) fn close(self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        // Not before it is unmapped.
+        drop(self);
+        sys::clear_ring(socket)
+    }
+
+    /// Of the frames that are shown already the socket has no more than that. How many had more.
+    pub(crate) fn forget_copies(&self) -> u64 {
+        let is_shown = |slot: &usize| self.status_of(*slot).load(Ordering::Acquire) & USER != 0;
+        let shown = (0..SLOTS).map(|i| (self.next + i) % SLOTS).take_while(is_shown);
+        shown.filter(|slot| self.status_of(*slot).fetch_and(!COPY, Ordering::Relaxed) & COPY != 0).count()
+            as u64
     }
 
     fn status(&self) -> &AtomicU32 {
+        self.status_of(self.next)
+    }
+
+    fn status_of(&self, slot: usize) -> &AtomicU32 {
+        assert!(slot < SLOTS, "a slot of the ring");
         // SAFETY: a slot's first word lies inside the mapping and is aligned, for slots begin at multiples of 2048; the kernel and we
         // exchange slots by it.
-        unsafe { AtomicU32::from_ptr(self.at.add(self.next * SLOT + field::STATUS).as_ptr().cast()) }
+        unsafe { AtomicU32::from_ptr(self.at.add(slot * SLOT + field::STATUS).as_ptr().cast()) }
     }
 
     /// The oldest frame, until [`release`](Self::release). `Err`: the kernel shows one that cannot be.
@@ -95,7 +122,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        sys::unmap(self.at, BYTES);
+        // SAFETY: the mapping is ours, of that length, and nobody else has borrowed of it.
+        unsafe { sys::unmap(self.at, BYTES) };
     }
 }
 

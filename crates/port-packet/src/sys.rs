@@ -97,7 +97,7 @@ pub(crate) fn set_frames(socket: &OwnedFd) -> io::Result<()> {
 pub(crate) fn set_filter(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // The kernel copies the instructions, which outlive the call.
+    // Its pointer is good for the call, in which the kernel copies the instructions.
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
@@ -116,6 +116,12 @@ pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> i
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
+/// It shows nothing any more; what it has shown must not be mapped.
+pub(crate) fn clear_ring(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let none = libc::tpacket_req { tp_block_size: 0, tp_block_nr: 0, tp_frame_size: 0, tp_frame_nr: 0 };
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &none)
+}
+
 /// What the kernel shows, `len` bytes.
 pub(crate) fn map(socket: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
@@ -128,8 +134,11 @@ pub(crate) fn map(socket: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>>
 }
 
 /// Takes back what [`map`] gave.
-pub(crate) fn unmap(at: NonNull<u8>, len: usize) {
-    // SAFETY: the mapping is the caller's, who has no more use for it.
+///
+/// # Safety
+/// `map` gave it, with that length, and nobody uses it any more.
+pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 

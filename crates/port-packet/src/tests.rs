@@ -4,6 +4,7 @@ use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
 use port::{Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, VnetQueue};
 use port_tap::{Tap, TapOptions};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -181,6 +182,70 @@ fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_
 }
 
 #[test]
+fn one_frame_that_is_not_what_was_shown_costs_what_waits_and_nothing_later() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        (0..30).for_each(|_| send(&mut far, &tcp(1, 60_000)));
+        let mut batch = Batch::new();
+        let shown = port.receive_heads(&mut batch);
+        assert!((1..30).contains(&shown), "a batch ends before so many bytes");
+        let packet = &mut batch.packets_mut()[0];
+        packet.frame_mut()[20] ^= 1;
+        assert!(!port.complete(packet));
+        for payload in [50_000, 40_000, 30_000] {
+            send(&mut far, &tcp(1, payload));
+            assert_eq!(receive(port, 1), [content(&tcp(1, payload))]);
+        }
+        let drops = port.stats().drops;
+        assert_eq!(drops.of(DropCause::Device) + drops.of(DropCause::Overrun), 30);
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_for_a_while_loses_nothing_that_waits() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        let ip =
+            |state| Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success());
+        let payloads = [20_000, 30_000, 40_000];
+        payloads.into_iter().for_each(|payload| send(&mut far, &tcp(1, payload)));
+        if !ip("down") {
+            return println!("skipped: no `ip`");
+        }
+        assert!(ip("up"));
+        payloads.into_iter().for_each(|payload| send(&mut far, &tcp(1, payload)));
+        let expected: Vec<_> = payloads.into_iter().chain(payloads).map(|p| content(&tcp(1, p))).collect();
+        assert_eq!(receive(port, 6), expected);
+    });
+}
+
+#[test]
+fn a_frame_that_stops_the_ring_stops_nothing_else() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let port = &mut near.queues[0];
+        // TCP, says the frame, and fragments of UDP, says its header, for which there are no words on the way to us.
+        let mut bytes = vec![1, 3, 0, 0, 0xE8, 3, 34, 0, 16, 0];
+        bytes.extend_from_slice(tcp(1, 5_000).frame());
+        rustix::io::write(far.wait_fd().expect("a TAP is a descriptor"), &bytes).expect("the TAP takes it");
+        let short = tcp(1, 100);
+        let mut batch = Batch::new();
+        let came = (0..5).any(|_| {
+            send(&mut far, &short);
+            let came = port.receive_heads(&mut batch) > 0;
+            port.arm();
+            came
+        });
+        assert!(came);
+        let long = tcp(1, 9_000);
+        send(&mut far, &long);
+        assert_eq!(receive(port, 1).pop(), Some(content(&long)));
+    });
+}
+
+#[test]
 fn frames_of_other_protocols_come_only_to_who_wants_everything() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&PacketOptions::new(NAME));
@@ -217,7 +282,7 @@ fn a_beginning_that_is_not_the_frames_is_refused() {
             !port.take(packet.frame(), ticket, skip, Lent([&room, &[]])),
             "what was shown with it is gone"
         );
-        assert_eq!(port.stats().drops.of(DropCause::Device), 1);
+        assert_eq!(port.stats().drops.of(DropCause::Device), 2);
         let next = tcp(1, 7_000);
         send(&mut far, &next);
         assert_eq!(receive(port, 1), [content(&next)]);

@@ -148,6 +148,10 @@ impl Spin {
     /// A spin has come back from others that wanted the core.
     fn lost(&self, age_ns: u64) {
         let last_ns = self.crowded_until_ns.load(Ordering::Relaxed);
+        if last_ns != 0 && age_ns < last_ns + TURN.as_nanos() as u64 {
+            // Another thread that spins here has said so.
+            return;
+        }
         let again = last_ns != 0 && age_ns.saturating_sub(last_ns) < AGAIN_NS;
         let longer = (2 * self.pause_ns.load(Ordering::Relaxed)).clamp(CROWDED_NS, CROWDED_MOST_NS);
         let pause_ns = if again { longer } else { 0 };
