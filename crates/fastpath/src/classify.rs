@@ -1,8 +1,9 @@
 //! Stages one and two of a batch, and the way of each packet in stage three: to its flow, or out.
 
 use crate::counters::{Cause, Counters};
-use crate::deliver::{place, write};
+use crate::deliver::write;
 use crate::predict::Predicted;
+use crate::segment::lent;
 use crate::setup::{Home, State, Work};
 use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, state};
 use port::{Checksum, Gso, PacketBuf, Port};
@@ -266,7 +267,7 @@ impl State {
         let size = packet.meta.gso.map_or(segment.payload.len(), |gso| gso.segment_size.into());
         let longest = if size <= usize::from(w.f.cold.rcv_mss) { u32::MAX } else { 0 };
         let put = |w: &Work<'_>, ring, position| {
-            let into = place(w, ring, position, segment.payload.len());
+            let into = lent(w, Side::Zero, ring, position, segment.payload.len());
             port.take(packet.frame(), ticket, CommonHeaders::LEN, into)
         };
         match self.arrive(&mut w, &segment, seen.is_last, longest, put) {

@@ -5,7 +5,7 @@ use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
-use port::{Gso, Lent};
+use port::Gso;
 use queue::{Ring, stream};
 use shm::Side;
 
@@ -83,12 +83,6 @@ fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8
     }
     let old = (from.since(seq) as usize).min(bytes.len());
     (seq.plus(old as u32), &bytes[old..])
-}
-
-/// Where `len` bytes from `position` of the stream on belong. They fit in the ring.
-pub(crate) fn place<'a>(w: &'a Work<'_>, ring: Ring, position: u64, len: usize) -> Lent<'a> {
-    let region = w.region.region();
-    Lent(ring.spans(position, len).map(|(at, len)| region.shared(Side::Zero, at, len)))
 }
 
 /// Copies `bytes` to `position` of the stream. They fit in the ring, and it is done.

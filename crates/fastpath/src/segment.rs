@@ -60,10 +60,10 @@ pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
     }
 }
 
-/// The payload where the application has written it. It lies in one ring.
-fn lent<'a>(w: &'a Work<'_>, ring: Ring, out: &Out) -> Lent<'a> {
+/// Where `len` bytes from `position` of the stream on lie, or belong, in that side's ring, which has them all.
+pub(crate) fn lent<'a>(w: &'a Work<'_>, side: Side, ring: Ring, position: u64, len: usize) -> Lent<'a> {
     let region = w.region.region();
-    Lent(ring.spans(out.position, out.len as usize).map(|(at, len)| region.shared(Side::One, at, len)))
+    Lent(ring.spans(position, len).map(|(at, len)| region.shared(side, at, len)))
 }
 
 /// Copies the payload to its place behind `start` bytes of headers. False when there is no room for it, or the application broke the
@@ -97,7 +97,9 @@ impl State {
         };
         if self.build(w, out, buf) {
             match out.ring.filter(|_| self.lends(&w.f, out)) {
-                Some(ring) => port.commit_with(lent(w, ring, out)),
+                Some(ring) => {
+                    port.commit_with(lent(w, Side::One, ring, out.position, out.len as usize));
+                }
                 None => port.commit(),
             }
             self.count_segment(out.len);

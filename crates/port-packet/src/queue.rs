@@ -53,30 +53,30 @@ impl PacketQueue {
     fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
         let shown = self.ring.as_ref()?.front()?;
         let Copies { oldest, next } = self.copies;
-        if oldest != next && shown.is_ok_and(|shown| shown.is_copied && !may_be_in_part(&shown)) {
+        let must_be_whole = shown.is_ok_and(|shown| shown.is_copied && !may_be_in_part(&shown));
+        if must_be_whole && oldest != next {
             // It is completed at once, which those before it are not: it begins the next batch.
             return None;
         }
         let stats = self.socket.stats_mut();
-        let (len, is_in_part) = match shown {
+        let len = match shown {
             Ok(shown) => {
                 self.is_suspect = false;
-                let is_in_part = may_be_in_part(&shown);
                 let ticket = shown.is_copied.then_some(Ticket(self.copies.next));
                 self.copies.next = self.copies.next.wrapping_add(u32::from(shown.is_copied));
                 fill(slot, shown.header, shown.bytes, shown.len, ticket).unwrap_or_else(|cause| {
                     stats.drops.count(cause);
                     slot.clear();
                 });
-                (shown.len, is_in_part)
+                shown.len
             }
             Err(()) => {
                 stats.drops.count(DropCause::Malformed);
-                (0, true)
+                0
             }
         };
         self.ring.as_mut()?.release();
-        if !is_in_part && !self.complete(slot) {
+        if must_be_whole && !self.complete(slot) {
             slot.clear();
         }
         Some(len)
