@@ -14,7 +14,7 @@ mod tcp_info;
 pub use accept::{AcceptRecord, RECORD_LEN};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, Congestion, Counting, HELD_CONTEXT, Left, Lent, NO_LISTENER, PROTOCOL, Parent, Push,
+    CONTROL_SLOT, Congestion, Counting, Grant, HELD_CONTEXT, Left, Lent, NO_LISTENER, PROTOCOL, Parent, Push,
     RegionInfo, Reply, Report, Request, SLOW_CONTEXT, Settings, SocketOptions, TRUST_CONTEXT, ToApplication,
     ToService, Unlisten, Welcome, grown,
 };

@@ -100,6 +100,28 @@ impl Line {
         }
     }
 
+    /// True when the next message brings descriptors. Takes nothing, so that none of them can be closed here: the close of a
+    /// descriptor can wait for the process that made it.
+    ///
+    /// # Errors
+    /// See [`LineError`]: `WouldBlock` when there is no message.
+    pub fn has_descriptors(&self) -> Result<bool, LineError> {
+        let mut byte = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut is_reset = false;
+        let got = loop {
+            let mut none = RecvAncillaryBuffer::default();
+            match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut byte)], &mut none, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) if !is_reset => is_reset = true,
+                other => break other?,
+            }
+        };
+        // Without room for ancillary data the kernel says only that there is some.
+        let has = got.flags.contains(ReturnFlags::CTRUNC);
+        if got.bytes == 0 && !has { Err(LineError::Closed) } else { Ok(has) }
+    }
+
     /// Receives a message. Waits for one when `wait` is true and the socket blocks.
     ///
     /// # Errors
@@ -175,6 +197,21 @@ mod tests {
         assert!(matches!(b.receive::<ToService>(false), Err(LineError::WouldBlock)));
         drop((a, got.fds));
         assert!(matches!(b.receive::<ToService>(true), Err(LineError::Closed)));
+    }
+
+    #[test]
+    fn descriptors_are_seen_before_they_are_received() {
+        let (a, b) = pair();
+        let said = ToService { number: 1, request: Request::Refused };
+        assert!(matches!(b.has_descriptors(), Err(LineError::WouldBlock)));
+        a.send(&said, &[], true).unwrap();
+        a.send(&said, &[a.as_fd()], true).unwrap();
+        for has in [false, true] {
+            assert_eq!([(); 2].map(|()| b.has_descriptors().unwrap()), [has; 2], "nothing is taken");
+            assert_eq!(b.receive::<ToService>(false).unwrap().fds.len(), usize::from(has));
+        }
+        drop(a);
+        assert!(matches!(b.has_descriptors(), Err(LineError::Closed)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 13;
+pub const PROTOCOL: u32 = 14;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -145,28 +145,36 @@ pub struct Left {
     pub home: u32,
     /// The socket block.
     pub sock: u32,
-    /// What `getsockname` says.
-    pub local: SocketAddr,
-    /// What `getpeername` says.
-    pub peer: SocketAddr,
+}
+
+/// A slot for a connection that a process makes to one listener without asking, and the port that the connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    /// The slot of the pair region.
+    pub slot: u32,
+    /// The connector's port, which no other connection to that listener has.
+    pub port: u16,
 }
 
 /// By this a process connects to one listener of another process of its user without asking: a line and slots of their pair region.
 ///
 /// ```text
-///   connector: takes a lent slot whose both ends are released, clears it, opens both ends
+///   connector: takes a granted slot whose both ends are released, clears it, opens both ends
 ///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
 /// ```
+/// The acceptor takes only the slot from the record: which addresses the connection has the service tells it ([`Request::Grants`]).
 /// The line may be used while the acceptor's half of it says `OPEN` and neither `FIN` (others listen there, too: ask) nor
-/// `READ_CLOSED` (nobody listens any more).
+/// `READ_CLOSED` (nothing listens any more).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lent {
     /// The line's slot.
     pub line: u32,
     /// Records in it at most.
     pub most: u32,
-    /// More slots for connections of this process in that region, to whichever listener.
-    pub slots: Vec<u32>,
+    /// The address that the connections come from.
+    pub source: IpAddr,
+    /// Further slots for connections of this process by this line.
+    pub grants: Vec<Grant>,
 }
 
 /// Why an accept queue ends.
@@ -206,7 +214,8 @@ pub enum Request {
         /// As there.
         room: u64,
     },
-    /// This process has mapped the region; the service seals it when every party has.
+    /// This process has mapped the region, and sealed it if it is an application region of its own. The service has a pair region sealed
+    /// when every party has mapped it.
     Mapped {
         /// Which.
         region: u32,
@@ -232,21 +241,13 @@ pub enum Request {
         /// A multiple of 64 KiB.
         bytes: u64,
     },
-    /// The kernel socket that is shown listens at `local`; accelerated connections to it are wanted too. Repeated with
-    /// another backlog it changes the backlog. Answered by `Joined` where other processes listen by that socket, or have.
+    /// The kernel socket that is shown listens, which the kernel says, as it says where; accelerated connections to it are wanted too.
+    /// Repeated with another backlog it changes the backlog. Answered by `Joined` where other processes listen by that socket, or have.
     Listen {
         /// The socket block.
         sock: u32,
-        /// Where, as `getsockname` says.
-        local: SocketAddr,
         /// As given to `listen`, already clamped to `somaxconn`.
         backlog: u32,
-        /// `IPV6_V6ONLY`.
-        v6_only: bool,
-        /// `SO_REUSEPORT`.
-        reuse_port: bool,
-        /// The kernel socket is really bound there (false: the address is the service's own, not the kernel's).
-        kernel: bool,
     },
     /// A forked child wants connections of a listener that its parent (or ancestor) has registered.
     ShareListener {
@@ -271,16 +272,20 @@ pub enum Request {
         /// Its slot.
         slot: u32,
     },
-    /// A connection is wanted.
+    /// A connection is wanted. A socket that is bound is shown: its address is what the kernel says. Without one the service chooses
+    /// address and port, in the network namespace in which the control line was made.
     Connect {
-        /// The socket block.
-        sock: u32,
-        /// Bound address, or unspecified address and port 0.
-        local: SocketAddr,
         /// Where to.
         remote: SocketAddr,
         /// What the socket was told before.
         options: SocketOptions,
+    },
+    /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`.
+    Grants {
+        /// The pair region.
+        region: u32,
+        /// The line's slot.
+        line: u32,
     },
     /// The socket at `slot` of this process's application region, a connection over the port or a listener, was told
     /// something. No reply.
@@ -461,6 +466,15 @@ pub enum Reply {
         slot: u32,
         /// Its `O_NONBLOCK`, which is the library's to keep.
         nonblocking: bool,
+    },
+    /// Which connections may come by a line.
+    Grants {
+        /// The acceptor's address.
+        local: SocketAddr,
+        /// The address that they come from.
+        source: IpAddr,
+        /// Slots and ports.
+        grants: Vec<Grant>,
     },
 }
 

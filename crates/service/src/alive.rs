@@ -1,45 +1,73 @@
-//! Descriptors of other processes, known by their cookies, for as long as somebody has them: the service keeps them in epoll sets, where
-//! each vanishes with its last holder.
+//! Descriptors of other processes, known by their cookies, for as long as any process has them: the service keeps them in epoll sets, where
+//! each vanishes with its last holder. A listening socket that listens no more says so in its set at once.
 
 use rustix::event::epoll;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-/// They are spread over so many sets, so that a look at one of them need not read of all. A set is a descriptor of the service's.
-#[derive(Debug, Default)]
-pub struct Alive<const SETS: u64> {
-    sets: HashMap<u64, OwnedFd>,
+/// Spread over several sets, so that a look at one descriptor need not read of all.
+#[derive(Clone, Debug)]
+pub struct Alive {
+    sets: Arc<[OwnedFd]>,
 }
 
-impl<const SETS: u64> Alive<SETS> {
-    /// Remembers `fd` while somebody else has it, too.
-    pub fn watch(&mut self, fd: &OwnedFd, cookie: u64) -> rustix::io::Result<()> {
-        let set = match self.sets.entry(cookie % SETS) {
-            Entry::Occupied(set) => set.into_mut(),
-            Entry::Vacant(place) => place.insert(epoll::create(epoll::CreateFlags::CLOEXEC)?),
-        };
-        match epoll::add(&*set, fd, epoll::EventData::new_u64(cookie), epoll::EventFlags::empty()) {
-            // Known from an earlier journey.
+impl Alive {
+    /// Makes `count` sets.
+    pub fn open(count: usize) -> rustix::io::Result<Self> {
+        let sets: rustix::io::Result<Vec<OwnedFd>> =
+            (0..count).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC)).collect();
+        Ok(Self { sets: sets?.into() })
+    }
+
+    /// The sets' descriptors.
+    pub fn sets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sets.iter().map(|set| set.as_fd())
+    }
+
+    /// Which set has the descriptors of that cookie.
+    fn place(&self, cookie: u64) -> usize {
+        (cookie % self.sets.len() as u64) as usize
+    }
+
+    /// Remembers the socket `fd` while any other process has it, too.
+    pub fn watch(&self, fd: &OwnedFd, cookie: u64) -> rustix::io::Result<()> {
+        // The end is told without being asked for, each time that the socket changes.
+        let flags = epoll::EventFlags::ET;
+        match epoll::add(&self.sets[self.place(cookie)], fd, epoll::EventData::new_u64(cookie), flags) {
+            // Known from an earlier time.
             Err(Errno::EXIST) => Ok(()),
             other => other,
         }
     }
 
-    /// Of these, the cookies whose descriptors nobody has any more. None where the kernel does not say.
+    /// Cookies of sockets that have ended since the last call: of listening ones, that listen no more.
+    pub fn ended(&self) -> Vec<u64> {
+        let mut events = Vec::with_capacity(64);
+        let mut cookies = Vec::new();
+        for set in self.sets.iter() {
+            let timeout = rustix::event::Timespec::default();
+            let _ = epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+            cookies.extend(events.drain(..).map(|event: epoll::Event| event.data.u64()));
+        }
+        cookies
+    }
+
+    /// Of these, the cookies whose descriptors no process has any more. None where the kernel does not say.
     pub fn forsaken(&self, cookies: &[u64]) -> HashSet<u64> {
-        let places: HashSet<u64> = cookies.iter().map(|cookie| cookie % SETS).collect();
-        let living: HashMap<u64, Option<HashSet<u64>>> =
+        let places: HashSet<usize> = cookies.iter().map(|cookie| self.place(*cookie)).collect();
+        let living: HashMap<usize, Option<HashSet<u64>>> =
             places.into_iter().map(|place| (place, self.living(place))).collect();
         let is_gone = |cookie: &u64| {
-            living.get(&(cookie % SETS)).and_then(Option::as_ref).is_some_and(|set| !set.contains(cookie))
+            let set = living.get(&self.place(*cookie)).and_then(Option::as_ref);
+            set.is_some_and(|set| !set.contains(cookie))
         };
         cookies.iter().copied().filter(is_gone).collect()
     }
 
-    fn living(&self, place: u64) -> Option<HashSet<u64>> {
-        let set = self.sets.get(&place)?.as_raw_fd();
+    fn living(&self, place: usize) -> Option<HashSet<u64>> {
+        let set = self.sets.get(place)?.as_raw_fd();
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).ok()?;
         let cookie = |line: &str| {
             let word = line.strip_prefix("tfd:")?.split("data:").nth(1)?.split_whitespace().next()?;
@@ -53,11 +81,12 @@ impl<const SETS: u64> Alive<SETS> {
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType, socket};
+    use std::net::TcpListener;
 
     #[test]
-    fn who_has_a_descriptor_the_kernel_knows() {
-        const SETS: u64 = 64;
-        let mut alive = Alive::<SETS>::default();
+    fn the_kernel_knows_which_descriptors_are_still_open() {
+        const SETS: u64 = 16;
+        let alive = Alive::open(SETS as usize).unwrap();
         let sockets: Vec<OwnedFd> =
             (0..3).map(|_| socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()).collect();
         let cookies = [7, 7 + SETS, 8];
@@ -71,6 +100,22 @@ mod tests {
         assert_eq!(alive.forsaken(&cookies), HashSet::from([7]));
         drop(sockets);
         assert_eq!(alive.forsaken(&cookies).len(), 3);
-        assert!(alive.forsaken(&[9]).is_empty(), "of which nothing is known");
+        assert!(alive.forsaken(&[9]).contains(&9), "one that was never there");
+    }
+
+    #[test]
+    fn a_listening_socket_that_is_shut_down_is_told_each_time() {
+        let alive = Alive::open(1).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = OwnedFd::from(listener);
+        alive.watch(&fd.try_clone().unwrap(), 5).unwrap();
+        assert!(alive.ended().is_empty());
+        for _ in 0..2 {
+            rustix::net::shutdown(&fd, rustix::net::Shutdown::Read).unwrap();
+            assert_eq!(alive.ended(), [5]);
+            assert!(alive.ended().is_empty(), "told once");
+            rustix::net::listen(&fd, 1).unwrap();
+        }
+        assert!(alive.ended().is_empty());
     }
 }

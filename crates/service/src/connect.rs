@@ -4,17 +4,24 @@ use crate::application::{Application, Family};
 use crate::config::Sharing;
 use crate::lines::InUse;
 use crate::listeners::{Origin, QueueKey, canonical};
-use crate::own_ports::Ends;
-use crate::region::{Connection, PairRegion, Stage};
+use crate::port_space::Ends;
+use crate::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
+use crate::shown::Shown;
+use crate::tcp::any_like;
 use crate::values::PortKind;
 use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Why a connection is the kernel's where [`Registry::is_left_to_a_ring`].
 const BY_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
+
+/// Why a socket of another network namespace is the kernel's.
+pub const ELSEWHERE: &str = "its network namespace is not the service's";
 
 /// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
@@ -39,6 +46,36 @@ fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, local.port())
 }
 
+/// Where a connector is, and whether it asks for an address of the service's own.
+#[derive(Clone, Copy)]
+struct Source {
+    namespace: u64,
+    own: bool,
+}
+
+/// True when that connection still has these ends.
+fn is_live(
+    pairs: &HashMap<u32, PairRegion>,
+    relays: &HashMap<u32, Relay>,
+    ends: &Ends,
+    origin: Origin,
+) -> bool {
+    match origin {
+        Origin::Pair(region, slot) => {
+            pairs.get(&region).and_then(|p| p.slots.get(slot)).is_some_and(|c| c.addresses == *ends)
+        }
+        Origin::Relay(relay) => relays.get(&relay).is_some_and(|relay| relay.connection.addresses == *ends),
+        Origin::Flow(..) => false,
+    }
+}
+
+/// True for an address of this host's: the kernel lets a socket be bound to it.
+fn is_of_host(ip: IpAddr) -> bool {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None);
+    socket.is_ok_and(|socket| rustix::net::bind(&socket, &SocketAddr::new(ip, 0)).is_ok())
+}
+
 /// In the form the asker used: v4-mapped for an IPv6 socket.
 pub fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
     match (address.ip(), asked.ip()) {
@@ -52,15 +89,21 @@ impl Registry {
     pub fn connect(
         &mut self,
         id: u32,
-        local: SocketAddr,
+        shown: Option<&Shown>,
         asked: SocketAddr,
         options: SocketOptions,
     ) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let (namespace, uid, sockets) = (a.namespace, a.uid, a.sockets);
+        let (uid, sockets) = (a.uid, a.sockets);
         let remote = destination(asked);
         let own = self.tcp.owns(remote.ip());
-        let candidates = self.listeners.candidates(remote, if own { None } else { Some(namespace) });
+        let from = Source { namespace: shown.map_or(a.namespace, |shown| shown.namespace), own };
+        if from.namespace != self.namespace {
+            return Answer::kernel(ELSEWHERE);
+        }
+        let bound = shown.map_or(SocketAddr::new(any_like(remote.ip()), 0), |shown| shown.local);
+        let local = source(bound, remote);
+        let candidates = self.listening_queues(local, remote, from);
         let Some(mut key) = self.choose_queue(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
@@ -71,7 +114,7 @@ impl Registry {
                 _ if self.config.port == PortKind::None => {
                     Answer::kernel("the address is not on this host, and the service has no port")
                 }
-                _ => self.tcp_connect(id, [local, remote], asked, options),
+                _ => self.tcp_connect(id, [bound, remote], asked, options),
             };
         };
         if self.deferral(key).is_some() {
@@ -82,13 +125,6 @@ impl Registry {
         else {
             return Answer::Silent;
         };
-        let mut local = source(local, remote);
-        if own && !self.own_port(&mut local, remote) {
-            return Answer::refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer");
-        }
-        if local.port() == 0 {
-            return Answer::kernel("the socket has no port yet");
-        }
         if sockets >= self.config.max_sockets {
             return Answer::kernel("the application has as many sockets as it may");
         }
@@ -98,6 +134,10 @@ impl Registry {
         if !own && self.is_left_to_a_ring(key) {
             return Answer::kernel(BY_RING);
         }
+        let ends = match self.ends(local, remote, own) {
+            Ok(ends) => ends,
+            Err(refusal) => return *refusal,
+        };
         let is_cramped = |id| self.applications.get(&id).is_some_and(|a: &Application| a.is_cramped);
         let shared = match self.config.sharing {
             _ if is_cramped(id) || is_cramped(acceptor) => false,
@@ -105,17 +145,86 @@ impl Registry {
             Sharing::SameUser => uid == other_uid,
             Sharing::Never => false,
         };
-        let ends = [local, remote];
         let answer = if shared {
-            let is_only = !own && uid == other_uid && candidates.len() == 1;
+            // A socket that is bound has its own port; and only between loopback addresses may connections be granted beforehand.
+            let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
+            let is_only = is_plain && uid == other_uid && candidates.len() == 1;
             self.connect_pair([id, acceptor], (key, is_only), ends, asked)
         } else {
             self.connect_relay([id, acceptor], key, ends, asked)
         };
-        if own && let Answer::Reply(Reply::Connecting { region, slot, .. }, _) = &answer {
-            self.take_own_port(ends, region.id, *slot);
+        if let Answer::Reply(Reply::Connecting { region, slot, .. }, _) = &answer {
+            let origin = self.origin_at(region.id, *slot);
+            self.ports.take(ends, origin);
         }
         answer
+    }
+
+    /// The queues that may get a connection from `local` to `remote`. The kernel says to which socket it goes.
+    fn listening_queues(&mut self, local: SocketAddr, remote: SocketAddr, from: Source) -> Vec<QueueKey> {
+        self.hear_ended_listeners();
+        let namespace = if from.own { None } else { Some(from.namespace) };
+        let known = self.listeners.candidates(remote, namespace);
+        // Whether another address is the host's at all only the kernel knows: one that is listened at is.
+        if known.is_empty() {
+            return known;
+        }
+        match self.judge.as_mut().map(|judge| judge.listener(remote, local)) {
+            Some(Ok(cookie)) => {
+                let id = cookie.and_then(|cookie| self.listeners.of_socket(cookie));
+                id.map(|id| self.listeners.queues_of_group(id)).unwrap_or_default()
+            }
+            Some(Err(e)) => {
+                tracing::debug!("the kernel does not say who listens at {remote}: {e}");
+                known
+            }
+            None => known,
+        }
+    }
+
+    /// The ends of a connection inside this host, which no other has. A connector without a port gets one.
+    fn ends(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Result<Ends, Box<Answer>> {
+        let refused = |errno, why: &str| Err(Box::new(Answer::refused(errno, why)));
+        if local.port() != 0 && !self.may_connect_from(local.ip()) {
+            return refused(Errno::INVAL, "the socket is bound to an address that is none of this host's");
+        }
+        if let Some(port) = self.free_port(local, remote, own) {
+            return Ok([SocketAddr::new(local.ip(), port), remote]);
+        }
+        // What both ends have released counts until it is swept.
+        self.sweep();
+        match self.free_port(local, remote, own) {
+            Some(port) => Ok([SocketAddr::new(local.ip(), port), remote]),
+            None => refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer"),
+        }
+    }
+
+    /// True for an address from which Linux lets a socket connect that is bound to it: `IP_FREEBIND` binds to any.
+    fn may_connect_from(&self, ip: IpAddr) -> bool {
+        let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+        !ip.is_multicast() && !is_broadcast && (ip.is_loopback() || self.tcp.owns(ip) || is_of_host(ip))
+    }
+
+    /// The port of `local` if it has one and no connection has these ends, else one with which none has.
+    pub fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
+        let Self { ports, pairs, relays, listeners, .. } = self;
+        let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);
+        if local.port() != 0 {
+            let ends = [local, remote];
+            let is_free = ports.user(&ends).is_none_or(|origin| !is_live(&ends, origin));
+            return is_free.then_some(local.port());
+        }
+        if own {
+            let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
+            return ports.find_own(local.ip(), remote, is_live, listens);
+        }
+        ports.find_held(local.ip(), remote, is_live)
+    }
+
+    /// Gives ports back that are not needed any more.
+    pub fn release_ports(&mut self) {
+        let Self { ports, pairs, relays, .. } = self;
+        ports.release(|ends, origin| is_live(pairs, relays, ends, origin));
     }
 
     /// True for a process that forks, perhaps for each connection, in a family with hardly any room for another member.
@@ -123,44 +232,6 @@ impl Registry {
         let family = self.family_of(acceptor).and_then(|f| self.families.get(&f));
         family.is_some_and(Family::is_crowded)
             && self.applications.values().any(|a| a.ancestors.last() == Some(&acceptor))
-    }
-
-    /// Gives `local` a port that no connection to `remote` has. False: the one it has, or every one, is in use.
-    fn own_port(&mut self, local: &mut SocketAddr, remote: SocketAddr) -> bool {
-        if self.try_own_port(local, remote) {
-            return true;
-        }
-        // What both ends have released counts until it is swept.
-        self.sweep();
-        self.try_own_port(local, remote)
-    }
-
-    fn try_own_port(&mut self, local: &mut SocketAddr, remote: SocketAddr) -> bool {
-        let Self { own_ports, pairs, relays, listeners, .. } = self;
-        let is_live = |ends: &Ends, origin: Origin| match origin {
-            Origin::Pair(region, slot) => {
-                pairs.get(&region).and_then(|p| p.slots.get(slot)).is_some_and(|c| c.addresses == *ends)
-            }
-            Origin::Relay(relay) => {
-                relays.get(&relay).is_some_and(|relay| relay.connection.addresses == *ends)
-            }
-            Origin::Flow(..) => false,
-        };
-        if local.port() != 0 {
-            let ends = [*local, remote];
-            return own_ports.user(&ends).is_none_or(|origin| !is_live(&ends, origin));
-        }
-        let listens = |at: SocketAddr| !listeners.candidates(at, None).is_empty();
-        let found = own_ports.find(local.ip(), remote, is_live, listens);
-        found.is_some_and(|port| {
-            local.set_port(port);
-            true
-        })
-    }
-
-    fn take_own_port(&mut self, ends: Ends, region: u32, slot: u32) {
-        let origin = self.origin_at(region, slot);
-        self.own_ports.take(ends, origin);
     }
 
     fn connect_pair(
@@ -186,7 +257,7 @@ impl Registry {
         // Who comes again may come more often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
         let lent = if is_only && again && self.deferral(key).is_none() {
-            self.lend(region, key, parties)
+            self.lend((region, key), parties, (addresses[0].ip(), addresses[1]))
         } else {
             None
         };

@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::cores::{Common, Core};
 use crate::counting::{Counting, Part};
+use crate::helpers::{Done, Helpers, Job, Message, Watched};
 use crate::listening::Listening;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
@@ -37,6 +38,9 @@ const CLOSING: Duration = Duration::from_millis(1);
 /// A private service waits this long after its last application, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
+/// Why a line is closed that a helper could not read.
+const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
+
 /// Changes nothing.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
@@ -44,6 +48,8 @@ const LISTENING: u64 = 0;
 const SIGNALS: u64 = 1;
 const LINES: u64 = 1 << 32;
 const CORES: u64 = 2;
+const HELPERS: u64 = 3;
+const LISTENERS: u64 = 4;
 const BELLS: u64 = 2 << 32;
 
 /// One control line.
@@ -65,6 +71,10 @@ pub struct Service {
     _told: Arc<OwnedFd>,
     peers: HashMap<u32, Peer>,
     next_peer: u32,
+    /// Threads for what an application may make wait.
+    helpers: Helpers,
+    /// Control lines that are to be closed, and their users.
+    closing: Vec<(Arc<Line>, u32)>,
     registry: Registry,
     /// Next sweep of pair slots, and the pause after it.
     sweep: Option<(Instant, Duration)>,
@@ -85,7 +95,7 @@ pub struct Service {
 
 /// Opens the port, starts the cores, and joins them to an empty registry. Threads inherit the signal mask: no core is ever
 /// interrupted.
-fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError> {
+fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
     let opened = ports::open(&config)?;
     let common = Common {
         flows: tcp::flows(&config)?,
@@ -102,7 +112,8 @@ fn registry(config: Config, told: Arc<OwnedFd>) -> Result<Registry, ServiceError
         rings.push((exceptions, commands));
     }
     let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
-    let mut registry = Registry::new(config, cores, common.bells, tcp, Counting::new(common.cycles));
+    let counting = Counting::new(common.cycles);
+    let mut registry = Registry::new(config, (cores, common.bells, tcp), counting, watched);
     registry.port = opened.description;
     Ok(registry)
 }
@@ -122,7 +133,9 @@ impl Service {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let signals = sys::signals().map_err(os("watch signals"))?;
         let told = new_eventfd().map_err(os("make an eventfd"))?;
-        let registry = registry(config, told.clone())?;
+        let watched = Watched::open().map_err(os("make an epoll instance"))?;
+        let registry = registry(config, told.clone(), &watched)?;
+        let helpers = Helpers::new(watched).map_err(os("make an eventfd"))?;
         let private = registry.config.private;
         let service = Self {
             leave: private.then(|| Instant::now() + GRACE.1),
@@ -132,6 +145,8 @@ impl Service {
             _told: told.clone(),
             peers: HashMap::new(),
             next_peer: 1,
+            helpers,
+            closing: Vec::new(),
             registry,
             sweep: None,
             reap: None,
@@ -145,6 +160,14 @@ impl Service {
         service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
         service.watch(service.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
         service.watch(told.as_fd(), CORES, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        service.watch(
+            service.helpers.told.as_fd(),
+            HELPERS,
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        for set in service.registry.listeners.alive.sets() {
+            service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
+        }
         Ok(service)
     }
 
@@ -174,6 +197,9 @@ impl Service {
                     (BELLS, region) => self.bell(region),
                     _ if token == LISTENING => self.accept(),
                     _ if token == CORES => self.hear_cores(),
+                    // What they have done is taken in below.
+                    _ if token == HELPERS => {}
+                    _ if token == LISTENERS => self.registry.hear_ended_listeners(),
                     _ => self.signal(),
                 }
                 self.detach_doomed();
@@ -185,8 +211,10 @@ impl Service {
                 self.registry.counting.enter(Part::Exceptions);
                 self.hear_cores();
             }
+            self.hear_helpers(Instant::now());
             self.registry.counting.enter(Part::Timers);
             self.timers(Instant::now());
+            self.close_lines(Instant::now());
         }
         Ok(())
     }
@@ -200,7 +228,8 @@ impl Service {
         let counting = self.registry.counting.due();
         let (relief, deferred) = (self.registry.listeners.relief, self.registry.listeners.deferred.due());
         let held = self.registry.held.due();
-        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, relief, deferred]
+        let helpers = self.helpers.due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, relief, deferred, helpers]
             .into_iter()
             .flatten()
             .min()?;
@@ -223,6 +252,7 @@ impl Service {
         match self.sweep {
             Some((at, pause)) if at <= now => {
                 let (freed, open) = self.registry.sweep();
+                self.registry.release_ports();
                 let pause = match freed {
                     0 => (pause * 2).min(SWEEP.1),
                     _ if self.registry.has_survivors() => pause.min(SWEEP.0),
@@ -277,12 +307,15 @@ impl Service {
             };
             let most = self.registry.config.max_applications as usize + SPARE_LINES;
             let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
+            // The kernel gives the accepted socket the namespace of the one that was connected.
+            let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
+            let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
             if self.peers.len() >= most {
                 tracing::warn!("more control connections than {most}: one is closed");
+                self.closing.push((Arc::new(Line::new(fd)), uid));
                 continue;
             }
-            let who = Credentials { pid: who.pid.as_raw_pid(), uid: who.uid.as_raw(), gid: who.gid.as_raw() };
-            self.add_peer(fd, who);
+            self.add_peer(fd, Credentials { pid, uid, gid, namespace });
         }
     }
 
@@ -293,6 +326,8 @@ impl Service {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         if self.watch(line.as_fd(), LINES | u64::from(id), flags).is_ok() {
             self.peers.insert(id, Peer { line, who, asked: false });
+        } else {
+            self.closing.push((line, who.uid));
         }
     }
 
@@ -305,23 +340,105 @@ impl Service {
     fn line_event(&mut self, id: u32) {
         let Some(peer) = self.peers.get(&id) else { return };
         let line = peer.line.clone();
-        match line.receive::<ToService>(false) {
-            Ok(received) => self.message(id, &line, received),
+        let received = match line.has_descriptors() {
+            Ok(true) => return self.look_into(id, &line),
+            Ok(false) => line.receive::<ToService>(false),
+            Err(e) => Err(e),
+        };
+        match received {
+            Ok(Received { message, .. }) => {
+                self.message(id, &line, Message { said: message, shown: None, is_short: false });
+            }
             Err(LineError::WouldBlock) => {}
             Err(LineError::Closed) => self.hang_up(id),
             Err(e) => self.detach(id, &e.to_string()),
         }
     }
 
-    fn message(&mut self, id: u32, line: &Arc<Line>, received: Received<ToService>) {
-        let Received { message: ToService { number, request }, fds, is_short } = received;
+    /// Has a helper receive a message with descriptors. Until it has, nothing else is read from that line.
+    fn look_into(&mut self, id: u32, line: &Arc<Line>) {
+        let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
+        if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
+            let _ = epoll::delete(&self.epoll, line.as_fd());
+        } else {
+            self.detach(id, STICKS);
+        }
+    }
+
+    /// Takes in what helpers have done.
+    fn hear_helpers(&mut self, now: Instant) {
+        for (id, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
+            let uid = self.peers.get(&id).map_or(0, |peer| peer.who.uid);
+            let _ = self.helpers.ask(uid, Job::Seal(region, memfd), now);
+        }
+        for done in self.helpers.finished(now) {
+            match done {
+                Done::Received(id, result) => self.looked_into(id, result),
+                Done::Sealed(region) => {
+                    if let Some(pair) = self.registry.pairs.get_mut(&region) {
+                        pair.sealed = true;
+                    }
+                }
+                Done::Stuck(id) => self.detach(id, STICKS),
+            }
+            self.detach_doomed();
+        }
+    }
+
+    fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
+        // It may have been detached meanwhile.
+        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if let Err(e) = self.watch(line.as_fd(), LINES | u64::from(id), flags) {
+            return self.detach(id, &e.to_string());
+        }
+        match result {
+            Ok(Message { said, shown: None, is_short: false }) => {
+                let what = match said.request {
+                    Request::Listen { .. }
+                    | Request::Leave(_)
+                    | Request::Present { .. }
+                    | Request::Connect { .. } => "it showed something that is no TCP socket",
+                    _ => "it sent descriptors that nobody asked for",
+                };
+                self.detach(id, what);
+            }
+            Ok(message) => self.message(id, &line, message),
+            Err(LineError::Closed) => self.hang_up(id),
+            Err(e) => self.detach(id, &e.to_string()),
+        }
+    }
+
+    /// Closes control lines. One in whose queue there may be descriptors is closed by a helper, with them.
+    fn close_lines(&mut self, now: Instant) {
+        for (line, uid) in std::mem::take(&mut self.closing) {
+            let line = match Arc::try_unwrap(line) {
+                Ok(line) => line,
+                // A helper has yet to get it.
+                Err(line) => {
+                    self.closing.push((line, uid));
+                    continue;
+                }
+            };
+            // From here on nothing comes into its queue.
+            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
+            let has_descriptors = loop {
+                match line.has_descriptors() {
+                    Ok(true) => break true,
+                    Ok(false) => drop(line.receive::<ToService>(false)),
+                    Err(_) => break false,
+                }
+            };
+            if has_descriptors {
+                let _ = self.helpers.ask(uid, Job::Close(line.into()), now);
+            }
+        }
+    }
+
+    fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
+        let Message { said: ToService { number, request }, shown, is_short } = message;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
-        let wants_fds =
-            matches!(request, Request::Leave(_) | Request::Present { .. } | Request::Listen { .. });
-        if !(fds.is_empty() && !is_short || wants_fds) {
-            return self.detach(id, "it sent descriptors that nobody asked for");
-        }
         let answer = match request {
             Request::Listen { .. } if is_short => Answer::kernel("the service is out of descriptors"),
             _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
@@ -330,7 +447,7 @@ impl Service {
                 self.people(who, report)
             }
             request if self.registry.applications.contains_key(&id) => {
-                self.registry.request(id, request, &fds)
+                self.registry.request(id, request, shown.as_ref())
             }
             request => {
                 let answer = self.registry.hello(id, line.clone(), who, request);
@@ -340,8 +457,6 @@ impl Service {
                 answer
             }
         };
-        // Who has the answer may close its socket, and bind another to the same port.
-        drop(fds);
         self.follow_bells();
         match answer {
             Answer::Offence(reason) => self.detach(id, &reason),
@@ -387,6 +502,7 @@ impl Service {
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         let was_application = self.registry.applications.contains_key(&id);
         self.depart(id, false);
+        self.closing.push((peer.line, peer.who.uid));
         if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
             // A line that came and went without a hello: somebody looked whether we are here and will come back.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };

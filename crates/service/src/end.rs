@@ -3,7 +3,7 @@
 
 use crate::bells::Bells;
 use crate::memory::Memory;
-use crate::present::is_present;
+use crate::present::Pages;
 use crate::registry::write_eventfd;
 use control::TRUST_CONTEXT;
 use queue::pages::Pool;
@@ -27,7 +27,7 @@ pub type Seat = (u32, usize);
 enum Other {
     /// Application region, we are the service: the application.
     Application(Arc<Memory>),
-    /// Application region, we are a deputy: the service. By these bells its slow path and its cores are told.
+    /// Application region, we are a deputy: the service. These are its cores' own bells, which no application has.
     Service(Arc<Memory>, Vec<Arc<OwnedFd>>),
     /// Pair region, we are a deputy: an application of that family.
     Party(Arc<Region>, Arc<OwnedFd>, u32),
@@ -128,9 +128,8 @@ impl Place {
             Other::Application(memory) => bells.wake(memory.index, context),
             Other::Party(_, _, family) => bells.wake_in(*family, context),
             Other::Service(_, own) => {
-                // The slow path's bell comes first, then one for each core.
-                let which = if context == control::SLOW_CONTEXT { 0 } else { context as usize + 1 };
-                own.get(which).into_iter().for_each(|bell| write_eventfd(bell.as_fd()));
+                // Connections have news for cores only: the slow path is told of accept queues.
+                own.get(context as usize).into_iter().for_each(|bell| write_eventfd(bell.as_fd()));
             }
         }
     }
@@ -183,7 +182,8 @@ impl Place {
             Other::Party(region, fd, _) => {
                 let start = region.layout().data[self.side.other().index()];
                 let there = |(at, n): &(usize, usize)| {
-                    is_present(fd.as_fd(), &((start + at) as u64..(start + at + n) as u64))
+                    let pages = Pages { region, fd: fd.as_fd() };
+                    pages.is_present(&((start + at) as u64..(start + at + n) as u64))
                 };
                 if spans.iter().all(there) { Ok(()) } else { violation }
             }

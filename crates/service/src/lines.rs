@@ -1,28 +1,28 @@
 //! Lines: what a process needs to connect to a listener of another one of its user without asking each time. A line is a slot of
 //! their pair region whose stream carries the records of new connections; the slots of those connections are lent beforehand.
 //!
-//! The service decides once (policy, who listens, limits) and takes back what it has granted by a flag: `FIN` at the acceptor's
-//! half when others begin to listen there, `READ_CLOSED` when nobody does any more. What the two sides write there is believed
-//! only where it concerns themselves: how many connections each says it has made or taken, where those that it holds lead to.
+//! The service decides once (policy, which process listens, limits, and the addresses that each slot's connections have) and takes back what
+//! it has granted by a flag: `FIN` at the acceptor's half when others begin to listen there, `READ_CLOSED` when nothing does any more. What
+//! the two sides write there is believed only where it concerns themselves: how many connections each says it has made or taken.
 
-use crate::listeners::QueueKey;
-use crate::region::{Connection, Line, PairRegion, Stage};
-use crate::registry::Registry;
+use crate::listeners::{Origin, QueueKey};
+use crate::region::{AppRegion, Connection, Line, PairRegion, Stage};
+use crate::registry::{Answer, Registry};
 use base::limits::SLOTS_MAX;
-use control::{Left, Lent, MESSAGE_MAX, RECORD_LEN};
+use control::{Grant, Left, Lent, MESSAGE_MAX, RECORD_LEN, Reply};
 use queue::stream::raise;
+use rustix::io::Errno;
+use shm::Half;
 use shm::half_flags::{FIN, LENT, OPEN, READ_CLOSED, RELEASED, RESET};
-use shm::{Half, SockBlock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Slots lent at once, at most; it begins with fewer, and each time it is as many as are lent already. Each time costs the connector a
-/// wait for the service, about 140 us on two cores.
-const STEP: (u32, u32) = (8, 512);
-// The numbers of all of them go into one message, 3 bytes each at most, and leave room for the rest of it.
-const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 3 + 512 <= MESSAGE_MAX);
+/// Slots granted at once, at most; it begins with fewer, and each time it is as many as are granted already. Each time costs the
+/// connector a wait for the service, about 140 us on two cores.
+const STEP: (u32, u32) = (8, 240);
+// Slots and ports of all of them go into one message, 3 bytes each number at most, and leave room for the rest of it.
+const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 6 + 512 <= MESSAGE_MAX);
 /// Of a region's slots only every so manyth is lent: the others are the service's to give.
 const SHARE: u32 = 4;
 /// A listener with room for fewer gets no line.
@@ -32,16 +32,6 @@ const LINES_MOST: usize = 8;
 
 /// Lent slots, by region, in which sockets stand by their holders' word.
 pub type InUse = HashSet<(u32, u32)>;
-
-/// A socket in a lent slot.
-struct Used<'a> {
-    /// Region and slot.
-    place: (u32, u32),
-    pair: &'a PairRegion,
-    /// Whose region the block lies in.
-    owner: u32,
-    block: &'a SockBlock,
-}
 
 /// What stands for connections of which nothing is known.
 fn nothing(parties: [u32; 2], stage: Stage) -> Connection {
@@ -73,11 +63,20 @@ impl Line {
 }
 
 impl PairRegion {
-    /// The line to a queue, unless it has been taken back or given up.
-    fn open_line(&self, key: QueueKey) -> Option<&Line> {
+    /// The line to a queue by that address, unless it has been taken back or given up.
+    fn open_line(&self, key: QueueKey, local: SocketAddr) -> Option<&Line> {
         let is_open = |half: &Half| half.flags.load(Acquire) & (FIN | READ_CLOSED | RELEASED | RESET) == 0;
-        let mut of_it = self.lines.iter().filter(|line| line.queue == key);
+        let mut of_it = self.lines.iter().filter(|line| (line.queue, line.local) == (key, local));
         of_it.find(|line| self.region.slot(line.slot).is_some_and(|s| s.half.iter().all(is_open)))
+    }
+
+    /// Slots for connections between these addresses that the connector makes by itself.
+    fn granted(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = Grant> {
+        let is_of_it = move |c: &Connection| {
+            c.stage == Stage::Lent && c.addresses[0].ip() == source && c.addresses[1] == local
+        };
+        let slots = self.slots.iter().filter(move |(_, c)| is_of_it(c));
+        slots.map(|(slot, c)| Grant { slot, port: c.addresses[0].port() })
     }
 
     /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
@@ -105,27 +104,42 @@ impl PairRegion {
 }
 
 impl Registry {
-    /// What `parties` need for further connections to the listener with the accept queue `key`, and whether the acceptor is to
-    /// hear of a new line. The region is known to both.
-    pub fn lend(&mut self, region: u32, key: QueueKey, parties: [u32; 2]) -> Option<(Lent, bool)> {
+    /// What `parties` need for further connections from `source` to the listener with the accept queue `key` at `local`, and whether the
+    /// acceptor is to hear of a new line. The region is known to both.
+    pub fn lend(
+        &mut self,
+        (region, key): (u32, QueueKey),
+        parties: [u32; 2],
+        (source, local): (IpAddr, SocketAddr),
+    ) -> Option<(Lent, bool)> {
         let backlog = self.listeners.queues.get(&key)?.backlog;
         if backlog < BACKLOG_LEAST || parties.iter().any(|party| self.has_forked(*party)) {
             return None;
         }
         let pair = self.pairs.get(&region)?;
-        let known = pair.open_line(key).map(|line| (line.slot, line.most));
+        let known = pair.open_line(key, local).map(|line| (line.slot, line.most));
         let (line, most) = match known {
             Some(known) => known,
-            None => self.new_line(region, key, parties, backlog.div_ceil(2))?,
+            None => {
+                let most = backlog.div_ceil(2);
+                let new = Line { slot: 0, queue: key, local, source, most, counted: [0; 2] };
+                (self.new_line(region, parties, new)?, most)
+            }
         };
-        let slots = self.lend_slots(region, parties);
-        Some((Lent { line, most, slots }, known.is_none()))
+        let grants = self.grant_slots(region, parties, (source, local));
+        Some((Lent { line, most, source, grants }, known.is_none()))
     }
 
-    fn new_line(&mut self, region: u32, key: QueueKey, parties: [u32; 2], most: u32) -> Option<(u32, u32)> {
+    fn new_line(&mut self, region: u32, parties: [u32; 2], mut line: Line) -> Option<u32> {
         let Self { listeners, pairs, .. } = self;
+        let key = line.queue;
+        let is_open = |region: &u32| {
+            pairs.get(region).is_some_and(|pair| {
+                pair.lines.iter().any(|line| line.queue == key && pair.open_line(key, line.local).is_some())
+            })
+        };
         let queue = listeners.queues.get_mut(&key)?;
-        queue.lines.retain(|region| pairs.get(region).is_some_and(|pair| pair.open_line(key).is_some()));
+        queue.lines.retain(is_open);
         if queue.lines.len() >= LINES_MOST {
             return None;
         }
@@ -136,27 +150,55 @@ impl Registry {
         let slot = self.take_pair_slot(region, nothing(parties, Stage::Line))?;
         self.count_lent(parties, 1);
         let pair = self.pairs.get_mut(&region)?;
-        pair.lines.push(Line { slot, queue: key, most, counted: [0; 2] });
+        line.slot = slot;
+        pair.lines.push(line);
         raise(&pair.region.slot(slot)?.half[0], OPEN);
-        Some((slot, most))
+        Some(slot)
     }
 
-    /// More slots, which count as sockets of both.
-    fn lend_slots(&mut self, region: u32, parties: [u32; 2]) -> Vec<u32> {
+    /// More slots, which count as sockets of both, each with a port of its own.
+    fn grant_slots(
+        &mut self,
+        region: u32,
+        parties: [u32; 2],
+        (source, local): (IpAddr, SocketAddr),
+    ) -> Vec<Grant> {
         let room = self.room_to_lend(parties);
-        let Some(pair) = self.pairs.get_mut(&region) else { return Vec::new() };
+        let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
+        let granted = pair.granted(source, local).count() as u32;
         let most = pair.region.layout().params.slots / SHARE;
-        let count = pair.lent.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
-        let slots: Vec<u32> =
-            (0..count).map_while(|_| pair.take(nothing(parties, Stage::Lent)).ok()).collect();
-        for [connector, acceptor] in slots.iter().filter_map(|slot| Some(&pair.region.slot(*slot)?.half)) {
-            connector.flags.store(RELEASED, Release);
-            acceptor.flags.store(RELEASED | LENT, Release);
+        let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
+        let grants: Vec<Grant> = (0..count)
+            .map_while(|_| {
+                let port = self.free_port(SocketAddr::new(source, 0), local, false)?;
+                let addresses = [SocketAddr::new(source, port), local];
+                let pair = self.pairs.get_mut(&region)?;
+                let granted = Connection { addresses, applications: parties, stage: Stage::Lent };
+                let slot = pair.take(granted).ok()?;
+                let [connector, acceptor] = &pair.region.slot(slot)?.half;
+                connector.flags.store(RELEASED, Release);
+                acceptor.flags.store(RELEASED | LENT, Release);
+                pair.lent += 1;
+                self.ports.take(addresses, Origin::Pair(region, slot));
+                Some(Grant { slot, port })
+            })
+            .collect();
+        self.count_lent(parties, grants.len() as u32);
+        grants
+    }
+
+    /// `Request::Grants`: what the acceptor of a line believes of the records in it.
+    pub fn grants(&self, id: u32, region: u32, line: u32) -> Answer {
+        if self.side_in(region, id).is_none() {
+            return Answer::refused(Errno::NOENT, "that pair region is gone");
         }
-        let count = slots.len() as u32;
-        pair.lent += count;
-        self.count_lent(parties, count);
-        slots
+        let pair = self.pairs.get(&region);
+        let Some((pair, line)) = pair.and_then(|p| Some((p, p.lines.iter().find(|l| l.slot == line)?)))
+        else {
+            return Answer::refused(Errno::NOENT, "that line is gone");
+        };
+        let grants = pair.granted(line.source, line.local);
+        Answer::plain(Reply::Grants { local: line.local, source: line.source, grants: grants.collect() })
     }
 
     /// How many more sockets, that nobody has asked for, both of them may have.
@@ -226,12 +268,9 @@ impl Registry {
     /// The service may come to stand at one side of a slot: from now on it is no lent one.
     pub fn keep_slot(&mut self, left: &Left) {
         let Some(pair) = self.pairs.get_mut(&left.region) else { return };
-        if let Some(connection) = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent) {
+        let lent = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent);
+        if let Some(connection) = lent {
             connection.stage = Stage::Accepted;
-            connection.addresses = match left.side {
-                0 => [left.local, left.peer],
-                _ => [left.peer, left.local],
-            };
             pair.lent -= 1;
             if let Some(lines) = pair.region.slot(left.slot) {
                 lines.half[1].flags.fetch_and(!LENT, SeqCst);
@@ -249,44 +288,25 @@ impl Registry {
             return InUse::new();
         }
         let is_theirs = |owner| self.family_of(owner).is_some_and(|family| families.contains(&family));
-        self.lent_blocks(is_theirs).map(|used| used.place).collect()
+        self.lent_blocks(is_theirs).collect()
     }
 
-    /// Where the connections in lent slots lead: their holders say so in their socket blocks.
-    pub fn lent_addresses(&self) -> HashMap<(u32, u32), [SocketAddr; 2]> {
+    /// All lent slots in which sockets stand.
+    pub fn all_lent_in_use(&self) -> InUse {
         if self.pairs.values().all(|pair| pair.lent == 0) {
-            return HashMap::new();
+            return InUse::new();
         }
-        self.lent_blocks(|_| true).map(|used| (used.place, self.ends_of(&used))).collect()
+        self.lent_blocks(|_| true).collect()
     }
 
-    /// The socket blocks that stand in lent slots, of the processes that `whose` names.
-    fn lent_blocks(&self, whose: impl Fn(u32) -> bool) -> impl Iterator<Item = Used<'_>> {
-        let regions = self.regions.values().filter(move |r| whose(r.owner));
-        let blocks = regions.flat_map(|r| r.sock_blocks().map(|block| (r.owner, block)));
-        blocks.filter_map(|(owner, block)| {
+    /// The lent slots that socket blocks of the processes that `of` names stand in.
+    fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (u32, u32)> {
+        let regions = self.regions.values().filter(move |r| of(r.owner));
+        regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {
             let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
             let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0)?;
             let is_lent = pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent);
-            is_lent.then_some(Used { place, pair, owner, block })
+            is_lent.then_some(place)
         })
     }
-
-    /// The connector's address and the acceptor's.
-    fn ends_of(&self, &Used { pair, owner, block, .. }: &Used<'_>) -> [SocketAddr; 2] {
-        let ports = block.ports.load(Relaxed);
-        let local = address(&block.local, (ports >> 16) as u16);
-        let peer = address(&block.peer, ports as u16);
-        let connects = match pair.parties {
-            [a, b] if a == b => !self.listeners.candidates(peer, None).is_empty(),
-            [connector, _] => owner == connector,
-        };
-        if connects { [local, peer] } else { [peer, local] }
-    }
-}
-
-/// As the library writes it.
-fn address(words: &[AtomicU64; 2], port: u16) -> SocketAddr {
-    let bits = u128::from(words[0].load(Relaxed)) | u128::from(words[1].load(Relaxed)) << 64;
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(bits.to_ne_bytes())).to_canonical(), port)
 }

@@ -1,24 +1,22 @@
 //! Listening, and the way of a connection into an accept queue.
 
 use crate::application::Application;
-use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey, canonical};
+use crate::connect::ELSEWHERE;
+use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
 use crate::memory::Memory;
 use crate::proc;
 use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
-use crate::trust::cookie_of;
+use crate::shown::Shown;
 use control::profile::Rings;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
 use queue::{Ring, Violation};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{ipproto, sockopt};
 use shm::{AWAITED, Half, NONBLOCK, Region, Side, SockBlock, TRUST, half_flags};
 use std::collections::VecDeque;
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -29,72 +27,42 @@ const IDLE: (bool, usize, bool) = (false, 0, false);
 const LOOKED_AT: usize = 128;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What `Request::Listen` says.
-#[derive(Clone, Copy, Debug)]
-pub struct Wish {
-    /// The socket block.
-    pub sock: u32,
-    /// Where.
-    pub local: SocketAddr,
-    /// How many may wait.
-    pub backlog: u32,
-    /// No IPv4 on an IPv6 wildcard.
-    pub v6_only: bool,
-    /// `SO_REUSEPORT`.
-    pub reuse_port: bool,
-    /// A kernel socket listens there.
-    pub kernel: bool,
-}
-
-fn is_tcp(fds: &[OwnedFd]) -> bool {
-    fds.iter().all(|fd| sockopt::socket_protocol(fd) == Ok(Some(ipproto::TCP)))
-}
-
 impl Registry {
-    /// `Request::Listen`.
-    pub fn listen(&mut self, id: u32, wish: Wish, fds: &[OwnedFd]) -> Answer {
-        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
-        let local = canonical(wish.local);
-        let (pid, namespace) = (a.pid, a.namespace);
-        let ([fd], Some(cookie)) = (fds, cookie_of(fds).filter(|_| is_tcp(fds))) else {
-            return Answer::Offence("it listens by something that is no socket".to_owned());
+    /// `Request::Listen`: by the socket block `sock`, with that backlog.
+    pub fn listen(&mut self, id: u32, (sock, backlog): (u32, u32), shown: Option<&Shown>) -> Answer {
+        if !self.applications.contains_key(&id) {
+            return Answer::Silent;
+        }
+        let Some(shown) = shown else {
+            return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
-        if let Some(answer) = self.listen_again(id, &wish, cookie) {
+        if !(shown.listens && shown.watched) {
+            return Answer::kernel("the service does not see that socket listening");
+        }
+        if shown.namespace != self.namespace {
+            return Answer::kernel(ELSEWHERE);
+        }
+        let (cookie, inode) = (shown.cookie, shown.inode);
+        if let Some(answer) = self.listen_again(id, (sock, backlog), cookie) {
             return answer;
         }
-        let inode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino);
         if let Some(listener) = self.listeners.of_socket(cookie) {
-            return self.join(id, listener, &wish, inode);
-        }
-        let own_address = self.tcp.owns(local.ip());
-        if !(wish.kernel || own_address) {
-            return Answer::refused(Errno::ADDRNOTAVAIL, "the address is none of the service's");
-        }
-        if wish.kernel && !proc::listens(pid, namespace, fd, local) {
-            return Answer::kernel("the service does not see that socket listening there");
+            return self.join(id, listener, (sock, backlog), inode);
         }
         let listener = Listener {
             cookie,
-            local,
-            v6_only: wish.v6_only,
-            reuse_port: wish.reuse_port,
-            own_address,
-            namespace,
+            local: shown.local,
+            v6_only: shown.v6_only,
+            reuse_port: shown.reuse_port,
+            namespace: shown.namespace,
             options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
             nonblocking: false,
             kept: Vec::new(),
             looked_at: None,
         };
-        if own_address {
-            // Somebody may just have closed it.
-            self.forget_deserted(|other| other.local.port() == local.port());
-        }
-        if self.listeners.collides(&listener) {
-            return Answer::refused(Errno::ADDRINUSE, "somebody listens there already");
-        }
-        let (backlog, sock) = (wish.backlog, Some(wish.sock));
-        let slot = match self.new_queue(id, backlog, sock) {
+        self.clear_place(&listener);
+        let slot = match self.new_queue(id, backlog, Some(sock)) {
             Ok(slot) => slot,
             Err(reason) => return Answer::kernel(reason),
         };
@@ -107,12 +75,28 @@ impl Registry {
         }
         // One that was there before may have had none.
         self.tcp_room(listener);
-        if let Err(e) = self.listeners.alive.watch(fd, cookie) {
-            tracing::warn!("a listening socket ends with its last process that accepts: {e}");
-            self.listeners.all.entry(listener).and_modify(|listener| listener.cookie = 0);
-        }
         self.listens_here(id, inode);
         Answer::plain(Reply::Listening { slot: slot.1 })
+    }
+
+    /// The kernel lets a socket listen where `new` does: those that have listened there before, and are closed or listen no more without
+    /// the service having heard of it, end.
+    fn clear_place(&mut self, new: &Listener) {
+        self.hear_ended_listeners();
+        let before: Vec<(u32, u64)> = self.listeners.overlapping(new).map(|(id, l)| (id, l.cookie)).collect();
+        let cookies: Vec<u64> = before.iter().map(|(_, cookie)| *cookie).collect();
+        let forsaken = self.listeners.alive.forsaken(&cookies);
+        let over = before.into_iter().filter(|(_, cookie)| forsaken.contains(cookie));
+        over.for_each(|(id, _)| self.stop_queues(id));
+    }
+
+    /// Sockets that have listened and do so no more get nothing from here on.
+    pub fn hear_ended_listeners(&mut self) {
+        for cookie in self.listeners.alive.ended() {
+            if let Some(id) = self.listeners.of_socket(cookie) {
+                self.stop_queues(id);
+            }
+        }
     }
 
     /// A listener is counted, which was the kernel's perhaps, until a program with a ring has begun to wait for it.
@@ -126,11 +110,11 @@ impl Registry {
     }
 
     /// One more process accepts from a socket that is known, and gets what waits there where nobody takes it.
-    fn join(&mut self, id: u32, listener: u32, wish: &Wish, inode: u64) -> Answer {
+    fn join(&mut self, id: u32, listener: u32, (sock, backlog): (u32, u32), inode: u64) -> Answer {
         if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
             return Answer::kernel("the process accepts from that socket already");
         }
-        let key = match self.new_queue(id, wish.backlog, Some(wish.sock)) {
+        let key = match self.new_queue(id, backlog, Some(sock)) {
             Ok(key) => key,
             Err(reason) => return Answer::kernel(reason),
         };
@@ -169,9 +153,9 @@ impl Registry {
     }
 
     /// The same socket listens again: another backlog. Another one: it is a new socket in an old block.
-    fn listen_again(&mut self, id: u32, wish: &Wish, cookie: u64) -> Option<Answer> {
+    fn listen_again(&mut self, id: u32, (sock, backlog): (u32, u32), cookie: u64) -> Option<Answer> {
         let queues = self.listeners.queues.iter();
-        let mine = |q: &Queue| q.application == id && q.sock == Some(wish.sock);
+        let mine = |q: &Queue| q.application == id && q.sock == Some(sock);
         let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
         let queue = self.listeners.queues.get_mut(&key)?;
         let listener = self.listeners.all.get(&queue.listener).filter(|listener| listener.cookie == cookie);
@@ -179,7 +163,7 @@ impl Registry {
             self.close_queue(key, false);
             return None;
         };
-        queue.backlog = wish.backlog;
+        queue.backlog = backlog;
         let port = listener.local.port();
         self.revoke_lines(port);
         self.admit_queue(key);

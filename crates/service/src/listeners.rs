@@ -37,10 +37,8 @@ pub struct Listener {
     pub local: SocketAddr,
     /// A wildcard IPv6 address takes no IPv4 connections.
     pub v6_only: bool,
-    /// Others may listen there too.
+    /// Others of the same user may listen there too.
     pub reuse_port: bool,
-    /// The address is the service's own; no kernel socket reserves it.
-    pub own_address: bool,
     /// Network namespace of the kernel socket.
     pub namespace: u64,
     /// One per process that accepts.
@@ -79,7 +77,7 @@ pub struct Queue {
 }
 
 /// All listeners.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Listeners {
     next: u32,
     turn: usize,
@@ -88,12 +86,13 @@ pub struct Listeners {
     /// When to look whether what waits at one process is another's to take.
     pub relief: Option<Instant>,
     /// Their descriptors. All are looked at together.
-    pub alive: Alive<1>,
+    pub alive: Alive,
     /// By number.
     pub all: HashMap<u32, Listener>,
     /// Accept queues.
     pub queues: HashMap<QueueKey, Queue>,
     by_port: HashMap<u16, Vec<u32>>,
+    by_cookie: HashMap<u64, u32>,
 }
 
 /// v4-mapped addresses as v4.
@@ -135,21 +134,34 @@ impl Listener {
         }
     }
 
-    /// True when a new listener at `other` must be refused with `EADDRINUSE`.
-    pub fn collides(&self, other: &Self) -> bool {
-        let same_place = self.local.port() == other.local.port()
-            && (self.local.ip() == other.local.ip()
-                || self.local.ip().is_unspecified()
-                || other.local.ip().is_unspecified());
-        let both = self.own_address && other.own_address;
-        same_place && both && !(self.reuse_port && other.reuse_port)
+    /// True when both listeners may get the same connections over the port.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let is_anywhere = |listener: &Self| listener.local.ip().is_unspecified();
+        self.local.port() == other.local.port()
+            && (self.local.ip() == other.local.ip() || is_anywhere(self) || is_anywhere(other))
     }
 }
 
 impl Listeners {
+    /// None. Their descriptors are watched in `alive`.
+    pub fn new(alive: Alive) -> Self {
+        Self {
+            next: 0,
+            turn: 0,
+            deferred: Deferred::default(),
+            relief: None,
+            alive,
+            all: HashMap::new(),
+            queues: HashMap::new(),
+            by_port: HashMap::new(),
+            by_cookie: HashMap::new(),
+        }
+    }
+
     /// Adds a listener without queues.
     pub fn add(&mut self, listener: Listener) -> u32 {
         self.next = self.next.wrapping_add(1);
+        self.by_cookie.insert(listener.cookie, self.next);
         self.by_port.entry(listener.local.port()).or_default().push(self.next);
         self.all.insert(self.next, listener);
         self.next
@@ -167,6 +179,7 @@ impl Listeners {
     /// Removes a listener. Returns it.
     pub fn remove(&mut self, id: u32) -> Option<Listener> {
         let listener = self.all.remove(&id)?;
+        self.by_cookie.remove(&listener.cookie);
         let port = listener.local.port();
         if let Some(ids) = self.by_port.get_mut(&port) {
             ids.retain(|other| *other != id);
@@ -179,7 +192,7 @@ impl Listeners {
 
     /// The listener with that cookie.
     pub fn of_socket(&self, cookie: u64) -> Option<u32> {
-        self.all.iter().find(|(_, listener)| listener.cookie == cookie).map(|(id, _)| *id)
+        self.by_cookie.get(&cookie).copied()
     }
 
     /// True for a listener without a queue.
@@ -209,10 +222,25 @@ impl Listeners {
         all.iter().filter(is_other).copied().collect()
     }
 
-    /// True when an accelerated listener has that address already for itself.
-    pub fn collides(&self, new: &Listener) -> bool {
-        let ids = self.by_port.get(&new.local.port());
-        ids.into_iter().flatten().filter_map(|id| self.all.get(id)).any(|l| l.collides(new))
+    /// Listeners that may get the same connections over the port as `new`.
+    pub fn overlapping(&self, new: &Listener) -> impl Iterator<Item = (u32, &Listener)> {
+        let ids = self.by_port.get(&new.local.port()).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.all.get(id)?))).filter(|(_, listener)| listener.overlaps(new))
+    }
+
+    /// The queues of a listener, and of those of its `SO_REUSEPORT` group: which of them gets a connection is the service's choice.
+    pub fn queues_of_group(&self, id: u32) -> Vec<QueueKey> {
+        let Some(listener) = self.all.get(&id) else { return Vec::new() };
+        if !listener.reuse_port {
+            return listener.queues.clone();
+        }
+        let is_of_group = |l: &&Listener| {
+            l.reuse_port
+                && (l.local, l.namespace, l.v6_only) == (listener.local, listener.namespace, listener.v6_only)
+        };
+        let ids = self.by_port.get(&listener.local.port()).into_iter().flatten();
+        let group = ids.filter_map(|id| self.all.get(id)).filter(is_of_group);
+        group.flat_map(|listener| listener.queues.iter().copied()).collect()
     }
 
     /// A number that goes round, to spread equals.
@@ -235,7 +263,6 @@ mod tests {
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,
-            own_address: false,
             namespace: 1,
             options: slowpath::FlowOptions::default(),
             queues: vec![],
@@ -244,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_exact_address_wins_and_dual_stack_comes_last() {
-        let mut all = Listeners::default();
+        let mut all = Listeners::new(Alive::open(1).unwrap());
         for (i, (local, v6_only)) in
             [("[::]:80", false), ("0.0.0.0:80", false), ("127.0.0.2:80", false), ("[::]:81", true)]
                 .into_iter()

@@ -1,7 +1,7 @@
 //! The memory of one application region, as all threads of the service use it.
 
 use crate::bells::Bells;
-use crate::present::is_present;
+use crate::present::Pages;
 use flow::{AppRegion, tell};
 use queue::pages::Pool;
 use queue::{Ring, Violation};
@@ -33,6 +33,11 @@ impl Memory {
         self.area.region()
     }
 
+    /// Its pages, to ask which are present.
+    pub fn pages(&self) -> Pages<'_> {
+        Pages { region: self.region(), fd: self.fd.as_fd() }
+    }
+
     /// Lends a ring of the service's side, below the watermark.
     pub fn lend(&self, pool: &mut Pool, class: usize) -> Option<Ring> {
         let pages = (self.area.lendable() / u64::from(base::limits::RING_MIN)) as usize;
@@ -54,7 +59,7 @@ impl Memory {
         let fits = bytes <= self.region().layout().params.data_len;
         let present = |side: Side| {
             let start = self.region().layout().data[side.index()] as u64;
-            is_present(self.fd.as_fd(), &(start..start + bytes))
+            self.pages().is_present(&(start..start + bytes))
         };
         let ok = fits && present(Side::Zero) && present(Side::One);
         if ok && bytes > self.area.lendable() {
@@ -68,7 +73,7 @@ impl Memory {
     pub fn check_ring(&self, ring: Ring) -> Result<(), Violation> {
         self.area.check_ring(ring).or_else(|violation| {
             let start = self.region().layout().data[Side::One.index()] as u64 + ring.offset();
-            let present = is_present(self.fd.as_fd(), &(start..start + ring.size()));
+            let present = self.pages().is_present(&(start..start + ring.size()));
             if present { Ok(()) } else { Err(violation) }
         })
     }

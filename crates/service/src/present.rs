@@ -1,47 +1,104 @@
-//! Which pages of a memfd exist, asked of the kernel by seeking for holes: the service never touches a page that the
-//! application has not made present (and paid for) itself.
+//! Which pages of a region exist: the service never touches a page that the application has not made present (and paid for) itself.
+//! Asked by `mincore`, which takes no lock of the memfd's; seeking for holes would wait for a process that holds the memfd's lock.
 
+use base::limits::PAGE;
 use rustix::fd::BorrowedFd;
-use rustix::fs::{SeekFrom, seek};
+use shm::Region;
 use std::ops::Range;
 
-/// True when every page of `range` of the memfd is present.
-pub fn is_present(fd: BorrowedFd<'_>, range: &Range<u64>) -> bool {
-    range.is_empty() || seek(fd, SeekFrom::Hole(range.start)).is_ok_and(|hole| hole >= range.end)
+/// Bytes that are read at once to bring swapped pages back.
+const CHUNK: usize = 64 << 10;
+/// Pages that one question covers.
+const PAGES: usize = 4096;
+
+/// A region and its memfd.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    /// The mapping.
+    pub region: &'a Region,
+    /// The memfd behind it.
+    pub fd: BorrowedFd<'a>,
 }
 
-/// The parts of `range` that are present, in order.
-pub fn present_parts(fd: BorrowedFd<'_>, range: Range<u64>) -> Vec<Range<u64>> {
-    let mut parts = Vec::new();
-    let mut at = range.start;
-    while at < range.end {
-        let Ok(start) = seek(fd, SeekFrom::Data(at)) else { break };
-        if start >= range.end {
-            break;
-        }
-        let Ok(end) = seek(fd, SeekFrom::Hole(start)) else { break };
-        parts.push(start..end.min(range.end));
-        at = end.max(start + 1);
+impl Pages<'_> {
+    /// True when every page of `range`, bytes of the region, is present. Pages that were swapped out are brought back by reading the
+    /// memfd, which makes no page where there is none.
+    pub fn is_present(&self, range: &Range<u64>) -> bool {
+        self.parts(range, false).into_iter().all(|part| {
+            self.read(&part);
+            self.parts(&part, false).is_empty()
+        })
     }
-    parts
+
+    /// The parts of `range`, bytes of the region, that are present, in order.
+    pub fn present_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        if has_swapped() {
+            self.parts(range, false).iter().for_each(|part| self.read(part));
+        }
+        self.parts(range, true)
+    }
+
+    /// The parts of `range` whose pages are in memory, or are not.
+    fn parts(&self, range: &Range<u64>, resident: bool) -> Vec<Range<u64>> {
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        let (mut at, end) = (range.start as usize / PAGE, range.end.div_ceil(PAGE as u64) as usize);
+        let mut pages = [0; PAGES];
+        while at < end {
+            let pages = &mut pages[..(end - at).min(PAGES)];
+            if self.region.residency(at * PAGE, pages).is_err() {
+                // Nothing is known of them: they count as absent.
+                pages.fill(0);
+            }
+            for (i, _) in pages.iter().enumerate().filter(|(_, page)| (**page & 1 != 0) == resident) {
+                let start = ((at + i) * PAGE) as u64;
+                let part = start.max(range.start)..(start + PAGE as u64).min(range.end);
+                match parts.last_mut().filter(|last| last.end == part.start) {
+                    Some(last) => last.end = part.end,
+                    None => parts.push(part),
+                }
+            }
+            at += pages.len();
+        }
+        parts
+    }
+
+    fn read(&self, part: &Range<u64>) {
+        let (mut at, mut bytes) = (part.start, [0; CHUNK]);
+        while at < part.end {
+            let room = ((part.end - at) as usize).min(CHUNK);
+            match rustix::io::pread(self.fd, &mut bytes[..room], at) {
+                Ok(n) if n > 0 => at += n as u64,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// True when the machine has pages in its swap space.
+fn has_swapped() -> bool {
+    let info = rustix::system::sysinfo();
+    info.totalswap > info.freeswap
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::fd::AsFd;
-    use shm::{Kind, Params, Region, Side};
+    use shm::{Kind, Params, Side};
 
     #[test]
     fn only_touched_pages_are_present() {
         let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 1 << 20 };
         let (region, fd) = Region::create(params).unwrap();
         let start = region.layout().data[0] as u64;
-        assert!(!is_present(fd.as_fd(), &(start..start + 4096)));
+        let pages = Pages { region: &region, fd: fd.as_fd() };
+        assert!(!pages.is_present(&(start..start + 4096)));
         region.populate(Side::Zero, 8192, 8192).unwrap();
-        assert!(is_present(fd.as_fd(), &(start + 8192..start + 16_384)));
-        assert!(!is_present(fd.as_fd(), &(start + 8192..start + 16_385)));
-        let parts = present_parts(fd.as_fd(), start..start + (1 << 20));
+        assert!(pages.is_present(&(start + 8192..start + 16_384)));
+        assert!(pages.is_present(&(start + 8200..start + 16_000)));
+        assert!(!pages.is_present(&(start + 8192..start + 16_385)));
+        let parts = pages.present_parts(&(start..start + (1 << 20)));
         assert_eq!(parts, vec![start + 8192..start + 16_384; 1]);
+        assert!(!pages.is_present(&(start..start + 8192)), "asking makes nothing present");
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::listeners::QueueKey;
 use crate::memory::Memory;
-use crate::present::present_parts;
+use crate::present::Pages;
 use crate::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What a slot of an application region is used for.
@@ -85,7 +85,8 @@ impl AppRegion {
         let start = region.layout().socks as u64;
         let size = size_of::<SockBlock>() as u64;
         let end = start + u64::from(region.layout().params.slots) * size;
-        present_parts(self.memory.fd.as_fd(), start..end)
+        Pages { region, fd: self.memory.fd.as_fd() }
+            .present_parts(&(start..end))
             .into_iter()
             .flat_map(move |part| (part.start - start) / size..(part.end - start).div_ceil(size))
             .filter_map(|i| region.sock(i as u32))
@@ -101,7 +102,7 @@ pub enum Stage {
     Queued,
     /// Established and accepted.
     Accepted,
-    /// None, or one that the connector has made by itself, and may again and again.
+    /// None, or one that the connector has made by itself, and may again and again, always with these addresses.
     Lent,
     /// None: the slot is a line.
     Line,
@@ -123,8 +124,12 @@ pub struct Connection {
 pub struct Line {
     /// Its slot.
     pub slot: u32,
-    /// To whom.
+    /// The accept queue that its connections come to.
     pub queue: QueueKey,
+    /// The acceptor's address.
+    pub local: SocketAddr,
+    /// The address that they come from.
+    pub source: IpAddr,
     /// Connections in it at most.
     pub most: u32,
     /// Positions up to which connections made, and connections taken, are in the statistics.

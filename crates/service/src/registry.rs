@@ -9,12 +9,15 @@ use crate::config::Config;
 use crate::cores::Core;
 use crate::counting::Counting;
 use crate::held::Holds;
+use crate::helpers::Watched;
+use crate::judge::Judge;
 use crate::listeners::Listeners;
 use crate::memory::Memory;
-use crate::own_ports::OwnPorts;
+use crate::port_space::PortSpace;
 use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::{Process, Statistics};
+use crate::sys;
 use crate::tcp::Tcp;
 use crate::trusts::Trusts;
 use control::{CONTROL_SLOT, LineError, Push, Reply, TRUST_CONTEXT, ToApplication};
@@ -76,8 +79,14 @@ pub struct Registry {
     pub indices: Slots<u32>,
     /// TCP over the port.
     pub tcp: Tcp,
-    /// Local ports of connections to our own addresses.
-    pub own_ports: OwnPorts,
+    /// Addresses and ports of connections inside this host.
+    pub ports: PortSpace,
+    /// What the kernel's own TCP knows of listeners; `None` where it does not say.
+    pub judge: Option<Judge>,
+    /// The network namespace of the service (`SO_NETNS_COOKIE`).
+    pub namespace: u64,
+    /// Pair regions that a helper is to seal, in the name of that application.
+    pub to_seal: Vec<(u32, u32, Arc<OwnedFd>)>,
     /// How the threads wake applications.
     pub bells: Arc<Bells>,
     /// The port in words.
@@ -116,14 +125,22 @@ pub fn write_eventfd(fd: BorrowedFd<'_>) {
 
 impl Registry {
     /// Nobody is registered.
-    pub fn new(config: Config, cores: Vec<Core>, bells: Arc<Bells>, tcp: Tcp, counting: Counting) -> Self {
+    pub fn new(
+        config: Config,
+        (cores, bells, tcp): (Vec<Core>, Arc<Bells>, Tcp),
+        counting: Counting,
+        watched: &Watched,
+    ) -> Self {
         Self {
             indices: Slots::new(0, config.max_applications),
             relays: HashMap::new(),
             cores,
             bells,
             tcp,
-            own_ports: OwnPorts::default(),
+            ports: PortSpace::default(),
+            judge: Judge::open().ok(),
+            namespace: sys::own_namespace(),
+            to_seal: Vec::new(),
             port: String::new(),
             config,
             applications: HashMap::new(),
@@ -131,8 +148,8 @@ impl Registry {
             regions: HashMap::new(),
             pairs: HashMap::new(),
             pair_of: HashMap::new(),
-            listeners: Listeners::default(),
-            trusts: Trusts::default(),
+            listeners: Listeners::new(watched.listeners.clone()),
+            trusts: Trusts::new(watched.connections.clone()),
             held: Holds::default(),
             statistics: Statistics::default(),
             counting,

@@ -3,6 +3,7 @@
 use crate::cores::Core;
 use crate::explain::{self, Detail};
 use crate::limit::Limit;
+use crate::lines::InUse;
 use crate::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
 use crate::traffic::Traffic;
@@ -13,7 +14,6 @@ use rustix::io::Errno;
 use serde::Serialize;
 use shm::half_flags::{FIN, RELEASED, RESET};
 use shm::{Half, Slot};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -134,9 +134,9 @@ impl Registry {
                 ..self.blank(queue.application)
             });
         }
-        let lent = self.lent_addresses();
+        let in_use = self.all_lent_in_use();
         for (id, pair) in &self.pairs {
-            self.pair_sockets((*id, pair), &lent, &mut all);
+            self.pair_sockets((*id, pair), &in_use, &mut all);
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
@@ -147,20 +147,13 @@ impl Registry {
         all
     }
 
-    fn pair_sockets<'a>(
-        &'a self,
-        (id, pair): (u32, &PairRegion),
-        lent: &HashMap<(u32, u32), [SocketAddr; 2]>,
-        all: &mut Vec<Socket<'a>>,
-    ) {
+    fn pair_sockets<'a>(&'a self, (id, pair): (u32, &PairRegion), in_use: &InUse, all: &mut Vec<Socket<'a>>) {
         for (slot, &Connection { addresses, applications, stage }) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
-            let addresses = match stage {
-                Stage::Lent => lent.get(&(id, slot)).copied(),
-                Stage::Line => None,
-                _ => Some(addresses),
-            };
-            let Some(addresses) = addresses else { continue };
+            let is_unused = stage == Stage::Lent && !in_use.contains(&(id, slot));
+            if is_unused || stage == Stage::Line {
+                continue;
+            }
             let connection = Connection { addresses, applications, stage };
             for side in 0..2 {
                 all.extend(self.end("pair", &connection, side, (&half[side], &half[side ^ 1])));

@@ -2,9 +2,9 @@
 
 use crate::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::cores::Command;
-use crate::proc;
 use crate::region::{AppRegion, fitting};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use crate::shown::Shown;
 use crate::statistics::Process;
 use crate::values::PortKind;
 use control::{
@@ -29,6 +29,8 @@ pub struct Credentials {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
+    /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
+    pub namespace: u64,
 }
 
 /// An eventfd.
@@ -139,7 +141,7 @@ impl Registry {
             holder,
             uid: who.uid,
             pid: who.pid,
-            namespace: proc::namespace(who.pid),
+            namespace: who.namespace,
             ancestors,
             line,
             region: None,
@@ -153,10 +155,10 @@ impl Registry {
     }
 
     /// Everything a registered process may ask.
-    pub fn request(&mut self, id: u32, request: Request, fds: &[OwnedFd]) -> Answer {
+    pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
-            Request::Leave(left) => self.leave(id, left, fds),
-            Request::Present { sock } => self.present(id, sock, fds),
+            Request::Leave(left) => self.leave(id, left, shown),
+            Request::Present { sock } => self.present(id, sock, shown),
             Request::LetGo => {
                 self.trusts.changed = true;
                 self.trusts.hurry();
@@ -175,14 +177,12 @@ impl Registry {
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
-            Request::Listen { sock, local, backlog, v6_only, reuse_port, kernel } => {
-                let wish = crate::listen::Wish { sock, local, backlog, v6_only, reuse_port, kernel };
-                self.listen(id, wish, fds)
-            }
+            Request::Listen { sock, backlog } => self.listen(id, (sock, backlog), shown),
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
             Request::Announce { region, slot } => self.announce(id, region, slot),
-            Request::Connect { sock: _, local, remote, options } => self.connect(id, local, remote, options),
+            Request::Connect { remote, options } => self.connect(id, shown, remote, options),
+            Request::Grants { region, line } => self.grants(id, region, line),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
@@ -265,11 +265,9 @@ impl Registry {
 
     fn mapped(&mut self, id: u32, region: u32) -> Answer {
         if let Some(r) = self.regions.get_mut(&region).filter(|r| r.owner == id) {
+            r.sealed = Region::is_sealed(r.memory.fd.as_fd());
             if !r.sealed {
-                if let Err(e) = Region::seal(r.memory.fd.as_fd()) {
-                    return Answer::Offence(format!("its region cannot be sealed: {e}"));
-                }
-                r.sealed = true;
+                return Answer::Offence("its region is not sealed".to_owned());
             }
             return Answer::plain(Reply::Done);
         }
@@ -284,7 +282,7 @@ impl Registry {
             pair.mapped[side] |= pair.parties[side] == id;
         }
         if pair.mapped == [true; 2] && alone && !pair.sealed {
-            pair.sealed = Region::seal(pair.fd.as_fd()).is_ok();
+            self.to_seal.push((id, region, pair.fd.clone()));
         }
         Answer::plain(Reply::Done)
     }

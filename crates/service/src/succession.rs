@@ -27,8 +27,8 @@ const DESERTED_MOST: usize = 1024;
 const KEPT: Duration = Duration::from_secs(5);
 
 fn left_of(record: &AcceptRecord) -> Left {
-    let AcceptRecord { region, slot, side, local, peer, .. } = *record;
-    Left { region, slot, side, home: 0, sock: 0, local, peer }
+    let AcceptRecord { region, slot, side, .. } = *record;
+    Left { region, slot, side, home: 0, sock: 0 }
 }
 
 impl Registry {
@@ -56,7 +56,9 @@ impl Registry {
 
     /// Keeps a connection for whoever accepts from that listener next.
     fn keep(&mut self, listener: u32, (origin, record): Incoming) -> bool {
-        let Some(trust) = self.hold_unused(left_of(&record)) else { return false };
+        let Some(trust) = self.hold_unused(left_of(&record), [record.local, record.peer]) else {
+            return false;
+        };
         self.set_stage(origin, Stage::Accepted);
         if let Some(listener) = self.listeners.all.get_mut(&listener) {
             listener.kept.push((trust, AcceptRecord { time: now_ns(), ..record }));
@@ -69,7 +71,9 @@ impl Registry {
         let Some(key) = self.choose_queue(heirs) else { return false };
         // Who found no room yet is let in over the backlog this once.
         [1, 0].into_iter().for_each(|end| self.establish(origin, end));
-        let Some(trust) = self.hold_unused(left_of(&record)) else { return false };
+        let Some(trust) = self.hold_unused(left_of(&record), [record.local, record.peer]) else {
+            return false;
+        };
         let is_delivered = self.deliver(trust, &record, key);
         if is_delivered {
             self.set_stage(origin, Stage::Accepted);

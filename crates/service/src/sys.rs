@@ -1,6 +1,6 @@
-//! What has no safe wrapper: signals as a descriptor, and a socket option.
+//! What has no safe wrapper: signals as a descriptor, a thread's own descriptor table, and a socket option.
 
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -31,6 +31,36 @@ pub fn signals() -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Gives the calling thread a descriptor table of its own, in which nothing is open but `own` and `keep`, under the same numbers, and
+/// `/dev/null` as standard input, output and error. Returns `own`, which the thread has from then on for itself.
+pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno> {
+    fn ok(result: i64) -> Result<i64, Errno> {
+        let error = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS);
+        if result < 0 { Err(error()) } else { Ok(result) }
+    }
+    // SAFETY: the thread has no descriptors that it shares by number with code that expects them to stay: it has just begun.
+    ok(i64::from(unsafe { libc::unshare(libc::CLONE_FILES) }))?;
+    // SAFETY: the path is a C string.
+    let null = ok(i64::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }))?;
+    for number in 0..3 {
+        // SAFETY: both are numbers of this thread's own table.
+        ok(i64::from(unsafe { libc::dup2(null as RawFd, number) }))?;
+    }
+    let mut kept: Vec<u32> = keep.iter().chain([&own]).map(|fd| *fd as u32).filter(|fd| *fd > 2).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for last in kept.into_iter().map(Some).chain([None]) {
+        let end = last.map_or(u32::MAX, |fd| fd - 1);
+        if first <= end {
+            // SAFETY: closes numbers of this thread's own table that nothing in it uses.
+            ok(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
+        }
+        first = last.map_or(u32::MAX, |fd| fd + 1);
+    }
+    // SAFETY: the number is open in this thread's table, which nothing else closes.
+    Ok(unsafe { OwnedFd::from_raw_fd(own) })
+}
+
 /// The kernel's name for the network namespace of a socket; `None` before Linux 5.14.
 pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
@@ -40,4 +70,10 @@ pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut len)
     };
     (result == 0).then_some(cookie)
+}
+
+/// The kernel's name for the network namespace of this process; 0 before Linux 5.14.
+pub fn own_namespace() -> u64 {
+    let any = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+    any.ok().and_then(|socket| namespace_cookie(socket.as_fd())).unwrap_or(0)
 }

@@ -38,6 +38,8 @@ pub struct Flow {
     pub application: u32,
     /// The application has let go of it; the slot is free at `Released`.
     closed: bool,
+    /// The application's address, the peer's.
+    pub ends: [SocketAddr; 2],
 }
 
 /// An address at which the slow path listens for one or more listeners.
@@ -281,6 +283,7 @@ impl Registry {
         let now = self.tcp.clock.now();
         let (local, remote) =
             (SocketAddr::new(local.addr, local.port), SocketAddr::new(remote.addr, remote.port));
+        self.hear_ended_listeners();
         let candidates = self.listeners.candidates(local, None);
         // Nobody accepts from it at the moment, or everybody has let go of it and the service will hear so.
         let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.postpone(now, pending) };
@@ -291,7 +294,9 @@ impl Registry {
         if queue.is_full() {
             return self.tcp.slow.postpone(now, pending);
         }
-        let Some((slot, owner)) = self.take_flow_slot(key.0, Flow { application, closed: false }) else {
+        let Some((slot, owner)) =
+            self.take_flow_slot(key.0, Flow { application, closed: false, ends: [local, remote] })
+        else {
             return self.tcp.slow.refuse(now, pending);
         };
         if self.tcp.slow.accept(now, pending, owner).is_err() {
@@ -341,7 +346,7 @@ impl Registry {
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
             return Answer::kernel("its region is not mapped");
         };
-        let flow = Flow { application: id, closed: false };
+        let flow = Flow { application: id, closed: false, ends: [local, remote] };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel("its region is full");
         };
@@ -372,7 +377,10 @@ impl Registry {
             }
         };
         self.accelerated(id, |p| &mut p.connected, 1);
-        let Some(r) = self.regions.get(&region) else { return Answer::Silent };
+        let Some(r) = self.regions.get_mut(&region) else { return Answer::Silent };
+        if let Some(Use::Flow(flow)) = r.slots.get_mut(slot) {
+            flow.ends[0] = local;
+        }
         let params = r.memory.region().layout().params;
         let info = RegionInfo {
             id: region,
@@ -454,7 +462,8 @@ impl Registry {
     }
 }
 
-fn any_like(ip: IpAddr) -> IpAddr {
+/// The unspecified address of that family.
+pub fn any_like(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),

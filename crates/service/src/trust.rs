@@ -13,18 +13,19 @@
 //! Which descriptor it is the kernel says (`SO_COOKIE`), and so it does whether anybody still has it: the service keeps it in
 //! an epoll set, where it vanishes with its last holder.
 
-use crate::cores::Command;
+use crate::cores::{Command, Core};
 use crate::end::{ADVICE, End, Place};
 use crate::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::requests::new_eventfd;
+use crate::shown::Shown;
 use crate::trusts::Trust;
 use control::{Left, Reply, TRUST_CONTEXT};
 use queue::stream::{Sender, raise, watch};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, NEAR, OPEN, READ_CLOSED, RESET, WANT_SPACE};
 use shm::{Half, MOVED, Side, SockBlock, TRUST};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -32,12 +33,6 @@ use std::time::Instant;
 const RELAY_CORE: u32 = 0;
 /// Relays in a row that wait to become one; whoever asks next has to wait, too.
 const ROW_MAX: usize = 16;
-
-/// The kernel's name for the one socket that is shown.
-pub fn cookie_of(fds: &[OwnedFd]) -> Option<u64> {
-    let [fd] = fds else { return None };
-    rustix::net::sockopt::socket_cookie(fd).ok()
-}
 
 /// Takes both directions' locks for good. False: one of the other holders is in the middle of a copy.
 fn seize(block: &SockBlock) -> bool {
@@ -62,16 +57,16 @@ struct Shut {
 
 impl Registry {
     /// `Request::Leave`.
-    pub fn leave(&mut self, id: u32, left: Left, fds: &[OwnedFd]) -> Answer {
-        let Some(cookie) = cookie_of(fds) else {
-            return Answer::Offence("it left something that is no socket".to_owned());
+    pub fn leave(&mut self, id: u32, left: Left, shown: Option<&Shown>) -> Answer {
+        let Some(&Shown { cookie, watched, .. }) = shown else {
+            return Answer::Offence("it left something that is no TCP socket".to_owned());
         };
         let owners = [self.regions.get(&left.home).map(|r| r.owner), self.party_of(&left)];
         let descends = |owner: &u32| self.applications.get(&id).is_some_and(|a| a.descends_from(*owner));
         if !owners.iter().flatten().all(descends) {
             return Answer::Offence("it left a stranger's connection".to_owned());
         }
-        let ([Some(home), Some(place)], true) = (owners, self.is_there(&left)) else {
+        let ([Some(home), Some(place)], Some(ends)) = (owners, self.ends_of(&left)) else {
             return self.left_too_late(cookie, &left);
         };
         let owners = [home, place];
@@ -82,7 +77,7 @@ impl Registry {
         self.keep_slot(&left);
         // Its next holder knows nothing of announcing it.
         self.let_in(self.origin_at(left.region, left.slot));
-        let trust = Trust { cookie, left, owners, family, relay: None };
+        let trust = Trust { cookie, left, ends, owners, family, relay: None };
         let known = self.trusts.find(cookie);
         if known.is_some_and(|(_, t)| t.place() == trust.place()) {
             return Answer::plain(Reply::Done);
@@ -92,10 +87,9 @@ impl Registry {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
         }
-        if let Err(e) = self.trusts.alive.watch(&fds[0], cookie) {
-            tracing::warn!("a connection's descriptor cannot be watched: {e}");
+        if !watched {
             self.hold_no_more(&left);
-            return Answer::refused(e, "the service cannot watch the descriptor");
+            return Answer::refused(Errno::NOSPC, "the service cannot watch the descriptor");
         }
         self.trusts.add(trust);
         Answer::plain(Reply::Done)
@@ -118,12 +112,20 @@ impl Registry {
         }
     }
 
-    fn is_there(&self, left: &Left) -> bool {
-        match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
-            (Some(r), _) => {
-                left.side == 1 && matches!(r.slots.get(left.slot), Some(Use::Flow(_) | Use::Relay(..)))
-            }
-            (None, pair) => pair.is_some_and(|pair| pair.slots.get(left.slot).is_some()),
+    /// What `getsockname` and `getpeername` say of the connection at that place, as the service knows it. `None`: there is none.
+    fn ends_of(&self, left: &Left) -> Option<[SocketAddr; 2]> {
+        let of = |connection: &Connection, side: usize| {
+            let addresses = connection.addresses;
+            [addresses[side], addresses[side ^ 1]]
+        };
+        let side = Side::from_index(left.side)?.index();
+        let Some(r) = self.regions.get(&left.region) else {
+            return Some(of(self.pairs.get(&left.region)?.slots.get(left.slot)?, side));
+        };
+        match r.slots.get(left.slot).filter(|_| left.side == 1)? {
+            Use::Flow(flow) => Some(flow.ends),
+            Use::Relay(relay, end) => Some(of(&self.relays.get(relay)?.connection, *end)),
+            Use::Queue => None,
         }
     }
 
@@ -142,9 +144,9 @@ impl Registry {
     }
 
     /// `Request::Present`: `sock` is the block of the holder to be.
-    pub fn present(&mut self, id: u32, sock: u32, fds: &[OwnedFd]) -> Answer {
-        let Some(cookie) = cookie_of(fds) else {
-            return Answer::Offence("it showed something that is no socket".to_owned());
+    pub fn present(&mut self, id: u32, sock: u32, shown: Option<&Shown>) -> Answer {
+        let Some(&Shown { cookie, .. }) = shown else {
+            return Answer::Offence("it showed something that is no TCP socket".to_owned());
         };
         let Some((key, trust)) = self.trusts.find(cookie).filter(|(_, trust)| trust.relay.is_none()) else {
             return Answer::kernel("no connection was left behind that descriptor");
@@ -184,23 +186,27 @@ impl Registry {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
         self.trusts.carried(key, relay);
-        self.carry_on(relay, &trust.left, (own, slot), id, [deputy, near]);
-        let Left { local, peer, .. } = trust.left;
-        let left = Left { region: own, slot, side: Side::One as u8, home: own, sock, local, peer };
+        self.carry_on(relay, (&trust.left, trust.ends), (own, slot), id, [deputy, near]);
+        let ends @ [local, peer] = trust.ends;
+        let left = Left { region: own, slot, side: Side::One as u8, home: own, sock };
         if let Some(block) = self.block(&left) {
             block.holders.fetch_or(TRUST, Ordering::AcqRel);
         }
-        self.trusts.add(Trust { cookie, left, owners: [id; 2], family, relay: None });
+        self.trusts.add(Trust { cookie, left, ends, owners: [id; 2], family, relay: None });
         Answer::plain(Reply::Moved { slot, local, peer, shut_read: shut.read, shut_write: shut.write })
     }
 
     /// Relays from where a connection was left to `place`, for `holder`.
-    fn carry_on(&mut self, relay: u32, left: &Left, place: (u32, u32), holder: u32, ends: [End; 2]) {
-        let connection = Connection {
-            addresses: [left.peer, left.local],
-            applications: [0, holder],
-            stage: Stage::Accepted,
-        };
+    fn carry_on(
+        &mut self,
+        relay: u32,
+        (left, [local, peer]): (&Left, [SocketAddr; 2]),
+        place: (u32, u32),
+        holder: u32,
+        ends: [End; 2],
+    ) {
+        let connection =
+            Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
         // The deputy's slot is freed the way it always would have been: it counts as gone.
         let places = [(left.region, left.slot), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
@@ -211,25 +217,25 @@ impl Registry {
     }
 
     /// Holds an established connection that nobody has used at its acceptor's place. Says by which trust.
-    pub fn hold_unused(&mut self, left: Left) -> Option<u64> {
+    pub fn hold_unused(&mut self, left: Left, ends: [SocketAddr; 2]) -> Option<u64> {
         let owner = self.party_of(&left)?;
         if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
             return None;
         }
         let family = self.family_of(owner)?;
         self.place_of(&left).ok()?;
-        Some(self.trusts.add(Trust { cookie: 0, left, owners: [owner; 2], family, relay: None }))
+        Some(self.trusts.add(Trust { cookie: 0, left, ends, owners: [owner; 2], family, relay: None }))
     }
 
     /// Gives such a connection to `holder` in `region`. Says which relay carries it, to which slot.
     pub fn carry_unused(&mut self, trust: u64, region: u32, holder: u32) -> Option<(u32, u32)> {
-        let left = self.trusts.get(trust)?.left;
+        let Trust { left, ends, .. } = *self.trusts.get(trust)?;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
         let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
         self.trusts.carried(trust, relay);
-        self.carry_on(relay, &left, (region, slot), holder, [deputy, near]);
+        self.carry_on(relay, (&left, ends), (region, slot), holder, [deputy, near]);
         Some((relay, slot))
     }
 
@@ -261,7 +267,9 @@ impl Registry {
     fn place_of(&mut self, left: &Left) -> Result<Place, Errno> {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
         let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
-            (Some(r), _) => Place::of_application(r.memory.clone(), r.bells.clone()),
+            (Some(r), _) => {
+                Place::of_application(r.memory.clone(), self.cores.iter().map(Core::bell).collect())
+            }
             (None, Some(pair)) => {
                 let other = self.family_of(pair.parties[usize::from(left.side) ^ 1]).unwrap_or(0);
                 Place::of_party(left.region, side, (pair.region.clone(), pair.fd.clone()), other)

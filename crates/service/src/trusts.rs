@@ -4,6 +4,7 @@
 use crate::alive::Alive;
 use control::Left;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Pauses between looks at descriptors that perhaps nobody has any more: whoever has let go is about to close.
@@ -16,6 +17,8 @@ pub struct Trust {
     pub cookie: u64,
     /// Where it is, or was.
     pub left: Left,
+    /// What `getsockname` says, and `getpeername`.
+    pub ends: [SocketAddr; 2],
     /// The processes whose regions it lies in.
     pub owners: [u32; 2],
     /// Their family.
@@ -32,14 +35,14 @@ impl Trust {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Trusts {
     all: HashMap<u64, Trust>,
     /// The latest of each descriptor: a connection may be handed on again and again.
     by_cookie: HashMap<u64, u64>,
     next: u64,
     /// The connections' descriptors.
-    pub alive: Alive<64>,
+    pub alive: Alive,
     /// The next pause; none: the longest.
     pause: Option<Duration>,
     /// Regions may be nobody's any more.
@@ -49,7 +52,13 @@ pub struct Trusts {
 }
 
 impl Trusts {
-    /// None at all.
+    /// None at all. Their descriptors are watched in `alive`.
+    pub fn new(alive: Alive) -> Self {
+        let (all, by_cookie) = (HashMap::new(), HashMap::new());
+        Self { all, by_cookie, next: 0, alive, pause: None, changed: false, soon: false }
+    }
+
+    /// True when there is none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -4,11 +4,9 @@ use crate::cores::Core;
 use crate::counting::{self, Counting, Mode};
 use crate::memory::Memory;
 use crate::meter::{self, Metered};
-use crate::present::is_present;
 use crate::registry::Registry;
 use control::Counting as Wish;
 use cycles::{Section, Spent, Ticks};
-use rustix::fd::AsFd;
 use serde::Serialize;
 use shm::{ACCOUNTS, SECTIONS, ThreadAccount};
 use std::sync::atomic::Ordering::Relaxed;
@@ -125,7 +123,7 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
     let region = memory.region();
     let is_there = |index: u32| {
         let start = (region.layout().accounts + index as usize * size_of::<ThreadAccount>()) as u64;
-        is_present(memory.fd.as_fd(), &(start..start + size_of::<ThreadAccount>() as u64))
+        memory.pages().is_present(&(start..start + size_of::<ThreadAccount>() as u64))
     };
     let taken = region.header().accounts_taken.load(Relaxed);
     // Between windows nobody is in a section.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{App, Conn, Daemon, listener};
-use control::{AcceptRecord, Push, RECORD_LEN, Reply, Report, Request, Unlisten};
+use control::{AcceptRecord, Grant, Push, RECORD_LEN, Reply, Report, Request, Unlisten};
 use queue::stream::raise;
 use rustix::fd::AsFd;
 use service::{Options, Sharing};
@@ -38,7 +38,7 @@ struct Met {
     queue: u32,
     tail: u64,
     lines: [Conn; 2],
-    slots: Vec<u32>,
+    grants: Vec<Grant>,
     _socket: std::net::TcpListener,
 }
 
@@ -58,31 +58,21 @@ fn meet(daemon: Daemon, backlog: u32) -> Met {
     assert_eq!(u64::from(lent.most), u64::from(backlog).div_ceil(2));
     let lines = [0, 1].map(|side| end(first.region, lent.line, side));
     raise(&halves(&server, first.region, lent.line)[1], OPEN);
-    Met { daemon, server, client, address, queue, tail, lines, slots: lent.slots, _socket: socket }
+    Met { daemon, server, client, address, queue, tail, lines, grants: lent.grants, _socket: socket }
 }
 
 impl Met {
-    /// Connects by the line, from a port.
-    fn connect(&mut self, port: u16) -> [Conn; 2] {
-        let (region, slot) = (self.lines[0].region, self.slots.pop().unwrap());
+    /// Connects by the line, with that socket block.
+    fn connect(&mut self, sock: u32) -> [Conn; 2] {
+        let (region, Grant { slot, port }) = (self.lines[0].region, self.grants.pop().unwrap());
         let both = halves(&self.client, region, slot);
         let seen = both.each_ref().map(|half| half.flags.load(Ordering::Acquire));
         assert_eq!(seen, [RELEASED, RELEASED | LENT]);
         both.iter().for_each(Half::clear);
         both[0].flags.store(OPEN, Ordering::Release);
         both[1].flags.store(OPEN | LENT, Ordering::Release);
-        // By this the service learns where it leads.
-        let block = self.client.region.sock(u32::from(port)).unwrap();
-        let words = |ip: std::net::IpAddr| {
-            let std::net::IpAddr::V4(ip) = ip else { panic!("{ip}") };
-            u128::from_ne_bytes(ip.to_ipv6_mapped().octets())
-        };
+        let block = self.client.region.sock(sock).unwrap();
         let (local, peer) = (SocketAddr::new(self.address.ip(), port), self.address);
-        for (place, address) in [(&block.local, local), (&block.peer, peer)] {
-            place[0].store(words(address.ip()) as u64, Ordering::Relaxed);
-            place[1].store((words(address.ip()) >> 64) as u64, Ordering::Relaxed);
-        }
-        block.ports.store(u32::from(port) << 16 | u32::from(peer.port()), Ordering::Relaxed);
         block.slot.store(slot, Ordering::Relaxed);
         block.region.store(region, Ordering::Relaxed);
         block.holders.store(1, Ordering::Release);
@@ -105,7 +95,8 @@ impl Met {
 fn connections_made_by_a_line_are_counted_and_listed() {
     let mut met = meet(daemon(), 100);
     let before = met.daemon.report(Report::Statistics)["accelerated"].as_u64().unwrap();
-    let mut ends: Vec<[Conn; 2]> = (0..3).map(|n| met.connect(40_100 % 256 + n)).collect();
+    let port = format!("127.0.0.1:{}", met.grants.last().unwrap().port);
+    let mut ends: Vec<[Conn; 2]> = (0..3).map(|n| met.connect(100 + n)).collect();
     let waiting = |daemon: &Daemon| {
         let sockets = daemon.report(Report::Sockets);
         let all = sockets.as_array().unwrap();
@@ -118,7 +109,6 @@ fn connections_made_by_a_line_are_counted_and_listed() {
     let [there, here] = &mut ends[0];
     met.client.send(there, b"request");
     assert_eq!(met.server.receive_exact(here, 7), b"request");
-    let port = format!("127.0.0.1:{}", 40_100 % 256);
     let address = met.address.to_string();
     met.daemon.until("both ends are listed", |sockets| {
         let is = |s: &serde_json::Value, a: &str, b: &str| s["local"] == a && s["remote"] == b;
@@ -139,14 +129,14 @@ fn connections_made_by_a_line_are_counted_and_listed() {
 fn who_connects_often_asks_seldom() {
     let options = Options { region_slots: Some(8_192), ..Options::default() };
     let mut met = meet(Daemon::start(options), 100);
-    let mut steps = vec![met.slots.len()];
+    let mut steps = vec![met.grants.len()];
     for _ in 0..8 {
         met.client.connect(met.address);
-        steps.push(met.client.lent.as_ref().unwrap().slots.len());
+        steps.push(met.client.lent.as_ref().unwrap().grants.len());
     }
     assert_eq!(
         steps,
-        [8, 8, 16, 32, 64, 128, 256, 512, 512],
+        [8, 8, 16, 32, 64, 128, 240, 240, 240],
         "as many as there are, and as one message takes"
     );
 }
@@ -244,8 +234,6 @@ fn the_slot_of_a_connection_that_may_move_is_lent_no_more() {
         side: 0,
         home: met.client.info.id,
         sock: 100,
-        local: "127.0.0.1:100".parse().unwrap(),
-        peer: met.address,
     };
     assert_eq!(met.client.ask_showing(Request::Leave(left), &[fd.as_fd()]).0, Reply::Done);
     assert_eq!(flags(&met.client, there.region, there.slot, 1) & LENT, 0);

@@ -35,15 +35,7 @@ fn keep(app: &App, conn: &Conn, sock: u32) {
 fn leave(app: &mut App, conn: &Conn, sock: u32, fd: &OwnedFd) -> Reply {
     keep(app, conn, sock);
     app.region.sock(sock).unwrap().holders.store(1 << app.welcome.holder | TRUST, Ordering::Relaxed);
-    let left = Left {
-        region: conn.region,
-        slot: conn.slot,
-        side: conn.side as u8,
-        home: app.info.id,
-        sock,
-        local: "127.0.0.1:40000".parse().unwrap(),
-        peer: "127.0.0.1:1".parse().unwrap(),
-    };
+    let left = Left { region: conn.region, slot: conn.slot, side: conn.side as u8, home: app.info.id, sock };
     app.ask_showing(Request::Leave(left), &[fd.as_fd()]).0
 }
 
@@ -263,15 +255,7 @@ fn nobody_gives_away_what_is_not_theirs() {
     assert!(matches!(leave(&mut server, &here, 9, &fd), Reply::Refused { .. }));
     assert_eq!(server.region.sock(9).unwrap().holders.load(Ordering::Relaxed) & TRUST, 0);
     let thief = App::new(&daemon);
-    let left = Left {
-        region: there.region,
-        slot: there.slot,
-        side: 0,
-        home: thief.info.id,
-        sock: 3,
-        local: "127.0.0.1:40000".parse().unwrap(),
-        peer: "127.0.0.1:1".parse().unwrap(),
-    };
+    let left = Left { region: there.region, slot: there.slot, side: 0, home: thief.info.id, sock: 3 };
     let message = control::ToService { number: 0, request: Request::Leave(left) };
     thief.line.send(&message, &[placeholder().as_fd()], true).unwrap();
     let end = std::time::Instant::now() + common::PATIENCE;

@@ -30,21 +30,14 @@ fn name(app: &App, queue: u32, flags: u32) {
     block.holders.store(1, Ordering::SeqCst);
 }
 
-fn wish(socket: &TcpListener) -> Request {
-    Request::Listen {
-        sock: 1,
-        local: socket.local_addr().unwrap(),
-        backlog: 8,
-        v6_only: false,
-        reuse_port: false,
-        kernel: true,
-    }
+fn wish() -> Request {
+    Request::Listen { sock: 1, backlog: 8 }
 }
 
 /// One that comes to a socket that is known. Says whether that does not block.
 fn joining(daemon: &Daemon, socket: &TcpListener) -> (App, u32, bool) {
     let mut app = App::new(daemon);
-    let reply = app.ask_showing(wish(socket), &[socket.as_fd()]).0;
+    let reply = app.ask_showing(wish(), &[socket.as_fd()]).0;
     let Reply::Joined { slot, nonblocking } = reply else { panic!("{reply:?}") };
     queue::stream::watch(&app.region.slot(slot).unwrap().half[1], Some(app.context));
     name(&app, slot, 0);
@@ -175,7 +168,7 @@ fn a_listener_that_is_one_no_more_keeps_nothing() {
     assert_eq!(first.unlisten(queue, Unlisten::GivenUp).0, Reply::Done);
     client.until("it is reset at once", |c| is(c, &conn, RESET));
     // It may begin anew.
-    assert!(matches!(first.ask_showing(wish(&socket), &[socket.as_fd()]).0, Reply::Listening { .. }));
+    assert!(matches!(first.ask_showing(wish(), &[socket.as_fd()]).0, Reply::Listening { .. }));
 }
 
 #[test]
@@ -185,9 +178,9 @@ fn nobody_joins_without_the_socket() {
     let (_first, _) = listening(&daemon, &socket, 0);
     let mut thief = App::new(&daemon);
     let shown = [other.as_fd()];
-    let answer = thief.ask_showing(wish(&socket), &shown).0;
+    let answer = thief.ask_showing(wish(), &shown).0;
     assert!(matches!(answer, Reply::Kernel { .. }), "another socket, at another address: {answer:?}");
-    thief.say(wish(&socket));
+    thief.say(wish());
     assert!(
         !(0..100).all(|_| thief.listen_to_pushes() && !thief.sleep(Duration::from_millis(20))),
         "none at all: detached"

@@ -35,6 +35,17 @@ impl Mapping {
         unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) }
     }
 
+    /// For each page of `[offset, offset + 4096 * pages.len())` writes whether it is in memory (bit 0). Takes no lock of the file's, so no other
+    /// process that has the file open can delay it. A page that was swapped out counts as absent. Page-aligned.
+    pub fn residency(&self, offset: usize, pages: &mut [u8]) -> rustix::io::Result<()> {
+        let len = pages.len() * base::limits::PAGE;
+        assert!(offset <= self.len && len <= (self.len - offset).next_multiple_of(base::limits::PAGE));
+        // SAFETY: the range lies inside the mapping, up to the end of its last page, and `pages` has a byte for each of its pages.
+        let result =
+            unsafe { libc::mincore(self.start.as_ptr().add(offset).cast(), len, pages.as_mut_ptr()) };
+        if result == 0 { Ok(()) } else { Err(last_error()) }
+    }
+
     /// Address of `offset`.
     #[inline]
     pub fn at(&self, offset: usize) -> *mut u8 {
@@ -42,6 +53,10 @@ impl Mapping {
         // SAFETY: `offset` is at most `len`, so the result is inside the mapping or one past its end.
         unsafe { self.start.as_ptr().add(offset) }
     }
+}
+
+fn last_error() -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::INVAL)
 }
 
 impl Drop for Mapping {

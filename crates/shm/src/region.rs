@@ -86,10 +86,21 @@ impl Region {
     }
 
     /// Ends all new writable mappings of the memfd, and with them hole punching (`fallocate` and
-    /// `madvise(MADV_REMOVE)` fail with EPERM): called by the service once every party has mapped it.
-    /// Existing mappings stay writable. From here on no page can be taken away again.
+    /// `madvise(MADV_REMOVE)` fail with EPERM). Existing mappings stay writable. From here on no page can be taken away again.
+    /// Takes the file's lock, which another process that has the file open can hold as long as it likes: the service's control thread
+    /// leaves this to the application, and looks afterwards ([`is_sealed`](Self::is_sealed)).
     pub fn seal(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
-        Ok(fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
+        match fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+            // Sealed before.
+            Err(rustix::io::Errno::PERM) if Self::is_sealed(fd) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// True for a memfd that [`seal`](Self::seal) has sealed. Takes no lock.
+    #[must_use]
+    pub fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+        fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE | SealFlags::SEAL))
     }
 
     /// Where things lie.
@@ -242,6 +253,14 @@ impl Region {
         let at = self.layout.data[side.index()] + offset;
         assert!(offset + len <= self.layout.params.data_len as usize, "populate inside the data area");
         Ok(self.map.populate(at, len)?)
+    }
+
+    /// Writes for each page from byte `offset` of the region whether it is in memory: see `Mapping::residency`.
+    ///
+    /// # Panics
+    /// When the pages leave the region, or `offset` is no multiple of a page.
+    pub fn residency(&self, offset: usize, pages: &mut [u8]) -> Result<(), RegionError> {
+        Ok(self.map.residency(offset, pages)?)
     }
 
     #[inline(always)]

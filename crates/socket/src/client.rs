@@ -10,7 +10,7 @@ pub use crate::registration::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
 use crate::ways::Ways;
-use crate::{account, growth, left, locked, sys};
+use crate::{account, growth, left, locked, moving, sys};
 use base::limits::RING_MIN;
 use control::{
     Line, LineError, Parent, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome,
@@ -45,6 +45,8 @@ pub struct Client {
     address: SocketAddrUnix,
     /// What this process is called.
     name: Arc<str>,
+    /// Network namespace in which the control line was made.
+    pub namespace: u64,
     /// What the service said first.
     pub welcome: Welcome,
     /// Our application region.
@@ -198,6 +200,7 @@ impl Client {
             control: said.control,
             address: said.address,
             name: said.name,
+            namespace: moving::namespace(said.control),
             welcome,
             home,
             oldest,
@@ -558,6 +561,11 @@ fn introduce(
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
+    // From here on no page can be taken away again, by this process either: the service looks at these seals.
+    Region::seal(memfd.as_fd()).map_err(|e| {
+        log(Level::Error, format_args!("{e}"));
+        LineError::Garbled
+    })?;
     let pages = present as usize / RING_MIN as usize;
     let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {

@@ -7,7 +7,7 @@ use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::wait::Patience;
-use crate::{fallback, give_up, listener, locked, rings, sys, unseen, wait, ways};
+use crate::{fallback, give_up, listener, locked, moving, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -94,28 +94,20 @@ fn is_candidate(client: &Client, ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || is_own(client, ip) || client.welcome.settings.has_port
 }
 
-/// The address the kernel has bound the placeholder to, after binding it to the loopback address if it is not bound yet:
-/// the port is really reserved.
-fn reserve(sock: &Sock, fd: RawFd, remote: IpAddr) -> Result<SocketAddr, Errno> {
-    let is_local = remote.is_loopback() || remote.is_unspecified();
-    // One that is bound after all says so.
-    if is_local
-        && sock.is_untouched()
-        && let Ok(bound) = bind(sock, fd, loopback(remote))
-    {
-        return Ok(bound);
+/// True when the service is to see the socket: it is bound, which the kernel's word shows, or in another network namespace than the one
+/// in which this process has registered.
+fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno> {
+    if !sock.is_untouched() {
+        let bound = name_of(fd)?;
+        if bound.port() != 0 {
+            sock.note_bound();
+        }
+        // Bound without a port: `IP_BIND_ADDRESS_NO_PORT`.
+        if bound.port() != 0 || !address::plain(bound).ip().is_unspecified() {
+            return Ok(true);
+        }
     }
-    let bound = name_of(fd)?;
-    if bound.port() != 0 {
-        sock.note_bound();
-    }
-    if bound.port() != 0 || !is_local {
-        return Ok(bound);
-    }
-    // Bound without a port (`IP_BIND_ADDRESS_NO_PORT`).
-    let ip = address::plain(bound).ip();
-    let from = if ip.is_unspecified() { loopback(remote) } else { bound.ip() };
-    bind(sock, fd, from)
+    Ok(moving::namespace(fd) != client.namespace)
 }
 
 /// Where connections to this host come from.
@@ -130,31 +122,6 @@ fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
     let mut bytes = [0; address::ADDRESS_MAX];
     let n = sys::getsockname(fd, &mut bytes)?;
     address::parse(&bytes[..n])
-}
-
-/// Binds the placeholder to some port of that address.
-fn bind(sock: &Sock, fd: RawFd, from: IpAddr) -> Result<SocketAddr, Errno> {
-    let (name, len) = address::bytes(SocketAddr::new(from, 0), sock.family());
-    let bind = || {
-        sys::bind(fd, &name[..len])?;
-        name_of(fd)
-    };
-    let mut bound = bind()?;
-    if bound.port() == 0 {
-        bound = with_port(fd, bind)?;
-    }
-    sock.note_reserved();
-    Ok(bound)
-}
-
-/// Binds a socket of which the program has said that `bind` is to leave the port to `connect`: here it is `connect` that binds.
-fn with_port(fd: RawFd, bind: impl FnOnce() -> Result<SocketAddr, Errno>) -> Result<SocketAddr, Errno> {
-    let say =
-        |on: i32| sys::setsockopt(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &on.to_ne_bytes());
-    say(0)?;
-    let bound = bind();
-    say(1)?;
-    bound
 }
 
 /// `connect`.
@@ -189,13 +156,12 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel("no port leads there", absent);
     }
     let _deciding = sock.begin_deciding();
-    let Ok(local) = reserve(sock, fd, plain.ip()) else {
-        return kernel("no local port could be reserved", Errno::ADDRNOTAVAIL);
-    };
+    let is_shown = must_be_shown(&client, sock, fd)?;
     let Some(index) = client.take_block() else {
         return kernel("the application has as many sockets as it may", Errno::NOBUFS);
     };
-    if let Some(link) = ways::connect(&client, sock, index, [address::plain(local), plain]) {
+    let by_grant = if is_shown { None } else { ways::connect(&client, sock, index, plain) };
+    if let Some(link) = by_grant {
         crate::options::advise_all(sock, &link);
         return establish(sock, link);
     }
@@ -204,7 +170,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel("no descriptor is left for its memory", Errno::MFILE);
     }
     let options = crate::options::of_socket(sock);
-    match client.ask(Request::Connect { sock: index, local, remote, options }) {
+    match client.ask_with(Request::Connect { remote, options }, is_shown.then_some(fd)) {
         Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {

@@ -1,7 +1,7 @@
-//! The acceptor's side of lines (`control::Lent`): further queues of a listener, each of them filled by one connector. What is in
-//! them is its word: a record may name any slot of the region that the two share, and costs nobody else anything.
+//! The acceptor's side of lines (`control::Lent`): further queues of a listener, each of them filled by one connector. Of a record that
+//! the connector writes only the slot is believed, if the service has granted it: the addresses are those that it was granted with.
 
-use crate::client::{self, Client};
+use crate::client::{self, Client, lock};
 use crate::hold::Held;
 use crate::link::Link;
 use crate::listener::{Name, name_of, release_block, take, tell_of_role};
@@ -9,10 +9,11 @@ use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::{How, Progress};
 use base::limits::SLOTS_MAX;
-use control::{AcceptRecord, RECORD_LEN};
+use control::{AcceptRecord, RECORD_LEN, Reply, Request};
 use queue::stream::raise;
 use shm::half_flags::{FIN, OPEN, READ_CLOSED, RELEASED, RESET, WANT_SPACE};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
@@ -116,6 +117,18 @@ fn end(line: &Link, ours: u64) {
     raise(line.halves().0, RELEASED);
     block.region.store(0, Ordering::Release);
     release_block(&line.home, line.index());
+}
+
+/// The addresses that connections in a slot have, ours first. `None`: the service has not granted it to the connector of this line.
+pub fn granted(client: &Client, line: &Link, slot: u32) -> Option<[SocketAddr; 2]> {
+    let known = || lock(&line.mapped.granted).get(&slot).copied();
+    known().or_else(|| {
+        let request = Request::Grants { region: line.mapped.id, line: line.slot() };
+        let Ok((Reply::Grants { local, source, grants }, _)) = client.ask(request) else { return None };
+        let new = grants.iter().map(|grant| (grant.slot, [local, SocketAddr::new(source, grant.port)]));
+        lock(&line.mapped.granted).extend(new);
+        known()
+    })
 }
 
 fn reset(mapped: &Mapped, slot: u32) {

@@ -39,11 +39,6 @@ fn local_address(fd: RawFd) -> Option<SocketAddr> {
     address::parse(&bytes[..n]).ok()
 }
 
-fn flag(fd: RawFd, level: i32, name: i32) -> bool {
-    let mut value = [0; 4];
-    sys::getsockopt(fd, level, name, &mut value).is_ok() && value != [0; 4]
-}
-
 fn somaxconn() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
     text.trim().parse().unwrap_or(4096)
@@ -94,7 +89,6 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
         share(sock);
         return Ok(Listened::Ours);
     }
-    let local = local_address(fd).ok_or(Errno::INVAL)?;
     let block = match sock.listener() {
         Some(link) => link.index(),
         None => match client.take_block() {
@@ -102,15 +96,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
             None => return Ok(Listened::Kernel(Why::asked("the application has as many sockets as it may"))),
         },
     };
-    let request = Request::Listen {
-        sock: block,
-        local,
-        backlog,
-        v6_only: sock.family() == libc::AF_INET6 && flag(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-        reuse_port: flag(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT),
-        kernel: !crate::connect::is_own(client, local.ip()),
-    };
-    let answer = client.ask_with(request, Some(fd));
+    let answer = client.ask_with(Request::Listen { sock: block, backlog }, Some(fd));
     if let Some(link) = sock.listener() {
         if again(sock, client, link, &answer) {
             return Ok(Listened::Ours);
@@ -141,7 +127,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     // kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
-    if address::plain(local).ip().is_unspecified() {
+    if local_address(fd).is_some_and(|local| address::plain(local).ip().is_unspecified()) {
         sock.set(|settings| settings.is_anywhere = true);
     }
     sock.decide(link);
@@ -443,12 +429,18 @@ fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Er
 
 /// What a connector has put into a line leads nowhere but to its own region.
 fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Option<AcceptRecord> {
-    let record = take(line).unwrap_or_else(|_| {
+    let record = take(line).and_then(|record| {
+        let Some(record) = record else { return Ok(None) };
+        let [local, peer] = lines::granted(client, line, record.slot).ok_or(Errno::PROTO)?;
+        let (region, side) = (line.mapped.id, line.mapped.side as u8);
+        Ok(Some(AcceptRecord { region, side, local, peer, ..record }))
+    });
+    let record = record.unwrap_or_else(|_| {
         lines::drop_line(sock, link, client, line);
         None
     });
     lines::make_room(link);
-    record.map(|record| AcceptRecord { region: line.mapped.id, side: line.mapped.side as u8, ..record })
+    record
 }
 
 /// One try at queues that are not all empty. The descriptor comes first: without one the connection stays where it is.

@@ -3,7 +3,7 @@
 //! whoever has let one out and uses its own all the same: of several processes the last that used it has the connection.
 
 use crate::client::{self, Client};
-use crate::connect::{addresses, store_addresses};
+use crate::connect::store_addresses;
 use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
@@ -37,6 +37,11 @@ fn number(fd: RawFd, name: i32) -> Option<i32> {
 /// The kernel's name for what is behind a descriptor, in whatever process.
 pub fn cookie(fd: RawFd) -> Option<u64> {
     word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
+}
+
+/// The kernel's name for the network namespace of a socket; 0 before Linux 5.14.
+pub fn namespace(fd: RawFd) -> u64 {
+    word(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).map_or(0, u64::from_ne_bytes)
 }
 
 /// True for a TCP socket of the kernel's that is not connected: it listens, is a placeholder, or not in use yet.
@@ -320,15 +325,12 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
-    let (local, peer) = addresses(link);
     let left = Left {
         region: link.mapped.id,
         slot: link.slot(),
         side: link.mapped.side as u8,
         home: link.home.id,
         sock: link.index(),
-        local,
-        peer,
     };
     if fds::is_borrowed() {
         // The parent's line and memory, but not its descriptors: an answer would come to the wrong table.

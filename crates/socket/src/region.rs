@@ -13,6 +13,8 @@ use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
 use shm::{CONTEXTS, Half, Region, Side, half_flags};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
@@ -72,6 +74,9 @@ pub struct Mapped {
     collected: AtomicU64,
     /// Of a pair region in which we connect: slots that are ours.
     pub lease: Lease,
+    /// Of a pair region in which we accept: slots that the connector uses without asking, and the addresses of their connections, ours
+    /// first.
+    pub granted: Mutex<HashMap<u32, [SocketAddr; 2]>>,
 }
 
 impl Mapped {
@@ -93,6 +98,7 @@ impl Mapped {
             lingering: Mutex::default(),
             collected: AtomicU64::new(0),
             lease: Lease::default(),
+            granted: Mutex::default(),
         }
     }
 
@@ -282,6 +288,7 @@ impl Mapped {
         held.take(self, |m| &m.lingering);
         held.take(self, |m| &m.pool);
         held.take(self, |m| m.lease.lock());
+        held.take(self, |m| &m.granted);
     }
 
     /// Keeps a closed socket's rings, and the table of its `records`, until the bytes are read.

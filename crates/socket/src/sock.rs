@@ -56,8 +56,6 @@ pub(crate) mod flag {
     pub const REPLACED: u16 = 1 << 5;
     /// The program had bound it when it connected.
     pub const BOUND: u16 = 1 << 6;
-    /// This library has bound it, that its port is reserved.
-    pub const RESERVED: u16 = 1 << 7;
     /// The program has asked for a name for it (`bind`), or what it did before is not known.
     pub const NAMED: u16 = 1 << 8;
     /// It listens in the kernel, and is to be accelerated when the program waits for it by a call that we see.
@@ -257,14 +255,7 @@ impl Sock {
 
     /// Its placeholder was found bound.
     pub fn note_bound(&self) {
-        if !self.has(flag::RESERVED) {
-            self.mark(flag::BOUND, true);
-        }
-    }
-
-    /// This library binds its placeholder.
-    pub fn note_reserved(&self) {
-        self.mark(flag::RESERVED, true);
+        self.mark(flag::BOUND, true);
     }
 
     /// See [`Link::is_unconnected`].

@@ -8,12 +8,12 @@ use crate::listener::release_block;
 use crate::region::Mapped;
 use crate::sock::Sock;
 use crate::stream::{Progress, Said};
-use control::{AcceptRecord, Lent, RECORD_LEN};
+use control::{AcceptRecord, Grant, Lent, RECORD_LEN};
 use cycles::now_ns;
 use queue::stream::raise;
 use shm::half_flags::{FAILED, FIN, LENT, OPEN, PUSHING, READ_CLOSED, RELEASED, RESET};
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -25,6 +25,8 @@ pub type Ways = RwLock<HashMap<SocketAddr, Arc<Way>>>;
 pub struct Way {
     line: Link,
     most: u32,
+    /// The address that connections come from.
+    source: IpAddr,
 }
 
 impl Way {
@@ -47,7 +49,8 @@ impl Way {
     }
 }
 
-/// Slots of a pair region that were lent to us: for connections that we make ourselves. Not to our children.
+/// Slots of a pair region that were granted to us: for connections that we make ourselves, each from a port of its own to one listener.
+/// Not to our children.
 #[derive(Debug, Default)]
 pub struct Lease {
     any: AtomicBool,
@@ -56,26 +59,18 @@ pub struct Lease {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// A bit for each that is ours.
-    lent: Vec<u64>,
+    /// All that are ours: the port and the listener of each.
+    granted: HashMap<u32, (u16, SocketAddr)>,
+    /// By listener.
+    idle: HashMap<SocketAddr, Idle>,
+}
+
+/// Slots for connections to one listener in which there is none.
+#[derive(Debug, Default)]
+struct Idle {
     free: Vec<u32>,
     /// Closed here, and perhaps not there yet: the oldest first.
     closed: VecDeque<u32>,
-}
-
-impl Slots {
-    fn is_lent(&self, slot: u32) -> bool {
-        self.lent.get(slot as usize / 64).is_some_and(|word| word & 1 << (slot % 64) != 0)
-    }
-
-    fn set(&mut self, slot: u32, on: bool) {
-        let word = slot as usize / 64;
-        if self.lent.len() <= word {
-            self.lent.resize(word + 1, 0);
-        }
-        let bit = 1 << (slot % 64);
-        self.lent[word] = if on { self.lent[word] | bit } else { self.lent[word] & !bit };
-    }
 }
 
 impl Lease {
@@ -84,59 +79,65 @@ impl Lease {
         &self.slots
     }
 
-    fn add(&self, mapped: &Mapped, new: &[u32]) {
+    fn add(&self, mapped: &Mapped, remote: SocketAddr, new: &[Grant]) {
         let mut slots = lock(&self.slots);
         let slots = slots.get();
-        for &slot in new.iter().filter(|slot| mapped.has(**slot)) {
-            slots.set(slot, true);
-            slots.free.push(slot);
+        for grant in new.iter().filter(|grant| mapped.has(grant.slot)) {
+            slots.granted.insert(grant.slot, (grant.port, remote));
+            slots.idle.entry(remote).or_default().free.push(grant.slot);
         }
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// A slot for a new connection, both halves as if never used.
-    fn take(&self, mapped: &Mapped) -> Option<u32> {
+    /// A slot for a new connection to `remote`, both halves as if never used, and its port.
+    fn take(&self, mapped: &Mapped, remote: SocketAddr) -> Option<(u32, u16)> {
         // A signal handler may have interrupted the holder.
         let mut slots = self.slots.try_lock().ok()?;
-        let ours = slots.get();
+        let Slots { granted, idle } = slots.get();
+        let idle = idle.get_mut(&remote)?;
         let slot = loop {
-            let Some(slot) = ours.closed.front().copied() else { break ours.free.pop()? };
+            let Some(slot) = idle.closed.front().copied() else { break idle.free.pop()? };
             let (own, peer) = mapped.halves(slot);
             let flags = peer.flags.load(Ordering::Acquire);
             let is_pushed = (flags | own.flags.load(Ordering::Acquire)) & PUSHING != 0;
             if flags & LENT != 0 && (flags & RELEASED == 0 || is_pushed) {
-                break ours.free.pop()?;
+                break idle.free.pop()?;
             }
-            ours.closed.pop_front();
+            idle.closed.pop_front();
             if flags & LENT != 0 {
                 break slot;
             }
             // The service has it back.
-            ours.set(slot, false);
+            granted.remove(&slot);
         };
+        let (port, _) = *granted.get(&slot)?;
         drop(slots);
         let (own, peer) = mapped.halves(slot);
         own.clear();
         peer.clear();
-        Some(slot)
+        Some((slot, port))
     }
 
-    /// True when the slot is lent to us.
+    /// True when the slot is granted to us.
     pub fn has(&self, slot: u32) -> bool {
-        self.any.load(Ordering::Relaxed) && lock(&self.slots).get().is_lent(slot)
+        self.any.load(Ordering::Relaxed) && lock(&self.slots).get().granted.contains_key(&slot)
     }
 
     /// A connection in one of ours is closed on our side, for good.
     pub fn closed(&self, slot: u32) {
-        lock(&self.slots).get().closed.push_back(slot);
+        let mut slots = lock(&self.slots);
+        let Slots { granted, idle } = slots.get();
+        if let Some((_, remote)) = granted.get(&slot) {
+            idle.entry(*remote).or_default().closed.push_back(slot);
+        }
     }
 
     /// A connection that was not made after all.
-    fn give_back(&self, mapped: &Mapped, slot: u32) {
+    fn give_back(&self, mapped: &Mapped, remote: SocketAddr, slot: u32) {
         let (own, peer) = mapped.halves(slot);
         raise(own, RELEASED);
         raise(peer, RELEASED | LENT);
-        lock(&self.slots).get().free.push(slot);
+        lock(&self.slots).get().idle.entry(remote).or_default().free.push(slot);
     }
 }
 
@@ -145,27 +146,18 @@ pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &L
     if !mapped.pair || !mapped.has(lent.line) {
         return;
     }
-    mapped.lease.add(mapped, &lent.slots);
+    mapped.lease.add(mapped, remote, &lent.grants);
     // Not under the lock, which a fork takes after that of the regions.
     let Some(block) = client.take_block() else { return };
     let home = &client.home;
     let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
-    let is_it = |way: &Way| way.line.mapped.id == mapped.id && way.line.slot() == lent.line;
-    if ways.get(&remote).is_some_and(|way| is_it(way)) {
+    let is_it = |way: &Arc<Way>| way.line.mapped.id == mapped.id && way.line.slot() == lent.line;
+    if ways.get(&remote).is_some_and(is_it) {
         return release_block(home, block);
     }
-    // Another address of the same listener.
-    let way = match ways.values().find(|way| is_it(way)).cloned() {
-        Some(known) => {
-            release_block(home, block);
-            known
-        }
-        None => {
-            let line = Link::queue(mapped.clone(), lent.line, home.clone(), block);
-            line.begin(true, false);
-            Arc::new(Way { line, most: lent.most })
-        }
-    };
+    let line = Link::queue(mapped.clone(), lent.line, home.clone(), block);
+    line.begin(true, false);
+    let way = Arc::new(Way { line, most: lent.most, source: lent.source });
     if let Some(before) = ways.insert(remote, way)
         && Arc::strong_count(&before) == 1
     {
@@ -195,20 +187,20 @@ fn forget(client: &Client, way: &Arc<Way>) {
     }
 }
 
-/// Connects `sock` from `local` to `remote` with block `index`. `None`: the service is to be asked.
-pub fn connect(client: &Client, sock: &Sock, index: u32, [local, remote]: [SocketAddr; 2]) -> Option<Link> {
+/// Connects `sock`, which is not bound, to `remote` with block `index`. `None`: the service is to be asked.
+pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> Option<Link> {
     // Taken by a signal handler's `connect`, it is not waited for.
     let way = client.ways.try_read().ok()?.get(&remote)?.clone();
     if way.is_over() {
         forget(client, &way);
         return None;
     }
-    let is_plain = local.ip().is_loopback() && local.is_ipv4() == remote.is_ipv4() && local.port() != 0;
-    if !(is_plain && way.is_open() && way.has_room()) {
+    if !(way.is_open() && way.has_room()) {
         return None;
     }
     let mapped = &way.line.mapped;
-    let slot = mapped.lease.take(mapped)?;
+    let (slot, port) = mapped.lease.take(mapped, remote)?;
+    let local = SocketAddr::new(way.source, port);
     let link = Link::new(mapped.clone(), slot, client.home.clone(), index);
     link.begin(sock.is_nonblocking(), false);
     store_addresses(&link, local, remote, sock.family());
@@ -218,7 +210,7 @@ pub fn connect(client: &Client, sock: &Sock, index: u32, [local, remote]: [Socke
     let (region, side) = (mapped.id, mapped.side.other() as u8);
     let record = AcceptRecord { region, slot, side, local: remote, peer: local, time: now_ns(), line: 0 };
     if way.line.push(&[&record.to_bytes()], 0, Said::default()) != Ok(Progress::Done(RECORD_LEN)) {
-        mapped.lease.give_back(mapped, slot);
+        mapped.lease.give_back(mapped, remote, slot);
         return None;
     }
     // It is in the line. Who closed the listener meanwhile has seen it, or we see that it is closed.

@@ -109,6 +109,8 @@ pub struct App {
     pub pushes: Vec<Push>,
     /// What came with the last answer to a `connect`.
     pub lent: Option<Lent>,
+    /// Its local address.
+    pub local: Option<SocketAddr>,
     /// Of the last connection: it is to be announced.
     pub deferred: bool,
     pub pools: HashMap<u32, Pool>,
@@ -151,6 +153,7 @@ impl App {
         let (Reply::Region(info), mut fds) = answer(2) else { panic!("no region") };
         let bells = fds.split_off(1);
         let region = Region::open(fds[0].as_fd(), info.params()).unwrap();
+        Region::seal(fds[0].as_fd()).unwrap();
         drop(fds);
         request(&line, 3, Request::Mapped { region: info.id });
         assert_eq!(answer(3).0, Reply::Done);
@@ -178,6 +181,7 @@ impl App {
             sleepers: Vec::new(),
             pushes: Vec::new(),
             lent: None,
+            local: None,
             deferred: false,
             pools: HashMap::new(),
             number: 10,
@@ -236,26 +240,18 @@ impl App {
     }
 
     pub fn listen(&mut self, socket: &TcpListener, backlog: u32) -> u32 {
-        let request = Request::Listen {
-            sock: 1,
-            local: socket.local_addr().unwrap(),
-            backlog,
-            v6_only: false,
-            reuse_port: false,
-            kernel: true,
-        };
-        let (reply, _) = self.ask_showing(request, &[socket.as_fd()]);
+        let (reply, _) = self.ask_showing(Request::Listen { sock: 1, backlog }, &[socket.as_fd()]);
         let (Reply::Listening { slot } | Reply::Joined { slot, .. }) = reply else { panic!("{reply:?}") };
         watch(&self.region.slot(slot).unwrap().half[1], Some(self.context));
         slot
     }
 
     pub fn try_connect(&mut self, to: SocketAddr) -> Result<Conn, Reply> {
-        let local = if to.is_ipv4() { "127.0.0.1:40000" } else { "[::1]:40000" }.parse().unwrap();
-        let (reply, fds) =
-            self.ask(Request::Connect { sock: 2, local, remote: to, options: SocketOptions::default() });
-        let Reply::Connecting { region: info, slot, lent, deferred, .. } = reply else { return Err(reply) };
-        (self.lent, self.deferred) = (lent, deferred);
+        let (reply, fds) = self.ask(Request::Connect { remote: to, options: SocketOptions::default() });
+        let Reply::Connecting { region: info, slot, lent, deferred, local } = reply else {
+            return Err(reply);
+        };
+        (self.lent, self.deferred, self.local) = (lent, deferred, Some(local));
         if info.pair {
             self.map(info, fds);
         }

@@ -1,0 +1,371 @@
+//! Helper threads: they make the calls that another process can make wait. A process that passes a descriptor decides how long its
+//! close takes (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and holds the lock under which
+//! `getsockname` looks at a socket, or seals are put on a memfd. So the control thread neither receives, closes nor looks into such
+//! descriptors: it hands the control line to a helper thread, and stops reading that line until the helper has answered.
+//!
+//! ```text
+//!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
+//! ```
+//! Each helper has a descriptor table of its own: one that sticks in a close keeps neither the port nor the control socket open when
+//! the service ends. Of one user at most one helper is at work, so that a user who makes it stick delays only himself.
+
+use crate::alive::Alive;
+use crate::registry::write_eventfd;
+use crate::requests::new_eventfd;
+use crate::shown::{Shown, look};
+use crate::sys;
+use control::{Line, LineError, Received, Request, ToService};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use shm::Region;
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Helpers of all users but root, whose one is apart.
+const HELPERS_MAX: usize = 16;
+/// A helper at work for longer than this is stuck: the control lines of its user that wait for it are closed.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// Sets in which descriptors of listening sockets, and of connections on their way to another process, are watched.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Listening sockets: all are looked at together, and their set is readable when one of them listens no more.
+    pub listeners: Alive,
+    /// Connections that were left with the service.
+    pub connections: Alive,
+}
+
+impl Watched {
+    /// Makes the sets.
+    pub fn open() -> rustix::io::Result<Self> {
+        Ok(Self { listeners: Alive::open(1)?, connections: Alive::open(16)? })
+    }
+}
+
+/// A message that came with descriptors, which are closed again.
+#[derive(Debug)]
+pub struct Message {
+    /// What it says.
+    pub said: ToService,
+    /// What the kernel says of the one descriptor that came along. `None`: there were several, or it is no TCP socket.
+    pub shown: Option<Shown>,
+    /// Descriptors were lost, because the helper could have no more.
+    pub is_short: bool,
+}
+
+/// What a helper is asked to do.
+#[derive(Debug)]
+pub enum Job {
+    /// Receive the next message of that control line, which has descriptors.
+    Receive(u32, Arc<Line>),
+    /// Close a control line in whose queue there are descriptors.
+    Close(OwnedFd),
+    /// Seal that pair region.
+    Seal(u32, Arc<OwnedFd>),
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub enum Done {
+    /// The next message of that control line.
+    Received(u32, Result<Message, LineError>),
+    /// That pair region is sealed.
+    Sealed(u32),
+    /// Waited for too long: that control line is to be closed.
+    Stuck(u32),
+}
+
+/// What a helper does with the descriptor that it gets.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    Receive(u32),
+    Close,
+    Seal(u32),
+}
+
+impl Job {
+    fn task(&self) -> Task {
+        match self {
+            Self::Receive(peer, _) => Task::Receive(*peer),
+            Self::Close(_) => Task::Close,
+            Self::Seal(region, _) => Task::Seal(*region),
+        }
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Receive(_, line) => line.as_fd(),
+            Self::Close(fd) => fd.as_fd(),
+            Self::Seal(_, fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// A job under way.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    uid: u32,
+    task: Task,
+    since: Instant,
+    is_stuck: bool,
+}
+
+#[derive(Debug)]
+struct Helper {
+    /// Descriptors go by this.
+    socket: OwnedFd,
+    tasks: Sender<Task>,
+    running: Option<Running>,
+}
+
+/// All helpers, and what waits for them.
+#[derive(Debug)]
+pub struct Helpers {
+    helpers: Vec<Helper>,
+    waiting: HashMap<u32, VecDeque<Job>>,
+    /// Users with something in `waiting`, the one whose turn it is first.
+    turns: VecDeque<u32>,
+    outbox: Sender<(usize, Option<Done>)>,
+    inbox: Receiver<(usize, Option<Done>)>,
+    /// Readable when a helper has finished something. No other process has it.
+    pub told: Arc<OwnedFd>,
+    watched: Watched,
+}
+
+impl Helpers {
+    /// No helper yet: each starts when it is needed.
+    pub fn new(watched: Watched) -> rustix::io::Result<Self> {
+        let (outbox, inbox) = channel();
+        Ok(Self {
+            helpers: Vec::new(),
+            waiting: HashMap::new(),
+            turns: VecDeque::new(),
+            outbox,
+            inbox,
+            told: new_eventfd()?,
+            watched,
+        })
+    }
+
+    /// Has `job` done in the name of `uid`. `Err`: its user's helper is stuck.
+    pub fn ask(&mut self, uid: u32, job: Job, now: Instant) -> Result<(), Errno> {
+        let is_stuck = self.running().any(|running| running.uid == uid && running.is_stuck);
+        if is_stuck && !matches!(job, Job::Close(_)) {
+            return Err(Errno::AGAIN);
+        }
+        let jobs = self.waiting.entry(uid).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(uid);
+        }
+        jobs.push_back(job);
+        self.start(now);
+        Ok(())
+    }
+
+    /// What helpers have finished, and what is waited for in vain.
+    pub fn finished(&mut self, now: Instant) -> Vec<Done> {
+        let mut all = Vec::new();
+        while let Ok((which, done)) = self.inbox.try_recv() {
+            if let Some(running) = self.helpers[which].running.take() {
+                // What was given up is nothing to anybody any more.
+                all.extend(done.filter(|_| !running.is_stuck));
+            }
+        }
+        self.give_up(now, &mut all);
+        self.start(now);
+        all
+    }
+
+    /// When [`finished`](Self::finished) is to be called at the latest.
+    pub fn due(&self) -> Option<Instant> {
+        self.running().filter(|running| !running.is_stuck).map(|running| running.since + STUCK).min()
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Running> {
+        self.helpers.iter().filter_map(|helper| helper.running.as_ref())
+    }
+
+    fn give_up(&mut self, now: Instant, all: &mut Vec<Done>) {
+        for running in self.helpers.iter_mut().filter_map(|helper| helper.running.as_mut()) {
+            if running.is_stuck || now < running.since + STUCK {
+                continue;
+            }
+            running.is_stuck = true;
+            if let Task::Receive(peer) = running.task {
+                all.push(Done::Stuck(peer));
+            }
+            let Some(jobs) = self.waiting.get_mut(&running.uid) else { continue };
+            jobs.retain(|job| {
+                if let Job::Receive(peer, _) = job {
+                    all.push(Done::Stuck(*peer));
+                }
+                matches!(job, Job::Close(_))
+            });
+        }
+    }
+
+    /// Gives idle helpers what waits, each user in turn.
+    fn start(&mut self, now: Instant) {
+        for _ in 0..self.turns.len() {
+            let Some(uid) = self.turns.pop_front() else { return };
+            let is_busy = self.running().any(|running| running.uid == uid);
+            let has_job = self.waiting.get(&uid).is_some_and(|jobs| !jobs.is_empty());
+            if !has_job {
+                self.waiting.remove(&uid);
+                continue;
+            }
+            self.turns.push_back(uid);
+            if is_busy {
+                continue;
+            }
+            let Some(which) = self.idle(uid) else { continue };
+            if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
+                self.give(which, uid, &job, now);
+            }
+        }
+    }
+
+    /// An idle helper, which is started when there may be one more.
+    fn idle(&mut self, uid: u32) -> Option<usize> {
+        let root = rustix::process::Uid::ROOT.as_raw();
+        let busy = self.running().filter(|running| running.uid != root).count();
+        if uid != root && busy >= HELPERS_MAX {
+            return None;
+        }
+        if let Some(which) = self.helpers.iter().position(|helper| helper.running.is_none()) {
+            return Some(which);
+        }
+        match self.start_one() {
+            Ok(helper) => self.helpers.push(helper),
+            Err(e) => {
+                tracing::error!(
+                    "a helper thread cannot be started, and what is shown to the service waits: {e}"
+                );
+                return None;
+            }
+        }
+        Some(self.helpers.len() - 1)
+    }
+
+    fn start_one(&self) -> rustix::io::Result<Helper> {
+        let (socket, its) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (tasks, orders) = channel();
+        let (ready, is_ready) = channel();
+        let (which, outbox) = (self.helpers.len(), self.outbox.clone());
+        let (told, watched) = (self.told.clone(), self.watched.clone());
+        let number = its.as_raw_fd();
+        let thread = Thread { orders, told, watched };
+        let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
+        let run = move || {
+            let separated = sys::separate_descriptors(number, &thread.descriptors());
+            let (socket, word) = match separated {
+                Ok(socket) => (Some(socket), Ok(())),
+                Err(e) => (None, Err(e)),
+            };
+            // The starter waits for this word: from here on what it closes stays open here.
+            let _ = ready.send(word);
+            if let Some(socket) = socket {
+                thread.run(&socket, which, &outbox);
+            }
+        };
+        builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        is_ready.recv().unwrap_or(Err(Errno::AGAIN))?;
+        drop(its);
+        Ok(Helper { socket, tasks, running: None })
+    }
+
+    fn give(&mut self, which: usize, uid: u32, job: &Job, now: Instant) {
+        let helper = &mut self.helpers[which];
+        let task = job.task();
+        helper.running = Some(Running { uid, task, since: now, is_stuck: false });
+        // Neither waits: the helper has received all that was sent before.
+        if send_descriptor(&helper.socket, job.descriptor()).is_err() || helper.tasks.send(task).is_err() {
+            tracing::error!("a helper thread has ended by a fault of its own");
+        }
+    }
+}
+
+fn send_descriptor(socket: &OwnedFd, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, flags).map(drop)
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0; 1];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = ancillary.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok(rights.flatten().next())
+}
+
+/// What a helper thread has.
+struct Thread {
+    orders: Receiver<Task>,
+    told: Arc<OwnedFd>,
+    watched: Watched,
+}
+
+impl Thread {
+    /// What it keeps of the descriptors that the service has.
+    fn descriptors(&self) -> Vec<RawFd> {
+        let sets = [&self.watched.listeners, &self.watched.connections].into_iter().flat_map(Alive::sets);
+        sets.map(|set| set.as_raw_fd()).chain([self.told.as_raw_fd()]).collect()
+    }
+
+    /// Works until the service is gone.
+    fn run(&self, socket: &OwnedFd, which: usize, outbox: &Sender<(usize, Option<Done>)>) {
+        loop {
+            let fd = match receive_descriptor(socket) {
+                Err(Errno::INTR) => continue,
+                Ok(Some(fd)) => fd,
+                Ok(None) | Err(_) => return,
+            };
+            let Ok(task) = self.orders.recv() else { return };
+            let done = match task {
+                Task::Receive(peer) => Some(Done::Received(peer, self.receive(&Line::new(fd)))),
+                // What is closed here takes its queue along, and what is in that: this may stick.
+                Task::Close => {
+                    drop(fd);
+                    None
+                }
+                Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
+            };
+            if outbox.send((which, done)).is_err() {
+                return;
+            }
+            write_eventfd(self.told.as_fd());
+        }
+    }
+
+    /// Receives a message and looks into what came along. When this returns, all of it is closed again: an application that has its answer
+    /// may close its socket, and bind another to the same port.
+    fn receive(&self, line: &Line) -> Result<Message, LineError> {
+        let Received { message, fds, is_short } = line.receive::<ToService>(false)?;
+        let set = match message.request {
+            Request::Listen { .. } => Some(&self.watched.listeners),
+            Request::Leave(_) => Some(&self.watched.connections),
+            _ => None,
+        };
+        let shown = match fds.as_slice() {
+            [fd] => look(fd, set),
+            _ => None,
+        };
+        Ok(Message { said: message, shown, is_short })
+    }
+}
