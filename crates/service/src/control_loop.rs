@@ -216,7 +216,21 @@ impl Service {
             self.timers(Instant::now());
             self.close_lines(Instant::now());
         }
+        self.hang_up_all();
         Ok(())
+    }
+
+    /// The service ends: all control lines are closed, those of programs that have yet to be accepted, too.
+    fn hang_up_all(&mut self) {
+        self.accept();
+        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.registry.applications.remove(&id);
+            self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
+        }
+        self.close_lines(Instant::now());
+        // A helper has yet to get these.
+        std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
     }
 
     /// How long to sleep: for ever while no deadline is set.

@@ -117,10 +117,21 @@ struct Running {
     is_stuck: bool,
 }
 
+/// What a helper says.
+#[derive(Debug)]
+enum Word {
+    /// It has a descriptor table of its own, or could not have one and ends.
+    Separate(rustix::io::Result<()>),
+    /// It has done what it was asked last.
+    Done(Option<Done>),
+}
+
 #[derive(Debug)]
 struct Helper {
     /// Descriptors go by this.
     socket: OwnedFd,
+    /// The helper's end, until it has a descriptor table of its own.
+    its: Option<OwnedFd>,
     tasks: Sender<Task>,
     running: Option<Running>,
 }
@@ -132,8 +143,8 @@ pub struct Helpers {
     waiting: HashMap<u32, VecDeque<Job>>,
     /// Users with something in `waiting`, the one whose turn it is first.
     turns: VecDeque<u32>,
-    outbox: Sender<(usize, Option<Done>)>,
-    inbox: Receiver<(usize, Option<Done>)>,
+    outbox: Sender<(usize, Word)>,
+    inbox: Receiver<(usize, Word)>,
     /// Readable when a helper has finished something. No other process has it.
     pub told: Arc<OwnedFd>,
     watched: Watched,
@@ -172,10 +183,22 @@ impl Helpers {
     /// What helpers have finished, and what is waited for in vain.
     pub fn finished(&mut self, now: Instant) -> Vec<Done> {
         let mut all = Vec::new();
-        while let Ok((which, done)) = self.inbox.try_recv() {
-            if let Some(running) = self.helpers[which].running.take() {
-                // What was given up is nothing to anybody any more.
-                all.extend(done.filter(|_| !running.is_stuck));
+        while let Ok((which, word)) = self.inbox.try_recv() {
+            let helper = &mut self.helpers[which];
+            match (word, helper.running) {
+                (Word::Separate(result), _) => {
+                    helper.its = None;
+                    if let Err(e) = result {
+                        tracing::error!(
+                            "a helper thread cannot separate its descriptors from the service's: {e}"
+                        );
+                    }
+                }
+                (Word::Done(done), running) => {
+                    helper.running = None;
+                    // What was given up is not waited for any more.
+                    all.extend(done.filter(|_| running.is_some_and(|running| !running.is_stuck)));
+                }
             }
         }
         self.give_up(now, &mut all);
@@ -258,7 +281,6 @@ impl Helpers {
         let (socket, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (tasks, orders) = channel();
-        let (ready, is_ready) = channel();
         let (which, outbox) = (self.helpers.len(), self.outbox.clone());
         let (told, watched) = (self.told.clone(), self.watched.clone());
         let number = its.as_raw_fd();
@@ -270,16 +292,14 @@ impl Helpers {
                 Ok(socket) => (Some(socket), Ok(())),
                 Err(e) => (None, Err(e)),
             };
-            // The starter waits for this word: from here on what it closes stays open here.
-            let _ = ready.send(word);
+            // From here on what the starter closes stays open here.
+            let _ = outbox.send((which, Word::Separate(word)));
             if let Some(socket) = socket {
                 thread.run(&socket, which, &outbox);
             }
         };
         builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
-        is_ready.recv().unwrap_or(Err(Errno::AGAIN))?;
-        drop(its);
-        Ok(Helper { socket, tasks, running: None })
+        Ok(Helper { socket, its: Some(its), tasks, running: None })
     }
 
     fn give(&mut self, which: usize, uid: u32, job: &Job, now: Instant) {
@@ -289,6 +309,17 @@ impl Helpers {
         // Neither waits: the helper has received all that was sent before.
         if send_descriptor(&helper.socket, job.descriptor()).is_err() || helper.tasks.send(task).is_err() {
             tracing::error!("a helper thread has ended by a fault of its own");
+        }
+    }
+}
+
+impl Drop for Helpers {
+    /// What waits to be closed is closed by the kernel when the process ends, which does not wait then.
+    fn drop(&mut self) {
+        for job in self.waiting.drain().flat_map(|(_, jobs)| jobs) {
+            if let Job::Close(fd) = job {
+                std::mem::forget(fd);
+            }
         }
     }
 }
@@ -329,7 +360,7 @@ impl Thread {
     }
 
     /// Works until the service is gone.
-    fn run(&self, socket: &OwnedFd, which: usize, outbox: &Sender<(usize, Option<Done>)>) {
+    fn run(&self, socket: &OwnedFd, which: usize, outbox: &Sender<(usize, Word)>) {
         loop {
             let fd = match receive_descriptor(socket) {
                 Err(Errno::INTR) => continue,
@@ -346,7 +377,7 @@ impl Thread {
                 }
                 Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
             };
-            if outbox.send((which, done)).is_err() {
+            if outbox.send((which, Word::Done(done))).is_err() {
                 return;
             }
             write_eventfd(self.told.as_fd());

@@ -25,6 +25,8 @@ const STEP: (u32, u32) = (8, 240);
 const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 6 + 512 <= MESSAGE_MAX);
 /// Of a region's slots only every so manyth is lent: the others are the service's to give.
 const SHARE: u32 = 4;
+/// Of the ports that the kernel has, only every so manyth is granted to one connector for one listener.
+const PORTS_SHARE: u32 = 4;
 /// A listener with room for fewer gets no line.
 const BACKLOG_LEAST: u32 = 8;
 /// Lines to one queue: the acceptor looks into each.
@@ -32,6 +34,17 @@ const LINES_MOST: usize = 8;
 
 /// Lent slots, by region, in which sockets stand by their holders' word.
 pub type InUse = HashSet<(u32, u32)>;
+
+/// Ports granted at most for connections from one address to one listener: of those that the kernel gives, most stay for connections
+/// that the service is asked for.
+fn grants_most() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut bounds = text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok());
+    match (bounds.next(), bounds.next()) {
+        (Some(first), Some(last)) => last.saturating_sub(first) / PORTS_SHARE,
+        _ => 0,
+    }
+}
 
 /// What stands for connections of which nothing is known.
 fn nothing(parties: [u32; 2], stage: Stage) -> Connection {
@@ -126,7 +139,12 @@ impl Registry {
                 (self.new_line(region, parties, new)?, most)
             }
         };
-        let grants = self.grant_slots(region, parties, (source, local));
+        // Before the acceptor has taken the line no connection can come by it, and its ports would be kept from others.
+        let half = &self.pairs.get(&region)?.region.slot(line)?.half[1];
+        let grants = match half.flags.load(Acquire) & OPEN {
+            0 => Vec::new(),
+            _ => self.grant_slots(region, parties, (source, local)),
+        };
         Some((Lent { line, most, source, grants }, known.is_none()))
     }
 
@@ -163,10 +181,11 @@ impl Registry {
         parties: [u32; 2],
         (source, local): (IpAddr, SocketAddr),
     ) -> Vec<Grant> {
-        let room = self.room_to_lend(parties);
+        let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
         let granted = pair.granted(source, local).count() as u32;
         let most = pair.region.layout().params.slots / SHARE;
+        let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
         let grants: Vec<Grant> = (0..count)
             .map_while(|_| {

@@ -57,7 +57,11 @@ fn meet(daemon: Daemon, backlog: u32) -> Met {
     assert_eq!(record.line, 1 + lent.line);
     assert_eq!(u64::from(lent.most), u64::from(backlog).div_ceil(2));
     let lines = [0, 1].map(|side| end(first.region, lent.line, side));
+    assert_eq!(lent.grants, [], "no port is taken before the acceptor has the line");
     raise(&halves(&server, first.region, lent.line)[1], OPEN);
+    client.connect(address);
+    let lent = client.lent.clone().unwrap();
+    assert_eq!(server.accept_wait(queue, &mut tail).1.line, 0);
     Met { daemon, server, client, address, queue, tail, lines, grants: lent.grants, _socket: socket }
 }
 
@@ -122,7 +126,7 @@ fn connections_made_by_a_line_are_counted_and_listed() {
         met.server.close(here);
     }
     // Lent slots are no sockets as long as nobody uses them.
-    met.daemon.until("listener and the first two are left", |sockets| sockets.len() == 5);
+    met.daemon.until("listener and the first three are left", |sockets| sockets.len() == 7);
 }
 
 #[test]

@@ -45,8 +45,12 @@ impl Daemon {
     }
 
     pub fn dial(&self) -> Line {
+        Self::dial_at(&self.path)
+    }
+
+    pub fn dial_at(path: &std::path::Path) -> Line {
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        connect(&fd, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
+        connect(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
         Line::new(fd)
     }
 
@@ -142,7 +146,11 @@ impl App {
 
     /// `context`: a number unique in the family.
     pub fn with(daemon: &Daemon, parent: Option<Parent>, context: u32) -> Self {
-        let line = daemon.dial();
+        Self::on(daemon.dial(), parent, context)
+    }
+
+    /// On a line that was made elsewhere.
+    pub fn on(line: Line, parent: Option<Parent>, context: u32) -> Self {
         let answer = |n| match line.receive::<ToApplication>(true).unwrap() {
             control::Received { message: ToApplication::Reply(m, reply), fds, .. } if m == n => (reply, fds),
             other => panic!("{other:?}"),
