@@ -113,7 +113,10 @@ impl Registry {
         (source, local): (IpAddr, SocketAddr),
     ) -> Option<(Lent, bool)> {
         let backlog = self.listeners.queues.get(&key)?.backlog;
-        if backlog < BACKLOG_LEAST || parties.iter().any(|party| self.has_forked(*party)) {
+        if backlog < BACKLOG_LEAST
+            || !parties.iter().all(|party| self.may_be_lent(*party))
+            || parties.iter().any(|party| self.has_forked(*party))
+        {
             return None;
         }
         let pair = self.pairs.get(&region)?;
@@ -239,6 +242,11 @@ impl Registry {
         let listeners = self.listeners.all.values().filter(|l| l.local.port() == port);
         let queues: Vec<QueueKey> = listeners.flat_map(|l| l.queues.iter().copied()).collect();
         self.flag_lines(FIN, |queue| queues.contains(&queue));
+    }
+
+    /// Every process asks again before it connects.
+    pub fn revoke_all_lines(&self) {
+        self.flag_lines(FIN, |_| true);
     }
 
     /// Records in the lines to a queue.

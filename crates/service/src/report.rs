@@ -104,13 +104,11 @@ impl Registry {
                 serde_json::to_vec(&self.explanation())
             }
             Report::Cycles(wish) => self.whose_time(wish),
-            Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
+            Report::Shutdown | Report::Reload => {
+                return Answer::refused(Errno::PERM, "not to be had this way");
+            }
         };
-        let fd = json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text));
-        match fd {
-            Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
-            Err(e) => Answer::refused(e, "the report could not be written"),
-        }
+        answer_of(json)
     }
 
     /// Every socket there is.
@@ -257,6 +255,14 @@ impl Registry {
             mss: 0,
             detail: None,
         }
+    }
+}
+
+/// The answer with a report, or why there is none.
+pub fn answer_of(json: serde_json::Result<Vec<u8>>) -> Answer {
+    match json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text)) {
+        Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
+        Err(e) => Answer::refused(e, "the report could not be written"),
     }
 }
 

@@ -74,7 +74,7 @@ impl Registry {
                 ),
             );
         }
-        if !self.config.admits(who.uid, who.gid) {
+        if !self.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if self.applications.len() >= self.config.max_applications as usize {
@@ -140,6 +140,8 @@ impl Registry {
             id,
             holder,
             uid: who.uid,
+            gid: who.gid,
+            cgroup: if self.policy.asks_for_cgroups() { proc::cgroup(who.pid) } else { None },
             pid: who.pid,
             namespace: who.namespace,
             ancestors,
