@@ -12,6 +12,7 @@ use crate::listening::Listening;
 use crate::log_limit::log_for;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
+use crate::report::Viewer;
 use crate::requests::{Credentials, new_eventfd};
 use crate::tcp::{self, Tcp};
 use crate::{ports, sys};
@@ -488,7 +489,7 @@ impl Service {
         let is_free =
             !matches!(report, Report::Shutdown | Report::Reload | Report::Cycles(_)) || report == LOOK;
         if is_free {
-            return self.registry.report(report);
+            return self.registry.report(report, Viewer::of(who.uid));
         }
         let own = rustix::process::geteuid().as_raw();
         if !(who.uid == own || who.uid == 0) {
@@ -498,7 +499,7 @@ impl Service {
         match report {
             Report::Shutdown => {}
             Report::Reload => return self.registry.reload(),
-            _ => return self.registry.report(report),
+            _ => return self.registry.report(report, Viewer::of(who.uid)),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;

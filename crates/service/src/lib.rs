@@ -57,7 +57,7 @@ mod succession;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
-mod text;
+pub mod text;
 mod traffic;
 mod trust;
 mod trusts;

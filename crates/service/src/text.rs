@@ -2,13 +2,15 @@
 
 /// True for what changes how the text around it is shown: control characters, line and paragraph separators, and the characters that
 /// set the direction of writing or are not seen at all.
-fn is_hidden(c: char) -> bool {
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The text with such characters written out, `\u{202e}`, cut to `most` characters.
+#[must_use]
 pub fn bounded(text: &str, most: usize) -> String {
     let mut shown = String::new();
     let mut left = most;
@@ -25,6 +27,7 @@ pub fn bounded(text: &str, most: usize) -> String {
 }
 
 /// A value of a file in a message.
+#[must_use]
 pub fn shown(text: &str) -> String {
     const MOST: usize = 80;
     bounded(text, MOST)
