@@ -354,6 +354,8 @@ pub enum Report {
     Explain,
     /// Where the time of threads goes, after having obeyed. To turn it on or off: only the service's own user or root.
     Cycles(Counting),
+    /// Read the policy file anew. Only the service's own user or root.
+    Reload,
 }
 
 /// What is to become of counting cycles.

@@ -21,6 +21,10 @@ pub struct Application {
     pub holder: u8,
     /// By the kernel's word.
     pub uid: u32,
+    /// Its user's primary group, by the kernel's word.
+    pub gid: u32,
+    /// Path of its control group when it registered, where the policy asks for it.
+    pub cgroup: Option<String>,
     /// By the kernel's word.
     pub pid: i32,
     /// Network namespace, as the inode of `/proc/PID/ns/net`; the service's own where that cannot be seen.

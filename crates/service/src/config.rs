@@ -2,6 +2,8 @@
 //! before file before default.
 
 use crate::ServiceError;
+use crate::policy::{self, Door, Limits, Policy, Source};
+use crate::sys;
 use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
@@ -145,6 +147,10 @@ options! {
     /// Groups whose members (by primary group) may register, by number [default: see --allow-uids]
     #[arg(env = "TOWPATH_ALLOW_GIDS", value_delimiter = ',', value_name = "GID")]
     allow_gids: Vec<u32>,
+    /// Policy file: which users may listen and connect where, and how much they may have; read anew by `towpath reload` and SIGHUP
+    /// [default: /etc/towpath/policy.toml, where there is one and the service is root's and public]
+    #[arg(env = "TOWPATH_POLICY", value_name = "FILE")]
+    policy: PathBuf,
     /// Applications at once [default: 1024]
     #[arg(env = "TOWPATH_MAX_APPLICATIONS", value_name = "N")]
     max_applications: u32,
@@ -239,6 +245,10 @@ pub struct Config {
     pub allow_uids: Vec<u32>,
     /// Groups who may register.
     pub allow_gids: Vec<u32>,
+    /// What each user may, as it was read at start.
+    pub policy: Policy,
+    /// Where its rules come from.
+    pub policy_source: Source,
     /// Applications at once.
     pub max_applications: u32,
     /// Sockets of one application.
@@ -375,15 +385,26 @@ impl Options {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
         self.check_port()?;
         let link = self.link();
+        let private = self.private.unwrap_or(false);
+        let policy_source = source(self.policy, private);
+        let (allow_uids, allow_gids) =
+            (self.allow_uids.unwrap_or_default(), self.allow_gids.unwrap_or_default());
+        let max_applications = self.max_applications.unwrap_or(1024);
+        let limits =
+            Limits { applications: max_applications, unfinished_hellos: UNFINISHED_HELLOS, ..Limits::NONE };
+        let rules = policy_source.read().map_err(ServiceError::Policy)?;
+        let door = door(&allow_uids, &allow_gids, private);
         let config = Config {
+            policy: Policy::new(door, rules, sys::own_namespace(), limits),
+            policy_source,
             link,
             control: self.control.unwrap_or_else(control::default_control_path),
-            private: self.private.unwrap_or(false),
+            private,
             port: self.port.map_or(PortKind::None, |port| port.kind),
             sharing: self.sharing.unwrap_or(Sharing::SameUser),
-            allow_uids: self.allow_uids.unwrap_or_default(),
-            allow_gids: self.allow_gids.unwrap_or_default(),
-            max_applications: self.max_applications.unwrap_or(1024),
+            allow_uids,
+            allow_gids,
+            max_applications,
             max_sockets: self.max_sockets.unwrap_or(SLOTS_MAX as u32),
             max_memory: self.max_memory_mib.unwrap_or(2048).saturating_mul(1 << 20),
             region_slots: self.region_slots.unwrap_or(SLOTS_MAX as u32),
@@ -404,18 +425,29 @@ impl Options {
 /// it takes the core from nobody. Best or level with the best in every placement measured.
 const SPIN_US: u64 = 20;
 
-impl Config {
-    /// The policy: may this user register?
-    #[must_use]
-    pub fn admits(&self, uid: u32, gid: u32) -> bool {
-        if self.allow_uids.is_empty() && self.allow_gids.is_empty() {
-            let own = rustix::process::geteuid();
-            let open = own.is_root() && !self.private;
-            return open || uid == own.as_raw() || uid == 0;
-        }
-        self.allow_uids.contains(&uid) || self.allow_gids.contains(&gid)
-    }
+/// Control lines of one user at once over which no hello has come yet.
+const UNFINISHED_HELLOS: u32 = 64;
 
+/// Where the policy's rules come from.
+fn source(file: Option<PathBuf>, private: bool) -> Source {
+    match file {
+        Some(file) => Source::File(file),
+        None if rustix::process::geteuid().is_root() && !private => Source::Perhaps(policy::DEFAULT.into()),
+        None => Source::Nowhere,
+    }
+}
+
+/// Who may register at all: by default every user at a public service of root, else the service's own user and root.
+fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
+    let own = rustix::process::geteuid();
+    match (users, groups) {
+        ([], []) if own.is_root() && !private => Door::Open,
+        ([], []) => Door::Only { users: vec![own.as_raw(), 0], groups: Vec::new() },
+        (users, groups) => Door::Only { users: users.to_vec(), groups: groups.to_vec() },
+    }
+}
+
+impl Config {
     fn check(&self) -> Result<(), ServiceError> {
         let wrong = |key, must| Err(ServiceError::Value { key, must });
         if !(self.region_slots.is_power_of_two() && (64..=SLOTS_MAX as u32).contains(&self.region_slots)) {

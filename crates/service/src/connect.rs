@@ -101,6 +101,9 @@ impl Registry {
         if from.namespace != self.namespace {
             return Answer::kernel(ELSEWHERE);
         }
+        if let Some(refusal) = self.refuses_connect(id, remote) {
+            return refusal;
+        }
         let bound = shown.map_or(SocketAddr::new(any_like(remote.ip()), 0), |shown| shown.local);
         let local = source(bound, remote);
         let candidates = self.listening_queues(local, remote, from);

@@ -9,8 +9,10 @@ use crate::cores::{Common, Core};
 use crate::counting::{Counting, Part};
 use crate::helpers::{Done, Helpers, Job, Message, Watched};
 use crate::listening::Listening;
+use crate::log_limit::log_for;
 use crate::region::Use;
 use crate::registry::{Answer, BellChange, Registry};
+use crate::report::Viewer;
 use crate::requests::{Credentials, new_eventfd};
 use crate::tcp::{self, Tcp};
 use crate::{ports, sys};
@@ -325,7 +327,12 @@ impl Service {
             let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
             let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
             if self.peers.len() >= most {
-                tracing::warn!("more control connections than {most}: one is closed");
+                log_for!(
+                    self.registry.log_limit,
+                    uid,
+                    warn,
+                    "more control connections than {most}: one is closed"
+                );
                 self.closing.push((Arc::new(Line::new(fd)), uid));
                 continue;
             }
@@ -490,20 +497,23 @@ impl Service {
 
     /// Reports may be had by whom the policy admits; shutting down by the service's own user and root.
     fn people(&mut self, who: Credentials, report: Report) -> Answer {
-        if !self.registry.config.admits(who.uid, who.gid) {
+        if !self.registry.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
-        let is_free = !matches!(report, Report::Shutdown | Report::Cycles(_)) || report == LOOK;
+        let is_free =
+            !matches!(report, Report::Shutdown | Report::Reload | Report::Cycles(_)) || report == LOOK;
         if is_free {
-            return self.registry.report(report);
+            return self.registry.report(report, Viewer::of(who.uid));
         }
         let own = rustix::process::geteuid().as_raw();
         if !(who.uid == own || who.uid == 0) {
-            let reason = "only the service's own user and root may end it, or change what it counts";
+            let reason = "only the service's own user and root may end it, or change what it does";
             return Answer::refused(Errno::PERM, reason);
         }
-        if report != Report::Shutdown {
-            return self.registry.report(report);
+        match report {
+            Report::Shutdown => {}
+            Report::Reload => return self.registry.reload(),
+            _ => return self.registry.report(report, Viewer::of(who.uid)),
         }
         tracing::info!(pid = who.pid, "told to leave");
         self.over = true;
@@ -531,7 +541,8 @@ impl Service {
     /// Ends the line of a process that misbehaved.
     fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
-        tracing::warn!(application = id, pid = peer.who.pid, uid = peer.who.uid, "detached: {reason}");
+        let Credentials { pid, uid, .. } = peer.who;
+        log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
         self.registry.statistics.detached += 1;
         self.depart(id, true);
         self.hang_up(id);
@@ -615,9 +626,21 @@ impl Service {
         self.registry.hear_held(region, Instant::now());
     }
 
+    /// SIGHUP has the policy read anew where it comes from a file. Any other signal, and SIGHUP elsewhere, ends the service.
     fn signal(&mut self) {
-        tracing::info!("told to leave by a signal");
-        self.over = true;
+        // The kernel's `signalfd_siginfo`, which begins with the signal's number.
+        let mut info = [0; 128];
+        let hang_up = rustix::process::Signal::HUP.as_raw() as u32;
+        while rustix::io::read(&self.signals, &mut info) == Ok(info.len()) {
+            let [a, b, c, d, ..] = info;
+            let has_file = self.registry.config.policy_source.path().is_some();
+            if u32::from_ne_bytes([a, b, c, d]) == hang_up && has_file {
+                self.registry.reload();
+            } else {
+                tracing::info!("told to leave by a signal");
+                self.over = true;
+            }
+        }
     }
 }
 

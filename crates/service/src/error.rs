@@ -41,6 +41,8 @@ pub enum ServiceError {
         /// Where and why.
         error: String,
     },
+    /// The policy file cannot be used; the text says where the mistake is.
+    Policy(String),
     /// A value is out of range.
     Value {
         /// The key.
@@ -91,7 +93,7 @@ impl fmt::Display for ServiceError {
             Self::Value { key, must } => {
                 write!(f, "{key} must {must}; correct the flag, variable or file key")
             }
-            Self::Port(text) => f.write_str(text),
+            Self::Port(text) | Self::Policy(text) => f.write_str(text),
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }

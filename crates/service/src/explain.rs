@@ -4,7 +4,7 @@ use crate::application::Application;
 use crate::limit::{self, Limit, Numbers};
 use crate::region::Stage;
 use crate::registry::Registry;
-use crate::report::Socket;
+use crate::report::{Socket, Viewer};
 use control::TcpInfo;
 use queue::Ring;
 use serde::Serialize;
@@ -31,6 +31,9 @@ pub struct Detail<'a> {
     pub peer_pid: Option<i32>,
     /// Its command.
     pub peer_process: Option<&'a str>,
+    /// The user of that program.
+    #[serde(skip)]
+    pub peer_uid: Option<u32>,
     /// All that TCP knows, over a port.
     pub info: Option<TcpInfo>,
 }
@@ -67,11 +70,14 @@ pub struct Explanation<'a> {
 }
 
 impl Registry {
-    /// `Report::Explain`.
-    pub fn explanation(&self) -> Explanation<'_> {
-        let mut applications: Vec<_> = self.applications.values().map(Explained::of).collect();
+    /// `Report::Explain`: of the processes that `viewer` sees.
+    pub fn explanation(&self, viewer: Viewer) -> Explanation<'_> {
+        let seen = self.applications.values().filter(|a| viewer.sees(a.uid));
+        let mut applications: Vec<_> = seen.map(Explained::of).collect();
         applications.sort_by_key(|a| a.pid);
-        Explanation { applications, sockets: self.sockets(true) }
+        let mut sockets = self.sockets(true, viewer);
+        sockets.retain(|socket| viewer.sees(socket.uid));
+        Explanation { applications, sockets }
     }
 }
 
@@ -86,6 +92,7 @@ impl<'a> Detail<'a> {
             ring: 0,
             peer_pid: None,
             peer_process: None,
+            peer_uid: None,
             info: None,
         }
     }

@@ -5,6 +5,7 @@
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
 //!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
 //!   departure  death and detaching               report    ss, stat, explain   registry  what all of these share
+//!   policy     who may listen and connect where, and how much          permission  its answers to requests
 //!   trust      connections on their way from one process to another         succession  from one accept queue to another
 //! ```
 #![deny(unsafe_code)]
@@ -32,14 +33,18 @@ mod lines;
 mod listen;
 mod listeners;
 mod listening;
+mod log_limit;
 mod memory;
 mod meter;
 mod options;
 mod origin;
+mod permission;
+pub mod policy;
 mod port_space;
 mod ports;
 mod present;
 mod proc;
+mod rates;
 mod region;
 mod registry;
 mod relay;
@@ -52,6 +57,7 @@ mod succession;
 #[allow(unsafe_code)]
 mod sys;
 mod tcp;
+pub mod text;
 mod traffic;
 mod trust;
 mod trusts;

@@ -46,6 +46,9 @@ impl Registry {
         if let Some(answer) = self.listen_again(id, (sock, backlog), cookie) {
             return answer;
         }
+        if let Some(refusal) = self.refuses_listen(id, shown.local, shown.v6_only) {
+            return refusal;
+        }
         if let Some(listener) = self.listeners.of_socket(cookie) {
             return self.join(id, listener, (sock, backlog), inode);
         }

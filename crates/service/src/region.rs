@@ -11,6 +11,7 @@ use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a slot of an application region is used for.
 #[derive(Debug)]
@@ -134,6 +135,8 @@ pub struct Line {
     pub most: u32,
     /// Positions up to which connections made, and connections taken, are in the statistics.
     pub counted: [u64; 2],
+    /// When both sides were last asked how many there were.
+    pub asked: Instant,
 }
 
 /// A connection that the service copies between two application regions.

@@ -12,8 +12,11 @@ use crate::held::Holds;
 use crate::helpers::Watched;
 use crate::judge::Judge;
 use crate::listeners::Listeners;
+use crate::log_limit::LogLimit;
 use crate::memory::Memory;
+use crate::policy::Policy;
 use crate::port_space::PortSpace;
+use crate::rates::Rates;
 use crate::region::{AppRegion, PairRegion, Relay};
 use crate::slots::Slots;
 use crate::statistics::{Process, Statistics};
@@ -61,6 +64,12 @@ impl Answer {
 pub struct Registry {
     /// What the service was told.
     pub config: Config,
+    /// What users may.
+    pub policy: Policy,
+    /// How fast they begin connections.
+    pub rates: Rates,
+    /// How many lines of the log they bring about.
+    pub log_limit: LogLimit,
     /// By id.
     pub applications: HashMap<u32, Application>,
     /// By the id of the root.
@@ -142,6 +151,9 @@ impl Registry {
             namespace: sys::own_namespace(),
             to_seal: Vec::new(),
             port: String::new(),
+            policy: config.policy.clone(),
+            rates: Rates::default(),
+            log_limit: LogLimit::default(),
             config,
             applications: HashMap::new(),
             families: HashMap::new(),

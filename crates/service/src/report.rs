@@ -27,7 +27,8 @@ pub struct Socket<'a> {
     remote: String,
     pid: i32,
     process: &'a str,
-    uid: u32,
+    /// Its user; the kernel's `ss` shows that of every socket, too.
+    pub uid: u32,
     kind: &'static str,
     recv_queue: u64,
     send_queue: u64,
@@ -43,6 +44,41 @@ pub struct Socket<'a> {
     /// For `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     detail: Option<Box<Detail<'a>>>,
+}
+
+/// Which processes are shown to the user that asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Viewer {
+    /// All of them: to root and the service's own user.
+    All,
+    /// Those of this user. Of others' sockets it sees what Linux's `ss` shows: addresses, states, queues, the user's number.
+    User(u32),
+}
+
+impl Viewer {
+    /// What the user of a control line may see.
+    pub fn of(uid: u32) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        if uid == own || uid == 0 { Self::All } else { Self::User(uid) }
+    }
+
+    /// True when it sees processes of user `uid`.
+    pub fn sees(self, uid: u32) -> bool {
+        self == Self::All || self == Self::User(uid)
+    }
+}
+
+impl Socket<'_> {
+    /// Takes away what `viewer` may not see.
+    fn hide_from(&mut self, viewer: Viewer) {
+        if !viewer.sees(self.uid) {
+            (self.pid, self.process, self.detail) = (0, "-", None);
+        }
+        if let Some(detail) = self.detail.as_mut().filter(|d| d.peer_uid.is_some_and(|uid| !viewer.sees(uid)))
+        {
+            (detail.peer_pid, detail.peer_process) = (None, None);
+        }
+    }
 }
 
 /// As Linux names the state of the end that `own` describes.
@@ -84,11 +120,11 @@ fn name_of(state: slowpath::State) -> &'static str {
 
 impl Registry {
     /// `Request::Report`, but for shutting down, which the control loop does.
-    pub fn report(&mut self, report: Report) -> Answer {
+    pub fn report(&mut self, report: Report, viewer: Viewer) -> Answer {
         let json = match report {
             Report::Sockets => {
                 self.sweep();
-                serde_json::to_vec(&self.sockets(false))
+                serde_json::to_vec(&self.sockets(false, viewer))
             }
             Report::Statistics => {
                 self.count_lines();
@@ -97,24 +133,22 @@ impl Registry {
                 let alive = self.applications.values().map(|a| &a.process);
                 let counted: Vec<_> = self.cores.iter().filter_map(Core::count).collect();
                 let traffic = Traffic::sum(&counted, &self.tcp.slow);
-                serde_json::to_vec(&self.statistics.summary(alive, traffic))
+                serde_json::to_vec(&self.statistics.summary(alive, traffic, viewer))
             }
             Report::Explain => {
                 self.sweep();
-                serde_json::to_vec(&self.explanation())
+                serde_json::to_vec(&self.explanation(viewer))
             }
-            Report::Cycles(wish) => self.whose_time(wish),
-            Report::Shutdown => return Answer::refused(Errno::PERM, "not to be had this way"),
+            Report::Cycles(wish) => self.whose_time(wish, viewer),
+            Report::Shutdown | Report::Reload => {
+                return Answer::refused(Errno::PERM, "not to be had this way");
+            }
         };
-        let fd = json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text));
-        match fd {
-            Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
-            Err(e) => Answer::refused(e, "the report could not be written"),
-        }
+        answer_of(json)
     }
 
-    /// Every socket there is.
-    pub fn sockets(&self, detailed: bool) -> Vec<Socket<'_>> {
+    /// Every socket there is, as far as `viewer` may see it.
+    pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
         for ((region, slot), queue) in &self.listeners.queues {
             let Some(listener) = self.listeners.all.get(&queue.listener) else { continue };
@@ -140,6 +174,7 @@ impl Registry {
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
+        all.iter_mut().for_each(|socket| socket.hide_from(viewer));
         all.sort_by(|a, b| (a.kind, a.pid, &a.local, &a.remote).cmp(&(b.kind, b.pid, &b.local, &b.remote)));
         if !detailed {
             all.iter_mut().for_each(|socket| socket.detail = None);
@@ -214,12 +249,16 @@ impl Registry {
         if own.flags.load(Relaxed) & RELEASED != 0 {
             return None;
         }
-        let queued =
-            |from: &Half, to: &Half| from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed));
+        // Both ends are written by programs: no more waits than a region has room for.
+        let most = self.usual_size().1;
+        let queued = |from: &Half, to: &Half| {
+            from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed)).min(most)
+        };
         let other = self.applications.get(&connection.applications[side ^ 1]).map(|a| &a.process);
         let detail = Detail {
             peer_pid: other.map(|p| p.pid),
             peer_process: other.map(|p| p.process.as_str()),
+            peer_uid: other.map(|p| p.uid),
             ..explain::of_shared(connection.stage, (own, peer), queued(own, peer), queued(peer, own))
         };
         Some(Socket {
@@ -257,6 +296,14 @@ impl Registry {
             mss: 0,
             detail: None,
         }
+    }
+}
+
+/// The answer with a report, or why there is none.
+pub fn answer_of(json: serde_json::Result<Vec<u8>>) -> Answer {
+    match json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text)) {
+        Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),
+        Err(e) => Answer::refused(e, "the report could not be written"),
     }
 }
 

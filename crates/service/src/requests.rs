@@ -2,10 +2,12 @@
 
 use crate::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::cores::Command;
+use crate::proc;
 use crate::region::{AppRegion, fitting};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::shown::Shown;
 use crate::statistics::Process;
+use crate::text;
 use crate::values::PortKind;
 use control::{
     HELD_CONTEXT, Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings,
@@ -32,6 +34,9 @@ pub struct Credentials {
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
 }
+
+/// Characters of a program's name.
+const NAME_LEN: usize = 32;
 
 /// An eventfd.
 pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
@@ -74,7 +79,7 @@ impl Registry {
                 ),
             );
         }
-        if !self.config.admits(who.uid, who.gid) {
+        if !self.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
         }
         if self.applications.len() >= self.config.max_applications as usize {
@@ -123,7 +128,7 @@ impl Registry {
         name: &str,
         (ancestors, holder, secret): (Vec<u32>, u8, u64),
     ) {
-        let name: String = name.chars().filter(|c| !c.is_control()).take(32).collect();
+        let name = text::bounded(name, NAME_LEN);
         tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
         let root = ancestors.first().copied().unwrap_or(id);
         let family = self.families.entry(root).or_default();
@@ -140,6 +145,8 @@ impl Registry {
             id,
             holder,
             uid: who.uid,
+            gid: who.gid,
+            cgroup: if self.policy.asks_for_cgroups() { proc::cgroup(who.pid) } else { None },
             pid: who.pid,
             namespace: who.namespace,
             ancestors,
@@ -200,7 +207,7 @@ impl Registry {
                 }
                 Answer::Silent
             }
-            Request::Report(report) => self.report(report),
+            Request::Report(_) => Answer::Offence("a report that the control loop did not take".to_owned()),
         }
     }
 

@@ -1,15 +1,19 @@
 //! What is counted: sockets accelerated and fallen back, by process and reason.
 
+use crate::report::Viewer;
+use crate::text;
 use crate::traffic::Traffic;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Ended processes whose counts are still listed one by one.
 const ENDED_MAX: usize = 256;
-/// Different reasons kept; an application that invents more is counted under "other".
-const REASONS_MAX: usize = 64;
-/// Bytes of a reason kept.
-const REASON_LEN: usize = 64;
+/// Different reasons kept of one process, and in sums of several; what is told beyond is counted under [`OTHER`].
+const REASONS_MAX: (usize, usize) = (16, 64);
+/// Characters of a reason.
+const REASON_LEN: usize = 80;
+/// Stands for all reasons for which there is no room.
+const OTHER: &str = "other";
 
 /// Counts of one process.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -39,20 +43,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// Counts one socket left to the kernel. The reason as it is kept.
+    /// Counts one socket left to the kernel. The reason as it may be shown.
     pub fn fell_back(&mut self, reason: &str) -> String {
+        let reason = text::bounded(reason, REASON_LEN);
         self.fallen_back += 1;
-        let short: String = reason.chars().filter(|c| !c.is_control()).take(REASON_LEN).collect();
-        let room = self.by_reason.contains_key(&short) || self.by_reason.len() < REASONS_MAX;
-        let kept = if room { short } else { "other".to_owned() };
-        *self.by_reason.entry(kept.clone()).or_default() += 1;
-        kept
+        count(&mut self.by_reason, &reason, 1, REASONS_MAX.0);
+        reason
     }
 
     /// One of these is accelerated after all.
     pub fn came_back(&mut self, reason: &str) {
         self.fallen_back -= 1;
-        if let Some(count) = self.by_reason.get_mut(reason) {
+        let key = if self.by_reason.contains_key(reason) { reason } else { OTHER };
+        if let Some(count) = self.by_reason.get_mut(key) {
             *count -= 1;
             self.by_reason.retain(|_, count| *count > 0);
         }
@@ -108,13 +111,18 @@ impl Statistics {
         }
     }
 
-    /// Everything, with the processes that live.
-    pub fn summary<'a>(&self, alive: impl Iterator<Item = &'a Process>, traffic: Traffic) -> Summary {
-        let mut per_process: Vec<Process> = alive.cloned().collect();
+    /// Everything that may be seen, with the processes that live. An ordinary user sees its own processes and their sums.
+    pub fn summary<'a>(
+        &self,
+        alive: impl Iterator<Item = &'a Process>,
+        traffic: Traffic,
+        viewer: Viewer,
+    ) -> Summary {
+        let mut per_process: Vec<Process> = alive.filter(|p| viewer.sees(p.uid)).cloned().collect();
         let applications = per_process.len();
         per_process.sort_by_key(|p| p.pid);
-        per_process.extend(self.ended.iter().cloned());
-        let mut sum = self.forgotten.clone();
+        per_process.extend(self.ended.iter().filter(|p| viewer.sees(p.uid)).cloned());
+        let mut sum = if viewer == Viewer::All { self.forgotten.clone() } else { Process::default() };
         per_process.iter().for_each(|p| add(&mut sum, p));
         Summary {
             version: env!("CARGO_PKG_VERSION"),
@@ -136,8 +144,14 @@ fn add(sum: &mut Process, p: &Process) {
     sum.fallen_back += p.fallen_back;
     sum.refused += p.refused;
     for (reason, n) in &p.by_reason {
-        *sum.by_reason.entry(reason.clone()).or_default() += n;
+        count(&mut sum.by_reason, reason, *n, REASONS_MAX.1);
     }
+}
+
+/// Counts `n` sockets under their reason, where the table has room for it.
+fn count(by_reason: &mut BTreeMap<String, u64>, reason: &str, n: u64, most: usize) {
+    let has_room = by_reason.contains_key(reason) || by_reason.len() < most;
+    *by_reason.entry(if has_room { reason } else { OTHER }.to_owned()).or_default() += n;
 }
 
 #[cfg(test)]
@@ -152,7 +166,8 @@ mod tests {
             assert_eq!(p.fell_back("no listener"), "no listener");
             all.end(p);
         }
-        let sum = all.summary([Process { accelerated: 1, ..Process::default() }].iter(), Traffic::default());
+        let alive = [Process { accelerated: 1, ..Process::default() }];
+        let sum = all.summary(alive.iter(), Traffic::default(), Viewer::All);
         assert_eq!((sum.accelerated, sum.fallen_back), (2 * 306 + 1, 306));
         assert_eq!(sum.by_reason["no listener"], 306);
         assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);
@@ -160,11 +175,52 @@ mod tests {
 
     #[test]
     fn invented_reasons_cannot_grow_the_table() {
+        let mut all = Statistics::default();
+        for pid in 0..300 {
+            let mut p = Process { pid, ..Process::default() };
+            let told: Vec<String> =
+                (0..324).map(|i| p.fell_back(&format!("{pid} {i}\n{}", "x".repeat(500)))).collect();
+            assert_eq!(p.by_reason.len(), 17);
+            assert!(told.iter().chain(p.by_reason.keys()).all(|reason| reason.len() <= REASON_LEN));
+            assert_eq!((p.fallen_back, p.by_reason.values().sum()), (324, 324));
+            told.iter().rev().take(320).for_each(|reason| p.came_back(reason));
+            assert_eq!(
+                (p.fallen_back, p.by_reason.values().sum()),
+                (4, 4),
+                "what is no more leaves its count"
+            );
+            (0..320).for_each(|i| drop(p.fell_back(&format!("{pid} {i}"))));
+            all.end(p);
+        }
+        let sum = all.summary([].iter(), Traffic::default(), Viewer::All);
+        assert_eq!((sum.fallen_back, sum.by_reason.values().sum()), (300 * 324, 300 * 324));
+        assert!(sum.by_reason.len() <= 65);
+    }
+
+    #[test]
+    fn a_reason_cannot_hide_what_stands_around_it() {
         let mut p = Process::default();
-        let mut last = String::new();
-        (0..10_000).for_each(|i| last = p.fell_back(&format!("{i}\n{}", "x".repeat(500))));
-        assert_eq!(last, "other");
-        assert!(p.by_reason.len() <= REASONS_MAX + 1 && p.by_reason.keys().all(|k| k.len() <= REASON_LEN));
-        assert_eq!(p.fallen_back, 10_000);
+        assert_eq!(p.fell_back("evil\u{202e}live\n\u{1b}[2J"), "evil\\u{202e}live\\u{a}\\u{1b}[2J");
+    }
+
+    #[test]
+    fn an_ordinary_user_sees_its_own_processes_and_their_sums() {
+        let mut all = Statistics {
+            forgotten: Process { accelerated: 7, ..Process::default() },
+            ..Statistics::default()
+        };
+        let process = |uid, reason: &str| {
+            let mut p = Process { uid, accelerated: 2, ..Process::default() };
+            p.fell_back(reason);
+            p
+        };
+        all.end(process(1, "mine"));
+        all.end(process(2, "theirs"));
+        let alive = [process(1, "mine"), process(2, "theirs"), process(0, "root's")];
+        let sum = |viewer| all.summary(alive.iter(), Traffic::default(), viewer);
+        let (seen, known) = (sum(Viewer::User(1)), sum(Viewer::All));
+        assert_eq!((seen.applications, seen.per_process.len(), seen.accelerated), (1, 2, 4));
+        assert!(seen.by_reason.keys().eq(["mine"]) && seen.per_process.iter().all(|p| p.uid == 1));
+        assert_eq!((known.applications, known.per_process.len(), known.accelerated), (3, 5, 17));
     }
 }

@@ -5,6 +5,7 @@ use crate::counting::{self, Counting, Mode};
 use crate::memory::Memory;
 use crate::meter::{self, Metered};
 use crate::registry::Registry;
+use crate::report::Viewer;
 use control::Counting as Wish;
 use cycles::{Section, Spent, Ticks};
 use serde::Serialize;
@@ -137,11 +138,11 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
 
 impl Registry {
     /// Obeys, and tells where time went; when it is to end, until now.
-    pub fn whose_time(&mut self, wish: Wish) -> serde_json::Result<Vec<u8>> {
+    pub fn whose_time(&mut self, wish: Wish, viewer: Viewer) -> serde_json::Result<Vec<u8>> {
         if wish != Wish::Off {
             self.count(wish);
         }
-        let text = serde_json::to_vec(&self.told());
+        let text = serde_json::to_vec(&self.told(viewer));
         if wish == Wish::Off {
             self.count(wish);
         }
@@ -163,7 +164,7 @@ impl Registry {
         }
     }
 
-    fn told(&mut self) -> WhoseTime<'_> {
+    fn told(&mut self, viewer: Viewer) -> WhoseTime<'_> {
         let mut all = WhoseTime {
             counting: self.counting.mode().name(),
             unit: Ticks::here().unit(),
@@ -187,7 +188,8 @@ impl Registry {
         });
         let names = Section::ALL.map(Section::name);
         for region in self.regions.values() {
-            let Some(a) = self.applications.get(&region.owner) else { continue };
+            let owner = self.applications.get(&region.owner).filter(|a| viewer.sees(a.uid));
+            let Some(a) = owner else { continue };
             let said = said(&region.memory, &self.counting);
             let modules = modules(&names, &said.spent, None);
             if !modules.is_empty() {

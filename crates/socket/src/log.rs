@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// How much.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,12 +29,74 @@ pub(crate) fn limit() -> u8 {
     })
 }
 
-/// Writes one line, in one system call.
+/// Lines of a process in one minute that it has not asked for: peers bring them about, as many as they like.
+const LINES: u32 = 20;
+
+/// How many such lines there were in this minute. Signal handlers come here, too: no lock.
+#[derive(Debug)]
+struct Minute {
+    /// Which minute of the monotonic clock, from 1.
+    number: AtomicU64,
+    written: AtomicU32,
+    left_out: AtomicU64,
+}
+
+/// What becomes of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Say {
+    Line,
+    /// The line, after a word of so many that were left out before.
+    AfterLeftOut(u64),
+    /// The line, and that more are left out.
+    Last,
+    Nothing,
+}
+
+impl Minute {
+    const fn new() -> Self {
+        Self { number: AtomicU64::new(0), written: AtomicU32::new(0), left_out: AtomicU64::new(0) }
+    }
+
+    /// Counts a line. Threads that come at once may write one line more.
+    fn line(&self, minute: u64) -> Say {
+        let known = self.number.load(Relaxed);
+        if known != minute && self.number.compare_exchange(known, minute, Relaxed, Relaxed).is_ok() {
+            self.written.store(1, Relaxed);
+            let left_out = self.left_out.swap(0, Relaxed);
+            return if left_out > 0 { Say::AfterLeftOut(left_out) } else { Say::Line };
+        }
+        if self.written.load(Relaxed) >= LINES {
+            self.left_out.fetch_add(1, Relaxed);
+            return Say::Nothing;
+        }
+        if self.written.fetch_add(1, Relaxed) + 1 == LINES { Say::Last } else { Say::Line }
+    }
+}
+
+/// Writes one line, in one system call; of errors and warnings few a minute.
 pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
+    static MINUTE: Minute = Minute::new();
     // What stands for a connection refuses to be written to, and with a signal.
     if level as u8 > limit() || crate::fds::SOCKS.is_taken(2) {
         return;
     }
+    if level > Level::Warn {
+        return write(text);
+    }
+    let minute = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec as u64 / 60 + 1;
+    let say = MINUTE.line(minute);
+    if let Say::AfterLeftOut(n) = say {
+        write(format_args!("and {n} more lines before"));
+    }
+    if say != Say::Nothing {
+        write(text);
+    }
+    if say == Say::Last {
+        write(format_args!("more lines are left out for a minute"));
+    }
+}
+
+fn write(text: std::fmt::Arguments<'_>) {
     let mut line = [0u8; 512];
     let mut rest = &mut line[..511];
     // A line that is too long is cut.
@@ -41,4 +105,20 @@ pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
     let used = 511 - left;
     line[used] = b'\n';
     let _ = rustix::io::write(crate::sys::borrow(2), &line[..=used]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_misbehaves_all_the_time_fills_no_standard_error() {
+        let minute = Minute::new();
+        let said: Vec<Say> = (0..17_602).map(|_| minute.line(5)).collect();
+        let written = said.iter().filter(|say| **say != Say::Nothing).count();
+        assert_eq!((written, said[19]), (LINES as usize, Say::Last));
+        assert_eq!(minute.line(6), Say::AfterLeftOut(17_602 - u64::from(LINES)));
+        assert_eq!(minute.line(6), Say::Line);
+        assert_eq!(minute.line(9), Say::Line, "nothing was left out");
+    }
 }

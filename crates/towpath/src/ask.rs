@@ -64,6 +64,15 @@ pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> 
     }
 }
 
+/// Has the service read its policy file anew, and says what came of it.
+pub fn reload(path: &Path) -> anyhow::Result<()> {
+    let told = report(path, Report::Reload)?;
+    crate::table::print(&match told["policy"].as_str() {
+        Some(policy) => format!("policy {policy}: {} rules", told["rules"]),
+        None => "the service has no policy file; `towpath up --policy FILE` names one".to_owned(),
+    })
+}
+
 /// Tells the service to leave, and waits until it has.
 pub fn down(path: &Path) -> anyhow::Result<()> {
     match ask(path, Report::Shutdown)? {

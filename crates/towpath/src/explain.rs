@@ -20,8 +20,8 @@ towpath explain :6379                      sockets with that port at either end\
 towpath explain 10.0.0.1:80                sockets with that address at either end\n  \
 towpath explain 10.0.0.2:40000-10.0.0.1:80 one socket, by its own end and its peer's\n  \
 towpath explain --json | jq '.processes[].sockets[] | select(.accelerated | not) | .reason'\n\n\
-One line a socket; below it what it waits for now, what to do about it, and the numbers that say so. Kernel sockets of other\n\
-users' processes are shown to root only.";
+One line a socket; below it what it waits for now, what to do about it, and the numbers that say so. Other users' processes\n\
+are shown to root and to the service's user; `towpath ss` shows the addresses and states of their sockets.";
 
 #[derive(Debug, Args)]
 pub struct Explain {

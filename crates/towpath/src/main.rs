@@ -65,6 +65,15 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
+    /// Have the service read its policy file anew
+    #[command(
+        after_help = "Example:\n  towpath reload\n\nThe file: `towpath up --policy FILE`. A file with a mistake changes nothing, and the mistake is \
+        shown. What listens and\nwhat is connected stays; new listeners and connections are decided by the new rules."
+    )]
+    Reload {
+        #[command(flatten)]
+        place: Where,
+    },
     /// Run a program with accelerated sockets
     #[command(after_help = run::help())]
     Run(run::Run),
@@ -137,6 +146,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
+        Command::Reload { place } => ask::reload(&place.path()),
         Command::Run(run) => run.execute(),
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),

@@ -77,7 +77,8 @@ impl Process {
 
     /// Its command's name.
     pub fn name(&self) -> String {
-        std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default().trim_end().to_owned()
+        let name = std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default();
+        service::text::bounded(name.trim_end(), 64)
     }
 
     /// Variables and profile that it was started with, as far as they change anything.

@@ -3,18 +3,34 @@
 use crate::ask::report;
 use control::Report;
 use serde_json::Value;
+use service::text;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// Prints a line. A reader that has seen enough (`| head`) is no error.
+/// Lines as they are, and all else that a terminal does not show as it stands, but does what it says, written out as in JSON.
+fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !text::is_hidden(c) || matches!(c, '\n' | '\t') {
+            shown.push(c);
+            continue;
+        }
+        let units =
+            c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+        shown.push_str(&units);
+    }
+    shown
+}
+
+/// Prints lines, which may hold what other users' programs have said. A reader that has seen enough (`| head`) is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
+    match writeln!(std::io::stdout(), "{}", harmless(text)) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
         _ => Ok(()),
     }
 }
 
-fn text(value: &Value) -> String {
+fn cell(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -53,12 +69,14 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
             "bytes_out",
             "retransmits",
         ];
-        let mut row: Vec<String> = keys.iter().map(|key| text(&s[*key])).collect();
+        let mut row: Vec<String> = keys.iter().map(|key| cell(&s[*key])).collect();
         let is_measured = s["rtt_us"].as_u64().is_some_and(|us| us > 0);
         let millis = |us: &Value| format!("{:.3}ms", us.as_f64().unwrap_or(0.0) / 1000.0);
         row.push(if is_measured { millis(&s["rtt_us"]) } else { "-".to_owned() });
-        row.push(if s["cwnd"] == 0 { "-".to_owned() } else { text(&s["cwnd"]) });
-        row.push(format!("{} ({})", text(&s["process"]), text(&s["pid"])));
+        row.push(if s["cwnd"] == 0 { "-".to_owned() } else { cell(&s["cwnd"]) });
+        // Another user's.
+        let is_hidden = s["pid"] == 0;
+        row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
         rows.push(row);
     }
     print(&align(&rows))
@@ -105,7 +123,20 @@ pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
             "listeners",
             "fallen_back",
         ];
-        rows.push(keys.iter().map(|key| text(&p[*key])).collect());
+        rows.push(keys.iter().map(|key| cell(&p[*key])).collect());
     }
     print(&align(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_program_has_said_moves_the_cursor_or_turns_the_text_around() {
+        assert_eq!(harmless("a\tb\nc ü"), "a\tb\nc ü");
+        assert_eq!(harmless("\u{1b}[2J\u{202e}\r\u{e0041}"), "\\u001b[2J\\u202e\\u000d\\udb40\\udc41");
+        let json = serde_json::to_string("evil\u{202e}\u{e0041}").unwrap();
+        assert_eq!(serde_json::from_str::<String>(&harmless(&json)).unwrap(), "evil\u{202e}\u{e0041}");
+    }
 }

@@ -11,11 +11,13 @@ use queue::{Doorbell, Wake};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Gid, Uid};
 use service::{Options, Service};
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use shm::{Region, Side};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -34,6 +36,8 @@ pub struct Daemon {
 impl Daemon {
     pub fn start(options: Options) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        // Other users reach it, too, in tests that need some.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         // The service makes the folder of its socket itself.
         let path = folder.path().join("service/c");
         let small = Options { region_slots: Some(1024), region_mib: Some(8), ..Options::default() };
@@ -54,16 +58,36 @@ impl Daemon {
         Line::new(fd)
     }
 
+    /// As another user: a thread of its own takes that user's number, and connects.
+    pub fn dial_as(&self, uid: u32) -> Line {
+        std::thread::scope(|scope| {
+            let dial = || {
+                let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+                rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                self.dial()
+            };
+            scope.spawn(dial).join().unwrap()
+        })
+    }
+
     pub fn report(&self, report: Report) -> serde_json::Value {
-        let line = self.dial();
+        self.ask_by(&self.dial(), report).unwrap()
+    }
+
+    /// A report, or the errno and reason of a refusal.
+    pub fn ask_by(&self, line: &Line, report: Report) -> Result<serde_json::Value, (i32, String)> {
         line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true).unwrap();
         let got = line.receive::<ToApplication>(true).unwrap();
+        if let ToApplication::Reply(_, Reply::Refused { errno, reason }) = got.message {
+            return Err((errno, reason));
+        }
         let mut text = String::new();
         let fd = std::fs::File::from(got.fds.into_iter().next().unwrap());
         let mut at = std::io::BufReader::new(fd);
         std::io::Seek::rewind(&mut at).unwrap();
         std::io::Read::read_to_string(&mut at, &mut text).unwrap();
-        serde_json::from_str(&text).unwrap()
+        Ok(serde_json::from_str(&text).unwrap())
     }
 
     /// Waits until `f` of the sockets' report is true.
@@ -88,6 +112,7 @@ impl Drop for Daemon {
 }
 
 /// One end of a connection as an application sees it.
+#[derive(Debug)]
 pub struct Conn {
     pub region: u32,
     pub slot: u32,
@@ -142,6 +167,11 @@ fn side(index: usize) -> Side {
 impl App {
     pub fn new(daemon: &Daemon) -> Self {
         Self::with(daemon, None, 0)
+    }
+
+    /// Of another user.
+    pub fn of_user(daemon: &Daemon, uid: u32) -> Self {
+        Self::on(daemon.dial_as(uid), None, 0)
     }
 
     /// `context`: a number unique in the family.
@@ -248,10 +278,14 @@ impl App {
     }
 
     pub fn listen(&mut self, socket: &TcpListener, backlog: u32) -> u32 {
+        self.try_listen(socket, backlog).unwrap()
+    }
+
+    pub fn try_listen(&mut self, socket: &TcpListener, backlog: u32) -> Result<u32, Reply> {
         let (reply, _) = self.ask_showing(Request::Listen { sock: 1, backlog }, &[socket.as_fd()]);
-        let (Reply::Listening { slot } | Reply::Joined { slot, .. }) = reply else { panic!("{reply:?}") };
+        let (Reply::Listening { slot } | Reply::Joined { slot, .. }) = reply else { return Err(reply) };
         watch(&self.region.slot(slot).unwrap().half[1], Some(self.context));
-        slot
+        Ok(slot)
     }
 
     pub fn try_connect(&mut self, to: SocketAddr) -> Result<Conn, Reply> {
@@ -516,6 +550,15 @@ impl App {
             self.sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// False, with a word, where the tests may not become another user.
+pub fn can_be_other_users() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can become another user");
+    }
+    is_root
 }
 
 pub fn listener() -> (TcpListener, SocketAddr) {

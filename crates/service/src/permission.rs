@@ -1,0 +1,130 @@
+//! The policy in use: what it says to a registered process, and how it is read anew.
+
+use crate::policy::{Limits, Refusal, Subject};
+use crate::proc;
+use crate::registry::{Answer, Registry};
+use crate::report;
+use crate::requests::Credentials;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Characters of a mistake in the policy file that travel to the command line: more would fit no message.
+const MISTAKE_LEN: usize = 1024;
+
+/// To the kernel where it has the address; at the service's own there is no other way.
+fn refused(is_own: bool, errno: Errno, reason: &str) -> Option<Answer> {
+    Some(if is_own { Answer::refused(errno, reason) } else { Answer::kernel(reason) })
+}
+
+impl Registry {
+    /// A process that is not registered yet, or asks for a report.
+    pub fn subject_of(&self, who: Credentials) -> Subject {
+        let cgroup = if self.policy.asks_for_cgroups() { proc::cgroup(who.pid) } else { None };
+        Subject { uid: who.uid, gid: who.gid, cgroup, namespace: who.namespace }
+    }
+
+    /// A registered process, as the policy tells processes apart.
+    pub fn subject(&self, application: u32) -> Option<Subject> {
+        let a = self.applications.get(&application)?;
+        Some(Subject { uid: a.uid, gid: a.gid, cgroup: a.cgroup.clone(), namespace: a.namespace })
+    }
+
+    /// May one more process of this user register?
+    pub fn admits(&self, who: Credentials) -> bool {
+        let subject = self.subject_of(who);
+        let most = self.policy.limits(&subject).applications as usize;
+        self.policy.admits(&subject)
+            && (most >= self.config.max_applications as usize
+                || self.applications.values().filter(|a| a.uid == who.uid).count() < most)
+    }
+
+    /// The answer to a `Listen` that the policy is against.
+    pub fn refuses_listen(&self, id: u32, local: SocketAddr, v6_only: bool) -> Option<Answer> {
+        let subject = self.subject(id)?;
+        let is_own = self.tcp.owns(local.ip());
+        if let Err(refusal) = self.policy.may_listen(&subject, local, v6_only) {
+            return self.refusal(is_own, &refusal);
+        }
+        self.exceeds(&subject, is_own)
+    }
+
+    /// The answer to a `Connect` that the policy is against.
+    pub fn refuses_connect(&mut self, id: u32, remote: SocketAddr) -> Option<Answer> {
+        let subject = self.subject(id)?;
+        let is_own = self.tcp.owns(remote.ip());
+        if let Err(refusal) = self.policy.may_connect(&subject, remote) {
+            return self.refusal(is_own, &refusal);
+        }
+        let rate = self.policy.limits(&subject).new_connections_per_second;
+        if !self.rates.begin(subject.uid, rate, Instant::now()) {
+            let reason = "the user begins as many connections per second as the policy allows";
+            return refused(is_own, Errno::AGAIN, reason);
+        }
+        self.exceeds(&subject, is_own)
+    }
+
+    fn refusal(&self, is_own: bool, refusal: &Refusal) -> Option<Answer> {
+        refused(is_own, Errno::ACCESS, &refusal.to_string())
+    }
+
+    /// The answer to one more connection or listener of a user that has as much as it may.
+    fn exceeds(&self, subject: &Subject, is_own: bool) -> Option<Answer> {
+        let uid = subject.uid;
+        let Limits { flows, memory, .. } = self.policy.limits(subject);
+        if flows < u32::MAX {
+            let of_user = self.applications.values().filter(|a| a.uid == uid);
+            if of_user.map(|a| u64::from(a.sockets)).sum::<u64>() >= u64::from(flows) {
+                let reason = "the user has as many connections as the policy allows";
+                return refused(is_own, Errno::AGAIN, reason);
+            }
+        }
+        if memory < u64::MAX && self.memory_of_user(uid) >= memory {
+            let reason = "the user has as much shared memory as the policy allows";
+            return refused(is_own, Errno::NOBUFS, reason);
+        }
+        None
+    }
+
+    /// Bytes of shared memory in use by regions that processes of a user are party to.
+    fn memory_of_user(&self, uid: u32) -> u64 {
+        let is_its = |id: &u32| self.applications.get(id).is_some_and(|a| a.uid == uid);
+        let own = self.regions.values().filter(|r| is_its(&r.owner)).map(|r| r.memory.fd.as_fd());
+        let pairs = self.pairs.values().filter(|p| p.parties.iter().any(is_its)).map(|p| p.fd.as_fd());
+        own.chain(pairs).map(|fd| rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)).sum()
+    }
+
+    /// True for a process that may be lent slots, by which it connects without asking: no limit counts those connections.
+    pub fn may_be_lent(&self, application: u32) -> bool {
+        let limits = self.subject(application).map(|subject| self.policy.limits(&subject));
+        limits.is_some_and(|l| {
+            l.new_connections_per_second == u32::MAX && l.flows == u32::MAX && l.memory == u64::MAX
+        })
+    }
+
+    /// `Report::Reload`, and SIGHUP. A file with a mistake changes nothing.
+    pub fn reload(&mut self) -> Answer {
+        let source = self.config.policy_source.clone();
+        let rules = match source.read() {
+            Ok(rules) => rules,
+            Err(mistake) => {
+                tracing::error!("the policy stays as it was: {mistake}");
+                let text = format!("the policy stays as it was: {mistake}");
+                return Answer::refused(Errno::INVAL, &crate::text::bounded(&text, MISTAKE_LEN));
+            }
+        };
+        self.policy = self.policy.with_rules(rules);
+        if self.policy.asks_for_cgroups() {
+            for a in self.applications.values_mut() {
+                a.cgroup = proc::cgroup(a.pid);
+            }
+        }
+        // What was granted by the old rules is asked for again.
+        self.revoke_all_lines();
+        let path = source.path().map(|path| path.display().to_string());
+        tracing::info!(rules = self.policy.len(), path, "the policy is read anew");
+        let told = serde_json::json!({ "policy": path, "rules": self.policy.len() });
+        report::answer_of(serde_json::to_vec(&told))
+    }
+}

@@ -1,0 +1,297 @@
+//! What the administrator lets the processes of each user do: where they may listen, where they may connect to, and how much they may
+//! have. This file decides and does nothing else: it opens no file, asks the kernel nothing and reads no clock.
+//!
+//! ```text
+//!   door   --allow-uids, --allow-gids: a user who is not among them may not register
+//!   rules  those of the policy file, in its order; the first that fits the process decides everything
+//!   else   the service's own network namespace: everything that Linux allows; any other: nothing
+//! ```
+
+mod names;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use names::{DEFAULT, Source, SystemNames};
+pub use parse::{Mistake, Names, parse};
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
+/// A process, as far as the rules tell processes apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subject {
+    /// The user by which it has connected to the control socket.
+    pub uid: u32,
+    /// That user's primary group.
+    pub gid: u32,
+    /// Path of its control group below the mount point, `/system.slice/nginx.service`; `None`: unknown, so that no rule with a
+    /// `cgroup` fits.
+    pub cgroup: Option<String>,
+    /// Number of its network namespace, of the same kind as [`Policy::new`] was told.
+    pub namespace: u64,
+}
+
+/// Network namespaces that a rule is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Namespace {
+    /// The service's own.
+    #[default]
+    Own,
+    /// Any that there is.
+    Any,
+    /// The one with this number.
+    Number(u64),
+}
+
+/// Addresses and ports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Address and prefix length; `None`: every address of both families.
+    pub network: Option<(IpAddr, u8)>,
+    /// The ports, both ends included.
+    pub ports: RangeInclusive<u16>,
+}
+
+/// What all processes of one user may have together. The largest number of a type stands for no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Registered processes.
+    pub applications: u32,
+    /// Accelerated connections and listeners.
+    pub flows: u32,
+    /// Bytes of shared memory in use.
+    pub memory: u64,
+    /// Connections begun in one second.
+    pub new_connections_per_second: u32,
+    /// Connections to the control socket over which no hello has come yet.
+    pub unfinished_hellos: u32,
+}
+
+impl Limits {
+    /// What a rule that names no limit leaves as it is.
+    pub const NONE: Self = Self {
+        applications: u32::MAX,
+        flows: u32::MAX,
+        memory: u64::MAX,
+        new_connections_per_second: u32::MAX,
+        unfinished_hellos: u32::MAX,
+    };
+}
+
+/// One `[[rule]]` of the file. What it does not name is left to the other keys; `listen` and `connect` that it does not name to Linux.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rule {
+    /// Users that it is for; `None`: all.
+    pub users: Option<Vec<u32>>,
+    /// Primary groups that it is for; `None`: all.
+    pub groups: Option<Vec<u32>>,
+    /// Control group that it is for, with all below it; `None`: all.
+    pub cgroup: Option<String>,
+    /// Network namespaces that it is for.
+    pub namespace: Namespace,
+    /// Where to listen; `None`: everywhere.
+    pub listen: Option<Vec<Place>>,
+    /// Where to connect to; `None`: everywhere.
+    pub connect: Option<Vec<Place>>,
+    /// `applications`
+    pub applications: Option<u32>,
+    /// `flows`
+    pub flows: Option<u32>,
+    /// `memory`, bytes.
+    pub memory: Option<u64>,
+    /// `connections_per_second`
+    pub connections_per_second: Option<u32>,
+}
+
+/// Which users may register at all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Door {
+    /// Every user.
+    Open,
+    /// These users, and users with one of these primary groups.
+    Only {
+        /// Users.
+        users: Vec<u32>,
+        /// Groups.
+        groups: Vec<u32>,
+    },
+}
+
+/// What somebody is kept from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// To listen at an address.
+    Listen,
+    /// To connect to an address.
+    Connect,
+}
+
+/// A refusal; it prints as the reason that `towpath explain` shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Number of the rule in the file, from 1; `None`: none fits the process, and its network namespace is not the service's.
+    pub rule: Option<usize>,
+    uid: u32,
+    act: Act,
+    address: SocketAddr,
+}
+
+/// All rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    door: Door,
+    rules: Vec<Rule>,
+    own: u64,
+    limits: Limits,
+}
+
+impl Place {
+    /// True for an address and port of this place.
+    pub fn contains(&self, address: SocketAddr) -> bool {
+        let bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32),
+            IpAddr::V6(ip) => (ip.to_bits(), 128),
+        };
+        let is_inside = self.network.is_none_or(|(network, prefix)| {
+            let ((network, width), (ip, other)) = (bits(network), bits(address.ip()));
+            let differs = (network ^ ip).checked_shr(width - u32::from(prefix).min(width)).unwrap_or(0);
+            width == other && differs == 0
+        });
+        is_inside && self.ports.contains(&address.port())
+    }
+}
+
+impl Rule {
+    fn fits(&self, subject: &Subject, own: u64) -> bool {
+        let is_in = |list: &Option<Vec<u32>>, id| list.as_ref().is_none_or(|list| list.contains(&id));
+        let is_there = match self.namespace {
+            Namespace::Own => subject.namespace == own,
+            Namespace::Any => true,
+            Namespace::Number(number) => subject.namespace == number,
+        };
+        let is_below = |above: &String| {
+            let rest =
+                subject.cgroup.as_deref().and_then(|path| path.strip_prefix(above.trim_end_matches('/')));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        is_there
+            && is_in(&self.users, subject.uid)
+            && is_in(&self.groups, subject.gid)
+            && self.cgroup.as_ref().is_none_or(is_below)
+    }
+}
+
+impl Policy {
+    /// `own` is the number of the service's own network namespace, `limits` what a user has whom no rule gives less or more.
+    #[must_use]
+    pub fn new(door: Door, rules: Vec<Rule>, own: u64, limits: Limits) -> Self {
+        Self { door, rules, own, limits }
+    }
+
+    /// The same door and limits with the rules of another file.
+    #[must_use]
+    pub fn with_rules(&self, rules: Vec<Rule>) -> Self {
+        Self { rules, ..self.clone() }
+    }
+
+    /// Number of rules in the file.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// True without a file, or where the file has no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// True where it matters in which control group a process is.
+    #[must_use]
+    pub fn asks_for_cgroups(&self) -> bool {
+        self.rules.iter().any(|rule| rule.cgroup.is_some())
+    }
+
+    /// The first rule that fits, with its number.
+    fn rule(&self, subject: &Subject) -> Option<(usize, &Rule)> {
+        let mut numbered = self.rules.iter().enumerate();
+        numbered.find(|(_, rule)| rule.fits(subject, self.own)).map(|(index, rule)| (index + 1, rule))
+    }
+
+    /// May such a process register, and ask for reports? How many of its user's have done so is for the caller to count.
+    #[must_use]
+    pub fn admits(&self, subject: &Subject) -> bool {
+        let is_let_in = match &self.door {
+            Door::Open => true,
+            Door::Only { users, groups } => users.contains(&subject.uid) || groups.contains(&subject.gid),
+        };
+        is_let_in && self.limits(subject).applications > 0
+    }
+
+    fn may(&self, subject: &Subject, act: Act, address: SocketAddr) -> Result<(), Refusal> {
+        let refusal = |rule| Err(Refusal { rule, uid: subject.uid, act, address });
+        let Some((number, rule)) = self.rule(subject) else {
+            return if subject.namespace == self.own { Ok(()) } else { refusal(None) };
+        };
+        let places = match act {
+            Act::Listen => &rule.listen,
+            Act::Connect => &rule.connect,
+        };
+        let canonical = SocketAddr::new(address.ip().to_canonical(), address.port());
+        match places {
+            Some(places) if !places.iter().any(|place| place.contains(canonical)) => refusal(Some(number)),
+            _ => Ok(()),
+        }
+    }
+
+    /// May such a process listen there? A wildcard that takes connections of both families (`v6_only` false) needs both.
+    ///
+    /// # Errors
+    /// Which rule is against it.
+    pub fn may_listen(&self, subject: &Subject, address: SocketAddr, v6_only: bool) -> Result<(), Refusal> {
+        self.may(subject, Act::Listen, address)?;
+        if address.is_ipv6() && address.ip().is_unspecified() && !v6_only {
+            let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+            self.may(subject, Act::Listen, v4)?;
+        }
+        Ok(())
+    }
+
+    /// May such a process connect to that address?
+    ///
+    /// # Errors
+    /// Which rule is against it.
+    pub fn may_connect(&self, subject: &Subject, address: SocketAddr) -> Result<(), Refusal> {
+        self.may(subject, Act::Connect, address)
+    }
+
+    /// What the user of such a process may have, over all of its processes that the same rule fits.
+    #[must_use]
+    pub fn limits(&self, subject: &Subject) -> Limits {
+        let all = self.limits;
+        let Some((_, rule)) = self.rule(subject) else { return all };
+        Limits {
+            applications: rule.applications.unwrap_or(all.applications),
+            flows: rule.flows.unwrap_or(all.flows),
+            memory: rule.memory.unwrap_or(all.memory),
+            new_connections_per_second: rule.connections_per_second.unwrap_or(all.new_connections_per_second),
+            unfinished_hellos: all.unfinished_hellos,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, uid, act, address } = self;
+        let act = match act {
+            Act::Listen => "listen at",
+            Act::Connect => "connect to",
+        };
+        match rule {
+            Some(rule) => write!(f, "the policy's rule {rule} does not let user {uid} {act} {address}"),
+            None => write!(f, "no rule of the policy lets another network namespace {act} {address}"),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where the policy file is and how it is read, and the names of users, groups and network namespaces of this machine.
+
+use super::{Mistake, Names, Rule, parse};
+use crate::sys;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What a public service of root reads where it is not told of another file.
+pub const DEFAULT: &str = "/etc/towpath/policy.toml";
+/// Bytes of a policy file.
+const LEN_MAX: u64 = 1 << 20;
+
+/// Where the rules come from, at start and at each reload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// From nowhere: there are none.
+    Nowhere,
+    /// From this file, when there is one.
+    Perhaps(PathBuf),
+    /// From this file.
+    File(PathBuf),
+}
+
+impl Source {
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Nowhere => None,
+            Self::Perhaps(path) | Self::File(path) => Some(path),
+        }
+    }
+
+    /// Reads the rules.
+    ///
+    /// # Errors
+    /// Why there are none, with the file's name and the line.
+    pub fn read(&self) -> Result<Vec<Rule>, String> {
+        let Some(path) = self.path() else { return Ok(Vec::new()) };
+        if matches!(self, Self::Perhaps(_)) && matches!(path.try_exists(), Ok(false)) {
+            return Ok(Vec::new());
+        }
+        let text = text_of(path).map_err(|e| format!("the policy {}: {e}", path.display()))?;
+        let told = |mistake: Mistake| format!("the policy {}, {mistake}", path.display());
+        parse(&text, &SystemNames::read()).map_err(told)
+    }
+}
+
+/// The text of a file that only root and the service's own user may write. Nothing is waited for, whatever the path leads to.
+fn text_of(path: &Path) -> Result<String, String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("cannot be read: {e}"))?;
+    let file = std::fs::File::from(fd);
+    let meta = file.metadata().map_err(|e| format!("cannot be read: {e}"))?;
+    let own = rustix::process::geteuid().as_raw();
+    if !meta.is_file() || meta.len() > LEN_MAX {
+        return Err(format!("expected a file of at most {LEN_MAX} bytes"));
+    }
+    if !(meta.uid() == 0 || meta.uid() == own) || meta.mode() & 0o022 != 0 {
+        return Err(
+            "other users may write it: `chmod go-w` it, and let root or the service's user own it".to_owned()
+        );
+    }
+    let mut text = String::new();
+    file.take(LEN_MAX).read_to_string(&mut text).map_err(|e| format!("cannot be read: {e}"))?;
+    Ok(text)
+}
+
+/// The names in `/etc/passwd` and `/etc/group`. Of users and groups that are known elsewhere a policy file gives the numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SystemNames {
+    users: HashMap<String, u32>,
+    groups: HashMap<String, u32>,
+}
+
+/// First and third column.
+fn numbers(path: &str) -> HashMap<String, u32> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let entry = |line: &str| {
+        let mut columns = line.split(':');
+        Some((columns.next()?.to_owned(), columns.nth(1)?.parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+impl SystemNames {
+    /// Reads both files.
+    #[must_use]
+    pub fn read() -> Self {
+        Self { users: numbers("/etc/passwd"), groups: numbers("/etc/group") }
+    }
+}
+
+impl Names for SystemNames {
+    fn user(&self, name: &str) -> Option<u32> {
+        self.users.get(name).copied()
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        self.groups.get(name).copied()
+    }
+
+    /// The number that sockets there show (`SO_NETNS_COOKIE`): a thread of its own goes there and looks.
+    fn namespace(&self, path: &str) -> Option<u64> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        let look = move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(file.as_fd(), kind).ok().map(|()| sys::own_namespace())
+        };
+        std::thread::spawn(look).join().ok()?.filter(|number| *number != 0)
+    }
+}
