@@ -222,7 +222,10 @@ mod tests {
     fn a_service_of_ones_own_is_believed() {
         let place = place("own");
         assert_eq!(distrust(user(own()), &place.socket), None);
-        assert_eq!(dial_as(user(own()), &place.folder.join("none")).unwrap_err(), DialError::Os(Errno::NOENT));
+        assert_eq!(
+            dial_as(user(own()), &place.folder.join("none")).unwrap_err(),
+            DialError::Os(Errno::NOENT)
+        );
         assert_eq!(
             dial_as(user(own()), &place.folder.join("none/none")).unwrap_err(),
             DialError::Os(Errno::NOENT)
@@ -289,7 +292,9 @@ mod tests {
     #[test]
     fn the_number_of_unknown_users_is_trusted_only_where_it_is_a_user() {
         assert!(maps("         0          0 4294967295\n", OVERFLOW_UID));
-        assert!(!maps("0 1000 1\n1 100000 65533\n", OVERFLOW_UID) && maps("0 1000 1\n1 100000 65534\n", 65_534));
+        assert!(
+            !maps("0 1000 1\n1 100000 65533\n", OVERFLOW_UID) && maps("0 1000 1\n1 100000 65534\n", 65_534)
+        );
         assert!(!maps("", 0) && !maps("0 1000", 0) && !maps("x y z", 0));
         let unknown = Trusted { maps_overflow: false, ..user(OVERFLOW_UID) };
         assert!(!unknown.has(OVERFLOW_UID) && unknown.has(0) && user(OVERFLOW_UID).has(OVERFLOW_UID));

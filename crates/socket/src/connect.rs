@@ -6,6 +6,7 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
+use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, moving, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
@@ -263,6 +264,8 @@ fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
 /// Waits until the handshake is over.
 fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let Some(link) = sock.stream() else { return Err(Errno::NOTCONN) };
+    // A handler runs inside the sleep alone.
+    let deferred = Deferred::begin();
     let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     loop {
@@ -274,7 +277,8 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
             link.note(state::TOLD);
             return Ok(Connected::Now);
         }
-        match wait::for_one(sock, ready::OUT, Patience::until(deadline)) {
+        let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
+        match wait::for_one(sock, ready::OUT, patience) {
             Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
             other => other?,
         }

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::stream::ready;
 use crate::untold::Untold;
 use crate::watchers::Watchers;
-use crate::{fork, listener, locked, sys};
+use crate::{fork, listener, locked, signals, sys};
 use control::{RECORD_LEN, Request};
 use rustix::io::Errno;
 use std::mem;
@@ -516,9 +516,8 @@ impl Sock {
             let linger = moving.settings.as_ref().and_then(|settings| settings.linger);
             (mem::take(&mut moving.watchers), linger)
         };
-        for (set, fd) in watchers.sets() {
-            set.forget(fd, self);
-        }
+        watchers.sets().for_each(|(set, fd)| set.forget(fd, self));
+        signals::forget(self);
         if let (Some(role), false) = (self.decided(), self.is_parents()) {
             self.let_go(role, linger);
         }

@@ -112,6 +112,13 @@ impl<T> Cell<T> {
         is_taken(self.word.load(Ordering::Acquire))
     }
 
+    /// True while `object` is what `pin` would find. Nothing is pinned.
+    #[cfg(not(loom))]
+    fn holds(&self, object: *const T) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        is_taken(word) && std::ptr::eq(pointer::<T>(word), object)
+    }
+
     /// Shows the object, if there is one, where nobody else can take it out meanwhile.
     #[cfg(not(loom))]
     fn peek<R>(&self, _: &crate::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
@@ -256,6 +263,11 @@ mod whole {
         #[inline]
         pub fn is_taken(&self, fd: RawFd) -> bool {
             self.cell(fd).is_some_and(Cell::is_taken)
+        }
+
+        /// See [`Cell::holds`].
+        pub fn holds(&self, fd: RawFd, object: &T) -> bool {
+            self.cell(fd).is_some_and(|cell| cell.holds(object))
         }
 
         /// See [`Cell::remove`].
