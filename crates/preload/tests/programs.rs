@@ -179,6 +179,20 @@ fn signal_handlers_make_calls_in_the_middle_of_calls() {
     prints_the_same("handlers", 0..=0);
 }
 
+/// A connect that comes before the ring has shown what it is for waits until the socket is used.
+#[test]
+fn a_program_whose_ring_changes_its_set_connects_first() {
+    let place = service();
+    let program = place.compile("ring");
+    let (kernel, _) = place.run(&program, false);
+    let (towpath, log) = place.run(&program, true);
+    assert_eq!(towpath, kernel, "{log}");
+    if kernel.contains("no io_uring") {
+        return eprintln!("skipped: {kernel}");
+    }
+    assert!(log.contains("by the set: ours") && log.contains("by the ring: the kernel's"), "{log}");
+}
+
 /// As root: a program that keeps a capability becomes another user while it is told of a socket by signals.
 #[test]
 fn what_sends_signals_has_no_part_in_the_identity_of_the_program() {

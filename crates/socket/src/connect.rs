@@ -145,10 +145,15 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
     }
-    let client = match whom_to_ask(sock, fd).and_then(|client| rings::look(sock).map(|()| client)) {
+    let client = match whom_to_ask(sock, fd) {
         Ok(client) => client,
         Err(why) => return Ok(Connected::Kernel(why)),
     };
+    if let Err(why) = rings::look(sock) {
+        let is_put_off =
+            is_candidate(&client, address::plain(remote).ip()) && rings::put_off_connect(sock, name);
+        return if is_put_off { Err(Errno::INPROGRESS) } else { Ok(Connected::Kernel(why)) };
+    }
     let plain = address::plain(remote);
     // What a host says that has no accelerated listener there, or no way there.
     let absent = if plain.ip().is_loopback() { Errno::CONNREFUSED } else { Errno::NETUNREACH };

@@ -142,6 +142,7 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     }
     let _deferred = Deferred::begin();
     let _controlling = account::enter(Section::Control);
+    rings::settle_connect(fd);
     if let Some(sock) = SOCKS.remove(fd) {
         sock.close_common();
         sock.drop_descriptor();
@@ -461,11 +462,15 @@ pub fn set_option(
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let _deferred = Deferred::begin();
-    let answer = options::get(&sock, level, name, out);
-    match answer {
-        None => untold::tell(&sock, fd).err().map(Err),
-        answer => answer,
+    if let Some(answer) = options::get(&sock, level, name, out) {
+        return Some(answer);
     }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(error) = sock.take_late_error()
+    {
+        return Some(Ok(options::put(out, error.raw_os_error())));
+    }
+    untold::tell(&sock, fd).err().map(Err)
 }
 
 /// Whose `O_NONBLOCK` is.
@@ -534,6 +539,7 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
     let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
     // What a program does for each request is as cheap as it can be.
     let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
+    rings::settle_connect(fd);
     match SOCKS.pin(fd) {
         Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
         None => match SETS.pin(fd) {

@@ -54,6 +54,7 @@ thread_local! {
 pub fn prepare() {
     PROMISED.set(None);
     DEFERRED.set(Deferred::begin().map(ManuallyDrop::new));
+    rings::connect_each();
     // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
     // fork goes on in the child as here.
     let alone = Alone::new();

@@ -246,6 +246,7 @@ pub fn leaving(fd: RawFd) {
         return;
     }
     let _deferred = Deferred::begin();
+    rings::settle_connect(fd);
     // Whatever comes of the rest: nobody else gets what is common.
     let _ = placeholder::own(&sock, fd);
     if let Some(client) = client::present() {
@@ -261,6 +262,7 @@ pub fn before_exec() -> bool {
         return false;
     }
     let _deferred = Deferred::begin();
+    rings::connect_each();
     let stays =
         |fd: &RawFd| sys::fcntl(*fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize == 0);
     let mut gets_sockets = false;
