@@ -89,7 +89,6 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     if !(stream && inet) || config::is_disabled() || is_borrowed() {
         return;
     }
-    let _deferred = Deferred::begin();
     if let Some(reason) = fallback::reason() {
         return fallback::count(reason, Some(fd));
     }
@@ -451,10 +450,10 @@ pub fn set_option(
     is_good: impl FnOnce() -> bool,
 ) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
-    let _deferred = Deferred::begin();
     if untold::set(&sock, fd, (level, name), value, is_good) {
         return Some(Ok(()));
     }
+    let _deferred = Deferred::begin();
     Some(options::set(&sock, fd, level, name, value))
 }
 

@@ -210,6 +210,7 @@ pub use whole::Table;
 #[cfg(not(loom))]
 mod whole {
     use super::{Cell, Pinned};
+    use crate::sys::signal::Deferred;
     use rustix::fd::RawFd;
     use std::sync::{Arc, OnceLock};
 
@@ -241,12 +242,19 @@ mod whole {
             self.chunks.get(i / CHUNK)?.get()?.get(i % CHUNK)
         }
 
+        /// A handler in the middle of this would wait for the call that it has interrupted.
+        #[cold]
+        fn make(chunk: &OnceLock<Box<[Cell<T>]>>) -> &[Cell<T>] {
+            let _deferred = Deferred::begin();
+            chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect())
+        }
+
         /// See [`Cell::insert`].
         pub fn insert(&self, fd: RawFd, object: Arc<T>) -> Result<(), Arc<T>> {
             let i = fd as u32 as usize;
             match self.chunks.get(i / CHUNK) {
                 Some(chunk) => {
-                    let cells = chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect());
+                    let cells = chunk.get().map_or_else(|| Self::make(chunk), |cells| &cells[..]);
                     cells[i % CHUNK].insert(object)
                 }
                 None => Err(object),
