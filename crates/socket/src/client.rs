@@ -439,7 +439,7 @@ impl Client {
         for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
             mapped.dead.store(true, Ordering::Release);
         }
-        self.wake_all();
+        self.all_contexts().iter().for_each(|c| c.wake());
         lock(&self.free).clear();
     }
 
@@ -466,10 +466,6 @@ impl Client {
         let _deferred = Deferred::begin();
         let context = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
         context.iter().for_each(|context| context.wake());
-    }
-
-    fn wake_all(&self) {
-        self.all_contexts().iter().for_each(|c| c.wake());
     }
 
     /// A free socket block of our application region, held by us.
