@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod dial;
 mod line;
 mod message;
 mod paths;
@@ -12,6 +13,7 @@ pub mod profile;
 mod tcp_info;
 
 pub use accept::{AcceptRecord, RECORD_LEN};
+pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
     CONTROL_SLOT, Congestion, Counting, Grant, HELD_CONTEXT, Left, Lent, NO_LISTENER, PROTOCOL, Parent, Push,

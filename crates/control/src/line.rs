@@ -1,5 +1,6 @@
 //! One end of the control socket: messages with descriptors, bounded, never more than one read per message.
 
+use crate::Distrust;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -23,6 +24,8 @@ pub enum LineError {
     WouldBlock,
     /// A message that is too long, cut, or no message of this protocol.
     Garbled,
+    /// There is a control socket, and its service is not believed.
+    Untrusted(Distrust),
     /// The kernel refused.
     Os(Errno),
 }
@@ -33,6 +36,7 @@ impl std::fmt::Display for LineError {
             Self::Closed => f.write_str("the other end of the control socket is gone"),
             Self::WouldBlock => f.write_str("the control socket would block"),
             Self::Garbled => f.write_str("garbled message on the control socket"),
+            Self::Untrusted(why) => write!(f, "the control socket is not trusted: {why}"),
             Self::Os(e) => write!(f, "control socket: {e}"),
         }
     }

@@ -12,6 +12,7 @@ mod deepbound;
 mod descriptors;
 mod environment;
 mod files;
+mod heap;
 mod limits;
 mod next;
 mod pointers;

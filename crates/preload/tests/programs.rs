@@ -172,3 +172,54 @@ fn notices_of_sends_without_copies() {
 fn a_server_with_a_child_for_each_of_100_connections() {
     prints_the_same("children", 50..=60);
 }
+
+/// Handlers that make, connect and close sockets, and fork, interrupt the very same calls, and `malloc`.
+#[test]
+fn signal_handlers_make_calls_in_the_middle_of_calls() {
+    prints_the_same("handlers", 0..=0);
+}
+
+/// A connect that comes before the ring has shown what it is for waits until the socket is used.
+#[test]
+fn a_program_whose_ring_changes_its_set_connects_first() {
+    let place = service();
+    let program = place.compile("ring");
+    let (kernel, _) = place.run(&program, false);
+    let (towpath, log) = place.run(&program, true);
+    assert_eq!(towpath, kernel, "{log}");
+    if kernel.contains("no io_uring") {
+        return eprintln!("skipped: {kernel}");
+    }
+    assert!(log.contains("by the set: ours") && log.contains("by the ring: the kernel's"), "{log}");
+}
+
+/// As root: a program that keeps a capability becomes another user while it is told of a socket by signals.
+#[test]
+fn what_sends_signals_has_no_part_in_the_identity_of_the_program() {
+    prints_the_same("told", 0..=0);
+}
+
+#[test]
+fn at_the_limit_of_descriptors_no_number_of_the_librarys_is_the_programs() {
+    prints_the_same("limit", 0..=0);
+}
+
+/// Its folder is another user's, who could have put any service there.
+#[test]
+fn a_service_that_is_not_trusted_is_said_once_and_not_asked() {
+    let place = service();
+    let program = place.compile("limit");
+    let folder = place.control.parent().unwrap();
+    if std::os::unix::fs::chown(folder, Some(4_711), None).is_err() {
+        return eprintln!("skipped: not root");
+    }
+    let (kernel, _) = place.run(&program, false);
+    let run = |trusts: Option<&str>| {
+        let mut command = Command::new(&program);
+        command.env("LD_PRELOAD", library()).env("TOWPATH_CONTROL", &place.control);
+        let output = command.envs(trusts.map(|uid| ("TOWPATH_TRUST_UID", uid))).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), kernel);
+        String::from_utf8_lossy(&output.stderr).matches("not trusted").count()
+    };
+    assert_eq!((run(None), run(Some("4712")), run(Some("4711"))), (1, 1, 0));
+}

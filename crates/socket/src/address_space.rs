@@ -33,6 +33,7 @@ pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
         [soft, most] => [widened(soft).min(hard), widened(most).min(hard)],
     };
     if tell(told) {
+        let _deferred = crate::sys::signal::Deferred::begin();
         *lock(&SET) = Some((wanted, told));
         client.iter().for_each(|client| client.say(Request::Room { room: client::room() }));
     }
@@ -41,6 +42,7 @@ pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
 /// What the program is told of what the kernel says.
 #[must_use]
 pub fn seen(kernel: Limits) -> Limits {
+    let _deferred = crate::sys::signal::Deferred::begin();
     match *lock(&SET) {
         Some((wanted, told)) if told == kernel => wanted,
         _ => kernel,

@@ -6,6 +6,7 @@
 
 use crate::client::lock;
 use crate::hold::Held;
+use crate::sys::signal::Deferred;
 use crate::{fork, locked, sys};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -54,6 +55,7 @@ struct Mine(Option<Arc<Sleeper>>);
 impl Drop for Mine {
     fn drop(&mut self) {
         if self.0.take().is_some() {
+            let _deferred = Deferred::begin();
             lock(&SLEEPERS).remove(&sys::thread());
         }
     }
@@ -69,6 +71,7 @@ fn mine() -> Option<Arc<Sleeper>> {
     if known.is_some() || locked::is_locked() {
         return known;
     }
+    let _deferred = Deferred::begin();
     let (tid, generation) = (AtomicU32::new(sys::tid()), fork::generation());
     let new = Arc::new(Sleeper { tid, generation, ..Sleeper::default() });
     MINE.try_with(|mine| mine.try_borrow_mut().ok().map(|mut mine| mine.0 = Some(new.clone()))).ok()??;
@@ -114,6 +117,7 @@ pub fn sleep(call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno
 }
 
 fn ask(thread: usize) -> Option<Arc<Sleeper>> {
+    let _deferred = Deferred::begin();
     let sleeper = lock(&SLEEPERS).get(&thread).filter(|sleeper| sleeper.is_here()).cloned()?;
     sleeper.asked.store(true, Ordering::SeqCst);
     Some(sleeper)

@@ -9,6 +9,7 @@ use crate::region::Mapped;
 pub use crate::registration::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
+use crate::sys::signal::Deferred;
 use crate::ways::Ways;
 use crate::{account, growth, left, locked, moving, sys};
 use base::limits::RING_MIN;
@@ -18,7 +19,6 @@ use control::{
 use cycles::Section;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Resource, getrlimit};
 use shm::{Region, RegionError, Side};
@@ -41,8 +41,6 @@ const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 pub struct Client {
     exchange: Mutex<Exchange>,
     control: RawFd,
-    /// Where the service is.
-    address: SocketAddrUnix,
     /// What this process is called.
     name: Arc<str>,
     /// Network namespace in which the control line was made.
@@ -74,7 +72,6 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Announced {
     exchange: Exchange,
     control: RawFd,
-    address: SocketAddrUnix,
     name: Arc<str>,
     /// The bit that the parent has promised.
     holder: u8,
@@ -83,12 +80,11 @@ pub struct Announced {
 impl Announced {
     /// Says hello.
     pub fn new() -> Result<Self, LineError> {
-        let address = SocketAddrUnix::new(crate::config::control_path())?;
         let name = command_name();
-        let (line, number) = say_hello(&address, name.clone(), None)?;
+        let (line, number) = say_hello(name.clone(), None)?;
         let line = Line::new(claim(line.into()));
         let control = line.as_fd().as_raw_fd();
-        Ok(Self { exchange: Exchange::new(line, number), control, address, name, holder: 0 })
+        Ok(Self { exchange: Exchange::new(line, number), control, name, holder: 0 })
     }
 
     /// Says hello as a forked child: by the registration of its parent, and the holder bit that this has promised. Asks for no memory:
@@ -96,9 +92,9 @@ impl Announced {
     /// copy of the parent's: while we held that, the service would not hear of the parent's death. Nor should it before it has heard of
     /// us, who live on by what it knows of the parent.
     pub fn as_child(parent: &Client, holder: u8) -> Result<Self, LineError> {
-        let Client { control, address, name, .. } = parent;
+        let Client { control, name, .. } = parent;
         let Welcome { application, secret, .. } = parent.welcome;
-        let hello = || say_hello(address, name.clone(), Some(Parent { application, secret, holder }));
+        let hello = || say_hello(name.clone(), Some(Parent { application, secret, holder }));
         let said = hello().or_else(|e| match e {
             // No number is free, but for the one that the parent holds for such a time.
             LineError::Os(Errno::MFILE) => {
@@ -117,8 +113,7 @@ impl Announced {
         // Without a line of its own the child has no use for the number.
         let number = said.inspect_err(|_| parent.hang_up())?;
         let line = Line::new(sys::own(*control));
-        let (address, name) = (address.clone(), name.clone());
-        Ok(Self { exchange: Exchange::new(line, number), control: *control, address, name, holder })
+        Ok(Self { exchange: Exchange::new(line, number), control: *control, name: name.clone(), holder })
     }
 
     /// Does the rest. A forked child that may have no more descriptors or memory stands in for its `parent`, locked in.
@@ -198,7 +193,6 @@ impl Client {
         Self {
             exchange: Mutex::new(said.exchange),
             control: said.control,
-            address: said.address,
             name: said.name,
             namespace: moving::namespace(said.control),
             welcome,
@@ -226,6 +220,7 @@ impl Client {
         if locked::is_locked() && !(locked::has_line() && matches!(request, Request::Waker { .. })) {
             return Err(Errno::PERM);
         }
+        let _deferred = Deferred::begin();
         let mut pushes = Vec::new();
         let (answer, new) = {
             let mut exchange = lock(&self.exchange);
@@ -237,6 +232,7 @@ impl Client {
                 }
                 _ => None,
             };
+            exchange.end();
             (answer, new)
         };
         pushes.into_iter().for_each(|(push, fds)| self.pushed(push, fds));
@@ -256,6 +252,7 @@ impl Client {
 
     /// See [`Exchange::has_room`].
     pub fn has_room(&self) -> bool {
+        let _deferred = Deferred::begin();
         lock(&self.exchange).has_room()
     }
 
@@ -264,6 +261,7 @@ impl Client {
         if self.dead.load(Ordering::Relaxed) || locked::is_locked() {
             return;
         }
+        let _deferred = Deferred::begin();
         let failed = lock(&self.exchange).line.send(&ToService { number: 0, request }, &[], true).is_err();
         if failed {
             self.die();
@@ -275,6 +273,7 @@ impl Client {
         if locked::is_locked() {
             return;
         }
+        let _deferred = Deferred::begin();
         let message = ToService { number: 0, request };
         if let Err(e) = lock(&self.exchange).line.send(&message, &[sys::borrow(fd)], true) {
             log(Level::Info, format_args!("a vfork child could not say what it takes along: {e}"));
@@ -355,6 +354,7 @@ impl Client {
         if locked::is_locked() {
             return self.look_for_end();
         }
+        let _deferred = Deferred::begin();
         loop {
             // Waits for a thread that asks something: what comes after its answer is ours to read.
             let got = lock(&self.exchange).overhear();
@@ -435,10 +435,11 @@ impl Client {
         if self.dead.swap(true, Ordering::AcqRel) {
             return;
         }
+        let _deferred = Deferred::begin();
         for mapped in self.regions.read().unwrap_or_else(PoisonError::into_inner).values() {
             mapped.dead.store(true, Ordering::Release);
         }
-        self.wake_all();
+        self.all_contexts().iter().for_each(|c| c.wake());
         lock(&self.free).clear();
     }
 
@@ -462,12 +463,9 @@ impl Client {
 
     /// Whoever sleeps in that context of ours looks again.
     pub fn wake(&self, context: u32) {
+        let _deferred = Deferred::begin();
         let context = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
         context.iter().for_each(|context| context.wake());
-    }
-
-    fn wake_all(&self) {
-        self.all_contexts().iter().for_each(|c| c.wake());
     }
 
     /// A free socket block of our application region, held by us.

@@ -6,6 +6,7 @@ use crate::link::{Link, state};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
+use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, moving, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
@@ -144,10 +145,15 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
     }
-    let client = match whom_to_ask(sock, fd).and_then(|client| rings::look(sock).map(|()| client)) {
+    let client = match whom_to_ask(sock, fd) {
         Ok(client) => client,
         Err(why) => return Ok(Connected::Kernel(why)),
     };
+    if let Err(why) = rings::look(sock) {
+        let is_put_off =
+            is_candidate(&client, address::plain(remote).ip()) && rings::put_off_connect(sock, name);
+        return if is_put_off { Err(Errno::INPROGRESS) } else { Ok(Connected::Kernel(why)) };
+    }
     let plain = address::plain(remote);
     // What a host says that has no accelerated listener there, or no way there.
     let absent = if plain.ip().is_loopback() { Errno::CONNREFUSED } else { Errno::NETUNREACH };
@@ -263,6 +269,8 @@ fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
 /// Waits until the handshake is over.
 fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let Some(link) = sock.stream() else { return Err(Errno::NOTCONN) };
+    // A handler runs inside the sleep alone.
+    let deferred = Deferred::begin();
     let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     loop {
@@ -274,7 +282,8 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
             link.note(state::TOLD);
             return Ok(Connected::Now);
         }
-        match wait::for_one(sock, ready::OUT, Patience::until(deadline)) {
+        let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
+        match wait::for_one(sock, ready::OUT, patience) {
             Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
             other => other?,
         }

@@ -5,6 +5,7 @@ use crate::client::{Client, lock};
 use crate::hold::Held;
 use crate::internal::Internal;
 use crate::spin::Spin;
+use crate::sys::signal::Deferred;
 use crate::{locked, sys};
 use control::{Reply, Request};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -51,6 +52,7 @@ pub struct Context {
 impl Context {
     /// A new or used context of `client`.
     pub fn take(client: &Arc<Client>) -> Result<Arc<Self>, Errno> {
+        let _deferred = Deferred::begin();
         if let Some(used) = lock(&client.free).pop() {
             return Ok(used);
         }
@@ -91,6 +93,7 @@ impl Context {
 
     #[cold]
     fn listen_again(&self) -> bool {
+        let _deferred = Deferred::begin();
         {
             let mut asked = lock(&self.asked_again);
             if asked.is_some_and(|at| at.elapsed() < AGAIN) {
@@ -128,6 +131,7 @@ impl Context {
 
     /// For the next thread or set.
     pub fn give_back(self: Arc<Self>) {
+        let _deferred = Deferred::begin();
         let client = self.client.clone();
         if !client.dead.load(Ordering::Relaxed) {
             lock(&client.free).push(self);

@@ -22,6 +22,7 @@ use crate::hold::Held;
 use crate::interest::Interest;
 use crate::region::Mapped;
 use crate::sock::{Role, Sock};
+use crate::sys::signal::Deferred;
 use crate::{account, fork, locked, sys, wait};
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -291,6 +292,7 @@ impl Set {
         {
             return;
         }
+        let _deferred = Deferred::begin();
         self.family.renew();
         if lock(&self.inner).is_empty() {
             return;

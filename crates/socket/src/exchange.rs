@@ -6,7 +6,6 @@ use crate::sys;
 use control::{Line, LineError, PROTOCOL, Parent, Push, Received, Reply, Request, ToApplication, ToService};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{OwnedFd, RawFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::sync::Arc;
 
 /// The serial part of a line.
@@ -16,8 +15,11 @@ pub struct Exchange {
     pub line: Line,
     /// Of the last question.
     number: u32,
-    /// Holds a number for what the service may send when no other is free.
+    /// Holds a number for what the service may send when no other is free. Given up while a question is under way that may bring again what
+    /// was lost, and at no other time: the program would get it.
     spare: Option<Internal>,
+    /// Something was lost for want of a number.
+    has_lost: bool,
     /// Some of the descriptors that have come since the last question are lost.
     is_short: bool,
 }
@@ -30,12 +32,15 @@ fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
 impl Exchange {
     /// Takes a line on which `number` was the last question.
     pub const fn new(line: Line, number: u32) -> Self {
-        Self { line, number, spare: None, is_short: false }
+        Self { line, number, spare: None, has_lost: false, is_short: false }
     }
 
     /// Asks, showing `fd`.
     pub fn send(&mut self, request: Request, fd: Option<RawFd>) -> Result<(), LineError> {
         self.is_short = false;
+        if self.has_lost {
+            self.give_room();
+        }
         self.number = self.number.wrapping_add(1).max(1);
         let shown = fd.map(sys::borrow);
         self.line.send(&ToService { number: self.number, request }, shown.as_slice(), true)
@@ -60,7 +65,7 @@ impl Exchange {
     /// A message has come. Where it has lost descriptors there is to be room for one the next time.
     fn heard(&mut self, is_short: bool) {
         self.is_short |= is_short;
-        if is_short && self.spare.take().is_some() {
+        if is_short && !std::mem::replace(&mut self.has_lost, true) {
             log(
                 Level::Warn,
                 format_args!("no descriptor is left for what the service sends: raise the limit (ulimit -n)"),
@@ -75,6 +80,14 @@ impl Exchange {
             self.hold_room();
         }
         self.spare.is_some()
+    }
+
+    /// What the answer has brought is where it belongs: the number is held again, if it is still free.
+    pub fn end(&mut self) {
+        if self.has_lost && self.spare.is_none() {
+            self.hold_room();
+            self.has_lost = self.is_short;
+        }
     }
 
     /// Frees the number that is held.
@@ -111,13 +124,8 @@ impl Exchange {
 }
 
 /// The first message on a new line, and its number.
-pub fn say_hello(
-    address: &SocketAddrUnix,
-    name: Arc<str>,
-    parent: Option<Parent>,
-) -> Result<(Line, u32), LineError> {
-    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    rustix::net::connect(&fd, address)?;
+pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), LineError> {
+    let fd = control::dial(crate::config::control_path())?;
     let mut exchange = Exchange::new(Line::new(fd), 0);
     exchange.send(Request::Hello { protocol: PROTOCOL, layout: shm::VERSION, name, parent }, None)?;
     Ok((exchange.line, exchange.number))

@@ -5,6 +5,7 @@ use crate::connect::Why;
 use crate::fds::SOCKS;
 use crate::log::{Level, log};
 use crate::sock::Sock;
+use crate::sys::signal::Deferred;
 use crate::{client, config, moving, sys};
 use control::profile::REQUIRE_ENV;
 use control::{NO_LISTENER, Request};
@@ -47,6 +48,7 @@ pub fn fall_back(fd: RawFd, sock: &Arc<Sock>, why: &Why, call: fmt::Arguments<'_
 /// The kernel has made a connect, where perhaps nobody listened. The socket is the kernel's then, unless nothing comes of it.
 pub fn connected(fd: RawFd, result: Result<(), Errno>) {
     let Some(sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return };
+    let _deferred = Deferred::begin();
     let is_refused = match result {
         Err(Errno::CONNREFUSED) => true,
         // On one host the answer has come by now, and is told by the next call.

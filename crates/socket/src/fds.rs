@@ -1,5 +1,7 @@
 //! The calls of the sockets API by descriptor. `None` from any of them: not ours, the kernel does it.
 
+mod amounts;
+
 use crate::address;
 use crate::connect::{self, Connected};
 use crate::epoll::Set;
@@ -8,11 +10,12 @@ use crate::give_up;
 use crate::link::Link;
 use crate::listener::{self, Accepted, Listened};
 use crate::log::{Level, log};
-use crate::sock::{Role, Sock, flag};
-use crate::stream::ready;
+use crate::sock::{Role, Sock};
+use crate::sys::signal::Deferred;
 use crate::table::Table;
 pub use crate::unseen::Changing;
 use crate::{account, client, config, internal, moving, options, placeholder, rings, sys, unseen, untold};
+pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::NO_LISTENER;
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -108,6 +111,7 @@ pub fn put_inherited(fd: RawFd, sock: Sock) {
 
 /// The kernel makes an epoll set by `make`: its descriptor, or a negative number.
 pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
+    let _deferred = Deferred::begin();
     let _changing = unseen::begin();
     let fd = make();
     if fd >= 0 && !(config::is_disabled() || is_borrowed()) {
@@ -135,7 +139,9 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     if !(is_ours(fd) || rings::is_watched(fd)) || is_borrowed() {
         return Ok(None);
     }
+    let _deferred = Deferred::begin();
     let _controlling = account::enter(Section::Control);
+    rings::settle_connect(fd);
     if let Some(sock) = SOCKS.remove(fd) {
         sock.close_common();
         sock.drop_descriptor();
@@ -160,6 +166,10 @@ pub fn duplicated(old: RawFd, new: RawFd) {
         }
         return;
     }
+    if !(is_ours(old) || rings::is_watched(old)) {
+        return;
+    }
+    let _deferred = Deferred::begin();
     if let Some(sock) = SOCKS.pin(old).map(|s| s.share()) {
         sock.add_descriptor();
         if !put(&SOCKS, new, sock.clone()) {
@@ -200,6 +210,7 @@ pub fn closing_many() -> Changing {
 /// Descriptors `first..=last` are about to be closed: ours are let go. Returns the ranges to close, without our own
 /// descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
+    let _deferred = Deferred::begin();
     unseen::forget_all();
     let (socks, sets) = (SOCKS.all(), SETS.all());
     let ours = socks.iter().map(|(fd, _)| *fd).chain(sets.iter().map(|(fd, _)| *fd)).chain(rings::watched());
@@ -247,6 +258,7 @@ pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
 
 /// `listen`.
 pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
+    let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
     let _controlling = account::enter(Section::Control);
     let sock = match give_up::begin_anew(fd)? {
         Ok(sock) => sock,
@@ -285,6 +297,7 @@ pub enum Connect {
 pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
     let _controlling = account::enter(Section::Control);
     let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
+    let _deferred = Deferred::begin();
     if let Err(e) = placeholder::own(&sock, fd) {
         return Connect::Made(Err(e));
     }
@@ -323,6 +336,7 @@ fn is_anywhere(sock: &Sock, name: &[u8]) -> bool {
 /// when this is the process's first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let mut sock = SOCKS.pin(fd)?.share();
+    let _deferred = Deferred::begin();
     if let Err(e) = placeholder::own(&sock, fd) {
         return Some(Err(e));
     }
@@ -363,6 +377,7 @@ fn is_idle(fd: RawFd) -> bool {
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
+    let _deferred = Deferred::begin();
     if sock.role().is_none() && sock.is_put_off() && !sock.is_nonblocking() && is_idle(fd) {
         rings::wanted(&sock.share(), fd);
     }
@@ -383,6 +398,7 @@ pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
 
 /// `shutdown`.
 pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
+    let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
     let sock = moving::settled(fd)?;
     match sock.role()? {
         Role::Stream(link) if (0..=2).contains(&how) && sock.is_connecting() => {
@@ -437,17 +453,23 @@ pub fn set_option(
     if untold::set(&sock, fd, (level, name), value, is_good) {
         return Some(Ok(()));
     }
+    let _deferred = Deferred::begin();
     Some(options::set(&sock, fd, level, name, value))
 }
 
 /// `getsockopt`; the length written.
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
-    let answer = options::get(&sock, level, name, out);
-    match answer {
-        None => untold::tell(&sock, fd).err().map(Err),
-        answer => answer,
+    let _deferred = Deferred::begin();
+    if let Some(answer) = options::get(&sock, level, name, out) {
+        return Some(answer);
     }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(error) = sock.take_late_error()
+    {
+        return Some(Ok(options::put(out, error.raw_os_error())));
+    }
+    untold::tell(&sock, fd).err().map(Err)
 }
 
 /// Whose `O_NONBLOCK` is.
@@ -500,59 +522,6 @@ pub fn open_flags(fd: RawFd, ask: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// `ioctl(FIONREAD)`.
-pub fn unread(fd: RawFd) -> Option<usize> {
-    let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::unread_to_mark)
-}
-
-/// `SO_RCVLOWAT` of an accelerated connection.
-pub fn low_water(fd: RawFd) -> Option<usize> {
-    SOCKS.pin(fd)?.stream().map(|link| link.low_water() as usize)
-}
-
-/// `ioctl(SIOCATMARK)` and `sockatmark`.
-pub fn is_at_mark(fd: RawFd) -> Option<bool> {
-    let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::is_at_mark)
-}
-
-/// What a `recvmsg` tells beside the bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Beside {
-    /// The option of the kind of `SO_TIMESTAMP` that wants the time.
-    pub stamp: Option<i32>,
-    /// `TCP_INQ`.
-    pub left: Option<usize>,
-}
-
-/// What a `recvmsg` is to tell beside the bytes.
-pub fn beside(fd: RawFd) -> Beside {
-    let Some(sock) = SOCKS.pin(fd) else { return Beside::default() };
-    let stamp = || sock.settings()?.stamp();
-    Beside {
-        stamp: if sock.has(flag::TELLS_TIME) { stamp() } else { None },
-        left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Link::left),
-    }
-}
-
-/// `ioctl(SIOCOUTQ)`.
-pub fn unsent(fd: RawFd) -> Option<usize> {
-    let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::unsent)
-}
-
-/// `ioctl(SIOCOUTQNSD)` within one host; over a port it is the kernel's to answer.
-pub fn held_back(fd: RawFd) -> Option<usize> {
-    let sock = SOCKS.pin(fd)?;
-    connection(&sock).and_then(Link::held_back)
-}
-
-/// The connection, unless it is over and its place another's.
-fn connection(sock: &Sock) -> Option<&Link> {
-    sock.stream().filter(|link| !link.is_unconnected())
-}
-
 /// Takes a connection's pending error.
 pub fn pending(fd: RawFd) -> Option<Errno> {
     Some(SOCKS.pin(fd)?.take_error()).filter(|e| *e != 0).map(Errno::from_raw_os_error)
@@ -567,6 +536,9 @@ pub fn is_stream(fd: RawFd) -> bool {
 /// `epoll_ctl`.
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
     let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
+    // What a program does for each request is as cheap as it can be.
+    let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
+    rings::settle_connect(fd);
     match SOCKS.pin(fd) {
         Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
         None => match SETS.pin(fd) {
@@ -585,11 +557,4 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
 /// The epoll set behind `epfd`, to be waited on.
 pub fn set(epfd: RawFd) -> Option<Arc<Set>> {
     Some(SETS.pin(epfd)?.share())
-}
-
-/// True when an accelerated connection takes bytes now.
-pub fn has_space(fd: RawFd) -> Option<bool> {
-    let sock = SOCKS.pin(fd)?;
-    sock.stream()?;
-    Some(sock.readiness() & ready::OUT != 0)
 }

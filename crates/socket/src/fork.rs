@@ -4,6 +4,7 @@ use crate::client::{self, Client};
 use crate::hold::Held;
 use crate::log::{Level, log};
 use crate::sock::{self, Role, Sock, flag};
+use crate::sys::signal::Deferred;
 use crate::sys::{self, Alone};
 use crate::{
     account, address_space, cancel, fds, lines, link, listener, locked, moving, placeholder, rings, signals,
@@ -12,6 +13,7 @@ use crate::{
 use rustix::fd::RawFd;
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -43,12 +45,16 @@ thread_local! {
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Signals are put off meanwhile: a handler would wait for these locks.
+    static DEFERRED: Cell<Option<ManuallyDrop<Deferred>>> = const { Cell::new(None) };
 }
 
 /// In the parent, before: promises the child a holder bit, then takes every lock, so that none is held by a thread that
 /// the child does not have.
 pub fn prepare() {
     PROMISED.set(None);
+    DEFERRED.set(Deferred::begin().map(ManuallyDrop::new));
+    rings::connect_each();
     // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
     // fork goes on in the child as here.
     let alone = Alone::new();
@@ -83,6 +89,7 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
     socks.iter().for_each(|sock| sock.hold(held));
     sets.iter().for_each(|set| set.hold_interest(held));
     listener::hold_own_queues(held);
+    signals::hold(held);
     lines::hold(held);
     if let Some(client) = client {
         client.hold(held);
@@ -166,10 +173,20 @@ pub fn parent() {
     drop(HELD.take());
     PROMISED.set(None);
     placeholder::after_fork();
+    end();
+}
+
+fn end() {
+    drop(DEFERRED.take().map(ManuallyDrop::into_inner));
 }
 
 /// In the child: another thread number, no contexts, a registration of its own.
 pub fn child() {
+    become_child();
+    end();
+}
+
+fn become_child() {
     if !ALONE.get() {
         fds::SOCKS.forget_pins();
         fds::SETS.forget_pins();
@@ -180,7 +197,7 @@ pub fn child() {
     account::child();
     link::forget_thread_number();
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    signals::forget();
+    signals::forget_all();
     unseen::settle();
     rings::forked();
     let Some(parent) = client::present() else { return };

@@ -10,6 +10,7 @@ use crate::region::Mapped;
 use crate::sock::{Sock, flag};
 use crate::stream::{How, Progress};
 use crate::sys;
+use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{config, fallback, fork, lines, locked, log, rings, unseen, wait};
 use control::profile::REQUIRE_ENV;
@@ -549,9 +550,12 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         return Ok(Some(accepted));
     }
     let _open = sock.begin_use()?;
+    // A handler runs inside the sleep alone.
+    let deferred = Deferred::begin();
     loop {
         let kernel = Some(fd).filter(|_| !sock.is_orphan());
-        wait::for_listener(sock, kernel, Patience::until(deadline))?;
+        let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
+        wait::for_listener(sock, kernel, patience)?;
         if let Some(accepted) = try_ours(sock, link, flags)? {
             return Ok(Some(accepted));
         }

@@ -8,6 +8,7 @@ use crate::hold::Held;
 use crate::link::{Link, flags, state, thread_number};
 use crate::log::{Level, log};
 use crate::sock::{Role, Sock};
+use crate::sys::signal::Deferred;
 use crate::table::Pinned;
 use crate::{config, fds, internal, listener, locked, options, placeholder, rings, sys, untold};
 use control::{Left, Reply, Request, tcp_state};
@@ -150,6 +151,7 @@ pub fn reclaim(fd: RawFd) -> bool {
     if fds::is_borrowed() || locked::is_locked() {
         return false;
     }
+    let _deferred = Deferred::begin();
     let Ok(_one) = RECLAIM.try_lock() else {
         // Another thread is at it; or this one, in whose middle a signal handler calls.
         std::thread::sleep(Duration::from_millis(1));
@@ -199,7 +201,11 @@ fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
         match client.ask_with(Request::Present { sock }, Some(fd)).ok()?.0 {
             Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
                 // The handshake ends, one way or the other.
-                Errno::INPROGRESS => {}
+                Errno::INPROGRESS => {
+                    // That may take long.
+                    sys::pause(TRIES.1);
+                    continue;
+                }
                 Errno::AGAIN => tries += 1,
                 _ => {
                     log(Level::Info, format_args!("fd {fd} has no connection here: {reason}"));
@@ -239,6 +245,8 @@ pub fn leaving(fd: RawFd) {
     if fds::is_borrowed() {
         return;
     }
+    let _deferred = Deferred::begin();
+    rings::settle_connect(fd);
     // Whatever comes of the rest: nobody else gets what is common.
     let _ = placeholder::own(&sock, fd);
     if let Some(client) = client::present() {
@@ -253,6 +261,8 @@ pub fn before_exec() -> bool {
     if !fds::has_any() || locked::is_locked() || (fds::is_borrowed() && client::is_announced()) {
         return false;
     }
+    let _deferred = Deferred::begin();
+    rings::connect_each();
     let stays =
         |fd: &RawFd| sys::fcntl(*fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize == 0);
     let mut gets_sockets = false;

@@ -497,9 +497,14 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
         }
         _ => return None,
     };
+    Some(Ok(put(out, value)))
+}
+
+/// Writes an int, cut to the room there is; its length.
+pub fn put(out: &mut [u8], value: i32) -> usize {
     let n = out.len().min(4);
     out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
-    Some(Ok(n))
+    n
 }
 
 /// `SO_PEERNAME`: no more is asked for than there is. As on Linux, also before and after the connection.

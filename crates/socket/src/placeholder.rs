@@ -10,7 +10,7 @@ use crate::internal;
 use crate::link::{Link, state};
 use crate::sock::{Sock, flag};
 use crate::sys::Alone;
-use crate::sys::signal::without_signals;
+use crate::sys::signal::Deferred;
 use crate::{fds, locked, moving, rings, sys, unseen};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -256,6 +256,7 @@ fn own_all(alone: Option<&Alone>) {
 /// it has, and before it may give some to a ring.
 pub fn own_each() {
     if fds::has_any() && !fds::is_borrowed() {
+        let _deferred = Deferred::begin();
         own_all(None);
     }
 }
@@ -300,15 +301,14 @@ fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
         return Err(Errno::AGAIN);
     }
     // A handler that wants the same would wait for what it has interrupted.
-    without_signals(|| {
-        if !sock.begin_parting() {
-            return Ok(());
-        }
-        let result = replace(sock, fd);
-        sock.mark(flag::COMMON, result.is_err());
-        sock.mark(flag::PARTING, false);
-        result
-    })
+    let _deferred = Deferred::begin();
+    if !sock.begin_parting() {
+        return Ok(());
+    }
+    let result = replace(sock, fd);
+    sock.mark(flag::COMMON, result.is_err());
+    sock.mark(flag::PARTING, false);
+    result
 }
 
 fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
@@ -354,14 +354,13 @@ pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
     if !sock.has(flag::COMMON) || fds::is_borrowed() {
         return call();
     }
-    without_signals(|| {
-        let is_ours = sock.begin_parting();
-        let result = call();
-        if is_ours {
-            sock.mark(flag::PARTING, false);
-        }
-        result
-    })
+    let _deferred = Deferred::begin();
+    let is_ours = sock.begin_parting();
+    let result = call();
+    if is_ours {
+        sock.mark(flag::PARTING, false);
+    }
+    result
 }
 
 impl Sock {

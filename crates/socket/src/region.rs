@@ -5,6 +5,7 @@ use crate::fork;
 use crate::growth::Growth;
 use crate::hold::Held;
 use crate::internal::Internal;
+use crate::sys::signal::Deferred;
 use crate::warm::Warm;
 use crate::ways::Lease;
 use base::limits::RING_MIN;
@@ -311,6 +312,7 @@ impl Mapped {
     }
 
     fn keep_lent(&self, rings: Kept) {
+        let _deferred = Deferred::begin();
         let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
         let lingering = lingering.get();
         lingering.kept.push(rings);
@@ -322,6 +324,7 @@ impl Mapped {
     /// Gives back the rings that were kept and nobody reads any more: consumed, let go by the other side, or the slot is
     /// another connection's already.
     pub fn sweep(&self) {
+        let _deferred = Deferred::begin();
         self.sweep_through(self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get());
     }
 

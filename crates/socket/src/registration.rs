@@ -4,6 +4,7 @@ use crate::client::{Announced, Client, lock};
 use crate::hold::Held;
 use crate::locked;
 use crate::log::{Level, log};
+use crate::sys::signal::Deferred;
 use control::LineError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -43,6 +44,7 @@ pub fn current() -> Option<Arc<Client>> {
     if let Some(client) = present().filter(alive) {
         return Some(client);
     }
+    let _deferred = Deferred::begin();
     let mut last = lock(&LAST_TRY);
     if let Some(client) = present().filter(alive) {
         return Some(client);
@@ -57,10 +59,17 @@ pub fn current() -> Option<Arc<Client>> {
             Some(client)
         }
         Err(e) => {
-            log(Level::Info, format_args!("no service, sockets stay with the kernel: {e}"));
+            log(level_of(&e), format_args!("no service, sockets stay with the kernel: {e}"));
             None
         }
     }
+}
+
+/// That there is no service is usual. One that is not trusted is said once.
+fn level_of(e: &LineError) -> Level {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let is_news = matches!(e, LineError::Untrusted(_)) && !SAID.swap(true, Ordering::Relaxed);
+    if is_news { Level::Error } else { Level::Info }
 }
 
 /// In a forked child: says hello with the holder bit that `parent` has promised. The rest is done when it is needed.
@@ -78,6 +87,7 @@ pub fn announce(parent: Arc<Client>, holder: u8) {
 /// Does the rest, once; other threads wait for it.
 #[cold]
 fn finish() {
+    let _deferred = Deferred::begin();
     let mut announced = lock(&ANNOUNCED);
     let Some((said, parent)) = announced.take() else { return };
     match said.finish(Some(&parent)) {

@@ -8,13 +8,14 @@
 
 mod queue;
 
-use crate::connect::Why;
+use crate::connect::{self, Connected, Why};
 use crate::fds::{self, SETS, SOCKS};
 use crate::internal::Internal;
 use crate::log::{Level, log};
-use crate::sock::{Sock, flag};
+use crate::sock::{LATER, Sock, flag};
+use crate::sys::signal::Deferred;
 use crate::table::Table;
-use crate::{client, config, fallback, listener, placeholder, sys, unseen};
+use crate::{address, client, config, fallback, listener, placeholder, sys, unseen};
 use control::profile::Rings;
 use queue::{Entry, Queue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,6 +36,8 @@ static WATCHED: Table<Queue> = Table::new();
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 /// A watched ring has changed an epoll set.
 static CHANGES_SETS: AtomicBool = AtomicBool::new(false);
+/// A connect was ever put off.
+static ANY_LATER: AtomicBool = AtomicBool::new(false);
 /// The program has a ring that it made past us.
 static IS_STRANGE: AtomicBool = AtomicBool::new(false);
 
@@ -198,6 +201,13 @@ pub fn look(sock: &Sock) -> Result<(), Why> {
 }
 
 impl Sock {
+    /// What became of a connect that was put off, for `SO_ERROR`: once.
+    pub fn take_late_error(&self) -> Option<Errno> {
+        let error = self.settings()?.error?;
+        self.set(|settings| settings.error = None);
+        Some(error)
+    }
+
     /// True for a socket of the kernel's that listens, and may be ours when the program waits for it.
     #[inline]
     pub fn is_put_off(&self) -> bool {
@@ -209,6 +219,65 @@ impl Sock {
 pub fn put_off(sock: &Sock, fd: RawFd) {
     if !sock.mark(flag::PUT_OFF, true) {
         fallback::count(IO_URING, Some(fd));
+    }
+}
+
+/// A non-blocking connect waits until the program uses the socket, where it is not known yet what the ring is for: a program of libuv
+/// connects before its ring changes a set for the first time. False: that may not be.
+pub fn put_off_connect(sock: &Sock, name: &[u8]) -> bool {
+    let begin = || sock.deciding.compare_exchange(0, LATER, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let is_late = is_unknown() && sock.is_nonblocking() && begin();
+    if is_late {
+        ANY_LATER.store(true, Ordering::Relaxed);
+        sock.set(|settings| settings.later = Some(name.into()));
+    }
+    is_late
+}
+
+/// A thread uses a socket whose connect was put off, and decides.
+#[cold]
+pub fn connect_now(sock: &Sock) {
+    let _deferred = Deferred::begin();
+    let mut name = None;
+    sock.set(|settings| name = settings.later.take());
+    let found = SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(Arc::as_ptr(other), sock));
+    let (Some(name), Some((fd, sock))) = (name, found) else { return };
+    let why = match connect::connect(&sock, fd, &name) {
+        Ok(Connected::Kernel(why)) => why,
+        Err(error) if sock.decided().is_none() => return sock.set(|settings| settings.error = Some(error)),
+        _ => return,
+    };
+    let made =
+        address::parse(&name).map_or(Err(Errno::INVAL), |to| rustix::net::connect(sys::borrow(fd), &to));
+    match made {
+        Ok(()) | Err(Errno::INPROGRESS) if why.reason != control::NO_LISTENER => {
+            fallback::surrender(&fds::all_of(&sock), &sock, &why.reason);
+        }
+        Err(error) if error != Errno::INPROGRESS => {
+            sock.set(|settings| settings.error = Some(error));
+            if error == Errno::CONNREFUSED {
+                fallback::connected(fd, made);
+            }
+        }
+        made => fallback::connected(fd, made),
+    }
+}
+
+/// A connect that was put off is made before its socket is looked at as it is: it may be the kernel's after that.
+#[inline]
+pub fn settle_connect(fd: RawFd) {
+    let is_late = |sock: &Sock| sock.deciding.load(Ordering::Relaxed) == LATER;
+    if ANY_LATER.load(Ordering::Relaxed)
+        && let Some(sock) = SOCKS.pin(fd).filter(|sock| is_late(sock)).map(|sock| sock.share())
+    {
+        let _ = sock.role();
+    }
+}
+
+/// Connects that were put off are made, before other processes or programs get the sockets.
+pub fn connect_each() {
+    if ANY_LATER.load(Ordering::Relaxed) {
+        SOCKS.all().into_iter().for_each(|(fd, _)| settle_connect(fd));
     }
 }
 
@@ -340,6 +409,8 @@ fn own_set() -> Option<[RawFd; 2]> {
 /// A ring does something with `fd` itself.
 #[cold]
 fn used(entry: &Entry<'_>, fd: RawFd) {
+    // The kernel's, where the ring waits for it.
+    settle_connect(fd);
     let sock = SOCKS.pin(fd).map(|sock| sock.share());
     if sock.is_none() && !SETS.is_taken(fd) {
         return;

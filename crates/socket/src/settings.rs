@@ -1,6 +1,7 @@
 //! What the program has set on a socket, as far as it matters later.
 
 use crate::notices::Notices;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ pub struct Settings {
     pub is_anywhere: bool,
     /// The kernel refuses a connect of it, and has yet to say so.
     pub is_refused: bool,
+    /// A connect that is put off (`rings`): the address, as the program gave it.
+    pub later: Option<Box<[u8]>>,
+    /// What became of it, where the kernel has said so at once: for `SO_ERROR`.
+    pub error: Option<Errno>,
     /// Of `MSG_ZEROCOPY`: each socket's own.
     pub notices: Option<Arc<Notices>>,
     /// Options set that an accepted socket inherits.

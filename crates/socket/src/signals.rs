@@ -1,71 +1,81 @@
 //! `SIGIO` and `SIGURG`: what the kernel sends of its sockets, for ours a thread of this library sends. It is started when the program
-//! first says who is to be told of a socket (`F_SETOWN`) or that somebody is (`O_ASYNC`), and waits in an epoll set of its own. Who is
-//! told, of what and by which signal stands with the placeholder, and is asked for there when something has come.
+//! first says who is to be told of a socket (`F_SETOWN`) or that somebody is (`O_ASYNC`), and sleeps in a context of its own. Who is told, of
+//! what and by which signal stands with the placeholder, and is asked for there when something has come.
+//!
+//! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
-use crate::client::lock;
-use crate::epoll::Set;
-use crate::internal::Internal;
+use crate::client::{self, Client, lock};
+use crate::context::Context;
+use crate::hold::Held;
 use crate::sock::{Role, Sock};
 use crate::stream::ready;
-use crate::sys::signal::{F_GETSIG, Owner, publish, published, without_signals};
+use crate::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
+use crate::sys::thread;
 use crate::{fds, fork, locked, sys};
+use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// News of each socket is reported once.
-const WANTED: u32 = ready::IN | ready::OUT | ready::PRI | ready::RDHUP | libc::EPOLLET as u32;
+/// The thread looks so often, in milliseconds, while the service has said something that the program has yet to read: perhaps by which
+/// eventfd a new peer rings.
+const LOOK_MS: i32 = 5;
 
 /// How far a socket had come when its owner was last told.
-#[derive(Debug)]
-struct Told {
-    sock: Weak<Sock>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Far {
     pulse: (u64, u32),
     urgent: u64,
+    /// The end of the stream, or an error.
+    end: u32,
 }
 
-impl Told {
-    fn now(sock: &Arc<Sock>) -> Self {
-        let urgent = sock.stream().map_or(0, |link| link.urgent_mark());
-        Self { sock: Arc::downgrade(sock), pulse: sock.pulse(), urgent }
+impl Far {
+    fn now(sock: &Sock) -> Self {
+        let urgent = match sock.decided() {
+            Some(Role::Stream(link)) => link.urgent_mark(),
+            _ => 0,
+        };
+        Self { pulse: sock.pulse(), urgent, end: sock.readiness() & (ready::ALWAYS | ready::RDHUP) }
     }
 }
 
-/// Of one process: a forked child makes its own, and leaves its parent's sockets to the parent's.
+/// A socket of which somebody is told.
+#[derive(Debug)]
+struct Told {
+    fd: RawFd,
+    sock: Arc<Sock>,
+    far: Far,
+}
+
+/// Of this process: a forked child leaves its parent's sockets to the parent's thread.
+static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+/// There are some.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// The thread, and what it sleeps in. Of one process and one registration.
 #[derive(Debug)]
 struct Teller {
     generation: u32,
-    set: Arc<Set>,
-    _epfd: Internal,
-    told: Mutex<HashMap<RawFd, Told>>,
+    context: Arc<Context>,
 }
 
 static TELLER: AtomicPtr<Teller> = AtomicPtr::new(ptr::null_mut());
 
-/// This process's, if it has one.
-fn present() -> Option<&'static Teller> {
+/// The one that serves `client`, if there is one.
+fn present(client: &Arc<Client>) -> Option<&'static Teller> {
     let known = published(&TELLER)?;
-    (known.generation == fork::generation()).then_some(known)
+    (known.generation == fork::generation() && Arc::ptr_eq(&known.context.client, client)).then_some(known)
 }
 
-fn start() -> Result<&'static Teller, Errno> {
+fn start(client: &Arc<Client>) -> Result<&'static Teller, Errno> {
     let before = TELLER.load(Ordering::Acquire);
-    let epfd = Internal::epoll()?;
-    let fresh = Box::new(Teller {
-        generation: fork::generation(),
-        set: Set::new(epfd.number()),
-        _epfd: epfd,
-        told: Mutex::default(),
-    });
+    let fresh = Box::new(Teller { generation: fork::generation(), context: Context::take(client)? });
     // Of several threads that ask at once one starts it.
-    let Some(teller) = publish(&TELLER, before, fresh) else { return present().ok_or(Errno::AGAIN) };
-    let spawned = without_signals(|| {
-        std::thread::Builder::new().name("towpath-signals".to_owned()).spawn(move || teller.run())
-    });
-    spawned.map(|_| teller).map_err(|_| Errno::AGAIN)
+    let Some(teller) = publish(&TELLER, before, fresh) else { return present(client).ok_or(Errno::AGAIN) };
+    thread::start(run, ptr::from_ref(teller).expose_provenance()).map(|()| teller)
 }
 
 /// The program has said of the socket behind `fd` who is to be told, or that somebody is.
@@ -74,56 +84,129 @@ pub fn asked(fd: RawFd) {
     if fds::is_borrowed() || locked::is_locked() {
         return;
     }
-    let Some(teller) = present().or_else(|| start().ok()) else { return };
+    let _deferred = Deferred::begin();
+    let Some(client) = client::current() else { return };
+    let Some(teller) = present(&client).or_else(|| start(&client).ok()) else { return };
     {
-        let mut told = lock(&teller.told);
-        if told.values().any(|told| ptr::eq(told.sock.as_ptr(), Arc::as_ptr(&sock))) {
+        let mut told = lock(&TOLD);
+        if told.iter().any(|told| Arc::ptr_eq(&told.sock, &sock)) {
             return;
         }
-        told.retain(|_, told| told.sock.strong_count() > 0);
-        told.insert(fd, Told::now(&sock));
+        let far = Far::now(&sock);
+        told.push(Told { fd, sock: sock.clone(), far });
+        ANY.store(true, Ordering::Relaxed);
     }
-    let wanted = libc::epoll_event { events: WANTED, u64: fd as u64 };
-    if teller.set.control(libc::EPOLL_CTL_ADD, fd, (&sock, || sock.clone()), Some(wanted)).is_err() {
-        lock(&teller.told).remove(&fd);
+    // A set that holds the socket, too, is not told any more: it looks.
+    fork::dispute();
+    sock.enter(&teller.context);
+    teller.context.wake();
+}
+
+/// The socket is closed.
+pub fn forget(sock: &Sock) {
+    if !ANY.load(Ordering::Relaxed) {
+        return;
     }
+    let gone: Vec<Told> = {
+        let mut told = lock(&TOLD);
+        let gone = told.extract_if(.., |told| ptr::eq(Arc::as_ptr(&told.sock), sock)).collect();
+        ANY.store(!told.is_empty(), Ordering::Relaxed);
+        gone
+    };
+    drop(gone);
+}
+
+/// Before a fork.
+pub fn hold(held: &mut Held) {
+    held.take_static(&TOLD);
+}
+
+/// In a forked child: its parent's sockets are told of by the parent.
+pub fn forget_all() {
+    ANY.store(false, Ordering::Relaxed);
+    lock(&TOLD).clear();
+}
+
+/// The thread's own way to the list: it does not sleep on a lock by the C library's call.
+fn told() -> MutexGuard<'static, Vec<Told>> {
+    loop {
+        match TOLD.try_lock() {
+            Ok(told) => return told,
+            Err(TryLockError::Poisoned(told)) => return told.into_inner(),
+            Err(TryLockError::WouldBlock) => rustix::thread::sched_yield(),
+        }
+    }
+}
+
+extern "C" fn run(teller: usize) {
+    thread::renounce();
+    // Only what is published lives for ever; a later one of another registration has a thread of its own.
+    let Some(teller) = published(&TELLER).filter(|known| ptr::from_ref(*known).addr() == teller) else {
+        return;
+    };
+    teller.run();
 }
 
 impl Teller {
     fn run(&self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        loop {
-            match self.set.wait(&mut events, None, None) {
-                Ok(n) => events[..n].iter().for_each(|event| self.look(event.u64 as RawFd, event.events)),
-                Err(Errno::INTR) => {}
-                Err(_) => return,
-            }
+        let context = &*self.context;
+        while !(locked::is_locked() || context.client.dead.load(Ordering::Relaxed)) {
+            context.sleeping.store(true, Ordering::SeqCst);
+            let is_quiet = self.arm();
+            told().iter_mut().for_each(Told::look);
+            let wait = match is_quiet {
+                true if thread::has_unread(context.client.control()) => LOOK_MS,
+                true => -1,
+                false => 0,
+            };
+            // Whatever comes of it: what woke us is looked for.
+            let _ = thread::sleep(context.epfd(), wait);
         }
+        // Its end is the last thing that is told.
+        told().iter_mut().for_each(Told::look);
     }
 
-    fn look(&self, fd: RawFd, events: u32) {
-        let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()) else { return };
-        let is_urgent = {
-            let mut all = lock(&self.told);
-            let known = all.get_mut(&fd).filter(|told| ptr::eq(told.sock.as_ptr(), Arc::as_ptr(&sock)));
-            let Some(told) = known else { return };
-            let now = Told::now(&sock);
-            if now.pulse == told.pulse && now.urgent == told.urgent && events & ready::ALWAYS == 0 {
-                return;
+    /// Everything that comes from here on rings. False: something has come meanwhile.
+    fn arm(&self) -> bool {
+        let mut is_quiet = true;
+        let mut arm = |bell: Option<Doorbell<'_>>| {
+            if let Some(bell) = bell {
+                // Old news is looked at afterwards, by the sockets' state.
+                bell.drain(u32::MAX, |_| ());
+                is_quiet &= bell.prepare_sleep();
             }
-            let is_urgent = now.urgent != told.urgent;
-            *told = now;
-            is_urgent
         };
+        let number = self.context.number;
+        for told in told().iter() {
+            let Some(link) = told.sock.link() else { continue };
+            arm(link.mapped.own_bell(number));
+            if link.is_queue() {
+                crate::listener::each_other_queue(&told.sock, link, |queue| {
+                    arm(queue.mapped.own_bell(number));
+                });
+            }
+        }
+        is_quiet
+    }
+}
+
+impl Told {
+    fn look(&mut self) {
+        let (fd, sock) = (self.fd, &*self.sock);
+        let before = std::mem::replace(&mut self.far, Far::now(sock));
+        if before == self.far || !fds::SOCKS.holds(fd, sock) {
+            return;
+        }
         let Some(owner) = Owner::of(fd) else { return };
-        if is_urgent {
+        if before.urgent != self.far.urgent {
             owner.tell(libc::SIGURG, None);
         }
         let is_async =
             sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ASYNC as usize != 0);
+        let events = sock.readiness();
         // What comes to a listener by the kernel's queue the kernel tells.
         let is_ours = match sock.decided() {
-            Some(Role::Listener(_)) => events & ready::IN != 0 && sock.readiness() & ready::IN != 0,
+            Some(Role::Listener(_)) => events & ready::IN != 0,
             Some(Role::Stream(_)) => true,
             None => false,
         };
@@ -131,12 +214,5 @@ impl Teller {
             let signal = sys::fcntl(fd, F_GETSIG, 0).unwrap_or(0) as i32;
             owner.tell(if signal == 0 { libc::SIGIO } else { signal }, (signal != 0).then_some((fd, events)));
         }
-    }
-}
-
-/// In a forked child: its parent's sockets are told of by the parent.
-pub fn forget() {
-    if let Some(teller) = published(&TELLER) {
-        fds::SOCKS.each(|fd, sock| sock.leave_set(&teller.set, fd));
     }
 }

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::stream::ready;
 use crate::untold::Untold;
 use crate::watchers::Watchers;
-use crate::{fork, listener, locked, sys};
+use crate::{fork, listener, locked, moving, rings, signals, sys};
 use control::{RECORD_LEN, Request};
 use rustix::io::Errno;
 use std::mem;
@@ -27,9 +27,10 @@ pub enum Role<'a> {
     Listener(&'a Link),
 }
 
-/// In place of a thread that decides: the descriptor came into this process, and whoever first asks what the socket is has to
-/// ask the service.
+/// In place of a thread that decides: the descriptor came in from outside. The thread that first asks what it is asks the service.
 const INHERITED: u32 = u32::MAX;
+/// The same of a connect that is put off (see `rings`): the thread that first asks makes it.
+pub(crate) const LATER: u32 = u32::MAX - 1;
 
 /// What may change at any time.
 #[derive(Debug, Default)]
@@ -79,7 +80,7 @@ pub struct Sock {
     /// How many descriptors of this process stand for it, and, times [`USER`], how many calls wait for it.
     descriptors: AtomicU32,
     /// The thread whose `connect` is about to decide; 0: none.
-    deciding: AtomicU32,
+    pub(crate) deciding: AtomicU32,
     flags: AtomicU16,
     pub(crate) untold: Untold,
 }
@@ -310,12 +311,12 @@ impl Sock {
         loop {
             let thread = self.deciding.load(Ordering::Acquire);
             let role = self.decided();
-            if thread == INHERITED {
+            if thread >= LATER {
                 let ours = self.deciding.compare_exchange(thread, me, Ordering::AcqRel, Ordering::Relaxed);
                 if ours.is_ok() {
                     DECIDING.fetch_add(1, Ordering::Relaxed);
                     let _deciding = Deciding(Some(&self.deciding));
-                    crate::moving::take_over(self);
+                    if thread == LATER { rings::connect_now(self) } else { moving::take_over(self) }
                 }
                 continue;
             }
@@ -516,9 +517,8 @@ impl Sock {
             let linger = moving.settings.as_ref().and_then(|settings| settings.linger);
             (mem::take(&mut moving.watchers), linger)
         };
-        for (set, fd) in watchers.sets() {
-            set.forget(fd, self);
-        }
+        watchers.sets().for_each(|(set, fd)| set.forget(fd, self));
+        signals::forget(self);
         if let (Some(role), false) = (self.decided(), self.is_parents()) {
             self.let_go(role, linger);
         }

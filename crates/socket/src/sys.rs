@@ -4,6 +4,7 @@
 //! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
 pub mod signal;
+pub mod thread;
 
 use crate::locked::may;
 use crate::log::{Level, log};
@@ -157,9 +158,10 @@ pub fn is_at_end(fd: RawFd) -> bool {
     }
 }
 
-/// Waits for `limit`, unless a signal comes, also in a thread that is cancelled.
+/// Waits for `limit`, unless a signal comes, also in a thread that is cancelled. Signals that are put off come in here: the caller holds
+/// no lock.
 pub fn pause(limit: Duration) {
-    let _ = ppoll(&mut [], Some(limit), None);
+    let _ = signal::letting_in(|mask| ppoll(&mut [], Some(limit), mask));
 }
 
 fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {

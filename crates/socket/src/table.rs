@@ -112,6 +112,13 @@ impl<T> Cell<T> {
         is_taken(self.word.load(Ordering::Acquire))
     }
 
+    /// True while `object` is what `pin` would find. Nothing is pinned.
+    #[cfg(not(loom))]
+    fn holds(&self, object: *const T) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        is_taken(word) && std::ptr::eq(pointer::<T>(word), object)
+    }
+
     /// Shows the object, if there is one, where nobody else can take it out meanwhile.
     #[cfg(not(loom))]
     fn peek<R>(&self, _: &crate::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
@@ -203,6 +210,7 @@ pub use whole::Table;
 #[cfg(not(loom))]
 mod whole {
     use super::{Cell, Pinned};
+    use crate::sys::signal::Deferred;
     use rustix::fd::RawFd;
     use std::sync::{Arc, OnceLock};
 
@@ -234,12 +242,19 @@ mod whole {
             self.chunks.get(i / CHUNK)?.get()?.get(i % CHUNK)
         }
 
+        /// A handler in the middle of this would wait for the call that it has interrupted.
+        #[cold]
+        fn make(chunk: &OnceLock<Box<[Cell<T>]>>) -> &[Cell<T>] {
+            let _deferred = Deferred::begin();
+            chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect())
+        }
+
         /// See [`Cell::insert`].
         pub fn insert(&self, fd: RawFd, object: Arc<T>) -> Result<(), Arc<T>> {
             let i = fd as u32 as usize;
             match self.chunks.get(i / CHUNK) {
                 Some(chunk) => {
-                    let cells = chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect());
+                    let cells = chunk.get().map_or_else(|| Self::make(chunk), |cells| &cells[..]);
                     cells[i % CHUNK].insert(object)
                 }
                 None => Err(object),
@@ -256,6 +271,11 @@ mod whole {
         #[inline]
         pub fn is_taken(&self, fd: RawFd) -> bool {
             self.cell(fd).is_some_and(Cell::is_taken)
+        }
+
+        /// See [`Cell::holds`].
+        pub fn holds(&self, fd: RawFd, object: &T) -> bool {
+            self.cell(fd).is_some_and(|cell| cell.holds(object))
         }
 
         /// See [`Cell::remove`].

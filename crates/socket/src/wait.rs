@@ -406,9 +406,12 @@ fn for_party(
     is_here(sock, deadline)?;
     let is_over = || left(deadline).is_some_and(|l| l.is_zero());
     if !is_over() {
-        let mask = deferred.map(Deferred::mask);
-        let let_in = deferred.map_or(Ok(()), Deferred::look);
-        match let_in.and_then(|()| sleep(deadline, mask)) {
+        let looked = deferred.map_or(Ok(()), Deferred::look);
+        let sleep = || match deferred {
+            Some(deferred) => deferred.let_in(|mask| sleep(deadline, Some(mask))),
+            None => sleep(deadline, None),
+        };
+        match looked.and_then(|()| sleep()) {
             Ok(0) => {}
             Ok(_) => return Ok(()),
             Err(Errno::INTR) if after_signals == Restarts::Yes && restarts(deadline) => {}

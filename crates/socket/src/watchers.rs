@@ -146,9 +146,11 @@ impl Sock {
         self.announce_left(moving);
     }
 
-    /// Another context speaks for a set now, or the role was just decided.
+    /// Another context speaks for a set now, or the role was just decided: threads that sleep on it look where its news comes now.
     pub fn announce_again(&self) {
-        self.announce(&lock(&self.moving).watchers);
+        let moving = lock(&self.moving);
+        self.announce(&moving.watchers);
+        moving.watchers.threads().for_each(|context| context.wake());
     }
 
     /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.

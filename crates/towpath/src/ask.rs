@@ -1,20 +1,12 @@
 //! One question to a running service.
 
 use anyhow::{Context, anyhow, bail};
-use control::{Line, LineError, Received, Reply, Report, Request, ToApplication, ToService};
+use control::{DialError, Line, LineError, Received, Reply, Report, Request, ToApplication, ToService, dial};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Connects to the service at `path`.
-pub fn dial(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    connect(&fd, &SocketAddrUnix::new(path)?)?;
-    Ok(fd)
-}
 
 /// True when a service answers at `path`.
 pub fn is_up(path: &Path) -> bool {
@@ -22,8 +14,12 @@ pub fn is_up(path: &Path) -> bool {
 }
 
 /// What to do about a service that cannot be reached.
-pub fn unreachable(path: &Path, e: Errno) -> anyhow::Error {
+pub fn unreachable(path: &Path, e: DialError) -> anyhow::Error {
     let path = path.display();
+    let e = match e {
+        DialError::Untrusted(why) => return anyhow!("the service at {path} is not trusted: {why}"),
+        DialError::Os(e) => e,
+    };
     match e {
         Errno::NOENT | Errno::CONNREFUSED => {
             anyhow!("no service at {path}; `towpath up` starts one, --control names another place")

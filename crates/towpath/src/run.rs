@@ -1,13 +1,13 @@
 //! `towpath run`: a program with the preload library and a service to talk to, a private one if need be.
 
-use crate::ask::{dial, is_up, report, unreachable};
+use crate::ask::{is_up, report, unreachable};
 use crate::program;
 use crate::up::detached;
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use control::Report;
 use control::profile::{self, IO_URING_ENV, PROFILE_ENV, PROFILES, REQUIRE_ENV, Rings};
+use control::{DialError, Distrust, Report, check_folder, dial};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -20,6 +20,9 @@ use std::process::Command;
 const LIBRARY: &str = "libtowpath_preload.so";
 /// A service for the whole machine, used by `run` when there is no other.
 const SYSTEM: &str = "/run/towpath/control.sock";
+
+/// Sends every call to the kernel.
+const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
 /// As the shell's for a command that is there and cannot be run.
 const CANNOT_RUN: i32 = 126;
@@ -72,13 +75,20 @@ impl Run {
         let required = self.require || profile::is_on(REQUIRE_ENV);
         self.look_at_program(required);
         let library = library()?;
-        let control = match self.control {
+        let found = match self.control {
             Some(path) => ready(path)?,
             None => own_or_system()?,
         };
+        let (control, distrust) = match found {
+            Found::Trusted(path) => (path, None),
+            Found::Untrusted(path, why) if required => {
+                return Err(unreachable(&path, DialError::Untrusted(why)));
+            }
+            Found::Untrusted(path, why) => (path, Some(why)),
+        };
         if required {
-            if profile::is_on("TOWPATH_DISABLE") {
-                bail!("--require, and TOWPATH_DISABLE sends every call to the kernel: unset one of them");
+            if profile::is_on(DISABLE_ENV) {
+                bail!("--require, and {DISABLE_ENV} sends every call to the kernel: unset one of them");
             }
             // Somebody answers; it may yet refuse this user.
             report(&control, Report::Statistics)?;
@@ -92,6 +102,12 @@ impl Run {
         let mut command = Command::new(program);
         if required {
             command.env(REQUIRE_ENV, "1");
+        }
+        if let Some(why) = distrust {
+            // Said here, once; each program that this one starts would say it again.
+            let why = unreachable(&control, DialError::Untrusted(why));
+            eprintln!("towpath: {why}; sockets stay on the kernel");
+            command.env(DISABLE_ENV, "1");
         }
         let chosen = [(PROFILE_ENV, &self.profile), (IO_URING_ENV, &self.io_uring)];
         for (variable, value) in chosen {
@@ -123,24 +139,38 @@ impl Run {
     }
 }
 
+/// A service for the program, or why the one at that path is not used.
+#[derive(Debug)]
+enum Found {
+    Trusted(PathBuf),
+    Untrusted(PathBuf, Distrust),
+}
+
 /// This user's service, else the machine's if it lets us in, else a new private one of this user.
-fn own_or_system() -> anyhow::Result<PathBuf> {
+fn own_or_system() -> anyhow::Result<Found> {
     let own = control::default_control_path();
     let found = [own.as_path(), Path::new(SYSTEM)].into_iter().find(|path| is_up(path));
-    found.map_or_else(|| ready(own.clone()), |path| Ok(path.to_owned()))
+    found.map_or_else(|| ready(own.clone()), |path| Ok(Found::Trusted(path.to_owned())))
 }
 
 /// A service that answers at `path`, started if there is none.
-fn ready(path: PathBuf) -> anyhow::Result<PathBuf> {
+fn ready(path: PathBuf) -> anyhow::Result<Found> {
     match dial(&path) {
-        Ok(_) => return Ok(path),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => {}
+        Ok(_) => return Ok(Found::Trusted(path)),
+        Err(DialError::Os(Errno::NOENT | Errno::CONNREFUSED)) => {}
+        Err(DialError::Untrusted(why)) => return Ok(Found::Untrusted(path, why)),
         Err(e) => return Err(unreachable(&path, e)),
     }
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = std::fs::DirBuilder::new();
     std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
     builder.create(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Nothing is made in a folder where another user could replace it.
+    match check_folder(&path) {
+        Ok(()) => {}
+        Err(DialError::Untrusted(why)) => return Ok(Found::Untrusted(path, why)),
+        Err(e) => return Err(unreachable(&path, e)),
+    }
     // Two `run` at once: the second waits here and then finds the service of the first.
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let lock = folder.join("run.lock");
@@ -156,7 +186,7 @@ fn ready(path: PathBuf) -> anyhow::Result<PathBuf> {
             started.context("no service answers, and no private one can be started")?;
         }
     }
-    Ok(path)
+    Ok(Found::Trusted(path))
 }
 
 /// The preload library: where `TOWPATH_PRELOAD` says, beside this program, or where it is installed.

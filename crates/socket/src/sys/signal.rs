@@ -99,14 +99,6 @@ pub fn raise_pipe() {
     let _ = unsafe { call(libc::SYS_rt_tgsigqueueinfo, [pid as usize, tid, signal as usize, at, 0, 0]) };
 }
 
-/// Calls `start` with every signal blocked: a thread that it starts gets none of the program's.
-pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let before = change_mask(libc::SIG_SETMASK, !KEPT);
-    let result = start();
-    change_mask(libc::SIG_SETMASK, before);
-    result
-}
-
 /// What the C library keeps for itself is never put off.
 const KEPT: u64 = mask_of(&[SIGCANCEL as i32, SIGCANCEL as i32 + 1]);
 /// Nor, while a call copies, is what a program's own instructions raise.
@@ -125,26 +117,48 @@ const fn mask_of(signals: &[i32]) -> u64 {
     mask
 }
 
-/// This thread's signals, put off while a call copies that has been waiting and may wait again: what comes meanwhile ends that next wait.
-/// The kernel's calls find such a signal before they sleep; ours would not know that its handler has run.
+thread_local! {
+    /// The program's own mask, while this thread's signals are put off.
+    static PUT_OFF: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// This thread's signals, put off: no handler runs until this is dropped, but inside a wait that lets them in.
+///
+/// - While a call holds locks of the library's on the control path: a handler may make any of these calls (POSIX lets it make, connect and
+///   close sockets, and fork), and would wait for the call that it has interrupted.
+/// - While a call copies that has been waiting and may wait again: what comes meanwhile ends that next wait. The kernel's calls find such
+///   a signal before they sleep; ours would not know that its handler has run.
+///
+/// One inside another changes nothing and makes no system call.
 #[derive(Debug)]
 pub struct Deferred {
+    /// The program's own mask.
     before: u64,
-    looked: Cell<Instant>,
+    /// This one has changed it, and changes it back.
+    is_outermost: bool,
+    looked: Cell<Option<Instant>>,
 }
 
 impl Deferred {
     /// `None` where a filter forbids it.
     pub fn begin() -> Option<Self> {
+        if let Some(before) = PUT_OFF.get() {
+            return Some(Self { before, is_outermost: false, looked: Cell::new(None) });
+        }
         may(libc::SYS_rt_sigprocmask).then(|| {
             let before = change_mask(libc::SIG_BLOCK, !AT_ONCE);
-            Self { before, looked: Cell::new(Instant::now()) }
+            PUT_OFF.set(Some(before));
+            Self { before, is_outermost: true, looked: Cell::new(None) }
         })
     }
 
-    /// What to wait with: the program's own mask.
-    pub fn mask(&self) -> u64 {
-        self.before
+    /// Makes a `wait` that sleeps with the program's own mask, which it gets. The caller holds no lock.
+    pub fn let_in<R>(&self, wait: impl FnOnce(u64) -> R) -> R {
+        // A handler that runs inside puts signals off for itself.
+        PUT_OFF.set(None);
+        let result = wait(self.before);
+        PUT_OFF.set(Some(self.before));
+        result
     }
 
     /// Lets in what came meanwhile, if the last time is long ago.
@@ -153,18 +167,33 @@ impl Deferred {
     /// EINTR when something came.
     pub fn look(&self) -> Result<(), Errno> {
         let now = Instant::now();
-        if now.duration_since(self.looked.get()) < DEFERRED_MAX {
+        let Some(looked) = self.looked.get() else {
+            self.looked.set(Some(now));
+            return Ok(());
+        };
+        if now.duration_since(looked) < DEFERRED_MAX {
             return Ok(());
         }
-        self.looked.set(now);
-        poll(&mut [], Some(Duration::ZERO), Some(self.before)).map(|_| ())
+        self.looked.set(Some(now));
+        self.let_in(|mask| poll(&mut [], Some(Duration::ZERO), Some(mask))).map(|_| ())
     }
 }
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        change_mask(libc::SIG_SETMASK, self.before);
+        if self.is_outermost {
+            PUT_OFF.set(None);
+            change_mask(libc::SIG_SETMASK, self.before);
+        }
     }
+}
+
+/// The program's own mask, where this thread's signals are put off: for a sleep that is to let them in. `sleep` gets it.
+pub fn letting_in<R>(sleep: impl FnOnce(Option<u64>) -> R) -> R {
+    let before = PUT_OFF.take();
+    let result = sleep(before);
+    PUT_OFF.set(before);
+    result
 }
 
 /// Returns the mask before.

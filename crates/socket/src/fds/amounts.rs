@@ -1,0 +1,67 @@
+//! How much there is behind a descriptor: questions that change nothing.
+
+use super::SOCKS;
+use crate::link::Link;
+use crate::sock::{Sock, flag};
+use crate::stream::ready;
+use rustix::fd::RawFd;
+
+/// `ioctl(FIONREAD)`.
+pub fn unread(fd: RawFd) -> Option<usize> {
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::unread_to_mark)
+}
+
+/// `SO_RCVLOWAT` of an accelerated connection.
+pub fn low_water(fd: RawFd) -> Option<usize> {
+    SOCKS.pin(fd)?.stream().map(|link| link.low_water() as usize)
+}
+
+/// `ioctl(SIOCATMARK)` and `sockatmark`.
+pub fn is_at_mark(fd: RawFd) -> Option<bool> {
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::is_at_mark)
+}
+
+/// What a `recvmsg` tells beside the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    /// The option of the kind of `SO_TIMESTAMP` that wants the time.
+    pub stamp: Option<i32>,
+    /// `TCP_INQ`.
+    pub left: Option<usize>,
+}
+
+/// What a `recvmsg` is to tell beside the bytes.
+pub fn beside(fd: RawFd) -> Beside {
+    let Some(sock) = SOCKS.pin(fd) else { return Beside::default() };
+    let stamp = || sock.settings()?.stamp();
+    Beside {
+        stamp: if sock.has(flag::TELLS_TIME) { stamp() } else { None },
+        left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Link::left),
+    }
+}
+
+/// `ioctl(SIOCOUTQ)`.
+pub fn unsent(fd: RawFd) -> Option<usize> {
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).map(Link::unsent)
+}
+
+/// `ioctl(SIOCOUTQNSD)` within one host; over a port it is the kernel's to answer.
+pub fn held_back(fd: RawFd) -> Option<usize> {
+    let sock = SOCKS.pin(fd)?;
+    connection(&sock).and_then(Link::held_back)
+}
+
+/// The connection, unless it is over and its place another's.
+fn connection(sock: &Sock) -> Option<&Link> {
+    sock.stream().filter(|link| !link.is_unconnected())
+}
+
+/// True when an accelerated connection takes bytes now.
+pub fn has_space(fd: RawFd) -> Option<bool> {
+    let sock = SOCKS.pin(fd)?;
+    sock.stream()?;
+    Some(sock.readiness() & ready::OUT != 0)
+}
