@@ -23,7 +23,7 @@ impl SlowPath {
     #[must_use]
     pub fn info(&self, now: Instant, flow: FlowId) -> Option<TcpInfo> {
         let connection = self.connections.get(&flow)?;
-        let mut info = self.with_flow(flow, |parts| {
+        let info = self.with_flow(flow, |parts| {
             let mut info = TcpInfo::default();
             sender(now, parts, &mut info);
             receiver(now, parts, self.flow_config(), &mut info);
@@ -39,11 +39,9 @@ impl SlowPath {
             let step = crate::Step::FinSent;
             let now = if is_fin_sent { connection.state.next(step) } else { connection.state };
             info.state = number_of(now);
+            info.probes = connection.probes.unanswered(parts.cold.heard_at);
             info
         });
-        if connection.keepalive_sent > 0 {
-            info.probes = connection.keepalive_sent;
-        }
         Some(info)
     }
 
@@ -116,8 +114,7 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
         () => 0,
     };
     (info.backoff, info.options) = (cold.backoff, options(parts));
-    (info.retransmits, info.probes) =
-        if rx.has(state::BLOCKED) { (0, cold.backoff) } else { (cold.backoff, 0) };
+    info.retransmits = if rx.has(state::BLOCKED) { 0 } else { cold.backoff };
     info.wscale = TcpInfo::shifts(tx.snd_shift, rx.rcv_shift);
     info.rto = micros(cold.rto.times(1 << cold.backoff.min(16)));
     (info.snd_mss, info.unacked, info.sacked) = (mss, segments(outstanding), segments(losses.held));
