@@ -80,7 +80,9 @@ impl State {
 pub(crate) fn note_held(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) {
     let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];
     let held = ahead.iter().filter(|i| i.left.is_before(right) && left.is_before(i.right));
-    let Some(first) = held.copied().reduce(|a, b| if b.left.is_before(a.left) { b } else { a }) else { return };
+    let Some(first) = held.copied().reduce(|a, b| if b.left.is_before(a.left) { b } else { a }) else {
+        return;
+    };
     let end = if first.right.is_before(right) { first.right } else { right };
     note_duplicate(f, first.left.later_of(left), end);
 }

@@ -10,8 +10,6 @@ use std::sync::atomic::Ordering;
 
 /// What a window counts when no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
 const SSTHRESH_INFINITE: u32 = 0x7FFF_FFFF;
-/// Duplicates that mean a loss, RFC 5681's.
-const REORDERING: u32 = 3;
 /// States of loss repair, as Linux numbers them.
 const CA_DISORDER: u8 = 1;
 const CA_REDUCED: u8 = 2;
@@ -57,18 +55,13 @@ impl SlowPath {
                 state: number_of(state),
                 rto: micros(opening.timeout(&self.config)),
                 retransmits: opening.tries,
-                snd_mss: 536,
                 rcv_mss: 536,
                 unacked: 1,
-                snd_ssthresh: SSTHRESH_INFINITE,
-                snd_cwnd: 10,
                 advmss: link,
-                reordering: REORDERING,
-                delivery_rate_app_limited: 1,
                 total_rto: timeouts as u16,
                 total_rto_recoveries: repair.episodes,
                 total_rto_time: repair.ms_until(now),
-                ..TcpInfo::default()
+                ..TcpInfo::unconnected()
             });
         }
         let flow = self.region(region)?.flow_of(slot)?;

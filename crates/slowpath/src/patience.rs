@@ -91,7 +91,8 @@ impl SlowPath {
     pub(crate) fn on_aux_timer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         connection.aux = None;
-        let (core, probes, timeout) = (connection.owner.core, connection.probes, connection.options.user_timeout);
+        let (core, probes, timeout) =
+            (connection.owner.core, connection.probes, connection.options.user_timeout);
         let Some(keepalive) = connection.options.keepalive else {
             // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
             if connection.is_orphan {

@@ -162,7 +162,9 @@ impl SlowPath {
     /// data (`closed` is when it was last heard). Its answers show that segments arrive and that it has no room for them.
     fn silent_timeouts(&mut self, now: Instant, flow: FlowId, backoff: u8, closed: Option<Instant>) -> u8 {
         let Some(connection) = self.connections.get_mut(&flow) else { return 0 };
-        let silent = closed.map_or(backoff, |heard_at| backoff.min(connection.probes.unanswered(heard_at).saturating_add(1)));
+        let silent = closed.map_or(backoff, |heard_at| {
+            backoff.min(connection.probes.unanswered(heard_at).saturating_add(1))
+        });
         if silent <= 1 {
             connection.silent_from = now;
         }

@@ -12,7 +12,9 @@ use crate::sock::{Role, Sock, flag};
 use crate::stream::ready;
 use crate::table::Table;
 pub use crate::unseen::Changing;
-use crate::{account, client, config, internal, moving, options, placeholder, rings, sys, unseen, untold};
+use crate::{
+    account, client, config, corrected, internal, moving, options, placeholder, rings, sys, unseen, untold,
+};
 use control::NO_LISTENER;
 use cycles::Section;
 use rustix::fd::RawFd;
@@ -445,7 +447,8 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
     let sock = SOCKS.pin(fd)?;
     let answer = options::get(&sock, level, name, out);
     match answer {
-        None => untold::tell(&sock, fd).err().map(Err),
+        None => untold::tell(&sock, fd)
+            .map_or_else(|e| Some(Err(e)), |()| corrected::get(&sock, fd, (level, name), out)),
         answer => answer,
     }
 }
