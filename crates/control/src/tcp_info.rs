@@ -58,9 +58,9 @@ fields! {
     16 snd_mss: u32,
     /// Payload of the segments the peer sends.
     20 rcv_mss: u32,
-    /// Segments in flight.
+    /// Segments in flight; of a listener, connections that wait for `accept`.
     24 unacked: u32,
-    /// Of them, held by the peer.
+    /// Of them, held by the peer; of a listener, its backlog.
     28 sacked: u32,
     /// Of them, believed lost.
     32 lost: u32,
@@ -152,6 +152,33 @@ fields! {
 impl TcpInfo {
     /// Bytes of the struct as of Linux 6.7. Older kernels' headers have its beginning.
     pub const LEN: usize = 248;
+
+    /// What Linux says of a socket without a connection: no peer, so nothing is measured, and what one would begin with.
+    #[must_use]
+    pub fn unconnected() -> Self {
+        Self {
+            state: state::CLOSE,
+            delivery_rate_app_limited: 1,
+            rto: 1_000_000,
+            rttvar: 250_000,
+            snd_mss: 536,
+            snd_ssthresh: 0x7FFF_FFFF,
+            min_rtt: u32::MAX,
+            ..Self::idle()
+        }
+    }
+
+    /// What Linux says of a listener: `waiting` connections may be accepted, and `backlog` may wait.
+    #[must_use]
+    pub fn listening(waiting: u32, backlog: u32) -> Self {
+        Self { state: state::LISTEN, unacked: waiting, sacked: backlog, ..Self::idle() }
+    }
+
+    /// What it says of any socket that sends nothing.
+    fn idle() -> Self {
+        let (pacing_rate, max_pacing_rate) = (u64::MAX, u64::MAX);
+        Self { snd_cwnd: 10, reordering: 3, pacing_rate, max_pacing_rate, ..Self::default() }
+    }
 
     /// The two shifts in one byte, as C lays out the bit fields.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Payload into the application's ring.
 
 use crate::counters::Cause;
-use crate::out_of_order::note_duplicate;
+use crate::out_of_order::{note_duplicate, note_held};
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
@@ -28,7 +28,8 @@ impl State {
             let most = merged.as_ref().map_or(w.f.tx.mss, |merged| merged.segment_size);
             w.f.cold.rcv_mss = (bytes.len().min(usize::from(most)) as u16).max(w.f.cold.rcv_mss);
         }
-        if seq.is_before(w.f.rx.rcv_nxt) && !bytes.is_empty() {
+        let is_repeated = seq.is_before(w.f.rx.rcv_nxt) && !bytes.is_empty();
+        if is_repeated {
             let right = w.f.rx.rcv_nxt;
             note_duplicate(&mut w.f, seq, right);
             w.f.rx.set(state::ACK_NOW);
@@ -42,6 +43,9 @@ impl State {
         }
         if kept.is_empty() {
             return bytes.is_empty();
+        }
+        if w.f.rx.intervals > 0 && !is_repeated {
+            note_held(&mut w.f, seq, seq.plus(kept.len() as u32));
         }
         let taken =
             if seq == w.f.rx.rcv_nxt { self.take_in_order(w, kept) } else { self.take_ahead(w, seq, kept) };

@@ -34,9 +34,6 @@ impl State {
         if n == 0 {
             return 0;
         }
-        if let Some(old) = overlap(&w.f, seq, seq.plus(n as u32)) {
-            note_duplicate(&mut w.f, old.left, old.right);
-        }
         if !remember(&mut w.f, Interval { left: seq, right: seq.plus(n as u32) }) {
             self.counters.count(Cause::IntervalsFull);
             return 0;
@@ -78,12 +75,16 @@ impl State {
     }
 }
 
-/// What of `[left, right)` is held already: the first interval's share of it.
-fn overlap(f: &FlowMut<'_>, left: SeqNumber, right: SeqNumber) -> Option<Interval> {
+/// Notes what of `[left, right)` is held already, whether it lies ahead or fills a gap and goes on behind it. Of several pieces the
+/// first: a "D-SACK block is only used to report a duplicate contiguous sequence of data" (RFC 2883 section 4), and there is one.
+pub(crate) fn note_held(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) {
     let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];
-    let held = ahead.iter().find(|i| i.left.is_before(right) && left.is_before(i.right))?;
-    let right = if held.right.is_before(right) { held.right } else { right };
-    Some(Interval { left: held.left.later_of(left), right })
+    let held = ahead.iter().filter(|i| i.left.is_before(right) && left.is_before(i.right));
+    let Some(first) = held.copied().reduce(|a, b| if b.left.is_before(a.left) { b } else { a }) else {
+        return;
+    };
+    let end = if first.right.is_before(right) { first.right } else { right };
+    note_duplicate(f, first.left.later_of(left), end);
 }
 
 /// Adds `new`, joined with every interval it touches, in front. False when all are in use.

@@ -113,6 +113,25 @@ fn duplicates_are_reported_once_and_first() {
     assert_eq!(s.poll()[0].sack, [(7000, 8000), (3000, 4000), (5000, 6000)]);
 }
 
+/// "... a D-SACK block is only used to report a duplicate contiguous sequence of data received by the receiver in the most recent packet"
+/// (RFC 2883 section 4): of one that fills a gap, too, and of several pieces the first.
+#[test]
+fn what_a_gap_filler_repeats_is_reported() {
+    let mut s = scene();
+    s.peer.data(100, 0, &[1; 100]);
+    s.poll();
+    s.peer.data(0, 0, &[1; 200]);
+    let got = s.poll();
+    assert_eq!((got[0].ack, &got[0].sack[..]), (200, &[(100, 200)][..]));
+    s.peer.data(600, 0, &[1; 100]);
+    s.peer.data(400, 0, &[1; 100]);
+    s.peer.data(900, 0, &[1; 100]);
+    s.poll();
+    s.peer.data(200, 0, &[1; 450]);
+    let got = s.poll();
+    assert_eq!((got[0].ack, &got[0].sack[..]), (700, &[(400, 500), (900, 1000)][..]));
+}
+
 /// Without timestamps there is room for four blocks, with them for three (RFC 2018 section 3).
 #[test]
 fn as_many_blocks_are_reported_as_the_header_holds() {

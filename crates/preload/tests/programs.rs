@@ -84,6 +84,12 @@ fn ends_of_connections() {
     prints_the_same("ends", 1..=1);
 }
 
+/// The connect was good; the reset is the next call's to tell. And what `TCP_INFO` says before, between and after.
+#[test]
+fn connections_that_are_reset_as_soon_as_they_are_accepted() {
+    prints_the_same("reset_at_once", 0..=0);
+}
+
 #[test]
 fn readiness() {
     prints_the_same("events", 0..=0);

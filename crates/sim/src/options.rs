@@ -4,6 +4,7 @@ use crate::host::Host;
 use crate::sockets::{Fd, Role};
 use base::Duration;
 use congestion::Algorithm;
+use control::TcpInfo;
 use libc::{
     IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_V6ONLY,
     SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_MAX_PACING_RATE, SO_OOBINLINE, SO_RCVBUF,
@@ -12,7 +13,7 @@ use libc::{
     TCP_NODELAY, TCP_NOTSENT_LOWAT, TCP_QUICKACK, TCP_SYNCNT, TCP_USER_TIMEOUT,
 };
 use rustix::io::Errno;
-use slowpath::{FlowOptions, Keepalive, Linger2};
+use slowpath::{FlowOptions, Keepalive, Linger2, Owner};
 use socket::link::Link;
 use std::num::NonZeroU64;
 
@@ -391,10 +392,15 @@ impl Host {
 
     /// As Linux lays it out, as much as there is room for.
     fn tcp_info(&self, fd: Fd, out: &mut [u8]) -> Result<usize, Errno> {
-        self.sockets.get(fd)?;
-        let info =
-            self.flow(fd).and_then(|flow| self.slow.info(self.now, flow)).ok_or(Errno::NOTCONN)?.encode();
-        Ok(copy(&info, out))
+        let info = match &self.sockets.get(fd)?.role {
+            Role::Fresh => TcpInfo::unconnected(),
+            Role::Listener(listener) => listener.info(),
+            Role::Stream(link) => {
+                let Owner { region, slot, .. } = self.owner(link.slot());
+                self.slow.slot_info(self.now, region, slot).unwrap_or_else(TcpInfo::unconnected)
+            }
+        };
+        Ok(copy(&info.encode(), out))
     }
 
     /// Payload bytes of a full segment; what was asked for, or 536 (RFC 9293 section 3.7.1), while there is no connection.

@@ -3,6 +3,7 @@
 
 use crate::host::{APPLICATION, Host};
 use crate::options::Options;
+use control::TcpInfo;
 use flow::FlowId;
 use queue::Doorbell;
 use queue::stream::{raise, watch};
@@ -47,6 +48,13 @@ pub(crate) struct Listener {
     queue: VecDeque<Waiting>,
     /// Connections that ever waited here.
     arrivals: u64,
+}
+
+impl Listener {
+    /// What `TCP_INFO` says of it.
+    pub(crate) fn info(&self) -> TcpInfo {
+        TcpInfo::listening(self.queue.len() as u32, self.backlog as u32)
+    }
 }
 
 #[derive(Debug)]

@@ -90,7 +90,7 @@ counts! {
     HalfOpenFull = "half_open_full",
     /// Dropped: half-open connection whose SYN-ACK was never acknowledged.
     HalfOpenExpired = "half_open_expired",
-    /// Dropped: segment that its connection's handshake cannot take.
+    /// Dropped: segment that its connection's handshake cannot take, or a listener that is no handshake's.
     UnacceptableSegment = "unacceptable_segment",
     /// Dropped: RST whose sequence number is not the expected one.
     UnacceptableReset = "unacceptable_reset",

@@ -10,8 +10,6 @@ use std::sync::atomic::Ordering;
 
 /// What a window counts when no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
 const SSTHRESH_INFINITE: u32 = 0x7FFF_FFFF;
-/// Duplicates that mean a loss, RFC 5681's.
-const REORDERING: u32 = 3;
 /// States of loss repair, as Linux numbers them.
 const CA_DISORDER: u8 = 1;
 const CA_REDUCED: u8 = 2;
@@ -23,7 +21,7 @@ impl SlowPath {
     #[must_use]
     pub fn info(&self, now: Instant, flow: FlowId) -> Option<TcpInfo> {
         let connection = self.connections.get(&flow)?;
-        let mut info = self.with_flow(flow, |parts| {
+        let info = self.with_flow(flow, |parts| {
             let mut info = TcpInfo::default();
             sender(now, parts, &mut info);
             receiver(now, parts, self.flow_config(), &mut info);
@@ -39,11 +37,9 @@ impl SlowPath {
             let step = crate::Step::FinSent;
             let now = if is_fin_sent { connection.state.next(step) } else { connection.state };
             info.state = number_of(now);
+            info.probes = connection.probes.unanswered(parts.cold.heard_at);
             info
         });
-        if connection.keepalive_sent > 0 {
-            info.probes = connection.keepalive_sent;
-        }
         Some(info)
     }
 
@@ -59,18 +55,13 @@ impl SlowPath {
                 state: number_of(state),
                 rto: micros(opening.timeout(&self.config)),
                 retransmits: opening.tries,
-                snd_mss: 536,
                 rcv_mss: 536,
                 unacked: 1,
-                snd_ssthresh: SSTHRESH_INFINITE,
-                snd_cwnd: 10,
                 advmss: link,
-                reordering: REORDERING,
-                delivery_rate_app_limited: 1,
                 total_rto: timeouts as u16,
                 total_rto_recoveries: repair.episodes,
                 total_rto_time: repair.ms_until(now),
-                ..TcpInfo::default()
+                ..TcpInfo::unconnected()
             });
         }
         let flow = self.region(region)?.flow_of(slot)?;
@@ -116,8 +107,7 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
         () => 0,
     };
     (info.backoff, info.options) = (cold.backoff, options(parts));
-    (info.retransmits, info.probes) =
-        if rx.has(state::BLOCKED) { (0, cold.backoff) } else { (cold.backoff, 0) };
+    info.retransmits = if rx.has(state::BLOCKED) { 0 } else { cold.backoff };
     info.wscale = TcpInfo::shifts(tx.snd_shift, rx.rcv_shift);
     info.rto = micros(cold.rto.times(1 << cold.backoff.min(16)));
     (info.snd_mss, info.unacked, info.sacked) = (mss, segments(outstanding), segments(losses.held));

@@ -156,8 +156,16 @@ impl SlowPath {
         if is_ack && self.take_cookie(now, core, packet, frame) {
             return;
         }
-        let count = if flags.contains(TcpFlags::RST) { Count::UnacceptableReset } else { Count::NoListener };
-        self.counters.add(count);
+        if flags.contains(TcpFlags::RST) {
+            return self.counters.add(Count::UnacceptableReset);
+        }
+        // "Any other control or data-bearing segment (not containing SYN) must have an ACK and thus would have been discarded by the
+        // ACK processing ... the segment should be dropped". SYN with FIN is a scanner's: dropped as on Linux, too.
+        let is_acknowledgement = flags.contains(TcpFlags::ACK);
+        if !is_acknowledgement && self.listeners.find(&tuple.src).is_some() {
+            return self.counters.add(Count::UnacceptableSegment);
+        }
+        self.counters.add(Count::NoListener);
         self.answer_with_reset(now, core, packet, frame);
     }
 

@@ -24,6 +24,26 @@ impl Default for Keepalive {
     }
 }
 
+/// Probes of an idle connection or of a closed window that the peer has yet to answer: Linux's `icsk_probes_out`.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Probes {
+    sent: u8,
+    /// `Cold::heard_at` when the last one was ordered: any segment of the peer's since then moves that on, and is an answer.
+    heard_at: Instant,
+}
+
+impl Probes {
+    /// How many probes in a row have no answer, when the peer was last heard at `heard_at`.
+    pub(crate) fn unanswered(&self, heard_at: Instant) -> u8 {
+        if heard_at == self.heard_at { self.sent } else { 0 }
+    }
+
+    /// One more is ordered, and the peer was last heard at `heard_at`.
+    pub(crate) fn note_sent(&mut self, heard_at: Instant) {
+        *self = Self { sent: self.unanswered(heard_at).saturating_add(1), heard_at };
+    }
+}
+
 impl SlowPath {
     /// When the user timeout ends a flow unless its peer acknowledges something, or opens its window, before: "If, after this
     /// time, an acknowledgment for data has not been received, the connection is closed" (RFC 5482 section 1). As in Linux it
@@ -50,17 +70,11 @@ impl SlowPath {
         self.pause.waiting_since(since).plus(timeout)
     }
 
-    fn note_keepalives(&mut self, flow: FlowId, sent: u8) {
-        if let Some(connection) = self.connections.get_mut(&flow) {
-            connection.keepalive_sent = sent;
-        }
-    }
-
     /// Keepalive is on, off, or has other times.
     pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         let keepalive = connection.options.keepalive;
-        connection.keepalive_sent = 0;
+        connection.probes = Probes::default();
         let old = connection.aux.take();
         old.and_then(|timer| self.wheel.cancel(timer));
         if let Some(keepalive) = keepalive {
@@ -77,8 +91,8 @@ impl SlowPath {
     pub(crate) fn on_aux_timer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         connection.aux = None;
-        let (core, sent, timeout) =
-            (connection.owner.core, connection.keepalive_sent, connection.options.user_timeout);
+        let (core, probes, timeout) =
+            (connection.owner.core, connection.probes, connection.options.user_timeout);
         let Some(keepalive) = connection.options.keepalive else {
             // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
             if connection.is_orphan {
@@ -86,24 +100,28 @@ impl SlowPath {
             }
             return;
         };
-        let (heard_at, is_idle) =
-            self.with_flow(flow, |parts| (parts.cold.heard_at, parts.tx.snd_max == parts.tx.snd_una));
+        let (heard_at, is_idle) = self.with_flow(flow, |parts| {
+            let is_idle = parts.tx.snd_max == parts.tx.snd_una && !parts.rx.has(state::BLOCKED);
+            (parts.cold.heard_at, is_idle)
+        });
         let due = heard_at.plus(keepalive.idle);
-        // What is outstanding is repeated anyway and finds out the same.
+        // What is outstanding is repeated, and a closed window probed, anyway: that finds out the same.
         if now < due || !is_idle {
-            self.note_keepalives(flow, 0);
             return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
         }
         // As Linux: with a user timeout that decides, else the number of probes.
+        let unanswered = probes.unanswered(heard_at);
         let is_over = match timeout {
-            Some(timeout) => sent > 0 && self.pause.waiting_since(heard_at).plus(timeout) <= now,
-            None => sent >= keepalive.count,
+            Some(timeout) => unanswered > 0 && self.pause.waiting_since(heard_at).plus(timeout) <= now,
+            None => unanswered >= keepalive.count,
         };
         if is_over {
             self.reset_peer(now, flow);
             return self.give_up(now, flow);
         }
-        self.note_keepalives(flow, sent.saturating_add(1));
+        if let Some(connection) = self.connections.get_mut(&flow) {
+            connection.probes.note_sent(heard_at);
+        }
         self.counters.add(Count::KeepaliveProbes);
         self.output.command(core, Command::Probe { flow });
         self.set_aux(flow, now.plus(keepalive.interval));

@@ -9,6 +9,7 @@
 
 use crate::event::{Event, How, Owner, Release};
 use crate::path_search::Search;
+use crate::patience::Probes;
 use crate::time_wait::Remains;
 use crate::wheel::TimerId;
 use crate::{Count, FlowOptions, SlowPath};
@@ -114,12 +115,11 @@ pub(crate) struct Connection {
     pub(crate) waiting: Option<((SeqNumber, bool), Instant)>,
     /// When a segment was last challenged.
     pub(crate) challenged_at: Instant,
-    /// Window probes without any answer.
-    pub(crate) unanswered: u8,
     /// Keepalive, or FIN-WAIT-2 of an orphan.
     pub(crate) aux: Option<TimerId>,
     pub(crate) options: FlowOptions,
-    pub(crate) keepalive_sent: u8,
+    /// Keepalive's and those of a closed window.
+    pub(crate) probes: Probes,
     pub(crate) search: Search,
     pub(crate) path_timer: Option<TimerId>,
 }
@@ -138,10 +138,9 @@ impl Connection {
             silent_from: Instant::ZERO,
             waiting: None,
             challenged_at: Instant::ZERO,
-            unanswered: 0,
             aux: None,
             options: FlowOptions::default(),
-            keepalive_sent: 0,
+            probes: Probes::default(),
             search: Search::default(),
             path_timer: None,
         }

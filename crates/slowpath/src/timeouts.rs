@@ -38,9 +38,9 @@ enum Verdict {
     /// Look again then.
     Wait(Instant),
     /// The window is closed: probe.
-    Probe { backoff: u8, next: Instant, is_silent: bool },
+    Probe { backoff: u8, next: Instant, heard_at: Instant },
     /// The data was lost. With its window closed behind it, a peer that is not silent has yet to find room for it.
-    Lost { backoff: u8, next: Instant, is_closed: bool, is_silent: bool },
+    Lost { backoff: u8, next: Instant, is_closed: bool, heard_at: Instant },
 }
 
 impl SlowPath {
@@ -123,8 +123,8 @@ impl SlowPath {
         match self.with_flow(flow, |parts| judge(now, fired_at, config, parts)) {
             Verdict::Idle => {}
             Verdict::Wait(until) => self.set_retransmit(flow, until),
-            Verdict::Probe { backoff, next, is_silent } => {
-                if self.is_probed_out(now, flow, backoff, is_silent) {
+            Verdict::Probe { backoff, next, heard_at } => {
+                if self.is_probed_out(now, flow, backoff, heard_at) {
                     return;
                 }
                 let Some(connection) = self.connections.get_mut(&flow) else { return };
@@ -134,11 +134,12 @@ impl SlowPath {
                 self.output.command(core, Command::Probe { flow });
                 self.set_retransmit(flow, next);
             }
-            Verdict::Lost { backoff, next, is_closed, is_silent } => {
+            Verdict::Lost { backoff, next, is_closed, heard_at } => {
+                let silent = self.silent_timeouts(now, flow, backoff, is_closed.then_some(heard_at));
                 let is_over = if is_closed {
-                    self.is_probed_out(now, flow, backoff, is_silent)
+                    self.is_probed_out(now, flow, backoff, heard_at)
                 } else {
-                    self.is_silent_too_long(now, flow, backoff)
+                    self.is_silent_too_long(now, flow)
                 };
                 if is_over {
                     return;
@@ -147,28 +148,38 @@ impl SlowPath {
                 connection.fired_at = now;
                 let (core, next_hop) = (connection.owner.core, connection.next_hop);
                 self.counters.add(Count::Timeouts);
-                self.suspect_path(now, flow, backoff);
+                self.suspect_path(now, flow, silent);
                 self.output.command(core, Command::Transmit { flow });
                 self.set_retransmit(flow, next);
-                if backoff >= DOUBT_AFTER {
+                if silent >= DOUBT_AFTER {
                     self.doubt_neighbour(now, core, next_hop);
                 }
             }
         }
     }
 
-    /// A peer that answers may keep its window closed for ever (RFC 9293 MUST-37), also when it has closed it behind data that is
-    /// under way: "SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged" (SHLD-17).
-    fn is_probed_out(&mut self, now: Instant, flow: FlowId, backoff: u8, is_silent: bool) -> bool {
-        let Some(connection) = self.connections.get_mut(&flow) else { return true };
-        connection.unanswered = if is_silent { connection.unanswered.saturating_add(1) } else { 0 };
-        let tries = if connection.is_orphan { backoff } else { connection.unanswered };
-        self.is_over(now, flow, tries)
+    /// How many timeouts in a row say something against the path: all of them, but where the peer has closed its window behind the
+    /// data (`closed` is when it was last heard). Its answers show that segments arrive and that it has no room for them.
+    fn silent_timeouts(&mut self, now: Instant, flow: FlowId, backoff: u8, closed: Option<Instant>) -> u8 {
+        let Some(connection) = self.connections.get_mut(&flow) else { return 0 };
+        let silent = closed.map_or(backoff, |heard_at| {
+            backoff.min(connection.probes.unanswered(heard_at).saturating_add(1))
+        });
+        if silent <= 1 {
+            connection.silent_from = now;
+        }
+        silent
     }
 
-    /// Gives the flow up after too many window probes in a row.
-    fn is_over(&mut self, now: Instant, flow: FlowId, tries: u8) -> bool {
-        if tries <= self.tries_most(flow) {
+    /// A peer that answers may keep its window closed for ever (RFC 9293 MUST-37), also when it has closed it behind data that is
+    /// under way: "SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged" (SHLD-17). One
+    /// that is silent is given up after too many probes in a row.
+    fn is_probed_out(&mut self, now: Instant, flow: FlowId, backoff: u8, heard_at: Instant) -> bool {
+        let most = self.tries_most(flow);
+        let Some(connection) = self.connections.get_mut(&flow) else { return true };
+        connection.probes.note_sent(heard_at);
+        let tries = if connection.is_orphan { backoff } else { connection.probes.unanswered(heard_at) };
+        if tries <= most {
             return false;
         }
         self.give_up(now, flow);
@@ -182,11 +193,8 @@ impl SlowPath {
 
     /// Gives the flow up when nothing was acknowledged for the time that so many timeouts would take on a short path: as Linux, which
     /// takes `tcp_retries2` for a time, so that R2 is the same for every path ("at least 100 seconds", RFC 9293 SHLD-11).
-    fn is_silent_too_long(&mut self, now: Instant, flow: FlowId, backoff: u8) -> bool {
-        let Some(connection) = self.connections.get_mut(&flow) else { return true };
-        if backoff <= 1 {
-            connection.silent_from = now;
-        }
+    fn is_silent_too_long(&mut self, now: Instant, flow: FlowId) -> bool {
+        let Some(connection) = self.connections.get(&flow) else { return true };
         let since = self.pause.waiting_since(connection.silent_from);
         let config = self.flow_config();
         if now.since(since) < time_of(self.tries_most(flow), config.rto_min, config.rto_max) {
@@ -236,9 +244,9 @@ fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'
     let backoff = cold.backoff.saturating_add(1);
     let next = now.plus(timeout(backoff));
     cold.backoff = backoff;
-    let (is_closed, is_silent) = (tx.snd_wnd == 0, cold.heard_at <= fired_at);
+    let (is_closed, heard_at) = (tx.snd_wnd == 0, cold.heard_at);
     if is_blocked {
-        return Verdict::Probe { backoff, next, is_silent };
+        return Verdict::Probe { backoff, next, heard_at };
     }
     // What it means for the window is the core's to see, once it has heard what may have come in meanwhile.
     cold.counters.timeouts = cold.counters.timeouts.saturating_add(1);
@@ -246,5 +254,5 @@ fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'
     tx.rewind();
     // Karn's rule: what is sent twice is not timed.
     rx.clear(state::TIMING);
-    Verdict::Lost { backoff, next, is_closed, is_silent }
+    Verdict::Lost { backoff, next, is_closed, heard_at }
 }

@@ -248,3 +248,141 @@ fn max_segment_is_announced_and_obeyed() {
     assert_eq!(algorithm(&w), congestion::Algorithm::Dctcp);
     assert!(w.edit(flow, |parts| parts.rx.has(state::EXACT_ECN)));
 }
+
+/// For `time`, with the peer answering every order like `wanted` a millisecond later when it `answers`. How many there were.
+fn probed(w: &mut World, flow: FlowId, time: Duration, wanted: &Order, answers: bool) -> u32 {
+    let (end, mut count) = (w.now.plus(time), 0);
+    while w.now < end {
+        w.peer_is_there();
+        w.pass(ms(100));
+        let before = count;
+        count += std::iter::from_fn(|| w.orders.pop_front()).filter(|order| order == wanted).count() as u32;
+        if answers && count > before {
+            w.pass(ms(1));
+            let now = w.now;
+            w.edit(flow, |parts| parts.cold.heard_at = now);
+        }
+    }
+    count
+}
+
+/// "It is extremely important to remember that ACK segments that contain no data are not reliably transmitted by TCP. Consequently, if
+/// a keep-alive mechanism is implemented, it MUST NOT interpret failure to respond to any specific probe as a dead connection" (RFC
+/// 9293 section 3.8.4): a row of them that is as long as the application says, however the two times of the probes compare.
+#[test]
+fn any_answer_begins_the_count_of_keepalive_probes_anew() {
+    for (idle, interval) in [(10, 2), (2, 2), (1, 3), (60, 60)] {
+        let mut w = World::new();
+        let (flow, _, _) = w.accepted(9);
+        let keepalive = Some(Keepalive { idle: secs(idle), interval: secs(interval), count: 3 });
+        told(&mut w, flow, |o| o.keepalive = keepalive);
+        let gap = idle.max(interval);
+        let probes = probed(&mut w, flow, secs(20 * gap), &Order::Probe(flow), true);
+        assert!((18..=20).contains(&probes), "{idle} {interval}: {probes}");
+        // Two that are lost, and an answer to the third.
+        probed(&mut w, flow, secs(gap + interval), &Order::Probe(flow), false);
+        probed(&mut w, flow, secs(2 * gap), &Order::Probe(flow), true);
+        assert_eq!(closed(&mut w), None, "{idle} {interval}");
+        let probes = probed(&mut w, flow, secs(2 * gap + 4 * interval), &Order::Probe(flow), false);
+        assert_eq!((probes, closed(&mut w)), (3, Some(How::TimedOut(errno::ETIMEDOUT))), "{idle} {interval}");
+    }
+}
+
+/// The relative with a user timeout, which ends what was probed and is silent, and that only.
+#[test]
+fn a_user_timeout_shorter_than_the_idle_time_spares_a_peer_that_answers() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let keepalive = Some(Keepalive { idle: secs(10), interval: secs(20), count: 3 });
+    told(&mut w, flow, |o| (o.keepalive, o.user_timeout) = (keepalive, Some(secs(5))));
+    assert!(probed(&mut w, flow, secs(400), &Order::Probe(flow), true) >= 10);
+    assert_eq!(closed(&mut w), None);
+    assert_eq!(probed(&mut w, flow, secs(45), &Order::Probe(flow), false), 1);
+    assert_eq!(closed(&mut w), Some(How::TimedOut(errno::ETIMEDOUT)));
+}
+
+/// What `TCP_INFO` calls `tcpi_probes` is the same count.
+#[test]
+fn probes_that_were_answered_are_told_no_more() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    let keepalive = Some(Keepalive { idle: secs(10), interval: secs(2), count: 9 });
+    told(&mut w, flow, |o| o.keepalive = keepalive);
+    let probes = |w: &World| w.slow.info(w.now, flow).unwrap().probes;
+    w.pass(secs(15));
+    assert_eq!(probes(&w), 3);
+    let now = w.now;
+    w.edit(flow, |parts| parts.cold.heard_at = now);
+    assert_eq!(probes(&w), 0);
+}
+
+/// A closed window is probed by a timer of its own, whose probes find out the same.
+#[test]
+fn keepalive_is_silent_while_a_closed_window_is_probed() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    told(&mut w, flow, |o| o.keepalive = Some(Keepalive { idle: secs(1), interval: secs(1), count: 2 }));
+    w.edit(flow, |parts| {
+        parts.tx.snd_wnd = 0;
+        parts.rx.set(state::BLOCKED | state::TIMER_ARMED);
+    });
+    w.exception(Exception::Active { flow });
+    probed(&mut w, flow, secs(30), &Order::Probe(flow), true);
+    assert_eq!((w.count(Count::KeepaliveProbes), closed(&mut w)), (0, None));
+    assert!(w.count(Count::WindowProbes) > 4);
+}
+
+/// The peer closes its window behind data that is under way and answers each repetition for ten minutes.
+fn closed_behind_data(w: &mut World, flow: FlowId) {
+    w.edit(flow, |parts| (parts.tx.snd_wnd, parts.cold.rto) = (0, ms(300)));
+    sends(w, flow, 4000);
+    assert!(probed(w, flow, secs(600), &Order::Transmit(flow), true) >= 10);
+    assert_eq!(closed(w), None);
+}
+
+/// As Linux (`tcp_retransmit_timer`), which looks for a black hole, and for another way to the peer, only while the window is open:
+/// answers show that segments arrive.
+#[test]
+fn a_peer_without_room_that_answers_is_no_black_hole() {
+    for answers in [true, false] {
+        let mut w = World::new();
+        let (flow, _, _) = w.accepted(9);
+        w.edit(flow, |parts| (parts.tx.mss, parts.tx.snd_wnd, parts.cold.rto) = (1460, 0, ms(300)));
+        sends(&mut w, flow, 4000);
+        probed(&mut w, flow, secs(60), &Order::Transmit(flow), answers);
+        assert_eq!(w.count(Count::BlackHolesSuspected) > 0, !answers, "{answers}");
+    }
+}
+
+/// The time after which silence ends a connection begins with the silence, not with the first repetition into a closed window.
+#[test]
+fn answers_from_behind_a_closed_window_begin_the_time_of_silence_anew() {
+    let mut w = World::with(|config, shared| {
+        config.retries = 5;
+        shared.rto_max = secs(2);
+    });
+    let (flow, _, _) = w.accepted(9);
+    closed_behind_data(&mut w, flow);
+    // It opens, and what is sent then is lost.
+    w.edit(flow, |parts| parts.tx.snd_wnd = 10_000);
+    let before = w.now;
+    while closed(&mut w).is_none() {
+        w.peer_is_there();
+        w.pass(ms(100));
+    }
+    assert!(w.now.since(before) > secs(5), "{:?}", w.now.since(before));
+}
+
+/// As Linux (`tcp_rtx_probe0_timed_out`): who sets a user timeout "does not want" answers without progress to prolong it.
+#[test]
+fn the_user_timeout_bounds_answers_from_behind_a_closed_window() {
+    let mut w = World::new();
+    let (flow, _, _) = w.accepted(9);
+    told(&mut w, flow, |o| o.user_timeout = Some(secs(10)));
+    w.edit(flow, |parts| (parts.tx.snd_wnd, parts.cold.rto) = (0, ms(300)));
+    sends(&mut w, flow, 1000);
+    probed(&mut w, flow, secs(9), &Order::Transmit(flow), true);
+    assert_eq!(closed(&mut w), None);
+    probed(&mut w, flow, secs(2), &Order::Transmit(flow), true);
+    assert_eq!(closed(&mut w), Some(How::TimedOut(errno::ETIMEDOUT)));
+}

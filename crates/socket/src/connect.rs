@@ -275,12 +275,13 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     loop {
         let _ = link.peer_flags();
-        if link.is_over() {
-            return Err(link.take_error().unwrap_or(Errno::CONNABORTED));
-        }
+        // First: a peer that has accepted and reset the connection since is the next call's to tell of.
         if link.is_open() {
             link.note(state::TOLD);
             return Ok(Connected::Now);
+        }
+        if link.is_over() {
+            return Err(link.take_error().unwrap_or(Errno::CONNABORTED));
         }
         let patience = Patience { deferred: deferred.as_ref(), ..Patience::until(deadline) };
         match wait::for_one(sock, ready::OUT, patience) {

@@ -14,7 +14,9 @@ use crate::sock::{Role, Sock};
 use crate::sys::signal::Deferred;
 use crate::table::Table;
 pub use crate::unseen::Changing;
-use crate::{account, client, config, internal, moving, options, placeholder, rings, sys, unseen, untold};
+use crate::{
+    account, client, config, corrected, internal, moving, options, placeholder, rings, sys, unseen, untold,
+};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::NO_LISTENER;
 use cycles::Section;
@@ -469,7 +471,7 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
     {
         return Some(Ok(options::put(out, error.raw_os_error())));
     }
-    untold::tell(&sock, fd).err().map(Err)
+    untold::tell(&sock, fd).map_or_else(|e| Some(Err(e)), |()| corrected::get(&sock, fd, (level, name), out))
 }
 
 /// Whose `O_NONBLOCK` is.

@@ -44,6 +44,7 @@ mod connect;
 mod context;
 #[cfg(not(loom))]
 mod cork;
+mod corrected;
 #[cfg(not(loom))]
 mod epoll;
 #[cfg(not(loom))]

@@ -1,0 +1,55 @@
+//! Options of which the kernel's answer about the placeholder is not the whole truth. Never changes anything.
+
+use crate::link::Link;
+use crate::listener::each_other_queue;
+use crate::sock::Sock;
+use crate::stream::ring_most;
+use crate::{client, sys};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+
+/// Where `struct tcp_info` has `tcpi_unacked`: of a listener, the connections that wait for `accept`.
+const UNACKED_AT: usize = 24;
+
+/// `getsockopt`: the kernel's answer, corrected. `None`: it needs no correction, and was not asked for.
+pub fn get(
+    sock: &Sock,
+    fd: RawFd,
+    (level, name): (i32, i32),
+    out: &mut [u8],
+) -> Option<Result<usize, Errno>> {
+    match (level, name) {
+        // No send finds more room than the longest ring has: a program that relies on more would wait for ever.
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) if client::present().is_some() => {
+            Some(change(fd, (level, name), out, 0, |bytes| bytes.min(ring_most())))
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            let waiting = waiting(sock, sock.listener()?);
+            // The kernel has counted its own.
+            Some(change(fd, (level, name), out, UNACKED_AT, |own| own.saturating_add(waiting)))
+        }
+        _ => None,
+    }
+}
+
+/// Asks the kernel and changes the number that lies `at` so many bytes into its answer, if it reaches that far.
+fn change(
+    fd: RawFd,
+    (level, name): (i32, i32),
+    out: &mut [u8],
+    at: usize,
+    change: impl FnOnce(u32) -> u32,
+) -> Result<usize, Errno> {
+    let n = sys::getsockopt(fd, level, name, out)?;
+    if let Some(field) = out[..n].get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *field = change(u32::from_ne_bytes(*field)).to_ne_bytes();
+    }
+    Ok(n)
+}
+
+/// Connections that wait in this process's queues of a listener.
+fn waiting(sock: &Sock, link: &Link) -> u32 {
+    let mut bytes = link.unread();
+    each_other_queue(sock, link, |other| bytes += other.unread());
+    (bytes / control::RECORD_LEN) as u32
+}
