@@ -12,6 +12,7 @@
 mod alive;
 mod application;
 mod bells;
+mod claiming;
 mod clock;
 mod config;
 mod connect;
