@@ -8,7 +8,8 @@ use crate::setup::{Home, State, Work};
 use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
-use wire::{Body, CommonHeaders, CommonSegment, Packet, RxChecksum, TcpPacket};
+use std::net::IpAddr;
+use wire::{Addressee, Body, CommonHeaders, CommonSegment, MacAddr, Packet, RxChecksum, TcpPacket};
 
 /// What is known of a packet of the batch, in place, one for each.
 #[derive(Clone, Debug)]
@@ -178,8 +179,14 @@ impl State {
         let Some(id) = seen.flow else {
             return match seen.kind {
                 Kind::Nothing => {}
-                Kind::NotTcp => self.except(FrameReason::NotTcp, frame.bytes),
-                Kind::Tcp | Kind::Common => self.except(FrameReason::UnknownFlow, frame.bytes),
+                Kind::NotTcp => self.no_tcp(frame.bytes),
+                Kind::Tcp => self.stranger(&seen.packet, frame.bytes),
+                Kind::Common => {
+                    if let Some(segment) = CommonSegment::again(frame.bytes) {
+                        seen.packet.take_common(&segment);
+                        self.stranger(&seen.packet, frame.bytes);
+                    }
+                }
             };
         };
         let Some(mut guard) = flows.lock_briefly(id) else {
@@ -303,7 +310,7 @@ impl State {
                 is_live && f.rx.core == index && f.addresses.matches(f.rx, f.tx, &tuple)
             })
         });
-        let Some(id) = found else { return self.except(FrameReason::UnknownFlow, frame.bytes) };
+        let Some(id) = found else { return self.stranger(packet, frame.bytes) };
         let done = self.with(flows, homes, id, |state, w| {
             if let Err(reason) = state.receive(w, packet, frame, port) {
                 state.except(reason, frame.bytes);
@@ -313,6 +320,34 @@ impl State {
         if done == Err(Miss::Busy) {
             self.put_off(frame);
         }
+    }
+
+    /// A segment of no flow. One for another host must not take the place of ours in the slow path's ring.
+    #[cold]
+    fn stranger(&mut self, packet: &TcpPacket, frame: &[u8]) {
+        let to = frame.first_chunk().map_or(MacAddr::ZERO, |to| MacAddr(*to));
+        let admitted = self.addressee().admit_tcp(to, packet.ip.dst);
+        match admitted {
+            Ok(()) => self.except(FrameReason::UnknownFlow, frame),
+            Err(reason) => self.counters.drop(reason),
+        }
+    }
+
+    /// The same for what is not TCP, which was found well formed.
+    #[cold]
+    fn no_tcp(&mut self, frame: &[u8]) {
+        let parsed = Packet::parse(frame, RxChecksum::Verified);
+        let admitted = parsed.and_then(|packet| self.addressee().admit(&packet, frame));
+        match admitted {
+            Ok(()) => self.except(FrameReason::NotTcp, frame),
+            Err(reason) => self.counters.drop(reason),
+        }
+    }
+
+    /// Where our addresses are not known every address is taken for ours.
+    fn addressee(&self) -> Addressee<impl Fn(IpAddr) -> bool> {
+        let own = &self.config.addresses;
+        Addressee { mac: self.mac, owns: move |addr| own.is_empty() || own.contains(&addr) }
     }
 
     /// The slow path gives the frame back when it has done what it holds the record for. One too long for it the peer sends again.

@@ -1,6 +1,7 @@
 //! What a service decides once for all its flows.
 
 use base::Duration;
+use std::net::IpAddr;
 
 /// Limits and switches of fast and slow path.
 #[derive(Clone, Debug)]
@@ -11,6 +12,9 @@ pub struct Config {
     pub regions: u16,
     /// Slots of each ring between a core and the slow path; a power of two. Each may hold a frame of 2 KiB.
     pub ring_slots: usize,
+    /// Our addresses, as far as they are known at start: a core drops what belongs to no flow and goes to another. None: the slow path
+    /// alone knows them.
+    pub addresses: Vec<IpAddr>,
     /// Offer and accept selective acknowledgements (RFC 2018).
     pub sack: bool,
     /// Offer and accept timestamps (RFC 7323).
@@ -53,6 +57,7 @@ impl Default for Config {
             flows: 65_536,
             regions: 1024,
             ring_slots: 1024,
+            addresses: Vec::new(),
             sack: true,
             timestamps: true,
             window_scaling: true,

@@ -1,26 +1,63 @@
 //! Which frames a socket gets, as a program of the kernel's classic packet filter (Documentation/networking/filter.rst of Linux).
+//!
+//! The interface is the kernel's: most of what comes there is for the kernel's own stack, and each of those frames would cost a copy, a
+//! wake-up and a look. So the filter asks what can be asked without state: is the frame for us at all, and do we have a use for it? It
+//! runs before anything is copied.
+//!
+//! ```text
+//!   tagged with another VLAN      --> no: that is another link
+//!   to our MAC: ARP about us
+//!               TCP, ICMP, fragments to an address of ours (offloads of all of these have words in a virtio-net header)
+//!   to a group: ARP about us
+//!               ICMPv6 to the solicited-node group of an address of ours; neighbour advertisements to all nodes
+//!   ARP about us: an address of ours is asked for, or claimed; or a neighbour announces its own
+//! ```
 
 use crate::sys;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 const ARP: u32 = 0x0806;
 const V4: u32 = 0x0800;
 const V6: u32 = 0x86DD;
-const VLAN: u32 = 0x8100;
-/// TCP, ICMP.
-const V4_TAKEN: [u32; 2] = [6, 1];
-/// TCP, ICMPv6, a fragment: the last is never of several segments.
-const V6_TAKEN: [u32; 3] = [6, 58, 44];
+const TCP: u32 = 6;
+const ICMP: u32 = 1;
+const ICMPV6: u32 = 58;
+/// IPv6's fragment header. A fragment is never of several segments.
+const FRAGMENT: u32 = 44;
 /// Hop-by-hop options, routing, destination options: one of them may stand before TCP or ICMPv6.
 const V6_BEFORE: [u32; 3] = [0, 43, 60];
+const NEIGHBOR_SOLICITATION: u32 = 135;
+const NEIGHBOR_ADVERTISEMENT: u32 = 136;
+/// The bits of a VLAN tag that name the VLAN; 0 means that the tag says a priority only (IEEE 802.1Q).
+const VLAN_ID: u32 = 0x0FFF;
 /// All of a frame.
 const WHOLE: u32 = 0x4_0000;
 
-/// Frames that a TCP stack has a use for, and of which all offloads have words in a virtio-net header.
-pub(crate) fn attach(socket: &OwnedFd) -> io::Result<()> {
-    sys::set_filter(socket, &program())
+/// Where fields begin in a frame. The kernel has taken a VLAN's tag off before packet sockets see the frame.
+mod at {
+    pub const KIND: u32 = 12;
+    pub const ARP_SENDER: u32 = 14 + 14;
+    pub const ARP_TARGET: u32 = 14 + 24;
+    pub const V4_PROTOCOL: u32 = 14 + 9;
+    pub const V4_DST: u32 = 14 + 16;
+    pub const V6_NEXT: u32 = 14 + 6;
+    pub const V6_DST: u32 = 14 + 24;
+    pub const V6_UPPER: u32 = 14 + 40;
+    /// Not in the frame: what the kernel knows about it.
+    pub const VLAN_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
 }
+
+/// "ff02::1".
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The socket gets frames for a TCP stack with that Ethernet address and these IP addresses; where none is named, to any IP address.
+pub(crate) fn attach(socket: &OwnedFd, mac: [u8; 6], own: &[IpAddr]) -> io::Result<()> {
+    sys::set_filter(socket, &program(mac, own))
+}
+
+type Program = Vec<libc::sock_filter>;
 
 const fn statement(code: u32, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
@@ -34,95 +71,161 @@ const fn half_at(at: u32) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, at)
 }
 
-const fn answer(bytes: u32) -> libc::sock_filter {
-    statement(libc::BPF_RET | libc::BPF_K, bytes)
+const fn word_at(at: u32) -> libc::sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at)
 }
 
-/// Goes over the next `skipped` instructions unless what was loaded is `wanted`.
-fn unless(wanted: u32, skipped: usize) -> libc::sock_filter {
+const fn and(mask: u32) -> libc::sock_filter {
+    statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask)
+}
+
+const TAKE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, WHOLE);
+const LEAVE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
+
+/// Goes over the next instruction where what was loaded is `wanted`.
+const fn skip_if(wanted: u32) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 1, jf: 0, k: wanted }
+}
+
+/// Where what was loaded is `wanted`, `then` decides, else what follows. A conditional jump reaches 255 instructions, this one all.
+fn when(wanted: u32, then: Program) -> Program {
+    let over = statement(libc::BPF_JMP | libc::BPF_JA, then.len() as u32);
+    [vec![skip_if(wanted), over], then].concat()
+}
+
+/// Leaves the frame unless what was loaded is one of these.
+fn only_if(of: &[u32]) -> Program {
+    [go_over(of, 1), vec![LEAVE]].concat()
+}
+
+/// Where what was loaded is one of these, goes over what follows: so many instructions.
+fn go_over(of: &[u32], many: usize) -> Program {
     let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    libc::sock_filter { code, jt: 0, jf: skipped as u8, k: wanted }
+    let over = |left: usize| (left - 1 + many) as u8;
+    let one = |(done, wanted): (usize, &u32)| libc::sock_filter {
+        code,
+        jt: over(of.len() - done),
+        jf: 0,
+        k: *wanted,
+    };
+    of.iter().enumerate().map(one).collect()
 }
 
-/// Takes the frame where what was loaded is one of these.
-fn take_any(of: &[u32]) -> Vec<libc::sock_filter> {
-    of.iter().flat_map(|wanted| [unless(*wanted, 1), answer(WHOLE)]).collect()
+/// Where the words from `at` on are `words`, `then` decides, else what follows.
+fn when_words(at: u32, words: &[u32], then: Program) -> Program {
+    match words.split_first() {
+        None => then,
+        Some((first, rest)) => [vec![word_at(at)], when(*first, when_words(at + 4, rest, then))].concat(),
+    }
 }
 
-/// Where what was loaded is `wanted`, `then` decides.
-fn when(wanted: u32, then: Vec<libc::sock_filter>) -> Vec<libc::sock_filter> {
-    [vec![unless(wanted, then.len())], then].concat()
+fn words_of(addr: Ipv6Addr) -> [u32; 4] {
+    let bits = addr.to_bits();
+    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// Decides by what is behind an EtherType, which was loaded; `at`: the byte after it.
-fn behind(at: u32) -> Vec<libc::sock_filter> {
-    let v4 = [vec![byte_at(at + 9)], take_any(&V4_TAKEN), vec![answer(0)]].concat();
-    let extended = || [vec![byte_at(at + 40)], take_any(&V6_TAKEN[..2]), vec![answer(0)]].concat();
-    let before = V6_BEFORE.into_iter().flat_map(|wanted| when(wanted, extended())).collect();
-    let v6 = [vec![byte_at(at + 6)], take_any(&V6_TAKEN), before, vec![answer(0)]].concat();
-    [take_any(&[ARP]), when(V4, v4), when(V6, v6), vec![answer(0)]].concat()
+/// RFC 4291 section 2.7.1.
+fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
+    let group = 0xFF02_0000_0000_0000_0000_0001_FF00_0000_u128;
+    Ipv6Addr::from_bits(group | addr.to_bits() & 0xFF_FFFF)
 }
 
-fn program() -> Vec<libc::sock_filter> {
-    let tagged = [vec![half_at(16)], behind(18)].concat();
-    [vec![half_at(12)], when(VLAN, tagged), behind(14)].concat()
+/// Takes the frame whose IPv6 destination is one of these.
+fn take_v6(to: impl Iterator<Item = Ipv6Addr>) -> Program {
+    to.flat_map(|addr| when_words(at::V6_DST, &words_of(addr), vec![TAKE])).collect()
+}
+
+/// Our addresses of each family.
+struct Own {
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+    /// Every address is taken for ours.
+    any: bool,
+}
+
+impl Own {
+    fn new(own: &[IpAddr]) -> Self {
+        let v4 = |addr: &IpAddr| if let IpAddr::V4(v4) = addr { Some(*v4) } else { None };
+        let v6 = |addr: &IpAddr| if let IpAddr::V6(v6) = addr { Some(*v6) } else { None };
+        Self {
+            v4: own.iter().filter_map(v4).collect(),
+            v6: own.iter().filter_map(v6).collect(),
+            any: own.is_empty(),
+        }
+    }
+
+    /// Takes the frame where an IPv4 address of ours stands at `at`.
+    fn take_v4(&self, at: u32) -> Program {
+        if self.any {
+            return vec![TAKE];
+        }
+        let one = |addr: &Ipv4Addr| when(addr.to_bits(), vec![TAKE]);
+        [vec![word_at(at)], self.v4.iter().flat_map(one).collect()].concat()
+    }
+
+    /// Asked for, claimed, or a neighbour's announcement, in which both addresses are the neighbour's.
+    fn arp(&self) -> Program {
+        let announced = vec![
+            word_at(at::ARP_SENDER),
+            statement(libc::BPF_MISC | libc::BPF_TAX, 0),
+            word_at(at::ARP_TARGET),
+            libc::sock_filter {
+                code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_X) as u16,
+                jt: 0,
+                jf: 1,
+                k: 0,
+            },
+            TAKE,
+            LEAVE,
+        ];
+        [self.take_v4(at::ARP_TARGET), self.take_v4(at::ARP_SENDER), announced].concat()
+    }
+
+    fn v4(&self) -> Program {
+        let useful = [vec![byte_at(at::V4_PROTOCOL)], only_if(&[TCP, ICMP])].concat();
+        [useful, self.take_v4(at::V4_DST), vec![LEAVE]].concat()
+    }
+
+    fn v6(&self) -> Program {
+        let behind = [only_if(&V6_BEFORE), vec![byte_at(at::V6_UPPER)], only_if(&[TCP, ICMPV6])].concat();
+        let at_once = go_over(&[TCP, ICMPV6, FRAGMENT], behind.len());
+        let ours = if self.any { vec![TAKE] } else { take_v6(self.v6.iter().copied()) };
+        [vec![byte_at(at::V6_NEXT)], at_once, behind, ours, vec![LEAVE]].concat()
+    }
+
+    /// Neighbour discovery. Advertisements to all nodes: a neighbour has moved, or has an address that we have, too.
+    fn v6_of_groups(&self) -> Program {
+        let kind = |kind| [vec![byte_at(at::V6_UPPER)], when(kind, vec![TAKE]), vec![LEAVE]].concat();
+        let solicited = if self.any {
+            [vec![byte_at(at::V6_UPPER)], when(NEIGHBOR_SOLICITATION, vec![TAKE])].concat()
+        } else {
+            take_v6(self.v6.iter().copied().map(solicited_node))
+        };
+        let advertised = when_words(at::V6_DST, &words_of(ALL_NODES), kind(NEIGHBOR_ADVERTISEMENT));
+        [vec![byte_at(at::V6_NEXT)], only_if(&[ICMPV6]), solicited, advertised, vec![LEAVE]].concat()
+    }
+}
+
+fn program([a, b, c, d, e, f]: [u8; 6], own: &[IpAddr]) -> Program {
+    let own = Own::new(own);
+    let to_us =
+        [vec![half_at(at::KIND)], when(V4, own.v4()), when(V6, own.v6()), when(ARP, own.arp()), vec![LEAVE]]
+            .concat();
+    let to_group =
+        [vec![half_at(at::KIND)], when(ARP, own.arp()), when(V6, own.v6_of_groups()), vec![LEAVE]].concat();
+    let low = when(u32::from(u16::from_be_bytes([e, f])), to_us);
+    let is_ours = when(u32::from_be_bytes([a, b, c, d]), [vec![half_at(4)], low].concat());
+    [
+        vec![word_at(at::VLAN_TAG), and(VLAN_ID)],
+        only_if(&[0]),
+        vec![word_at(0)],
+        is_ours,
+        vec![byte_at(0), and(1)],
+        when(1, to_group),
+        vec![LEAVE],
+    ]
+    .concat()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the kernel would answer: true when it is taken.
-    fn runs(program: &[libc::sock_filter], frame: &[u8]) -> bool {
-        let (mut at, mut loaded) = (0, 0);
-        loop {
-            let one = program[at];
-            at += 1;
-            let k = one.k as usize;
-            match u32::from(one.code) {
-                code if code == libc::BPF_RET | libc::BPF_K => return one.k > 0,
-                code if code == libc::BPF_LD | libc::BPF_B | libc::BPF_ABS => {
-                    let Some(byte) = frame.get(k) else { return false };
-                    loaded = u32::from(*byte);
-                }
-                code if code == libc::BPF_LD | libc::BPF_H | libc::BPF_ABS => {
-                    let Some(&[a, b]) = frame.get(k..k + 2) else { return false };
-                    loaded = u32::from(u16::from_be_bytes([a, b]));
-                }
-                _ => at += usize::from(if loaded == one.k { one.jt } else { one.jf }),
-            }
-        }
-    }
-
-    fn frame(kind: u16, upper: &[(usize, u8)]) -> Vec<u8> {
-        let mut frame = vec![0; 90];
-        frame[12..14].copy_from_slice(&kind.to_be_bytes());
-        upper.iter().for_each(|(at, byte)| frame[*at] = *byte);
-        frame
-    }
-
-    #[test]
-    fn what_a_tcp_stack_has_a_use_for_is_taken_and_nothing_else() {
-        let program = program();
-        let taken = |kind, upper: &[(usize, u8)]| runs(&program, &frame(kind, upper));
-        assert!(taken(0x0806, &[]));
-        for (protocol, is_taken) in [(6, true), (1, true), (17, false), (132, false), (47, false), (4, false)]
-        {
-            assert_eq!(taken(0x0800, &[(23, protocol)]), is_taken, "IPv4 {protocol}");
-        }
-        for (next, is_taken) in [(6, true), (58, true), (44, true), (17, false), (132, false), (50, false)] {
-            assert_eq!(taken(0x86DD, &[(20, next)]), is_taken, "IPv6 {next}");
-        }
-        for before in [0, 43, 60] {
-            assert!(taken(0x86DD, &[(20, before), (54, 58)]) && taken(0x86DD, &[(20, before), (54, 6)]));
-            assert!(!taken(0x86DD, &[(20, before), (54, 17)]) && !taken(0x86DD, &[(20, before), (54, 60)]));
-        }
-        assert!(taken(0x8100, &[(16, 8), (17, 6)]) && taken(0x8100, &[(16, 8), (17, 0), (27, 6)]));
-        assert!(
-            !taken(0x8100, &[(16, 8), (17, 0), (27, 17)])
-                && !taken(0x88A8, &[(27, 6)])
-                && !taken(0x88CC, &[])
-        );
-        assert!(!runs(&program, &[0; 13]) && !runs(&program, &frame(0x0800, &[(23, 6)])[..20]));
-    }
-}
+mod tests;

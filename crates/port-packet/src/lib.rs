@@ -8,10 +8,10 @@
 //!                                                           port::VnetQueue (a MAC of ours), one per core
 //! ```
 //!
-//! The interface stays the kernel's. We get a copy of every frame that comes in (not of those that go out), and see all Ethernet
-//! addresses (promiscuous), so that we can have one of our own: the kernel's stack ignores what is sent to that, and we ignore
-//! what is sent to it. The addresses of ours must not be the kernel's. VLAN tags that the interface's offload takes off
-//! do not reach us (`ethtool -K NAME rxvlan off` leaves them on).
+//! The interface stays the kernel's. It takes frames to every Ethernet address (promiscuous), so that we can have one of our own, which
+//! the kernel's stack ignores; ours may be the interface's, too. A filter in the kernel gives us what is for our addresses, of which none
+//! may be the kernel's, and nothing else: the kernel's own traffic is neither copied nor seen (`filter`). Frames with a VLAN's tag are of
+//! another link: name the VLAN's own interface (`eth1.7`) to be on that. Frames that this host sends do not come to us.
 //!
 //! Frames carry a virtio-net header both ways, so that super-frames and unfinished checksums pass as on a TAP. Received ones are read
 //! from a ring of slots of 2 KiB that the kernel fills (`PACKET_RX_RING`, version 2: one of blocks, version 3, shows a frame when its block

@@ -7,6 +7,7 @@ use crate::ring::Ring;
 use crate::sys::{self, Facts};
 use port::{Capabilities, VnetQueue};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// The kernel takes more members of a group, but we have no more cores (`PACKET_FANOUT_MAX` is 256 by default).
@@ -31,7 +32,10 @@ pub struct PacketOptions {
     pub mtu: Option<u16>,
     /// Our Ethernet address; random and locally administered by default. The interface's own belongs to the kernel's stack.
     pub mac: Option<[u8; 6]>,
-    /// All frames are wanted, of whatever protocol; else those that a TCP stack has a use for: ARP, TCP, ICMP.
+    /// Our IP addresses: only what goes to them, or is about them, is received. None: every address is taken for ours.
+    pub addresses: Vec<IpAddr>,
+    /// All frames are wanted, to whatever address and of whatever protocol; else those to us that a TCP stack has a use for: ARP,
+    /// neighbour discovery, TCP, ICMP.
     pub everything: bool,
     /// The network namespace of the interface: a name as in `ip netns`, or a path; ours by default.
     pub namespace: Option<String>,
@@ -48,6 +52,7 @@ impl PacketOptions {
             gso: true,
             mtu: None,
             mac: None,
+            addresses: Vec::new(),
             everything: false,
             namespace: None,
         }
@@ -118,6 +123,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
         Some(mac) => mac,
         None => port::random_mac().map_err(refused("choose a random MAC"))?,
     };
+    let wanted = (!options.everything).then_some((mac, options.addresses.as_slice()));
     let capabilities = capabilities(options, mtu, mac);
     let (mut queues, mut group) = (Vec::new(), None);
     let mut sockets = vec![first];
@@ -125,7 +131,7 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
         sockets.push(sys::socket().map_err(refused("open another packet socket"))?);
     }
     for (number, socket) in (0..).zip(sockets) {
-        let ring = prepare(&socket, &facts, options.everything)
+        let ring = prepare(&socket, &facts, wanted)
             .map_err(|(what, source)| PacketError::refused(name, what, source))?;
         if options.queues > 1 {
             let joined = sys::join_group(&socket, group).map_err(refused("share the frames among queues"))?;
@@ -138,16 +144,20 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })
 }
 
-/// Without a ring where the kernel has no memory for it, or where frames of other protocols are wanted: one whose offload has no words in
+/// `wanted`: our Ethernet and IP addresses, or every frame. Without a ring where the kernel has no memory for it, or where frames of
+/// other protocols are wanted: one whose offload has no words in
 /// the header (segments of UDP before Linux 6.2, of SCTP) keeps its slot of the ring for ever, and with it the ring.
 fn prepare(
     socket: &OwnedFd,
     facts: &Facts,
-    everything: bool,
+    wanted: Option<([u8; 6], &[IpAddr])>,
 ) -> Result<Option<Ring>, (&'static str, io::Error)> {
     sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
     sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
-    let is_filtered = !everything && filter::attach(socket).is_ok();
+    // More addresses than the kernel takes in a program are left to the fast path, which asks once more.
+    let attach =
+        |(mac, own)| filter::attach(socket, mac, own).or_else(|_| filter::attach(socket, mac, &[])).is_ok();
+    let is_filtered = wanted.is_some_and(attach);
     let ring = if is_filtered { Ring::new(socket).ok() } else { None };
     sys::bind(socket, facts.index).map_err(|e| ("receive the frames", e))?;
     sys::set_promiscuous(socket, facts.index).map_err(|e| ("receive frames to all addresses", e))?;

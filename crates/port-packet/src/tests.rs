@@ -10,7 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "twp1";
+/// The Ethernet address to which the far end sends.
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 8);
 const HEADERS: u16 = 14 + 20 + 20;
 
 /// Runs the test in a thread with a network of its own; says so when that cannot be.
@@ -25,6 +28,11 @@ fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
         }
     };
     std::thread::spawn(test).join().expect("the test passes");
+}
+
+/// One queue of our own Ethernet address, for any IP address.
+fn options() -> PacketOptions {
+    PacketOptions { mac: Some(MAC), ..PacketOptions::new(NAME) }
 }
 
 /// The far end of the wire, and packet sockets at the near end.
@@ -93,7 +101,7 @@ fn content(frame: &PacketBuf) -> (Vec<u8>, PacketMeta) {
 #[test]
 fn frames_pass_both_ways_with_their_offloads() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         assert_eq!((near.mtu, near.queues[0].capabilities().mac), (1500, near.mac));
         assert_ne!(near.mac, near.host_mac);
         for payload in [0, 100, 1460, 5_000, 60_000] {
@@ -109,7 +117,7 @@ fn frames_pass_both_ways_with_their_offloads() {
 #[test]
 fn payload_of_long_frames_goes_where_it_belongs() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
         let lens = [60_000, 10, 5_000, 30_000, 1_460, 40_000, 9_000];
         for (number, payload) in (0..).zip(lens) {
@@ -160,7 +168,7 @@ fn payload_of_long_frames_goes_where_it_belongs() {
 #[test]
 fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_before_them() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire_of(9_000, &PacketOptions::new(NAME));
+        let (mut far, mut near) = wire_of(9_000, &options());
         let port = &mut near.queues[0];
         let mut plain = tcp(1, 3_000);
         plain.meta = PacketMeta::default();
@@ -184,7 +192,7 @@ fn long_frames_whose_sum_is_the_receivers_business_are_whole_and_wait_for_those_
 #[test]
 fn one_frame_that_is_not_what_was_shown_costs_what_waits_and_nothing_later() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
         (0..30).for_each(|_| send(&mut far, &tcp(1, 60_000)));
         let mut batch = Batch::new();
@@ -205,7 +213,7 @@ fn one_frame_that_is_not_what_was_shown_costs_what_waits_and_nothing_later() {
 #[test]
 fn an_interface_that_goes_down_for_a_while_loses_nothing_that_waits() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
         let ip =
             |state| Command::new("ip").args(["link", "set", NAME, state]).status().is_ok_and(|s| s.success());
@@ -224,7 +232,7 @@ fn an_interface_that_goes_down_for_a_while_loses_nothing_that_waits() {
 #[test]
 fn a_frame_that_stops_the_ring_stops_nothing_else() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
         // TCP, says the frame, and fragments of UDP, says its header, for which there are no words on the way to us.
         let mut bytes = vec![1, 3, 0, 0, 0xE8, 3, 34, 0, 16, 0];
@@ -248,9 +256,8 @@ fn a_frame_that_stops_the_ring_stops_nothing_else() {
 #[test]
 fn frames_of_other_protocols_come_only_to_who_wants_everything() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
-        let mut all =
-            open(&PacketOptions { everything: true, ..PacketOptions::new(NAME) }).expect("it is there");
+        let (mut far, mut near) = wire(&options());
+        let mut all = open(&PacketOptions { everything: true, ..options() }).expect("it is there");
         let mut udp = tcp(1, 100);
         udp.meta = PacketMeta::default();
         udp.frame_mut()[23] = 17;
@@ -261,10 +268,58 @@ fn frames_of_other_protocols_come_only_to_who_wants_everything() {
     });
 }
 
+/// The frame with other addresses.
+fn readdressed(frame: &PacketBuf, mac: [u8; 6], address: Ipv4Addr) -> PacketBuf {
+    let mut other = PacketBuf::new();
+    assert!(other.copy_from(frame));
+    other.meta = PacketMeta::default();
+    other.frame_mut()[..6].copy_from_slice(&mac);
+    other.frame_mut()[30..34].copy_from_slice(&address.octets());
+    other
+}
+
+#[test]
+fn frames_for_the_kernel_and_for_others_are_never_handed_over() {
+    in_a_namespace(|| {
+        let (mut far, near) = wire(&options());
+        // With an address of our own, and with that of the kernel's stack.
+        for mac in [MAC, near.host_mac] {
+            let own = PacketOptions { mac: Some(mac), addresses: vec![OWN.into()], ..options() };
+            let mut near = open(&own).expect("it is there");
+            let frame = tcp(1, 100);
+            for (mac, address) in
+                [(near.host_mac, HOST), (mac, HOST), ([2, 0, 0, 0, 0, 7], OWN), ([0xFF; 6], OWN)]
+            {
+                (0..100).for_each(|_| send(&mut far, &readdressed(&frame, mac, address)));
+            }
+            let ours = readdressed(&frame, mac, OWN);
+            send(&mut far, &ours);
+            assert_eq!(receive(&mut near.queues[0], 1), [content(&ours)]);
+            assert_eq!(near.queues[0].stats().received_packets, 1, "nothing else was copied");
+        }
+    });
+}
+
+#[test]
+fn frames_of_another_vlan_are_of_another_link() {
+    in_a_namespace(|| {
+        let (mut far, mut near) = wire(&options());
+        let plain = readdressed(&tcp(1, 100), MAC, OWN);
+        for tag in [7_u16, 0, 0x0FFF] {
+            let (to, rest) = plain.frame().split_at(12);
+            let mut tagged = PacketBuf::new();
+            assert!(tagged.fill(&[to, &[0x81, 0], &tag.to_be_bytes(), rest].concat()));
+            send(&mut far, &tagged);
+        }
+        // The kernel takes the tag off before packet sockets see the frame.
+        assert_eq!(receive(&mut near.queues[0], 1), [content(&plain)]);
+    });
+}
+
 #[test]
 fn a_beginning_that_is_not_the_frames_is_refused() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
         (0..2).for_each(|_| send(&mut far, &tcp(1, 5_000)));
         let mut batch = Batch::new();
@@ -292,7 +347,7 @@ fn a_beginning_that_is_not_the_frames_is_refused() {
 #[test]
 fn frames_that_this_host_sends_are_not_for_us() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let udp = UdpSocket::bind((HOST, 7)).expect("a port");
         udp.set_broadcast(true).expect("an option");
         udp.send_to(b"hello", (Ipv4Addr::new(10, 78, 0, 255), 7)).expect("the link is up");
@@ -306,7 +361,7 @@ fn frames_that_this_host_sends_are_not_for_us() {
 #[test]
 fn queues_share_the_flows_and_each_stays_on_one() {
     in_a_namespace(|| {
-        let (mut far, near) = wire(&PacketOptions { queues: 3, ..PacketOptions::new(NAME) });
+        let (mut far, near) = wire(&PacketOptions { queues: 3, ..options() });
         for _ in 0..4 {
             (0..60).for_each(|port| send(&mut far, &tcp(port, 10)));
         }
@@ -331,7 +386,7 @@ fn queues_share_the_flows_and_each_stays_on_one() {
 #[test]
 fn frames_that_find_the_buffer_full_are_counted() {
     in_a_namespace(|| {
-        let (mut far, mut near) = wire(&PacketOptions::new(NAME));
+        let (mut far, mut near) = wire(&options());
         let frame = tcp(1, 60_000);
         (0..2_000).for_each(|_| send(&mut far, &frame));
         let came = receive(&mut near.queues[0], 0).len() as u64;
@@ -345,12 +400,12 @@ fn frames_that_find_the_buffer_full_are_counted() {
 #[test]
 fn interfaces_that_cannot_be_used_are_refused_with_advice() {
     in_a_namespace(|| {
-        let (_far, _near) = wire(&PacketOptions::new(NAME));
+        let (_far, _near) = wire(&options());
         let message = |options: PacketOptions| match open(&options) {
             Ok(interface) => panic!("{} was opened", interface.name),
             Err(error) => error.to_string(),
         };
-        let plain = || PacketOptions::new(NAME);
+        let plain = || options();
         assert!(message(PacketOptions::new("nobody0")).contains("no interface \"nobody0\""));
         assert!(message(PacketOptions::new("a-name-that-is-too-long")).contains("no interface"));
         assert!(message(PacketOptions::new("lo")).contains("does not carry Ethernet"));
@@ -366,7 +421,7 @@ fn interfaces_that_cannot_be_used_are_refused_with_advice() {
 #[test]
 fn deleted_interface_is_a_failure_and_not_a_panic() {
     in_a_namespace(|| {
-        let (far, mut near) = wire(&PacketOptions::new(NAME));
+        let (far, mut near) = wire(&options());
         drop(far);
         let queue: &mut PacketQueue = &mut near.queues[0];
         assert_eq!(receive(queue, 0), []);

@@ -8,6 +8,7 @@ use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use slowpath::{OwnAddress, Routes};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -226,6 +227,18 @@ pub struct Link {
     pub truncate: Rate,
     /// Seed of the faults.
     pub seed: u64,
+}
+
+impl Link {
+    /// True when the station `gateway` is on the link of one of our addresses. Link-local addresses are on every link of their family
+    /// (RFC 4291 section 2.5.6), and routers of IPv6 mostly name themselves so.
+    fn reaches(&self, gateway: IpAddr) -> bool {
+        let own = || self.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix });
+        let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let is_covered = |own: OwnAddress| own.covers(gateway) || is_link_local && own.addr.is_ipv6();
+        let routes = Routes::new(own().collect(), None, None);
+        own().any(is_covered) && !routes.owns(gateway) && !routes.is_group(gateway)
+    }
 }
 
 /// What the service runs with: every key has a value.
@@ -484,6 +497,12 @@ impl Config {
         let both = |v4: bool| link.gateways.iter().filter(|g| g.is_ipv4() == v4).count() <= 1;
         if !(both(true) && both(false)) {
             return wrong("gateway", "name one gateway of each family at most");
+        }
+        if let Some(gateway) = link.gateways.iter().find(|gateway| !link.reaches(**gateway)) {
+            return Err(ServiceError::Port(format!(
+                "--gateway {gateway} is on no link of the service: name a router inside the prefix of an --address, as 10.9.0.1 is of \
+                 10.9.0.2/24, or give the service an address on the gateway's link"
+            )));
         }
         if self.max_applications > 1 << 15 {
             return wrong("max_applications", "be at most 32768");

@@ -15,7 +15,7 @@ use crate::registry::{Answer, BellChange, Registry};
 use crate::report::Viewer;
 use crate::requests::{Credentials, new_eventfd};
 use crate::tcp::{self, Tcp};
-use crate::{ports, sys};
+use crate::{claiming, ports, sys};
 use control::{Line, LineError, Received, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
@@ -98,12 +98,14 @@ pub struct Service {
 /// Opens the port, starts the cores, and joins them to an empty registry. Threads inherit the signal mask: no core is ever
 /// interrupted.
 fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
-    let opened = ports::open(&config)?;
+    let mut opened = ports::open(&config)?;
+    let clock = Clock::start();
+    claiming::claim(&mut opened, &config.link, clock)?;
     let common = Common {
         flows: tcp::flows(&config)?,
         bells: Arc::new(Bells::default()),
         told,
-        clock: Clock::start(),
+        clock,
         spin: base::Duration::from_ns(config.spin_ns),
         cycles: Arc::default(),
     };

@@ -13,6 +13,7 @@
 mod alive;
 mod application;
 mod bells;
+mod claiming;
 mod clock;
 mod config;
 mod connect;

@@ -105,6 +105,7 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
         gso: link.gso,
         mtu: link.mtu,
         mac: link.mac.map(|mac| mac.0),
+        addresses: link.own.iter().map(|n| n.address).collect(),
         everything: false,
         namespace: link.namespace.clone(),
     };

@@ -14,7 +14,7 @@ use crate::listeners::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::region::Use;
 use crate::registry::{Answer, Registry};
-use crate::values::PortKind;
+use crate::values::{Mac, PortKind};
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
@@ -80,6 +80,7 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
         flows: if none { 64 } else { config.link.flows },
         regions: config.max_applications as u16,
         ring_slots: if none { 64 } else { 1024 },
+        addresses: config.link.own.iter().map(|n| n.address).collect(),
         sack,
         timestamps,
         window_scaling,
@@ -208,6 +209,11 @@ impl Registry {
                     self.doom(owner, format!("in a connection over the port: {what}"));
                 }
             }
+            Event::AddressConflict { addr, by } => tracing::warn!(
+                "another station on the link, {}, says that it has our address {addr}: take it from that station, or give the \
+                 service another one with --address",
+                Mac(by.0)
+            ),
             Event::MemoryShort { region } => {
                 if let Some(region) = self.indices.get(u32::from(region)).copied() {
                     self.grow(region);

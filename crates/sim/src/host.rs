@@ -290,7 +290,10 @@ impl Host {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Established { token, flow } => self.on_established(Fd(token as u32), flow),
-            Event::ConnectFailed { .. } | Event::MemoryShort { .. } | Event::Closed { .. } => {}
+            Event::ConnectFailed { .. }
+            | Event::MemoryShort { .. }
+            | Event::Closed { .. }
+            | Event::AddressConflict { .. } => {}
             Event::Incoming { token, local, remote, pending } => {
                 self.on_incoming(Fd(token as u32), local, remote, pending);
             }

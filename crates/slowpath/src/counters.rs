@@ -68,6 +68,8 @@ counts! {
     Echoes = "echoes",
     /// ARP request or neighbour solicitation sent.
     NeighbourAsks = "neighbour_asks",
+    /// Another station said that it has one of our addresses.
+    AddressConflicts = "address_conflicts",
     /// Segment size lowered after ICMP "too big".
     PathMtuLowered = "path_mtu_lowered",
     /// Segment size lowered after timeouts in a row: the path may swallow full packets (RFC 4821).

@@ -4,8 +4,9 @@ use crate::FlowOptions;
 use flow::{AppRegion, FlowId};
 use queue::Violation;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
-use wire::Endpoint;
+use wire::{Endpoint, MacAddr};
 
 /// Linux's error numbers, which applications see; the same on every Linux machine we run on.
 pub mod errno {
@@ -111,6 +112,13 @@ pub enum Event {
         slot: u32,
         /// What it did.
         what: Violation,
+    },
+    /// Another station on the link says that it has one of our addresses. Said once in ten seconds for each address.
+    AddressConflict {
+        /// The address.
+        addr: IpAddr,
+        /// The Ethernet address of the other station.
+        by: MacAddr,
     },
     /// The populated part of a region is too small for what its flows receive: ask the application for more, then raise
     /// the region's watermark.

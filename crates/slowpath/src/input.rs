@@ -6,7 +6,10 @@ use crate::{Count, Event, SlowPath, source_mac};
 use base::Instant;
 use flow::{Exception, FRAME_COPY_MAX, FlowId, FrameReason};
 use std::net::IpAddr;
-use wire::{Body, DropReason, Packet, RxChecksum, TcpFlags, TcpPacket, check_addresses, check_tcp_addresses};
+use wire::{
+    Addressee, Body, DropReason, Packet, RxChecksum, TcpFlags, TcpPacket, check_addresses,
+    check_tcp_addresses,
+};
 
 impl SlowPath {
     /// Takes in an exception of `core`; `frame` is the frame beside it, for [`Exception::Frame`].
@@ -44,7 +47,7 @@ impl SlowPath {
             Ok(packet) => packet,
             Err(reason) => return self.counters.drop(reason),
         };
-        if let Err(reason) = self.admit_ethernet(&packet) {
+        if let Err(reason) = self.admit_ethernet(&packet, frame) {
             return self.counters.drop(reason);
         }
         match packet.body {
@@ -59,43 +62,34 @@ impl SlowPath {
             },
             Body::Icmpv6(ip) => match self.admit(&ip.src, &ip.dst, false) {
                 Ok(()) => self.on_icmpv6(now, core, &ip, frame),
+                Err(DropReason::LandAttack) if ip.dst.is_multicast() => {
+                    self.on_own_address(now, core, &ip, frame);
+                }
                 Err(reason) => self.counters.drop(reason),
             },
-            Body::OtherIp(_) => self.counters.drop(DropReason::UnknownProtocol),
-            Body::Other => self.counters.drop(DropReason::UnknownEtherType),
+            // Not admitted above.
+            Body::OtherIp(_) | Body::Other => {}
         }
     }
 
-    /// Frames for other hosts, from groups, and TCP for groups (RFC 1122 section 4.2.3.10) go no further: they are answered to where
-    /// they came from.
-    fn admit_ethernet(&self, packet: &Packet) -> Result<(), DropReason> {
-        let (src, dst) = (packet.ethernet.src, packet.ethernet.dst);
-        if !src.is_unicast() {
+    /// Frames for other hosts and from groups go no further: they are answered to where they came from. Cores have asked the same,
+    /// as far as they know our addresses.
+    fn admit_ethernet(&self, packet: &Packet, frame: &[u8]) -> Result<(), DropReason> {
+        if !packet.ethernet.src.is_unicast() {
             return Err(DropReason::MartianSource);
         }
-        if dst == self.config.mac {
-            return Ok(());
-        }
-        match packet.body {
-            _ if !dst.is_multicast() => Err(DropReason::ForeignMac),
-            Body::Tcp(_) => Err(DropReason::MartianDestination),
-            _ => Ok(()),
-        }
+        let owns = |addr| self.routes.owns(addr);
+        Addressee { mac: self.config.mac, owns }.admit(packet, frame)
     }
 
-    /// Whether a packet may be from there, and is for us.
+    /// Whether a packet to us may be from there.
     fn admit(&self, src: &IpAddr, dst: &IpAddr, is_tcp: bool) -> Result<(), DropReason> {
         let check = if is_tcp { check_tcp_addresses } else { check_addresses };
         check(*src, *dst)?;
         if self.routes.is_group(*src) {
             return Err(DropReason::MartianSource);
         }
-        if self.routes.owns(*src) {
-            return Err(DropReason::LandAttack);
-        }
-        // Neighbour solicitations go to a group; nothing else is answered there (RFC 1122 section 3.2.2.6 permits).
-        let is_solicitation = !is_tcp && matches!(dst, IpAddr::V6(v6) if v6.is_multicast());
-        if self.routes.owns(*dst) || is_solicitation { Ok(()) } else { Err(DropReason::ForeignAddress) }
+        if self.routes.owns(*src) { Err(DropReason::LandAttack) } else { Ok(()) }
     }
 
     fn on_tcp(&mut self, now: Instant, core: u8, reason: FrameReason, packet: &TcpPacket, frame: &[u8]) {

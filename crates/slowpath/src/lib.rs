@@ -11,7 +11,9 @@
 
 mod active;
 mod census;
+mod claim;
 mod config;
+mod conflict;
 mod cookie;
 mod counters;
 mod event;
@@ -45,6 +47,7 @@ mod timeouts;
 mod wheel;
 
 pub use census::Census;
+pub use claim::{Claim, Taken};
 pub use config::Config;
 pub use cookie::SynCookies;
 pub use counters::{Count, Counters};
@@ -62,6 +65,7 @@ pub use wheel::{TimerId, Wheel};
 
 use active::Opening;
 use base::Instant;
+use conflict::Defences;
 use flow::{CommandSender, FlowId, FlowMut, Flows, Keeper, News};
 use flow_map::FlowMap;
 use limit::Limit;
@@ -87,6 +91,7 @@ pub struct SlowPath {
     regions: Regions,
     routes: Routes,
     neighbours: Neighbours,
+    defences: Defences,
     secret: Secret,
     ports: EphemeralPorts,
     time_wait: TimeWait,
@@ -127,6 +132,7 @@ impl SlowPath {
             regions: Regions::new(regions),
             routes,
             neighbours: Neighbours::new(config.neighbours_max),
+            defences: Defences::default(),
             secret: Secret::new(config.secret),
             ports: EphemeralPorts::new(config.ephemeral.clone()),
             time_wait: TimeWait::new(config.time_wait_max, config.time_wait),

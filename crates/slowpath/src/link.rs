@@ -24,23 +24,30 @@ pub(crate) struct Solicitor {
 }
 
 impl SlowPath {
-    /// Says on the link that our addresses are here (RFC 5227 section 2.3, RFC 4861 section 7.2.6): call once at start. They
-    /// are configured, so nobody is asked first whether they are free.
+    /// Says on the link that our addresses are here (RFC 5227 section 2.3, RFC 4861 section 7.2.6): call once at start, after a
+    /// [`Claim`](crate::Claim) has found that they are free.
     pub fn announce(&mut self, core: u8) {
         for own in self.routes.own().to_vec() {
-            match own.addr {
-                IpAddr::V4(addr) => {
-                    let packet = ArpPacket::request(self.config.mac, addr, addr);
-                    self.send_arp(core, &packet, MacAddr::BROADCAST);
-                }
-                IpAddr::V6(addr) => self.advertise(self.now, core, addr, None),
+            self.announce_address(core, own.addr);
+        }
+    }
+
+    pub(crate) fn announce_address(&mut self, core: u8, addr: IpAddr) {
+        match addr {
+            IpAddr::V4(addr) => {
+                let packet = ArpPacket::request(self.config.mac, addr, addr);
+                self.send_arp(core, &packet, MacAddr::BROADCAST);
             }
+            IpAddr::V6(addr) => self.advertise(self.now, core, addr, None),
         }
     }
 
     pub(crate) fn on_arp(&mut self, now: Instant, core: u8, packet: &ArpPacket) {
         let (sender, target) = (IpAddr::V4(packet.sender_ip), IpAddr::V4(packet.target_ip));
         let is_for_us = self.routes.owns(target);
+        if self.routes.owns(sender) && packet.sender_mac != self.config.mac {
+            return self.on_conflict(now, core, sender, packet.sender_mac);
+        }
         // RFC 5227: a probe has no sender address yet; and nobody else is us.
         let has_sender = !packet.sender_ip.is_unspecified() && !self.routes.owns(sender);
         if has_sender && self.routes.lookup(sender).is_some_and(|route| route.next_hop == sender) {
@@ -105,6 +112,10 @@ impl SlowPath {
         target_link: Option<MacAddr>,
         overrides: bool,
     ) {
+        if self.routes.owns(target.into()) {
+            let other = target_link.filter(|link| *link != self.config.mac);
+            return other.into_iter().for_each(|by| self.on_conflict(now, core, target.into(), by));
+        }
         let known = self.neighbours.known(target.into());
         let Some(link) = target_link.or(known) else { return };
         if !overrides && known.is_some_and(|known| known != link) {
@@ -180,13 +191,13 @@ impl SlowPath {
 }
 
 /// RFC 4291 section 2.7.1.
-fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
+pub(crate) fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let last = addr.octets();
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, last[13], last[14], last[15]])
 }
 
 /// RFC 2464 section 7.
-fn multicast_mac(group: Ipv6Addr) -> MacAddr {
+pub(crate) fn multicast_mac(group: Ipv6Addr) -> MacAddr {
     let last = group.octets();
     MacAddr([0x33, 0x33, last[12], last[13], last[14], last[15]])
 }

@@ -32,6 +32,7 @@ macro_rules! error_enum {
     };
 }
 
+mod addressee;
 mod arp;
 pub mod checksum;
 mod common;
@@ -52,6 +53,7 @@ mod shorten;
 mod tcp;
 mod tcp_options;
 
+pub use addressee::Addressee;
 pub use arp::{ArpError, ArpOperation, ArpPacket};
 pub use checksum::Sum;
 pub use common::{CommonHeaders, CommonSegment};
