@@ -137,7 +137,12 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
-        Command::Run(run) => run.execute(),
+        Command::Run(run) => {
+            return run.execute().unwrap_or_else(|e| {
+                failed(&e);
+                ExitCode::from(run::FAILED)
+            });
+        }
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
