@@ -3,7 +3,7 @@
 use crate::Where;
 use crate::advice::{self, bytes};
 use crate::ask::report;
-use crate::process::{Absence, KernelSocket, Process};
+use crate::process::{Absence, Cause, KernelSocket, Process};
 use crate::table::print;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -102,8 +102,21 @@ impl Explain {
         let mut processes = match (known, self.target) {
             (Ok(known), Some(Target::Process(pid))) => vec![one(&known, pid, &control)?],
             (Ok(known), _) => all(&known, &control),
-            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &e)?],
-            (Err(e), _) => return Err(e),
+            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &control, &e)?],
+            (Err(e), target) => {
+                let left = left_behind(&control);
+                if left.is_empty() {
+                    return Err(e);
+                }
+                if target.is_some() {
+                    let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
+                    let names = names.join(", ");
+                    bail!(
+                        "{e}\nThe service which had the connections of {names} is gone, and they are reset"
+                    );
+                }
+                left
+            }
         };
         if let Some(target @ (Target::Either(_) | Target::Both(..))) = self.target {
             for process in &mut processes {
@@ -160,7 +173,10 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     let application = of_it("applications").next();
     let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
     let mut absence = application.is_none().then(|| process.absence(control));
-    match process.kernel_sockets(|inode| reason_of(known, inode).is_some()) {
+    // What stands for an accelerated connection in the kernel is a socket without one.
+    let is_gone = absence.as_ref().is_some_and(|absence| absence.cause == Cause::Gone);
+    let wanted = |fd, inode| reason_of(known, inode).is_some() || is_gone && process.is_tcp(fd);
+    match process.kernel_sockets(wanted) {
         Ok(found) => {
             let rows = found.iter().filter_map(|socket| {
                 let reason = reason_of(known, socket.inode).map(str::to_owned);
@@ -171,6 +187,7 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
         }
         Err(e) => {
             absence.get_or_insert(Absence {
+                cause: Cause::Other,
                 reason: format!("its kernel sockets cannot be looked at: {e}"),
                 advice: "ask as its user, or as root".to_owned(),
             });
@@ -187,18 +204,43 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
 }
 
 /// One process, when no service can be asked.
-fn without_service(pid: i32, e: &anyhow::Error) -> anyhow::Result<Explained> {
-    let mut explained = one(&json!({}), pid, Path::new(""))?;
-    let unseen = Process::new(pid).and_then(|process| process.unseen());
-    if unseen.is_none() {
+fn without_service(pid: i32, control: &Path, e: &anyhow::Error) -> anyhow::Result<Explained> {
+    let mut explained = one(&json!({}), pid, control)?;
+    if explained.absence.as_ref().is_some_and(|absence| absence.cause == Cause::Other) {
         let advice = "start the service, then the program again with `towpath run`".to_owned();
-        let absence = Absence { reason: e.to_string(), advice };
+        let absence = Absence { cause: Cause::Other, reason: e.to_string(), advice };
         for row in &mut explained.sockets {
             (row["reason"], row["advice"]) = (json!(absence.reason), json!(absence.advice));
         }
         explained.absence = Some(absence);
     }
     Ok(explained)
+}
+
+/// The processes that used a service at `control`, when none is there.
+fn left_behind(control: &Path) -> Vec<Explained> {
+    let had = |pid: &i32| Process::new(*pid).is_some_and(|p| p.uses(control) && p.has_registered());
+    let left = Process::all().into_iter().filter(had);
+    left.filter_map(|pid| one(&json!({}), pid, control).ok()).collect()
+}
+
+/// Why a socket of a process is the kernel's, or nothing at all, when the service that had it is gone.
+fn without_its_service(socket: &KernelSocket) -> (String, String) {
+    let (reason, advice) = match socket.line.as_ref().map(|line| line.state) {
+        None => (
+            "the service which had the connection is gone, and it is reset (or there never was one)",
+            "let the program connect again",
+        ),
+        Some("LISTEN") => (
+            "the service which had the listener is gone: only the kernel's clients reach it",
+            "start a service, and let the program listen again",
+        ),
+        Some(_) => (
+            "it is the kernel's, for a reason that was told to the service which is gone",
+            "start a service, and let the program connect again",
+        ),
+    };
+    (reason.to_owned(), advice.to_owned())
 }
 
 /// Why a kernel socket is one, as its program has told the service.
@@ -239,6 +281,7 @@ fn kernel(
             let advice = advice::of_reason(&reason).to_owned();
             (reason, advice)
         }
+        (None, Some(absence)) if absence.cause == Cause::Gone => without_its_service(socket),
         (None, Some(absence)) => (absence.reason.clone(), absence.advice.clone()),
         (None, None) => without_reason(process, listens),
     };
