@@ -112,7 +112,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the control socket. From here on applications can connect; `run` answers them.
+    /// Opens the port, starts the cores, and at the end the control socket. From here on applications can connect; `run` answers them.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -145,6 +145,8 @@ impl Service {
         service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
         service.watch(service.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
         service.watch(told.as_fd(), CORES, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        // Last: whatever can fail has not.
+        service.listening.begin()?;
         Ok(service)
     }
 
