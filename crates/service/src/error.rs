@@ -64,8 +64,9 @@ impl fmt::Display for ServiceError {
         match self {
             Self::AlreadyUp { control, pid } => {
                 write!(f, "already up at {}", control.display())?;
-                if let Some(pid) = pid {
-                    write!(f, " (pid {pid})")?;
+                match pid {
+                    Some(pid) => write!(f, " (pid {pid})")?,
+                    None => f.write_str(", or about to be")?,
                 }
                 f.write_str("; `towpath down` first, or use another --control")
             }

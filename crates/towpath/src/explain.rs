@@ -35,6 +35,9 @@ pub struct Explain {
     json: bool,
 }
 
+/// The state of a socket that had its connection from a service which is gone.
+const LOST: &str = "LOST";
+
 /// One end of a socket: an address with its port, or a port alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -104,18 +107,12 @@ impl Explain {
             (Ok(known), _) => all(&known, &control),
             (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &control, &e)?],
             (Err(e), target) => {
-                let left = left_behind(&control);
-                if left.is_empty() {
-                    return Err(e);
+                let left = left_behind(&json!({}), &control);
+                match (target, lost(&left)) {
+                    (_, None) => return Err(e),
+                    (Some(_), Some(lost)) => bail!("{e}\n{lost}"),
+                    (None, Some(_)) => left,
                 }
-                if target.is_some() {
-                    let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
-                    let names = names.join(", ");
-                    bail!(
-                        "{e}\nThe service which had the connections of {names} is gone, and they are reset"
-                    );
-                }
-                left
             }
         };
         if let Some(target @ (Target::Either(_) | Target::Both(..))) = self.target {
@@ -124,8 +121,11 @@ impl Explain {
             }
             processes.retain(|process| !process.sockets.is_empty());
             if processes.is_empty() {
+                let known = report(&control, Report::Explain)?;
+                let lost =
+                    lost(&left_behind(&known, &control)).map_or(String::new(), |lost| format!("\n{lost}"));
                 bail!(
-                    "no program of this service has such a socket; `towpath explain PID` says why a program has none"
+                    "no program of this service has such a socket; `towpath explain PID` says why a program has none{lost}"
                 );
             }
         }
@@ -217,11 +217,19 @@ fn without_service(pid: i32, control: &Path, e: &anyhow::Error) -> anyhow::Resul
     Ok(explained)
 }
 
-/// The processes that used a service at `control`, when none is there.
-fn left_behind(control: &Path) -> Vec<Explained> {
+/// The processes that used a service at `control` which is gone; one that answers there now says what is `known`.
+fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
     let had = |pid: &i32| Process::new(*pid).is_some_and(|p| p.uses(control) && p.has_registered());
-    let left = Process::all().into_iter().filter(had);
-    left.filter_map(|pid| one(&json!({}), pid, control).ok()).collect()
+    let left = Process::all().into_iter().filter(had).filter_map(|pid| one(known, pid, control).ok());
+    left.filter(|process| process.absence.as_ref().is_some_and(|a| a.cause == Cause::Gone)).collect()
+}
+
+/// Which processes' connections went with their service, for a reader who looks for one of them.
+fn lost(left: &[Explained]) -> Option<String> {
+    let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
+    let names = names.join(", ");
+    (!left.is_empty())
+        .then(|| format!("the service which had the connections of {names} is gone, and they are reset"))
 }
 
 /// Why a socket of a process is the kernel's, or nothing at all, when the service that had it is gone.
@@ -289,7 +297,9 @@ fn kernel(
     row.insert("accelerated".to_owned(), json!(false));
     row.insert("fd".to_owned(), json!(socket.fd));
     row.insert("inode".to_owned(), json!(socket.inode));
-    row.insert("state".to_owned(), json!(line.map_or("-", |line| line.state)));
+    let is_lost = line.is_none() && absence.is_some_and(|absence| absence.cause == Cause::Gone);
+    let without = if is_lost { LOST } else { "-" };
+    row.insert("state".to_owned(), json!(line.map_or(without, |line| line.state)));
     if let Some(line) = line {
         row.insert("local".to_owned(), json!(line.local.to_string()));
         let remote = if line.state == "LISTEN" { "*".to_owned() } else { line.remote.to_string() };
@@ -333,13 +343,14 @@ impl Explained {
     }
 
     fn text(&self) -> String {
-        let all = self.sockets.len();
-        let accelerated = self.sockets.iter().filter(|row| row["accelerated"] == true).count();
+        let count = |is: fn(&Value) -> bool| self.sockets.iter().filter(|row| is(row)).count();
+        let (accelerated, lost) =
+            (count(|row| row["accelerated"] == true), count(|row| row["state"] == LOST));
+        let kernel = self.sockets.len() - accelerated - lost;
+        let also = if lost > 0 { format!(", {lost} lost") } else { String::new() };
         let mut lines = vec![format!(
-            "{} ({}): {accelerated} accelerated, {} on the kernel",
-            self.name,
-            self.pid,
-            all - accelerated
+            "{} ({}): {accelerated} accelerated, {kernel} on the kernel{also}",
+            self.name, self.pid
         )];
         let settings = self.settings.as_object().into_iter().flatten();
         let settings: Vec<String> =
@@ -364,7 +375,10 @@ impl Explained {
             Some(remote) => format!("{} -> {remote}", text("local")),
         };
         if row["accelerated"] == false {
-            let line = format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]);
+            let line = match row["state"] == LOST {
+                true => format!("  {LOST} (fd {})", row["fd"]),
+                false => format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]),
+            };
             // What holds for the whole process is said once.
             if self.absence.as_ref().is_some_and(|absence| row["reason"] == absence.reason) {
                 return lines.push(line);

@@ -110,7 +110,7 @@ pub fn detached(
     arguments: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> anyhow::Result<()> {
     let log = log_path(control);
-    let file = log_file(&log)?;
+    let file = log_file(control, &log)?;
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(own)
         .arg("up")
@@ -127,7 +127,14 @@ pub fn detached(
     let patience = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait()? {
-            bail!("{}", last_word(&log).unwrap_or_else(|| format!("the service did not start: {status}")));
+            match (status.code(), last_word(&log)) {
+                // As `main` ends with an error.
+                (Some(1), Some(error)) => bail!("{error}"),
+                (_, word) => {
+                    let word = word.unwrap_or_else(|| "it said nothing".to_owned());
+                    bail!("the service did not start ({status}): {word}");
+                }
+            }
         }
         // It accepts when all else has succeeded. Another service may have come up there at the same moment: then ours is about to say
         // so and leave.
@@ -143,29 +150,28 @@ pub fn detached(
     }
 }
 
-fn log_file(log: &Path) -> anyhow::Result<std::fs::File> {
-    if let Some(folder) = log.parent() {
-        let advice = "use --control with a path that you may write";
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}; {advice}", folder.display()))?;
-    }
+/// The log beside the control socket, begun anew.
+fn log_file(control: &Path, log: &Path) -> anyhow::Result<std::fs::File> {
+    let failed =
+        |error| ServiceError::Control { control: control.to_owned(), doing: "write the log beside", error };
+    log.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
     let mut options = std::fs::OpenOptions::new();
     let options = options.create(true).write(true).truncate(true).mode(0o600).custom_flags(no_follow());
-    options.open(log).with_context(|| {
-        format!("cannot write the log {}; use --control with a path that you may write", log.display())
-    })
+    Ok(options.open(log).map_err(failed)?)
 }
 
-/// The error that a service ended with: the last line of its log that is one, else the last line.
+/// The error that a service ended with: what its log says from the last error on, else its last line.
 fn last_word(log: &Path) -> Option<String> {
+    const ERROR: &str = "towpath: ";
     let mut file = std::fs::File::open(log).ok()?;
     let begin = file.metadata().ok()?.len().saturating_sub(TAIL_BYTES);
     file.seek(SeekFrom::Start(begin)).ok()?;
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    let error = text.lines().rev().find_map(|line| line.strip_prefix("towpath: "));
-    error.or_else(|| text.lines().last()).map(str::to_owned)
+    let text = format!("\n{}", String::from_utf8_lossy(&bytes));
+    let error = text.rfind(&format!("\n{ERROR}")).map(|at| &text[at + 1 + ERROR.len()..]);
+    let word = error.or_else(|| text.lines().last())?.trim();
+    (!word.is_empty()).then(|| word.to_owned())
 }
 
 fn no_follow() -> i32 {
@@ -186,8 +192,8 @@ mod tests {
         let noise = "DEBUG something\n".repeat(1000);
         std::fs::write(&log, format!("{noise}towpath: no such interface\n{noise}")).unwrap();
         assert_eq!(last_word(&log).as_deref(), Some("DEBUG something"), "too long ago");
-        std::fs::write(&log, format!("{noise}towpath: no such interface\nDEBUG a core ends\n")).unwrap();
-        assert_eq!(last_word(&log).as_deref(), Some("no such interface"));
+        std::fs::write(&log, format!("{noise}towpath: one\ntowpath: in the file:\n  line 1\n")).unwrap();
+        assert_eq!(last_word(&log).as_deref(), Some("in the file:\n  line 1"));
         std::fs::write(&log, b"\xff\xfe\n").unwrap();
         assert!(last_word(&log).is_some(), "a log need not be text");
     }

@@ -283,9 +283,9 @@ def explain_after_the_services_end(w):
 
     def told():
         for process, state, words in (
-            (client, "-", "the service which had the connection is gone"),
+            (client, "LOST", "the service which had the connection is gone"),
             (client, "ESTABLISHED", "told to the service which is gone"),
-            (server, "-", "the service which had the connection is gone"),
+            (server, "LOST", "the service which had the connection is gone"),
             (server, "LISTEN", "the service which had the listener is gone"),
         ):
             found = [r for r in rows(w, process.pid) if r["state"] == state]
@@ -296,9 +296,10 @@ def explain_after_the_services_end(w):
     told()
     require({p["pid"] for p in explained(w)} == {server.pid, client.pid}, "all that the service had")
     require("no service" in w.command("explain", idle.pid).stdout, "one that has opened nothing")
-    refused(w.command("explain", f":{port}"), "is gone", str(server.pid), lines=2)
+    refused(w.command("explain", f":{port}"), "is gone", str(server.pid), str(client.pid), lines=2)
     w.up()
     told()
+    refused(w.command("explain", f":{port}"), "is gone", str(server.pid), str(client.pid), lines=2)
     kernel.close()
 
 
