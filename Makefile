@@ -9,16 +9,28 @@ BENCH ?= redis
 MINUTES ?= 30
 SECONDS_EACH ?= 60
 
-.PHONY: help setup build test demo bench report soak fuzz tidy clean
+# Where `make install` puts it, below DESTDIR if that is set, and the folder with what was built.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILT ?= $(TARGET)/release
+export PREFIX DESTDIR
+
+.PHONY: help setup build install uninstall test demo bench report soak fuzz tidy clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing on Debian or Ubuntu: programs to run through Towpath, tools for the tests.
 	@scripts/setup
 
 build: setup ## Build everything, optimised, into target/release.
 	cargo build --workspace --release
+
+install: ## Install what `make build` has built below PREFIX=/usr/local: program, library, documents, systemd unit.
+	@scripts/install $(BUILT)
+
+uninstall: ## Remove what `make install` has put below PREFIX=/usr/local.
+	@scripts/install $(BUILT) uninstall
 
 test: setup ## Run every test: format, lints, unit tests, loom models, real programs; under 30 minutes on two cores.
 	@scripts/test

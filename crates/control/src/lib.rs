@@ -20,5 +20,5 @@ pub use message::{
     RegionInfo, Reply, Report, Request, SLOW_CONTEXT, Settings, SocketOptions, TRUST_CONTEXT, ToApplication,
     ToService, Unlisten, Welcome, grown,
 };
-pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, versions};
+pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, versions};
 pub use tcp_info::{TcpInfo, state as tcp_state};

@@ -14,13 +14,15 @@ pub fn versions() -> String {
     format!("{}.{}", crate::PROTOCOL, shm::VERSION)
 }
 
-/// `$TOWPATH_CONTROL`, else `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else
-/// `/tmp/towpath-UID/control.sock`.
+/// `$TOWPATH_CONTROL`, else [`own_control_path`].
 #[must_use]
 pub fn default_control_path() -> PathBuf {
-    if let Some(path) = std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()) {
-        return PathBuf::from(path);
-    }
+    std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map_or_else(own_control_path, PathBuf::from)
+}
+
+/// `/run/towpath/control.sock` for root, else `$XDG_RUNTIME_DIR/towpath/control.sock`, else `/tmp/towpath-UID/control.sock`.
+#[must_use]
+pub fn own_control_path() -> PathBuf {
     let uid = rustix::process::geteuid();
     if uid.is_root() {
         return PathBuf::from("/run/towpath/control.sock");

@@ -24,31 +24,31 @@ pub enum Sharing {
     Never,
 }
 
-/// Declares the keys once: as flags, variables, file keys, and how an earlier source overrides a later one.
+/// Declares the keys once, in the groups of `towpath up --help`: as flags, variables, file keys, and how an earlier source overrides a later one.
 macro_rules! options {
-    ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])* $name:ident: $kind:ty,)*) => {
+    ($([$heading:literal] $($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])* $name:ident: $kind:ty,)*)*) => {
         /// Every key, unset where nobody said anything.
         #[derive(Clone, Debug, Default, PartialEq, Args, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Options {
-            $($(#[doc = $doc])+
-            #[arg(long, $($($arg)*)*)]
+            $($($(#[doc = $doc])+
+            #[arg(long, help_heading = $heading, $($($arg)*)*)]
             #[serde(skip_serializing_if = "Option::is_none")]
-            pub $name: Option<$kind>,)*
+            pub $name: Option<$kind>,)*)*
         }
 
         impl Options {
             /// These, and where they are silent, `later`'s.
             #[must_use]
             pub fn or(self, later: Self) -> Self {
-                Self { $($name: self.$name.or(later.$name),)* }
+                Self { $($($name: self.$name.or(later.$name),)*)* }
             }
 
             /// Names of the keys that are set.
             #[must_use]
             pub fn set(&self) -> Vec<&'static str> {
                 let mut names = Vec::new();
-                $(if self.$name.is_some() { names.push(stringify!($name)); })*
+                $($(if self.$name.is_some() { names.push(stringify!($name)); })*)*
                 names
             }
         }
@@ -56,12 +56,14 @@ macro_rules! options {
 }
 
 options! {
+    ["Control socket"]
     /// Control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
     #[arg(env = "TOWPATH_CONTROL", value_name = "PATH")]
     control: PathBuf,
     /// Leave when the last application has left (what `towpath run` starts by itself) [default: false]
     #[arg(env = "TOWPATH_PRIVATE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     private: bool,
+    ["Port"]
     /// Port: none (this host only), tap[:NAME] (an interface made for it) or packet:INTERFACE (one that exists, without
     /// addresses of the service) [default: none]
     #[arg(env = "TOWPATH_PORT", value_name = "PORT")]
@@ -93,6 +95,7 @@ options! {
     /// Cut every segment [default: false]
     #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_gso: bool,
+    ["TCP over the port"]
     /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
@@ -121,24 +124,26 @@ options! {
     /// Connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
+    ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
-    #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE")]
+    #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]
     fault_loss: Rate,
     /// For tests: share of packets that others overtake [default: 0%]
-    #[arg(env = "TOWPATH_FAULT_REORDER", value_name = "SHARE")]
+    #[arg(env = "TOWPATH_FAULT_REORDER", value_name = "SHARE", hide = true)]
     fault_reorder: Rate,
     /// For tests: share of packets that come twice [default: 0%]
-    #[arg(env = "TOWPATH_FAULT_DUPLICATE", value_name = "SHARE")]
+    #[arg(env = "TOWPATH_FAULT_DUPLICATE", value_name = "SHARE", hide = true)]
     fault_duplicate: Rate,
     /// For tests: share of packets with one byte changed [default: 0%]
-    #[arg(env = "TOWPATH_FAULT_CORRUPT", value_name = "SHARE")]
+    #[arg(env = "TOWPATH_FAULT_CORRUPT", value_name = "SHARE", hide = true)]
     fault_corrupt: Rate,
     /// For tests: share of packets cut short [default: 0%]
-    #[arg(env = "TOWPATH_FAULT_TRUNCATE", value_name = "SHARE")]
+    #[arg(env = "TOWPATH_FAULT_TRUNCATE", value_name = "SHARE", hide = true)]
     fault_truncate: Rate,
     /// For tests: the same seed gives the same faults [default: 1]
-    #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N")]
+    #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N", hide = true)]
     fault_seed: u64,
+    ["Users"]
     /// Who may share memory: always, same-user (others are relayed through the service) or never [default: same-user]
     #[arg(env = "TOWPATH_SHARING", value_enum, value_name = "WHO")]
     sharing: Sharing,
@@ -152,6 +157,7 @@ options! {
     /// [default: /etc/towpath/policy.toml, where there is one and the service is root's and public]
     #[arg(env = "TOWPATH_POLICY", value_name = "FILE")]
     policy: PathBuf,
+    ["Limits"]
     /// Applications at once [default: 1024]
     #[arg(env = "TOWPATH_MAX_APPLICATIONS", value_name = "N")]
     max_applications: u32,
@@ -171,6 +177,7 @@ options! {
     /// 33554432 to receive]
     #[arg(env = "TOWPATH_RING_MAX", value_name = "BYTES")]
     ring_max: u32,
+    ["Work and log"]
     /// Spin at most this long before sleeping, microseconds; 0: never [default: 20]
     #[arg(env = "TOWPATH_SPIN_US", value_name = "US")]
     spin_us: u64,
@@ -331,11 +338,11 @@ impl Options {
             PortKind::Tap
                 if self.port_name.is_some() && self.port.as_ref().is_some_and(|p| p.name.is_some()) =>
             {
-                return wrong("port_name", "not be given beside the name in port");
+                return wrong("port_name", "not be given beside the name in --port");
             }
             PortKind::Tap => return Ok(()),
             PortKind::Packet if self.port_name.is_some() => {
-                return wrong("port_name", "be given in port: packet:INTERFACE");
+                return wrong("port_name", "be given in --port: packet:INTERFACE");
             }
             PortKind::Packet if self.host_address.is_some() => {
                 return wrong(
@@ -461,6 +468,30 @@ fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
 }
 
 impl Config {
+    /// Values that no port could be opened with.
+    fn check_link(&self) -> Result<(), ServiceError> {
+        let wrong = |key, must| Err(ServiceError::Value { key, must });
+        let link = &self.link;
+        if link.mac.is_some_and(|mac| mac.0[0] & 1 == 1 || mac.0 == [0; 6]) {
+            return wrong("mac", "be the address of one station, like 02:00:00:00:00:01");
+        }
+        if link.mtu.is_some_and(|mtu| !MTU_RANGE.contains(&mtu)) {
+            return wrong("mtu", "be from 576 to 65521");
+        }
+        let mut all = link.own.iter().chain(&link.host);
+        if all.clone().any(|n| n.address.is_ipv6()) && link.mtu.is_some_and(|mtu| mtu < MTU_V6_MIN) {
+            return wrong("mtu", "be at least 1280 with an IPv6 address (RFC 8200 section 5)");
+        }
+        if all.any(|n| n.address.is_multicast() || n.address.is_unspecified()) {
+            return wrong("address", "name addresses of one host each, as --host-address must");
+        }
+        let count = |v4: bool| link.host.iter().filter(|n| n.address.is_ipv4() == v4).count();
+        if count(true) > 1 || count(false) > 1 {
+            return wrong("host_address", "name one address of each family at most");
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), ServiceError> {
         let wrong = |key, must| Err(ServiceError::Value { key, must });
         if !(self.region_slots.is_power_of_two() && (64..=SLOTS_MAX as u32).contains(&self.region_slots)) {
@@ -480,13 +511,14 @@ impl Config {
             return wrong("address", "name at least one address of the service, like 10.9.0.2/24");
         }
         if link.own.iter().any(|own| link.host.iter().any(|host| host.address == own.address)) {
-            return wrong("address", "differ from host_address: the two are the ends of one link");
+            return wrong("address", "differ from --host-address: the two are the ends of one link");
         }
+        self.check_link()?;
         if !(link.buffer_initial.is_power_of_two() && (4096..=self.ring_max).contains(&link.buffer_initial)) {
-            return wrong("buffer_initial", "be a power of two from 4096 to ring_max");
+            return wrong("buffer_initial", "be a power of two from 4096 to --ring-max");
         }
         if link.send_buffer != 0 && !(4096..=self.ring_max).contains(&link.send_buffer) {
-            return wrong("send_buffer", "be from 4096 to ring_max, or 0");
+            return wrong("send_buffer", "be from 4096 to --ring-max, or 0");
         }
         if link.hop_limit == 0 {
             return wrong("hop_limit", "be from 1 to 255");
@@ -514,6 +546,12 @@ impl Config {
     }
 }
 
+/// Longest IP packet of an interface: what IPv4 asks of every link (RFC 791), and the most that Linux takes.
+const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
+
+/// What IPv6 asks of every link (RFC 8200 section 5).
+const MTU_V6_MIN: u16 = 1280;
+
 /// One eventfd per core travels with a region, beside its memfd and the slow path's.
 const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
 
@@ -540,7 +578,7 @@ mod tests {
         let same = Some(vec!["10.9.0.2/24".to_owned().try_into().unwrap()]);
         let port = Some("tap".parse::<PortChoice>().unwrap());
         let twice = Options { port, address: same.clone(), host_address: same, ..Options::default() };
-        assert!(twice.resolve().unwrap_err().to_string().contains("host_address"));
+        assert!(twice.resolve().unwrap_err().to_string().contains("--host-address"));
         let packet = |options: Options| {
             let options = Options { port: Some("packet:eth1".parse().unwrap()), ..options };
             options.resolve().unwrap_err().to_string()
@@ -548,7 +586,8 @@ mod tests {
         let host_address = Some(vec!["10.9.0.1/24".to_owned().try_into().unwrap()]);
         assert!(packet(Options { host_address, ..Options::default() }).contains("--port tap"));
         assert!(
-            packet(Options { port_name: Some("tp0".to_owned()), ..Options::default() }).contains("port_name")
+            packet(Options { port_name: Some("tp0".to_owned()), ..Options::default() })
+                .contains("--port-name")
         );
         let address = Some(vec!["10.9.0.2/24".to_owned().try_into().unwrap()]);
         let port = Some("tap".parse::<PortChoice>().unwrap());
@@ -556,5 +595,29 @@ mod tests {
         assert!(nowhere.resolve().unwrap_err().to_string().contains("from 1 to 255"));
         let error = Options { mtu: Some(9000), ..Options::default() }.resolve().unwrap_err();
         assert!(error.to_string().contains("--port tap"), "no key is accepted and ignored");
+    }
+
+    #[test]
+    fn values_that_no_port_takes_are_errors_that_name_the_flag() {
+        let networks = |list: &[&str]| Some(list.iter().map(|n| n.parse::<Network>().unwrap()).collect());
+        let base = || Options {
+            port: Some("tap".parse::<PortChoice>().unwrap()),
+            address: networks(&["10.9.0.2/24"]),
+            ..Options::default()
+        };
+        assert!(base().resolve().is_ok());
+        let multicast = Some("01:00:00:00:00:01".parse::<Mac>().unwrap());
+        for (flag, options) in [
+            ("--mac", Options { mac: multicast, ..base() }),
+            ("--mtu", Options { mtu: Some(500), ..base() }),
+            ("--mtu", Options { mtu: Some(1000), address: networks(&["fd00::2/64"]), ..base() }),
+            ("--address", Options { address: networks(&["224.0.0.1/24"]), ..base() }),
+            ("--address", Options { address: networks(&["::/64"]), ..base() }),
+            ("--host-address", Options { host_address: networks(&["10.9.0.1/24", "10.9.1.1/24"]), ..base() }),
+            ("--buffer-initial", Options { buffer_initial: Some(5), ..base() }),
+        ] {
+            let text = options.resolve().unwrap_err().to_string();
+            assert!(text.starts_with(flag) && text.contains("TOWPATH_"), "{flag}: {text}");
+        }
     }
 }

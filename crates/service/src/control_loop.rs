@@ -127,7 +127,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the control socket. From here on applications can connect; `run` answers them.
+    /// Opens the port, starts the cores, and at the end the control socket. From here on applications can connect; `run` answers them.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -172,6 +172,8 @@ impl Service {
         for set in service.registry.listeners.alive.sets() {
             service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
         }
+        // Last: whatever can fail has not.
+        service.listening.begin()?;
         Ok(service)
     }
 

@@ -98,7 +98,8 @@ impl Core {
         );
         let meter = CoreMeter::default();
         let mut worker = Worker { core, port, common, epoll, inbox, outbox, relays, port_wait: None, meter };
-        worker.watch(&bell);
+        worker.watch(&bell).map_err(os("watch a descriptor"))?;
+        worker.watch_port(Wait::Readable).map_err(os("watch the port"))?;
         let builder = std::thread::Builder::new().name(format!("towpath-core{index}"));
         let thread = builder.spawn(move || worker.run()).map_err(|e| ServiceError::Os {
             doing: "start a thread",
@@ -195,7 +196,9 @@ impl Worker {
         let mut obeyed = false;
         loop {
             match self.inbox.try_recv() {
-                Ok(Command::Watch(bell)) => self.watch(&bell),
+                Ok(Command::Watch(bell)) => {
+                    self.watch(&bell).unwrap_or_else(|e| tracing::error!("a core cannot watch a bell: {e}"));
+                }
                 Ok(Command::Unwatch(bell)) => drop(epoll::delete(&self.epoll, bell.as_fd())),
                 Ok(Command::Open(id, ends)) => self.relays.open(id, *ends),
                 Ok(Command::Look(id)) => self.relays.look(id),
@@ -216,11 +219,9 @@ impl Worker {
     }
 
     /// Edge-triggered and never read: applications share these descriptors and could make a read block.
-    fn watch(&self, bell: &OwnedFd) {
+    fn watch(&self, bell: &OwnedFd) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(e) = epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags) {
-            tracing::error!("a core cannot watch a bell: {e}");
-        }
+        epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags)
     }
 
     /// Serves the relays that have news. True when there were any.
@@ -252,7 +253,7 @@ impl Worker {
             self.port.disarm();
             return;
         }
-        self.wait_for_port(wait);
+        self.watch_port(wait).unwrap_or_else(|e| tracing::error!("a core cannot watch its port: {e}"));
         let left = deadline.since(now);
         let timeout = (deadline != Instant::NEVER).then(|| Timespec {
             tv_sec: (left.as_ns() / 1_000_000_000) as i64,
@@ -271,20 +272,18 @@ impl Worker {
     }
 
     /// Level-triggered: what is there already ends the wait at once.
-    fn wait_for_port(&mut self, wait: Wait) {
-        let Some(fd) = self.port.wait_fd().filter(|_| self.port_wait != Some(wait)) else { return };
+    fn watch_port(&mut self, wait: Wait) -> Result<(), Errno> {
+        let Some(fd) = self.port.wait_fd().filter(|_| self.port_wait != Some(wait)) else { return Ok(()) };
         let mut flags = epoll::EventFlags::IN;
         if wait == Wait::ReadableOrWritable {
             flags |= epoll::EventFlags::OUT;
         }
         let data = epoll::EventData::new_u64(1);
-        let done = match self.port_wait {
-            None => epoll::add(&self.epoll, fd, data, flags),
-            Some(_) => epoll::modify(&self.epoll, fd, data, flags),
-        };
-        match done {
-            Ok(()) => self.port_wait = Some(wait),
-            Err(e) => tracing::error!("a core cannot watch its port: {e}"),
+        match self.port_wait {
+            None => epoll::add(&self.epoll, fd, data, flags)?,
+            Some(_) => epoll::modify(&self.epoll, fd, data, flags)?,
         }
+        self.port_wait = Some(wait);
+        Ok(())
     }
 }

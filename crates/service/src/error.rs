@@ -45,12 +45,12 @@ pub enum ServiceError {
     Policy(String),
     /// A value is out of range.
     Value {
-        /// The key.
+        /// The key, as in the file; flag and variable are made of it.
         key: &'static str,
         /// What it must do.
         must: &'static str,
     },
-    /// The port could not be opened; the text says what to do.
+    /// The port could not be opened, or does not work; the text names the flag and says what to do.
     Port(String),
     /// The kernel refused something the service cannot do without.
     Os {
@@ -66,8 +66,9 @@ impl fmt::Display for ServiceError {
         match self {
             Self::AlreadyUp { control, pid } => {
                 write!(f, "already up at {}", control.display())?;
-                if let Some(pid) = pid {
-                    write!(f, " (pid {pid})")?;
+                match pid {
+                    Some(pid) => write!(f, " (pid {pid})")?,
+                    None => f.write_str(", or about to be")?,
                 }
                 f.write_str("; `towpath down` first, or use another --control")
             }
@@ -90,9 +91,12 @@ impl fmt::Display for ServiceError {
                 write!(f, "cannot read {}: {error}; check the path given by --config", path.display())
             }
             Self::ConfigText { path, error } => write!(f, "in {}: {error}", path.display()),
-            Self::Value { key, must } => {
-                write!(f, "{key} must {must}; correct the flag, variable or file key")
-            }
+            Self::Value { key, must } => write!(
+                f,
+                "--{} must {must} (as a flag, as TOWPATH_{}, or as {key} in the file of --config)",
+                key.replace('_', "-"),
+                key.to_uppercase()
+            ),
             Self::Port(text) | Self::Policy(text) => f.write_str(text),
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),
         }

@@ -44,7 +44,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 impl Listening {
-    /// Makes the folder, takes the lock, replaces a stale socket, binds and listens.
+    /// Makes the folder, takes the lock, replaces a stale socket and binds. Connections are refused until [`begin`](Self::begin).
     pub fn open(config: &Config) -> Result<Self, ServiceError> {
         let path = config.control.clone();
         let failed =
@@ -77,8 +77,17 @@ impl Listening {
         let mode = if open { 0o666 } else { 0o600 };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
             .map_err(|error| ServiceError::Control { control: path.clone(), doing: "protect", error })?;
-        listen(&fd, BACKLOG).map_err(|e| failed("listen at", e))?;
         Ok(Self { fd, path, made, _lock: lock })
+    }
+
+    /// Accepts connections from here on. Called last when a service starts: a program that can connect has a service that works,
+    /// and `up --detach` takes the first connection as the proof of it.
+    pub fn begin(&self) -> Result<(), ServiceError> {
+        listen(&self.fd, BACKLOG).map_err(|e| ServiceError::Control {
+            control: self.path.clone(),
+            doing: "listen at",
+            error: e.into(),
+        })
     }
 }
 
@@ -150,7 +159,9 @@ mod tests {
 
     fn open(path: &Path) -> Result<Listening, ServiceError> {
         let options = Options { control: Some(path.to_owned()), ..Options::default() };
-        Listening::open(&options.resolve().unwrap())
+        let opened = Listening::open(&options.resolve().unwrap())?;
+        opened.begin()?;
+        Ok(opened)
     }
 
     #[test]
@@ -174,6 +185,18 @@ mod tests {
         drop(foreign);
         drop(open(&path).unwrap());
         assert!(!path.exists(), "its own socket goes with the service");
+    }
+
+    #[test]
+    fn nothing_connects_before_the_start_is_over() {
+        let folder = folder();
+        let path = folder.path().join("early.sock");
+        let options = Options { control: Some(path.clone()), ..Options::default() };
+        let opened = Listening::open(&options.resolve().unwrap()).unwrap();
+        assert!(path.exists() && pid_behind(&path).is_none(), "the start may still fail");
+        assert!(matches!(open(&path), Err(ServiceError::AlreadyUp { pid: None, .. })), "the place is taken");
+        opened.begin().unwrap();
+        assert_eq!(pid_behind(&path), Some(std::process::id() as i32));
     }
 
     #[test]

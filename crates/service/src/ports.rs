@@ -5,8 +5,8 @@ use crate::config::{Config, Link};
 use crate::values::{Mac, PortKind};
 use base::Instant;
 use port::{Batch, Capabilities, FaultRates, Faults, Lent, PacketBuf, Port, Stats, Wait};
-use port_packet::PacketOptions;
-use port_tap::TapOptions;
+use port_packet::{PacketError, PacketOptions};
+use port_tap::{TapError, TapOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Ethernet's usual.
@@ -91,7 +91,10 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
     // While the link is not there yet: it brings the host's addresses with it.
     check_addresses(link)?;
     let mtu = options.mtu;
-    let tap = port_tap::open(&options).map_err(|e| ServiceError::Port(e.to_string()))?;
+    let tap = port_tap::open(&options).map_err(|e| {
+        let flag = if matches!(e, TapError::NoNamespace { .. }) { "--netns" } else { "--port tap" };
+        ServiceError::Port(format!("{flag}: {e}"))
+    })?;
     let description = describe(&format!("tap {}", tap.name), link, tap.mac);
     Ok(Opened { queues: wrap(link, tap.queues), mac: tap.mac, mtu, description })
 }
@@ -110,7 +113,15 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
         namespace: link.namespace.clone(),
     };
     check_addresses(link)?;
-    let interface = port_packet::open(&options).map_err(|e| ServiceError::Port(e.to_string()))?;
+    let interface = port_packet::open(&options).map_err(|e| {
+        let flag = match e {
+            PacketError::NoNamespace { .. } => "--netns".to_owned(),
+            // All others were checked with the configuration.
+            PacketError::BadOption { .. } => "--mtu".to_owned(),
+            _ => format!("--port packet:{}", link.name),
+        };
+        ServiceError::Port(format!("{flag}: {e}"))
+    })?;
     let description = describe(&format!("packet {}", interface.name), link, interface.mac);
     let (mac, mtu) = (interface.mac, interface.mtu);
     Ok(Opened { queues: wrap(link, interface.queues), mac, mtu, description })
@@ -119,7 +130,7 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
 fn check_addresses(link: &Link) -> Result<(), ServiceError> {
     let Some(taken) = taken_by_host(link) else { return Ok(()) };
     Err(ServiceError::Port(format!(
-        "address {taken} is the host's own already: give the service another address of the link with --address"
+        "--address: {taken} is the host's own already: give the service another address of the link"
     )))
 }
 

@@ -3,7 +3,7 @@
 use crate::Where;
 use crate::advice::{self, bytes};
 use crate::ask::report;
-use crate::process::{Absence, KernelSocket, Process};
+use crate::process::{Absence, Cause, KernelSocket, Process};
 use crate::table::print;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -34,6 +34,9 @@ pub struct Explain {
     #[arg(long)]
     json: bool,
 }
+
+/// The state of a socket that had its connection from a service which is gone.
+const LOST: &str = "LOST";
 
 /// One end of a socket: an address with its port, or a port alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +105,15 @@ impl Explain {
         let mut processes = match (known, self.target) {
             (Ok(known), Some(Target::Process(pid))) => vec![one(&known, pid, &control)?],
             (Ok(known), _) => all(&known, &control),
-            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &e)?],
-            (Err(e), _) => return Err(e),
+            (Err(e), Some(Target::Process(pid))) => vec![without_service(pid, &control, &e)?],
+            (Err(e), target) => {
+                let left = left_behind(&json!({}), &control);
+                match (target, lost(&left)) {
+                    (_, None) => return Err(e),
+                    (Some(_), Some(lost)) => bail!("{e}\n{lost}"),
+                    (None, Some(_)) => left,
+                }
+            }
         };
         if let Some(target @ (Target::Either(_) | Target::Both(..))) = self.target {
             for process in &mut processes {
@@ -111,8 +121,11 @@ impl Explain {
             }
             processes.retain(|process| !process.sockets.is_empty());
             if processes.is_empty() {
+                let known = report(&control, Report::Explain)?;
+                let lost =
+                    lost(&left_behind(&known, &control)).map_or(String::new(), |lost| format!("\n{lost}"));
                 bail!(
-                    "no program of this service has such a socket; `towpath explain PID` says why a program has none"
+                    "no program of this service has such a socket; `towpath explain PID` says why a program has none{lost}"
                 );
             }
         }
@@ -160,7 +173,10 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     let application = of_it("applications").next();
     let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
     let mut absence = application.is_none().then(|| process.absence(control));
-    match process.kernel_sockets(|inode| reason_of(known, inode).is_some()) {
+    // What stands for an accelerated connection in the kernel is a socket without one.
+    let is_gone = absence.as_ref().is_some_and(|absence| absence.cause == Cause::Gone);
+    let wanted = |fd, inode| reason_of(known, inode).is_some() || is_gone && process.is_tcp(fd);
+    match process.kernel_sockets(wanted) {
         Ok(found) => {
             let rows = found.iter().filter_map(|socket| {
                 let reason = reason_of(known, socket.inode).map(str::to_owned);
@@ -171,6 +187,7 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
         }
         Err(e) => {
             absence.get_or_insert(Absence {
+                cause: Cause::Other,
                 reason: format!("its kernel sockets cannot be looked at: {e}"),
                 advice: "ask as its user, or as root".to_owned(),
             });
@@ -187,18 +204,51 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
 }
 
 /// One process, when no service can be asked.
-fn without_service(pid: i32, e: &anyhow::Error) -> anyhow::Result<Explained> {
-    let mut explained = one(&json!({}), pid, Path::new(""))?;
-    let unseen = Process::new(pid).and_then(|process| process.unseen());
-    if unseen.is_none() {
+fn without_service(pid: i32, control: &Path, e: &anyhow::Error) -> anyhow::Result<Explained> {
+    let mut explained = one(&json!({}), pid, control)?;
+    if explained.absence.as_ref().is_some_and(|absence| absence.cause == Cause::Other) {
         let advice = "start the service, then the program again with `towpath run`".to_owned();
-        let absence = Absence { reason: e.to_string(), advice };
+        let absence = Absence { cause: Cause::Other, reason: e.to_string(), advice };
         for row in &mut explained.sockets {
             (row["reason"], row["advice"]) = (json!(absence.reason), json!(absence.advice));
         }
         explained.absence = Some(absence);
     }
     Ok(explained)
+}
+
+/// The processes that used a service at `control` which is gone; one that answers there now says what is `known`.
+fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
+    let had = |pid: &i32| Process::new(*pid).is_some_and(|p| p.uses(control) && p.has_registered());
+    let left = Process::all().into_iter().filter(had).filter_map(|pid| one(known, pid, control).ok());
+    left.filter(|process| process.absence.as_ref().is_some_and(|a| a.cause == Cause::Gone)).collect()
+}
+
+/// Which processes' connections went with their service, for a reader who looks for one of them.
+fn lost(left: &[Explained]) -> Option<String> {
+    let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
+    let names = names.join(", ");
+    (!left.is_empty())
+        .then(|| format!("the service which had the connections of {names} is gone, and they are reset"))
+}
+
+/// Why a socket of a process is the kernel's, or nothing at all, when the service that had it is gone.
+fn without_its_service(socket: &KernelSocket) -> (String, String) {
+    let (reason, advice) = match socket.line.as_ref().map(|line| line.state) {
+        None => (
+            "the service which had the connection is gone, and it is reset (or there never was one)",
+            "let the program connect again",
+        ),
+        Some("LISTEN") => (
+            "the service which had the listener is gone: only the kernel's clients reach it",
+            "start a service, and let the program listen again",
+        ),
+        Some(_) => (
+            "it is the kernel's, for a reason that was told to the service which is gone",
+            "start a service, and let the program connect again",
+        ),
+    };
+    (reason.to_owned(), advice.to_owned())
 }
 
 /// Why a kernel socket is one, as its program has told the service.
@@ -239,6 +289,7 @@ fn kernel(
             let advice = advice::of_reason(&reason).to_owned();
             (reason, advice)
         }
+        (None, Some(absence)) if absence.cause == Cause::Gone => without_its_service(socket),
         (None, Some(absence)) => (absence.reason.clone(), absence.advice.clone()),
         (None, None) => without_reason(process, listens),
     };
@@ -246,7 +297,9 @@ fn kernel(
     row.insert("accelerated".to_owned(), json!(false));
     row.insert("fd".to_owned(), json!(socket.fd));
     row.insert("inode".to_owned(), json!(socket.inode));
-    row.insert("state".to_owned(), json!(line.map_or("-", |line| line.state)));
+    let is_lost = line.is_none() && absence.is_some_and(|absence| absence.cause == Cause::Gone);
+    let without = if is_lost { LOST } else { "-" };
+    row.insert("state".to_owned(), json!(line.map_or(without, |line| line.state)));
     if let Some(line) = line {
         row.insert("local".to_owned(), json!(line.local.to_string()));
         let remote = if line.state == "LISTEN" { "*".to_owned() } else { line.remote.to_string() };
@@ -290,13 +343,14 @@ impl Explained {
     }
 
     fn text(&self) -> String {
-        let all = self.sockets.len();
-        let accelerated = self.sockets.iter().filter(|row| row["accelerated"] == true).count();
+        let count = |is: fn(&Value) -> bool| self.sockets.iter().filter(|row| is(row)).count();
+        let (accelerated, lost) =
+            (count(|row| row["accelerated"] == true), count(|row| row["state"] == LOST));
+        let kernel = self.sockets.len() - accelerated - lost;
+        let also = if lost > 0 { format!(", {lost} lost") } else { String::new() };
         let mut lines = vec![format!(
-            "{} ({}): {accelerated} accelerated, {} on the kernel",
-            self.name,
-            self.pid,
-            all - accelerated
+            "{} ({}): {accelerated} accelerated, {kernel} on the kernel{also}",
+            self.name, self.pid
         )];
         let settings = self.settings.as_object().into_iter().flatten();
         let settings: Vec<String> =
@@ -321,7 +375,10 @@ impl Explained {
             Some(remote) => format!("{} -> {remote}", text("local")),
         };
         if row["accelerated"] == false {
-            let line = format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]);
+            let line = match row["state"] == LOST {
+                true => format!("  {LOST} (fd {})", row["fd"]),
+                false => format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]),
+            };
             // What holds for the whole process is said once.
             if self.absence.as_ref().is_some_and(|absence| row["reason"] == absence.reason) {
                 return lines.push(line);

@@ -6,6 +6,7 @@ mod ask;
 mod cycles;
 mod explain;
 mod link_command;
+mod manager;
 mod process;
 mod program;
 mod run;
@@ -52,7 +53,8 @@ enum Command {
     /// Start a service
     #[command(
         after_help = "Examples:\n  towpath up                          stay in the foreground, for this host's \
-        own connections\n  towpath up --detach                 go to the background once it accepts\n  towpath up \
+        own connections\n  towpath up --detach                 go to the background once it works\n  towpath up \
+        --port tap --address 10.9.0.2/24 --host-address 10.9.0.1/24\n  towpath up \
         --config /etc/towpath.toml --log debug\n\nThe file has the same keys as the flags, with _ for -: \
         `region_mib = 64`. A flag wins over its\nvariable, the variable over the file."
     )]
@@ -138,6 +140,7 @@ enum Command {
     )]
     Sim(sim::Sim),
     /// Print versions
+    #[command(after_help = "Example:\n  towpath version")]
     Version,
 }
 
@@ -147,7 +150,12 @@ fn main() -> ExitCode {
         Command::Up(up) => up.execute(),
         Command::Down { place } => ask::down(&place.path()),
         Command::Reload { place } => ask::reload(&place.path()),
-        Command::Run(run) => run.execute(),
+        Command::Run(run) => {
+            return run.execute().unwrap_or_else(|e| {
+                failed(&e);
+                ExitCode::from(run::FAILED)
+            });
+        }
         Command::Ss { place, json } => table::sockets(&place.path(), json),
         Command::Stat { place, json, cycles: Some(word) } => cycles::show(&place.path(), json, word),
         Command::Stat { place, json, cycles: None } => table::statistics(&place.path(), json),
@@ -179,4 +187,22 @@ fn measure(args: &[String]) -> ExitCode {
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("towpath: {error:#}");
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_of_every_subcommand_has_examples() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        cli.build();
+        for command in cli.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            let text = command.render_long_help().to_string();
+            let example = format!("\n  towpath {}", command.get_name());
+            assert!(text.contains("Example") && text.contains(&example), "{text}");
+        }
+    }
 }

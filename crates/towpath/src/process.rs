@@ -33,9 +33,24 @@ pub struct Line {
     pub recv_queue: u64,
 }
 
+/// What kind of thing keeps the library from doing anything in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// The library cannot see what the program does.
+    Unseen,
+    /// It uses another service.
+    Elsewhere,
+    /// It used a service that is gone.
+    Gone,
+    /// Any other, of which a service that does not answer may be the reason.
+    Other,
+}
+
 /// Why the library does nothing in a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Absence {
+    /// Its kind.
+    pub cause: Cause,
     /// In words.
     pub reason: String,
     /// What to do about it.
@@ -66,6 +81,14 @@ const STATES: [&str; 13] = [
 ];
 
 impl Process {
+    /// The numbers of all processes that can be seen.
+    pub fn all() -> Vec<i32> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+        let mut pids: Vec<i32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        pids
+    }
+
     /// The process of that number; `None`: there is none.
     pub fn new(pid: i32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
@@ -93,11 +116,11 @@ impl Process {
         own.into_iter().chain(knobs).filter_map(value).collect()
     }
 
-    /// Its kernel TCP sockets, and those of `told` that the kernel lists nowhere.
+    /// Its kernel TCP sockets, and those of `wanted`, told by descriptor and inode, that the kernel lists nowhere.
     ///
     /// # Errors
     /// Its descriptors may not be looked at.
-    pub fn kernel_sockets(&self, told: impl Fn(u64) -> bool) -> std::io::Result<Vec<KernelSocket>> {
+    pub fn kernel_sockets(&self, wanted: impl Fn(u32, u64) -> bool) -> std::io::Result<Vec<KernelSocket>> {
         let mut held = BTreeMap::new();
         for entry in std::fs::read_dir(self.folder.join("fd"))?.filter_map(Result::ok) {
             let fd: Option<u32> = entry.file_name().to_str().and_then(|name| name.parse().ok());
@@ -115,56 +138,94 @@ impl Process {
         }
         let sockets =
             held.into_iter().map(|(inode, fd)| KernelSocket { fd, inode, line: listed.remove(&inode) });
-        let mut sockets: Vec<_> = sockets.filter(|s| s.line.is_some() || told(s.inode)).collect();
+        let mut sockets: Vec<_> = sockets.filter(|s| s.line.is_some() || wanted(s.fd, s.inode)).collect();
         sockets.sort_by_key(|socket| socket.fd);
         Ok(sockets)
     }
 
-    /// Why the library does nothing in it, although the service at `control` is there.
+    /// Why the library does nothing in it that the service at `control`, if there is one, would know of.
     pub fn absence(&self, control: &Path) -> Absence {
-        let because = |reason: &str, advice: &str| Absence { reason: reason.into(), advice: advice.into() };
-        let unseen = |why: Unseen| because(&format!("the program {}", why.what()), why.advice());
+        let because = |cause: Cause, reason: &str, advice: &str| Absence {
+            cause,
+            reason: reason.into(),
+            advice: advice.into(),
+        };
         if let Some(why) = self.unseen() {
-            return unseen(why);
+            return because(Cause::Unseen, &format!("the program {}", why.what()), why.advice());
         }
         let environment = match &self.environment {
             Ok(environment) => environment,
             Err(e) if Errno::from_io_error(e) == Some(Errno::ACCESS) => {
                 return because(
+                    Cause::Other,
                     "it is another user's: nothing can be seen of it",
                     "ask as that user, or as root",
                 );
             }
-            Err(_) => return because("it has ended", "look at a process that lives"),
+            Err(_) => return because(Cause::Other, "it has ended", "look at a process that lives"),
         };
         let value = |name: &str| environment.get(name).map(String::as_str).filter(|value| !value.is_empty());
-        let is_loaded = std::fs::read_to_string(self.folder.join("maps"))
-            .is_ok_and(|maps| maps.contains("libtowpath_preload"));
+        let is_loaded = self.maps("libtowpath_preload");
         let asks_for = value("LD_PRELOAD").is_some_and(|list| list.contains("libtowpath_preload"));
         let other = value(control::CONTROL_ENV).filter(|path| Path::new(path) != control);
         match () {
             () if is_loaded && value("TOWPATH_DISABLE").is_some_and(|v| v != "0") => because(
+                Cause::Other,
                 "TOWPATH_DISABLE is set: every call goes to the kernel",
                 "start it without that variable",
             ),
             () if is_loaded && other.is_some() => because(
+                Cause::Elsewhere,
                 &format!("its library talks to another service, at {}", other.unwrap_or_default()),
                 "ask that service: towpath explain --control PATH PID",
             ),
+            () if is_loaded && self.has_registered() => because(
+                Cause::Gone,
+                "the service which had its connections is gone, and they are reset; what it opens without a service is the \
+                 kernel's",
+                "start a service at the same place, if none answers: the next connect or listen of the program uses it",
+            ),
             () if is_loaded => because(
+                Cause::Other,
                 "the library is loaded and has not registered: no TCP socket was connected or listened on yet, or no \
                  service answered then",
                 "nothing, if a service answers now: the next connect or listen registers it",
             ),
             () if asks_for => because(
+                Cause::Other,
                 "LD_PRELOAD names the library, and the loader has not loaded it",
                 "look for the loader's complaint on its standard error",
             ),
             () => because(
+                Cause::Other,
                 "it was started without the library: LD_PRELOAD does not name it",
                 "start it again with `towpath run -- COMMAND`",
             ),
         }
+    }
+
+    fn maps(&self, name: &str) -> bool {
+        std::fs::read_to_string(self.folder.join("maps")).is_ok_and(|maps| maps.contains(name))
+    }
+
+    /// True when a service has had it: it shares memory with that one, also after the service's end.
+    pub fn has_registered(&self) -> bool {
+        self.maps("/memfd:towpath-region")
+    }
+
+    /// True when it was told to use the service at `control`.
+    pub fn uses(&self, control: &Path) -> bool {
+        let Ok(environment) = &self.environment else { return false };
+        let named = environment.get(control::CONTROL_ENV).filter(|path| !path.is_empty());
+        named.map_or_else(control::own_control_path, PathBuf::from) == control
+    }
+
+    /// True for a TCP socket, connected or not, among its descriptors.
+    pub fn is_tcp(&self, fd: u32) -> bool {
+        let mut name = [0u8; 16];
+        let path = self.folder.join(format!("fd/{fd}"));
+        rustix::fs::getxattr(path, "system.sockprotoname", &mut name[..])
+            .is_ok_and(|n| name.get(..n).is_some_and(|name| name.starts_with(b"TCP")))
     }
 
     /// Why a library would not see what it does.
@@ -234,12 +295,26 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let stream = TcpStream::connect(at).unwrap();
-        let sockets = Process::new(std::process::id() as i32).unwrap().kernel_sockets(|_| false).unwrap();
+        let sockets = Process::new(std::process::id() as i32).unwrap().kernel_sockets(|_, _| false).unwrap();
         let of = |fd: i32| sockets.iter().find(|s| s.fd == fd as u32).and_then(|s| s.line.clone()).unwrap();
         assert_eq!((of(listener.as_raw_fd()).state, of(listener.as_raw_fd()).local), ("LISTEN", at));
         let connected = of(stream.as_raw_fd());
         let ends = (stream.local_addr().unwrap(), at);
         assert_eq!((connected.state, (connected.local, connected.remote)), ("ESTABLISHED", ends));
+    }
+
+    #[test]
+    fn a_tcp_socket_without_a_connection_is_known_as_one() {
+        use rustix::net::{AddressFamily, SocketType, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None);
+        let (socket, datagrams) = (socket.unwrap(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let own = Process::new(std::process::id() as i32).unwrap();
+        assert!(own.is_tcp(socket.as_raw_fd() as u32) && !own.is_tcp(datagrams.as_raw_fd() as u32));
+        let found = own.kernel_sockets(|fd, _| own.is_tcp(fd)).unwrap();
+        let of = |fd: i32| found.iter().find(|s| s.fd == fd as u32);
+        assert!(of(socket.as_raw_fd()).is_some_and(|s| s.line.is_none()), "the kernel lists it nowhere");
+        assert!(of(datagrams.as_raw_fd()).is_none());
+        assert!(Process::all().contains(&(std::process::id() as i32)));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Whether a preloaded library sees what a program does: by the program's file. Nothing is run.
 
+use rustix::fs::{Access, access};
 use rustix::process::{getegid, geteuid};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ pub enum Unseen {
     Narrow,
     /// The library is for glibc.
     Musl,
+    /// The library is for this processor.
+    Foreign,
 }
 
 impl Unseen {
@@ -34,6 +37,7 @@ impl Unseen {
             }
             Self::Narrow => "is a 32-bit program, the library is for 64-bit ones",
             Self::Musl => "is linked with musl, the library with glibc",
+            Self::Foreign => "is built for another processor",
         }
     }
 
@@ -47,6 +51,7 @@ impl Unseen {
             }
             Self::Narrow => "use a 64-bit build of it",
             Self::Musl => "use a build of it for glibc",
+            Self::Foreign => "use a build of it for this processor",
         }
     }
 }
@@ -57,15 +62,43 @@ const HEADERS_MAX: u16 = 4096;
 /// Scripts that name scripts, as many as Linux follows.
 const SCRIPTS_MAX: u32 = 4;
 
-/// Where the shell finds `command`.
-pub fn find(command: &OsStr) -> Option<PathBuf> {
-    let is_program =
-        |path: &PathBuf| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+/// Where a command leads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// To this program.
+    Program(PathBuf),
+    /// To this file, which may not be executed.
+    NoProgram(PathBuf),
+    /// Nowhere.
+    Nothing,
+}
+
+/// What `execvp` will find for `command`: the first file of that name in `PATH` that may be executed, or the path itself.
+pub fn find(command: &OsStr) -> Found {
     if command.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(command)).filter(is_program);
+        return look_at(PathBuf::from(command));
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(command)).find(is_program)
+    // As the C library's, where the variable is not set.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut found = Found::Nothing;
+    // A folder that may not be looked into has nothing, as for the shell.
+    let files = std::env::split_paths(&path).map(|folder| folder.join(command)).filter(|file| file.exists());
+    for place in files.map(look_at) {
+        match place {
+            Found::Program(_) => return place,
+            Found::NoProgram(_) if found == Found::Nothing => found = place,
+            _ => {}
+        }
+    }
+    found
+}
+
+fn look_at(path: PathBuf) -> Found {
+    match path.metadata() {
+        Ok(of) if of.is_file() && access(&path, Access::EXEC_OK).is_ok() => Found::Program(path),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Found::Nothing,
+        _ => Found::NoProgram(path),
+    }
 }
 
 /// Why the library will not see the program in this file; `None`: it will, or the file is nothing that is known here.
@@ -110,16 +143,30 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
+/// The machine that the library is built for, as ELF numbers it; `None`: not known here, so nothing is said of others.
+const MACHINE: Option<u64> = match () {
+    () if cfg!(target_arch = "x86_64") => Some(62),
+    () if cfg!(target_arch = "aarch64") => Some(183),
+    () => None,
+};
+
 /// By the ELF headers: little-endian, as on the machines that this is built for.
 fn by_format(file: &File) -> Option<Unseen> {
     let read = |at: u64, bytes: &mut [u8]| file.read_exact_at(bytes, at).ok();
     let mut head = [0u8; 64];
     read(0, &mut head)?;
-    if !head.starts_with(b"\x7fELF") || head[5] != 1 {
+    if !head.starts_with(b"\x7fELF") {
         return None;
+    }
+    if head[5] != 1 {
+        return Some(Unseen::Foreign);
     }
     if head[4] != 2 {
         return Some(Unseen::Narrow);
+    }
+    let machine = number::<2>(&head, 18)?;
+    if MACHINE.is_some_and(|own| own != machine) {
+        return Some(Unseen::Foreign);
     }
     if names_of_sections(&head, read).is_some_and(|names| is_go(&names)) {
         return Some(Unseen::Go);

@@ -1,20 +1,21 @@
-//! `towpath run`: a program with the preload library and a service to talk to, a private one if need be.
+//! `towpath run`: a program with the preload library and a service to talk to, a private one if need be. Its exit status is the
+//! program's; before that, as of env(1): 125 for an error of its own, 126 for a program that cannot be run, 127 for one that is not there.
 
 use crate::ask::{is_up, report, unreachable};
-use crate::program;
+use crate::program::{self, Found};
 use crate::up::detached;
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use control::profile::{self, IO_URING_ENV, PROFILE_ENV, PROFILES, REQUIRE_ENV, Rings};
-use control::{DialError, Distrust, Report, check_folder, dial};
+use control::{CONTROL_ENV, DialError, Distrust, Report, check_folder, dial};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 /// The library's file name.
 const LIBRARY: &str = "libtowpath_preload.so";
@@ -24,16 +25,22 @@ const SYSTEM: &str = "/run/towpath/control.sock";
 /// Sends every call to the kernel.
 const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
-/// As the shell's for a command that is there and cannot be run.
-const CANNOT_RUN: i32 = 126;
+/// Towpath failed before the program was started.
+pub const FAILED: u8 = 125;
+/// The program is there and cannot be run, or not as `--require` asks.
+const CANNOT_RUN: u8 = 126;
+/// There is no such program.
+const NOT_FOUND: u8 = 127;
 
 /// Examples, and the profiles with what they set.
 pub fn help() -> String {
     let mut text = String::from(
-        "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control /run/towpath/control.sock -- curl \
+        "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control /tmp/red.sock -- curl \
          http://127.0.0.1:8000/\n  towpath run --profile latency -- ./trader\n  towpath run --require -- \
          redis-benchmark\n\nWhen no service answers, a private one is started for this user; it leaves with its last \
-         application.\n\nWith --require `connect` fails with ECONNREFUSED (nobody accelerated listens at that loopback \
+         application. Not where --control or TOWPATH_CONTROL names another place: a service must be there.\n\nThe exit status is \
+         the command's; 127 when there is no such command, 126 when it cannot be run, 125 when Towpath fails before that.\n\nWith \
+         --require `connect` fails with ECONNREFUSED (nobody accelerated listens at that loopback \
          address), ENETUNREACH (only the kernel has a way there), ENETDOWN (no service) or EOPNOTSUPP (the socket asked \
          for what only the kernel has), `listen` with the last two, `accept` resets kernel clients, io_uring_setup \
          fails with EPERM; one line on standard error says why. The exit status is 126 for a program that the library \
@@ -51,9 +58,13 @@ pub fn help() -> String {
 
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Control socket of the service [default: this user's service, else the machine's, else a private one]
-    #[arg(long, env = "TOWPATH_CONTROL", value_name = "PATH")]
+    /// Control socket of the service, which must be up (also TOWPATH_CONTROL) [default: this user's service, else the machine's,
+    /// else a private one]
+    #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Do not say that the library cannot see the program
+    #[arg(long, short)]
+    quiet: bool,
     /// Fail instead of falling back: no service, a program that the library cannot see, or a TCP socket that the kernel would
     /// have to carry is an error (also TOWPATH_REQUIRE=1)
     #[arg(long)]
@@ -71,20 +82,20 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn execute(self) -> anyhow::Result<()> {
+    /// Becomes the program. Returns when that fails: with an exit status when what is wrong with the program has been said.
+    pub fn execute(self) -> anyhow::Result<ExitCode> {
         let required = self.require || profile::is_on(REQUIRE_ENV);
-        self.look_at_program(required);
+        // First: for a program that cannot be run no service is started.
+        if let Err(status) = self.look_at_program(required) {
+            return Ok(ExitCode::from(status));
+        }
         let library = library()?;
-        let found = match self.control {
-            Some(path) => ready(path)?,
-            None => own_or_system()?,
-        };
-        let (control, distrust) = match found {
-            Found::Trusted(path) => (path, None),
-            Found::Untrusted(path, why) if required => {
+        let (control, distrust) = match control(self.control)? {
+            Service::Trusted(path) => (path, None),
+            Service::Untrusted(path, why) if required => {
                 return Err(unreachable(&path, DialError::Untrusted(why)));
             }
-            Found::Untrusted(path, why) => (path, Some(why)),
+            Service::Untrusted(path, why) => (path, Some(why)),
         };
         if required {
             if profile::is_on(DISABLE_ENV) {
@@ -116,59 +127,95 @@ impl Run {
         let error = command
             .args(&self.command[1..])
             .env("LD_PRELOAD", preload)
-            .env(control::CONTROL_ENV, control)
+            .env(CONTROL_ENV, control)
             .env(control::VERSIONS_ENV, control::versions())
             .exec();
-        Err(error).with_context(|| format!("cannot run {}", program.display()))
+        eprintln!("towpath: cannot run {}: {error}", program.display());
+        Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
     }
-}
 
-impl Run {
-    /// A program that the library will not see is refused where that matters, and told of where somebody reads it.
-    fn look_at_program(&self, required: bool) {
-        let Some(path) = program::find(&self.command[0]) else { return };
-        let Some(why) = program::unseen(&path) else { return };
+    /// Says what is wrong with the program, if anything is. The error is the exit status that this leads to.
+    fn look_at_program(&self, required: bool) -> Result<(), u8> {
+        let command = self.command[0].display();
+        let path = match program::find(&self.command[0]) {
+            Found::Program(path) => path,
+            Found::NoProgram(path) => {
+                let what = if path.is_dir() { "it is a folder" } else { "it may not be executed" };
+                eprintln!("towpath: cannot run {}: {what}", path.display());
+                return Err(CANNOT_RUN);
+            }
+            Found::Nothing => {
+                eprintln!("towpath: cannot run {command}: there is no such program");
+                return Err(NOT_FOUND);
+            }
+        };
+        let Some(why) = program::unseen(&path) else { return Ok(()) };
         let (name, what) = (path.display(), why.what());
         if required {
             eprintln!("towpath: {name} {what}; {}", why.advice());
-            std::process::exit(CANNOT_RUN);
+            return Err(CANNOT_RUN);
         }
-        if std::io::stderr().is_terminal() {
-            eprintln!("towpath: {name} {what}; its sockets stay on the kernel (--require refuses it)");
+        if !self.quiet {
+            eprintln!(
+                "towpath: {name} {what}; its sockets stay on the kernel (--require refuses it, --quiet does not say so)"
+            );
         }
+        Ok(())
     }
 }
 
 /// A service for the program, or why the one at that path is not used.
 #[derive(Debug)]
-enum Found {
+enum Service {
     Trusted(PathBuf),
     Untrusted(PathBuf, Distrust),
 }
 
-/// This user's service, else the machine's if it lets us in, else a new private one of this user.
-fn own_or_system() -> anyhow::Result<Found> {
-    let own = control::default_control_path();
-    let found = [own.as_path(), Path::new(SYSTEM)].into_iter().find(|path| is_up(path));
-    found.map_or_else(|| ready(own.clone()), |path| Ok(Found::Trusted(path.to_owned())))
+/// The service to use: the one that is named, and only that; else this user's, else the machine's if it lets us in, else a new private
+/// one of this user.
+fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
+    let own = control::own_control_path();
+    let by_variable = || std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map(PathBuf::from);
+    let (path, by) = match (named, by_variable()) {
+        (Some(path), _) => (path, "--control"),
+        // Set by an outer `run`, perhaps: its private service may have left meanwhile.
+        (None, Some(path)) if path == own => return ready(own),
+        (None, Some(path)) => (path, CONTROL_ENV),
+        (None, None) => {
+            let found = [own.as_path(), Path::new(SYSTEM)].into_iter().find(|path| is_up(path));
+            return found.map_or_else(|| ready(own.clone()), |path| Ok(Service::Trusted(path.to_owned())));
+        }
+    };
+    // The program may change its folder.
+    let path = std::path::absolute(&path).with_context(|| format!("cannot tell where {by} is"))?;
+    match dial(&path) {
+        Ok(_) => Ok(Service::Trusted(path)),
+        Err(DialError::Untrusted(why)) => Ok(Service::Untrusted(path, why)),
+        Err(DialError::Os(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR)) => bail!(
+            "{by}: no service at {path}; `towpath up --detach --control {path}` starts one, and without {by} a private one is \
+             started",
+            path = path.display()
+        ),
+        Err(e) => Err(unreachable(&path, e)),
+    }
 }
 
-/// A service that answers at `path`, started if there is none.
-fn ready(path: PathBuf) -> anyhow::Result<Found> {
+/// A service that answers at `path`, which is this user's own place, started if there is none.
+fn ready(path: PathBuf) -> anyhow::Result<Service> {
     match dial(&path) {
-        Ok(_) => return Ok(Found::Trusted(path)),
+        Ok(_) => return Ok(Service::Trusted(path)),
         Err(DialError::Os(Errno::NOENT | Errno::CONNREFUSED)) => {}
-        Err(DialError::Untrusted(why)) => return Ok(Found::Untrusted(path, why)),
+        Err(DialError::Untrusted(why)) => return Ok(Service::Untrusted(path, why)),
         Err(e) => return Err(unreachable(&path, e)),
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or(Path::new("/"));
     let mut builder = std::fs::DirBuilder::new();
     std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
     builder.create(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Nothing is made in a folder where another user could replace it.
     match check_folder(&path) {
         Ok(()) => {}
-        Err(DialError::Untrusted(why)) => return Ok(Found::Untrusted(path, why)),
+        Err(DialError::Untrusted(why)) => return Ok(Service::Untrusted(path, why)),
         Err(e) => return Err(unreachable(&path, e)),
     }
     // Two `run` at once: the second waits here and then finds the service of the first.
@@ -186,7 +233,7 @@ fn ready(path: PathBuf) -> anyhow::Result<Found> {
             started.context("no service answers, and no private one can be started")?;
         }
     }
-    Ok(Found::Trusted(path))
+    Ok(Service::Trusted(path))
 }
 
 /// The preload library: where `TOWPATH_PRELOAD` says, beside this program, or where it is installed.

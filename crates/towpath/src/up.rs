@@ -1,25 +1,33 @@
 //! `towpath up`: in the foreground, or detached with a log file beside the control socket.
 
+use crate::manager;
+use crate::table::print;
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, CommandFactory};
 use service::{Config, Options, Service, ServiceError};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a detached service may take to accept.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a detached service may take to start: asking the network whether an address is free takes up to 9 s (RFC 5227).
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The end of a log that a last word is looked for in.
+const TAIL_BYTES: u64 = 4096;
 
 #[derive(Debug, Args)]
 pub struct Up {
     /// TOML file with any of these keys
     #[arg(long, env = "TOWPATH_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Go to the background once the control socket accepts; the log goes to a file beside it
+    /// Go to the background once the service works (its port too), or fail as without it; the log goes to a file beside the
+    /// control socket
     #[arg(long)]
     detach: bool,
+    /// Print this with the options that are for tests: faults of the port
+    #[arg(long)]
+    help_all: bool,
     /// This is the background process that --detach starts
     #[arg(long, hide = true)]
     session: bool,
@@ -29,8 +37,12 @@ pub struct Up {
 
 impl Up {
     pub fn execute(self) -> anyhow::Result<()> {
+        if self.help_all {
+            return print(&help_all().to_string());
+        }
         let file = self.config.as_deref().map(Options::from_file).transpose()?.unwrap_or_default();
-        let config = self.options.or(file).resolve()?;
+        let mut config = self.options.or(file).resolve()?;
+        config.control = std::path::absolute(&config.control).context("cannot tell where --control is")?;
         if self.detach {
             // Also found out below, but only after the running service's log is gone.
             if let Some(pid) = service::pid_behind(&config.control) {
@@ -42,11 +54,20 @@ impl Up {
         if self.session {
             rustix::process::setsid().context("cannot leave the session")?;
         }
-        foreground(config)
+        foreground(config, self.session)
     }
 }
 
-fn foreground(config: Config) -> anyhow::Result<()> {
+/// `towpath up --help`, with the options that it leaves out.
+fn help_all() -> clap::builder::StyledStr {
+    let mut all = crate::Cli::command();
+    all.build();
+    let up = all.find_subcommand("up").cloned().unwrap_or_default();
+    let is_fault = |arg: &clap::Arg| arg.get_id().as_str().starts_with("fault_");
+    up.mut_args(|arg| if is_fault(&arg) { arg.hide(false) } else { arg }).render_long_help()
+}
+
+fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .with_context(|| format!("--log {}: not a level or filter", config.log))?;
     tracing_subscriber::fmt()
@@ -66,7 +87,14 @@ fn foreground(config: Config) -> anyhow::Result<()> {
     banner.push_str(&format!("\n  port: {}", service.port()));
     differs.iter().for_each(|line| banner.push_str(&format!("\n  set: {line}")));
     eprintln!("{banner}");
-    Ok(service.run()?)
+    if is_detached {
+        // Relative paths have been used by now; the folder that we were started in may be unmounted.
+        std::env::set_current_dir("/").context("cannot leave the folder")?;
+    }
+    manager::tell(&format!("READY=1\nSTATUS=port: {}", service.port()));
+    let ended = service.run();
+    manager::tell("STOPPING=1");
+    Ok(ended?)
 }
 
 /// The log of a detached service: never the control path itself.
@@ -75,25 +103,22 @@ pub fn log_path(control: &Path) -> PathBuf {
     if log == control { control.with_extension("log.log") } else { log }
 }
 
-/// Starts a service in the background with these arguments of `up` and returns once it accepts.
+/// Starts a service in the background with these arguments of `up` and returns once it works. What it said when it failed is the
+/// error.
 pub fn detached(
     control: &Path,
     arguments: impl IntoIterator<Item = std::ffi::OsString>,
 ) -> anyhow::Result<()> {
     let log = log_path(control);
-    if let Some(folder) = control.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.create(true).write(true).truncate(true).mode(0o600).custom_flags(no_follow());
-    let file = file.open(&log).with_context(|| format!("cannot write the log {}", log.display()))?;
+    let file = log_file(control, &log)?;
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(own)
         .arg("up")
         .arg("--session")
         .args(arguments)
         .env_remove("LD_PRELOAD")
-        .current_dir("/")
+        // The service manager waits for the process that it has started, not for this one.
+        .env_remove(manager::SOCKET_ENV)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(file)
@@ -102,22 +127,91 @@ pub fn detached(
     let patience = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait()? {
-            let mut text = String::new();
-            std::fs::File::open(&log)?.take(4096).read_to_string(&mut text)?;
-            let last = text.lines().last().unwrap_or("it said nothing").trim_start_matches("towpath: ");
-            bail!("the service did not start ({status}): {last}");
+            match (status.code(), last_word(&log)) {
+                // As `main` ends with an error.
+                (Some(1), Some(error)) => bail!("{error}"),
+                (_, word) => {
+                    let word = word.unwrap_or_else(|| "it said nothing".to_owned());
+                    bail!("the service did not start ({status}): {word}");
+                }
+            }
         }
-        // Another service may have come up there at the same moment: then ours is about to say so and leave.
+        // It accepts when all else has succeeded. Another service may have come up there at the same moment: then ours is about to say
+        // so and leave.
         if service::pid_behind(control).is_some_and(|pid| pid.unsigned_abs() == child.id()) {
             return Ok(());
         }
         if patience < Instant::now() {
-            bail!("the service does not accept at {}; see {}", control.display(), log.display());
+            child.kill()?;
+            child.wait()?;
+            bail!("the service did not start within {} s; see {}", PATIENCE.as_secs(), log.display());
         }
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
+/// The log beside the control socket, begun anew.
+fn log_file(control: &Path, log: &Path) -> anyhow::Result<std::fs::File> {
+    let failed =
+        |error| ServiceError::Control { control: control.to_owned(), doing: "write the log beside", error };
+    log.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.create(true).write(true).truncate(true).mode(0o600).custom_flags(no_follow());
+    Ok(options.open(log).map_err(failed)?)
+}
+
+/// The error that a service ended with: what its log says from the last error on, else its last line.
+fn last_word(log: &Path) -> Option<String> {
+    const ERROR: &str = "towpath: ";
+    let mut file = std::fs::File::open(log).ok()?;
+    let begin = file.metadata().ok()?.len().saturating_sub(TAIL_BYTES);
+    file.seek(SeekFrom::Start(begin)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let text = format!("\n{}", String::from_utf8_lossy(&bytes));
+    let error = text.rfind(&format!("\n{ERROR}")).map(|at| &text[at + 1 + ERROR.len()..]);
+    let word = error.or_else(|| text.lines().last())?.trim();
+    (!word.is_empty()).then(|| word.to_owned())
+}
+
 fn no_follow() -> i32 {
     rustix::fs::OFlags::NOFOLLOW.bits() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_found_at_the_end_of_a_long_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        assert_eq!(last_word(&log), None);
+        std::fs::write(&log, "").unwrap();
+        assert_eq!(last_word(&log), None);
+        let noise = "DEBUG something\n".repeat(1000);
+        std::fs::write(&log, format!("{noise}towpath: no such interface\n{noise}")).unwrap();
+        assert_eq!(last_word(&log).as_deref(), Some("DEBUG something"), "too long ago");
+        std::fs::write(&log, format!("{noise}towpath: one\ntowpath: in the file:\n  line 1\n")).unwrap();
+        assert_eq!(last_word(&log).as_deref(), Some("in the file:\n  line 1"));
+        std::fs::write(&log, b"\xff\xfe\n").unwrap();
+        assert!(last_word(&log).is_some(), "a log need not be text");
+    }
+
+    #[test]
+    fn faults_are_in_the_whole_help_alone() {
+        let mut all = crate::Cli::command();
+        all.build();
+        let short = all.find_subcommand_mut("up").unwrap().render_long_help().to_string();
+        let long = help_all().to_string();
+        assert!(!short.contains("--fault-") && short.contains("--help-all"), "{short}");
+        for name in ["loss", "reorder", "duplicate", "corrupt", "truncate", "seed"] {
+            assert!(long.contains(&format!("--fault-{name}")), "{name}");
+        }
+        for group in ["Control socket:", "Port:", "TCP over the port:", "Users:", "Limits:", "Work and log:"]
+        {
+            assert!(short.contains(group) && long.contains(group), "{group}");
+        }
+        assert!(!long.contains("--session"));
+    }
 }

@@ -266,6 +266,43 @@ def explain_programs_unseen(w):
     refused(w.command("explain"), str(w.control))
 
 
+@mistake("explain_after_the_services_end")
+def explain_after_the_services_end(w):
+    """A connection of a service that is gone: that is the reason, whether no service answers or a new one does."""
+    w.up()
+    port, other = free_port(), free_port()
+    kernel = socket.create_server(("127.0.0.1", other))
+    server = program(w, "server", "serve", "127.0.0.1", port)
+    server.until_prints("listens")
+    client = program(w, "client", "connect", "127.0.0.1", port, other)
+    client.until_prints("connected")
+    idle = w.start("idle", [sys.executable, "-c", "import time; print('idle', flush=True); time.sleep(60)"], accelerated=True, launcher=False)
+    idle.until_prints("idle")
+    w.service.kill()
+    w.service.wait()
+
+    def told():
+        for process, state, words in (
+            (client, "LOST", "the service which had the connection is gone"),
+            (client, "ESTABLISHED", "told to the service which is gone"),
+            (server, "LOST", "the service which had the connection is gone"),
+            (server, "LISTEN", "the service which had the listener is gone"),
+        ):
+            found = [r for r in rows(w, process.pid) if r["state"] == state]
+            require(any(words in r["reason"] for r in found), f"{process.name} {state}: {rows(w, process.pid)}")
+            text = w.command("explain", process.pid).stdout
+            require("the service which had its connections is gone" in text and "not registered" not in text, text)
+
+    told()
+    require({p["pid"] for p in explained(w)} == {server.pid, client.pid}, "all that the service had")
+    require("no service" in w.command("explain", idle.pid).stdout, "one that has opened nothing")
+    refused(w.command("explain", f":{port}"), "is gone", str(server.pid), str(client.pid), lines=2)
+    w.up()
+    told()
+    refused(w.command("explain", f":{port}"), "is gone", str(server.pid), str(client.pid), lines=2)
+    kernel.close()
+
+
 STATIC = """
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -374,7 +411,7 @@ def require_sockets(w):
 
 @mistake("require_programs")
 def require_programs(w):
-    """Programs that the library cannot see are refused before they start; without --require they run, and nothing is said."""
+    """Programs that the library cannot see are refused before they start; without --require one line says so, unless --quiet."""
     w.up()
     static = static_program(w)
     script = w.directory / "script"
@@ -385,6 +422,9 @@ def require_programs(w):
         refused(done, "statically linked", str(command[0]))
         require(done.returncode == 126, f"status {done.returncode}")
         done = run_towpath([w.towpath, "run", "--control", w.control, "--", *command])
+        require(done.returncode == 0 and done.stderr.count("\n") == 1, f"{done.returncode} {done.stderr}")
+        require("statically linked" in done.stderr and "--quiet" in done.stderr, done.stderr)
+        done = run_towpath([w.towpath, "run", "--quiet", "--control", w.control, "--", *command])
         require((done.returncode, done.stderr) == (0, ""), f"{done.returncode} {done.stderr}")
     if os.geteuid() == 0:
         own = w.directory / "set-user-id"
@@ -396,18 +436,6 @@ def require_programs(w):
     require(required(w, "sh", "-c", "exit 7").returncode == 7, "its status")
     done = run_towpath([w.towpath, "run", "--require", "--control", w.control, "--", "true"], environment={"TOWPATH_DISABLE": "1"})
     refused(done, "TOWPATH_DISABLE")
-
-
-@mistake("unseen_program_on_a_terminal")
-def unseen_program_on_a_terminal(w):
-    """Somebody at a terminal is told that a program cannot be seen; it runs all the same."""
-    w.up()
-    ours, theirs = os.openpty()
-    command = [w.towpath, "run", "--control", w.control, "--", static_program(w)]
-    done = subprocess.run(command, stderr=theirs, env=plain_environment(), timeout=10, check=False)
-    os.close(theirs)
-    said = os.read(ours, 4096).decode()
-    require(done.returncode == 0 and "statically linked" in said and "--require" in said, f"{done.returncode} {said!r}")
 
 
 @mistake("require_go", limit_s=200)

@@ -25,9 +25,16 @@ fn elf(class: u8, loader: Option<&str>, sections: &str) -> Vec<u8> {
     (file[4], file[5]) = (class, 1);
     let mut put = |at: usize, n: u64, len: usize| file[at..at + len].copy_from_slice(&n.to_le_bytes()[..len]);
     // Program headers at 64, section headers at 120: sizes, counts, the index of the names.
-    for (at, n, len) in
-        [(32, 64, 8), (40, 120, 8), (54, 56, 2), (56, 1, 2), (58, 64, 2), (60, 1, 2), (62, 0, 2)]
-    {
+    for (at, n, len) in [
+        (18, MACHINE.unwrap_or(0), 2),
+        (32, 64, 8),
+        (40, 120, 8),
+        (54, 56, 2),
+        (56, 1, 2),
+        (58, 64, 2),
+        (60, 1, 2),
+        (62, 0, 2),
+    ] {
         put(at, n, len);
     }
     let text = loader.unwrap_or("");
@@ -48,6 +55,10 @@ const GO: &str = "\0.text\0.go.buildinfo\0.shstrtab\0";
 #[test]
 fn a_program_is_known_by_its_headers() {
     let folder = Folder::new();
+    let mut foreign = elf(2, GLIBC, PLAIN);
+    foreign[18] ^= 0xFF;
+    let mut swapped = elf(2, GLIBC, PLAIN);
+    swapped[5] = 2;
     let cases = [
         (elf(2, GLIBC, PLAIN), None),
         (elf(2, None, PLAIN), Some(Unseen::Static)),
@@ -55,6 +66,8 @@ fn a_program_is_known_by_its_headers() {
         (elf(2, GLIBC, GO), Some(Unseen::Go)),
         (elf(1, GLIBC, PLAIN), Some(Unseen::Narrow)),
         (elf(2, Some("/lib/ld-musl-x86_64.so.1\0"), PLAIN), Some(Unseen::Musl)),
+        (foreign, MACHINE.map(|_| Unseen::Foreign)),
+        (swapped, Some(Unseen::Foreign)),
         (b"nothing of the kind".to_vec(), None),
         (Vec::new(), None),
     ];
@@ -121,7 +134,17 @@ fn what_the_compiler_links_statically_is_found_out() {
 
 #[test]
 fn commands_are_found_as_the_shell_does() {
-    assert!(find(OsStr::new("sh")).is_some_and(|path| path.is_absolute()));
-    assert_eq!(find(OsStr::new("no-such-program-anywhere")), None);
-    assert_eq!(find(OsStr::new("/etc/passwd")), None);
+    assert!(matches!(find(OsStr::new("sh")), Found::Program(path) if path.is_absolute()));
+    let folder = Folder::new();
+    let plain = folder.file("plain", b"#!/bin/sh\n", 0o644);
+    let nothing = folder.0.path().join("nothing");
+    for (command, wanted) in [
+        (OsStr::new("no-such-program-anywhere"), Found::Nothing),
+        (nothing.as_os_str(), Found::Nothing),
+        (plain.join("below").as_os_str(), Found::Nothing),
+        (plain.as_os_str(), Found::NoProgram(plain.clone())),
+        (folder.0.path().as_os_str(), Found::NoProgram(folder.0.path().to_owned())),
+    ] {
+        assert_eq!(find(command), wanted, "{}", command.display());
+    }
 }

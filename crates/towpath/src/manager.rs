@@ -1,0 +1,50 @@
+//! What a service manager is told about the service (systemd's `Type=notify`): that it works, and that it is about to end. Nothing
+//! where none asked for it.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Names the manager's socket: a path, or `@` and an abstract name.
+pub const SOCKET_ENV: &str = "NOTIFY_SOCKET";
+
+/// Says `state` to the manager, if there is one. A manager that does not listen is its own affair.
+pub fn tell(state: &str) {
+    let Some(name) = std::env::var_os(SOCKET_ENV) else { return };
+    if let Err(e) = send(name.as_bytes(), state) {
+        eprintln!("towpath: {SOCKET_ENV} {}: {e}; going on without", name.display());
+    }
+}
+
+fn send(name: &[u8], state: &str) -> std::io::Result<()> {
+    let address = match name.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(socket: &UnixDatagram) -> String {
+        let mut bytes = [0; 100];
+        let n = socket.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..n]).into_owned()
+    }
+
+    #[test]
+    fn the_manager_hears_at_a_path_and_at_an_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        send(path.as_os_str().as_bytes(), "READY=1").unwrap();
+        assert_eq!(heard(&socket), "READY=1");
+        let name = format!("towpath-test-{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        send(format!("@{name}").as_bytes(), "STOPPING=1").unwrap();
+        assert_eq!(heard(&socket), "STOPPING=1");
+        assert!(send(b"/nowhere/notify", "READY=1").is_err());
+    }
+}
