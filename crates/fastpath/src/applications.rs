@@ -6,7 +6,7 @@ use crate::meter::{Meter, Part};
 use crate::predict::Predicted;
 use crate::setup::{Home, NEWS_MAX, State, Work};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{FlowId, event, state};
+use flow::{FlowId, event, rare, state};
 use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
@@ -221,7 +221,7 @@ impl State {
         self.looks.remove(flow);
         self.records.take_back(w.f.cold);
         w.f.rx.clear(state::LIVE);
-        w.f.rx.events = event::DROPPED;
+        Self::owe_only(&mut w.f, rare::DROPPED);
         self.report(w);
     }
 }

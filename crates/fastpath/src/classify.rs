@@ -5,11 +5,11 @@ use crate::deliver::write;
 use crate::predict::Predicted;
 use crate::segment::lent;
 use crate::setup::{Home, State, Work};
-use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, state};
+use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
 use std::net::IpAddr;
-use wire::{Addressee, Body, CommonHeaders, CommonSegment, MacAddr, Packet, RxChecksum, TcpPacket};
+use wire::{Addressee, Body, CommonHeaders, CommonSegment, MacAddr, Packet, RxChecksum, TcpFlags, TcpPacket};
 
 /// What is known of a packet of the batch, in place, one for each.
 #[derive(Clone, Debug)]
@@ -86,6 +86,28 @@ impl Seen {
     pub(crate) fn handed_over(flows: &Flows, packet: TcpPacket) -> Self {
         let hash = flows.table().hash(&packet.tuple());
         Self { kind: Kind::Tcp, hash, packet, ..Self::NOTHING }
+    }
+
+    /// Of a common segment, too, the packet says all from now on.
+    fn complete(&mut self, frame: &[u8]) {
+        if self.kind == Kind::Common
+            && let Some(segment) = CommonSegment::again(frame)
+        {
+            self.packet.take_common(&segment);
+            self.kind = Kind::Tcp;
+        }
+    }
+
+    /// The live flow with the segment's addresses of which `is_it` is true.
+    fn find(&self, flows: &Flows, is_it: impl Fn(&ReceiveLine) -> bool) -> Option<FlowId> {
+        let tuple = self.packet.tuple();
+        flows.table().find(self.hash, |id| {
+            flows.lock_briefly(id).is_some_and(|mut guard| {
+                let f = guard.parts();
+                let is_live = f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING);
+                is_live && is_it(f.rx) && f.addresses.matches(f.rx, f.tx, &tuple)
+            })
+        })
     }
 
     /// Stage two. The addresses are compared in stage three, when the record has arrived.
@@ -180,18 +202,12 @@ impl State {
             return match seen.kind {
                 Kind::Nothing => {}
                 Kind::NotTcp => self.no_tcp(frame.bytes),
-                Kind::Tcp => self.stranger(&seen.packet, frame.bytes),
-                Kind::Common => {
-                    if let Some(segment) = CommonSegment::again(frame.bytes) {
-                        seen.packet.take_common(&segment);
-                        self.stranger(&seen.packet, frame.bytes);
-                    }
-                }
+                Kind::Tcp | Kind::Common => self.unknown(flows, seen, frame),
             };
         };
         let Some(mut guard) = flows.lock_briefly(id) else {
             self.acks.push_front(id.0, self.now.as_ns());
-            return self.put_off(frame);
+            return self.put_off(id, seen, frame);
         };
         let Some(mut w) = Work::new(id, guard.parts(), homes) else {
             drop(guard);
@@ -216,9 +232,7 @@ impl State {
             drop(guard);
             return self.look_again(flows, homes, seen, frame, port);
         }
-        if let Err(reason) = self.receive(&mut w, &seen.packet, frame, port) {
-            self.except(reason, frame.bytes);
-        }
+        self.receive(&mut w, &seen.packet, frame, port);
         if seen.is_last {
             self.finish(&mut w, port);
         }
@@ -296,50 +310,51 @@ impl State {
         frame: Frame<'_>,
         port: &mut P,
     ) {
-        if seen.kind == Kind::Common
-            && let Some(segment) = CommonSegment::again(frame.bytes)
-        {
-            seen.packet.take_common(&segment);
-        }
+        seen.complete(frame.bytes);
+        let index = self.index;
+        let found = seen.find(flows, |rx| rx.core == index);
+        let Some(id) = found else { return self.unknown(flows, seen, frame) };
         let packet = &seen.packet;
-        let (tuple, index) = (packet.tuple(), self.index);
-        let found = flows.table().find(seen.hash, |id| {
-            flows.lock_briefly(id).is_some_and(|mut guard| {
-                let f = guard.parts();
-                let is_live = f.rx.has(state::LIVE) && !f.rx.has(state::LEAVING);
-                is_live && f.rx.core == index && f.addresses.matches(f.rx, f.tx, &tuple)
-            })
-        });
-        let Some(id) = found else { return self.stranger(packet, frame.bytes) };
         let done = self.with(flows, homes, id, |state, w| {
-            if let Err(reason) = state.receive(w, packet, frame, port) {
-                state.except(reason, frame.bytes);
-            }
+            state.receive(w, packet, frame, port);
             state.finish(w, port);
         });
         if done == Err(Miss::Busy) {
-            self.put_off(frame);
+            self.put_off(id, seen, frame);
         }
     }
 
-    /// A segment of no flow. One for another host must not take the place of ours in the slow path's ring.
+    /// A segment of no flow that is known here. What the ring has no room for its sender repeats, but for a RST: where the connection's
+    /// flow is only just being made, its peer is asked again.
     #[cold]
-    fn stranger(&mut self, packet: &TcpPacket, frame: &[u8]) {
-        let to = frame.first_chunk().map_or(MacAddr::ZERO, |to| MacAddr(*to));
-        let admitted = self.addressee().admit_tcp(to, packet.ip.dst);
-        match admitted {
-            Ok(()) => self.except(FrameReason::UnknownFlow, frame),
-            Err(reason) => self.counters.drop(reason),
+    fn unknown(&mut self, flows: &Flows, seen: &mut Seen, frame: Frame<'_>) {
+        seen.complete(frame.bytes);
+        let to = frame.bytes.first_chunk().map_or(MacAddr::ZERO, |to| MacAddr(*to));
+        let admitted = self.addressee().admit_tcp(to, seen.packet.ip.dst);
+        if let Err(reason) = admitted {
+            return self.counters.drop(reason);
+        }
+        let flags = seen.packet.header.flags;
+        let is_syn = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK);
+        let reason = if is_syn { FrameReason::Syn } else { FrameReason::UnknownFlow };
+        if self.except(reason, frame.bytes) || !flags.contains(TcpFlags::RST) {
+            return;
+        }
+        flows.note_reset_lost(self.now);
+        let index = self.index;
+        if let Some(id) = seen.find(flows, |rx| rx.core == index) {
+            self.ask_peer(id);
         }
     }
 
-    /// The same for what is not TCP, which was found well formed.
+    /// What is not TCP, and was found well formed. A frame for another host must not take the place of ours in the slow path's ring.
     #[cold]
     fn no_tcp(&mut self, frame: &[u8]) {
         let parsed = Packet::parse(frame, RxChecksum::Verified);
         let admitted = parsed.and_then(|packet| self.addressee().admit(&packet, frame));
         match admitted {
-            Ok(()) => self.except(FrameReason::NotTcp, frame),
+            // What there is no room for its sender repeats.
+            Ok(()) => drop(self.except(FrameReason::NotTcp, frame)),
             Err(reason) => self.counters.drop(reason),
         }
     }
@@ -352,11 +367,13 @@ impl State {
 
     /// The slow path gives the frame back when it has done what it holds the record for. One too long for it the peer sends again.
     #[cold]
-    fn put_off(&mut self, frame: Frame<'_>) {
-        if frame.bytes.len() <= FRAME_COPY_MAX {
-            self.except(FrameReason::Busy, frame.bytes);
-        } else {
+    fn put_off(&mut self, id: FlowId, seen: &mut Seen, frame: Frame<'_>) {
+        seen.complete(frame.bytes);
+        let is_reset = seen.packet.header.flags.contains(TcpFlags::RST);
+        if frame.bytes.len() > FRAME_COPY_MAX {
             self.counters.count(Cause::Busy);
+        } else if !self.except(FrameReason::Busy, frame.bytes) && is_reset {
+            self.ask_peer(id);
         }
     }
 

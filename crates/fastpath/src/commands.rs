@@ -131,12 +131,12 @@ impl State {
     #[cold]
     fn forget(&mut self, flows: &flow::Flows, id: FlowId) {
         let Some(mut guard) = flows.lock_briefly(id) else { return };
-        let f = guard.parts();
+        let mut f = guard.parts();
         if !f.rx.has(state::LIVE | state::LEAVING) {
             return;
         }
         f.rx.clear(state::LIVE);
-        f.rx.events = flow::event::DROPPED;
+        Self::owe_only(&mut f, flow::rare::DROPPED);
         self.records.take_back(f.cold);
         drop(guard);
         for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.grown, &mut self.due] {

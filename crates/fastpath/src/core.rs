@@ -177,6 +177,9 @@ impl Core {
         state.release_held(flows, homes, port);
         state.sweep_lent(flows, homes);
         state.sweep_grown(flows, homes);
+        if state.is_asking {
+            state.ask_peers(flows, homes, port);
+        }
         state.announce(flows, homes);
     }
 

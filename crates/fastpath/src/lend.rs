@@ -350,7 +350,7 @@ impl State {
         if self.ready.front().is_some() && !self.is_port_full || !self.told.is_empty() {
             return self.now;
         }
-        let owes = self.owed.front().is_some() || self.ready.front().is_some();
+        let owes = self.owed.front().is_some() || self.ready.front().is_some() || self.is_asking;
         if owes { self.now.plus(Duration::from_us(100)) } else { Instant::NEVER }
     }
 }

@@ -5,7 +5,7 @@ use crate::counters::Cause;
 use crate::out_of_order::note_duplicate;
 use crate::setup::{State, Work};
 use base::{Duration, Instant, SeqNumber};
-use flow::{FlowMut, FrameReason, event, state};
+use flow::{FlowMut, ResetVerdict, event, rare, state};
 use port::Port;
 use shm::half_flags;
 use wire::{Ecn, TcpFlags, TcpPacket};
@@ -16,21 +16,19 @@ const TS_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
 const CHALLENGE_INTERVAL: Duration = Duration::from_ms(100);
 
 impl State {
-    /// Takes in one segment. What it leaves to do stands in the record's flags; `finish` does it.
-    ///
-    /// # Errors
-    /// It is not the fast path's business.
+    /// Takes in one segment. What it leaves to do stands in the record's flags and events; `finish` does it.
     pub(crate) fn receive<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,
         p: &TcpPacket,
         frame: Frame<'_>,
         port: &mut P,
-    ) -> Result<(), FrameReason> {
+    ) {
         if p.header.flags.intersects(TcpFlags::RST | TcpFlags::SYN | TcpFlags::URG) {
-            return self.receive_rare(w, p, frame, port);
+            self.receive_rare(w, p, frame, port);
+        } else if self.admits(w, p) {
+            self.take_in(w, p, frame, port);
         }
-        if self.admits(w, p) { self.take_in(w, p, frame, port) } else { Ok(()) }
     }
 
     /// A segment with a flag that few have.
@@ -41,18 +39,33 @@ impl State {
         p: &TcpPacket,
         frame: Frame<'_>,
         port: &mut P,
-    ) -> Result<(), FrameReason> {
-        if p.header.flags.contains(TcpFlags::RST) {
-            return Err(FrameReason::Rst(w.id));
+    ) {
+        if p.header.flags.intersects(TcpFlags::RST | TcpFlags::SYN) {
+            let is_for_us = frame.bytes.get(..6) == Some(&self.mac.0);
+            if is_for_us && p.header.flags.contains(TcpFlags::RST) {
+                self.take_reset(&mut w.f, p.header.seq);
+            } else if is_for_us {
+                // "TCP endpoints MUST send a 'challenge ACK' to the remote peer", whatever its number (RFC 5961 section 4.2).
+                Self::owe(&mut w.f, rare::CHALLENGE);
+            } else {
+                self.counters.drop(wire::DropReason::ForeignMac);
+            }
+        } else if self.admits(w, p) {
+            self.note_urgent(w, &p.header);
+            self.take_in(w, p, frame, port);
         }
-        if p.header.flags.contains(TcpFlags::SYN) {
-            return Err(FrameReason::Syn(w.id));
+    }
+
+    /// A RST: its sender does not repeat it, so what it comes to is noted in the record, which cannot overflow.
+    fn take_reset(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber) {
+        match f.rx.judge_reset(seq) {
+            ResetVerdict::Exact => Self::owe(f, rare::PEER_RESET),
+            ResetVerdict::Possible => {
+                self.counters.count(Cause::Unacceptable);
+                Self::owe(f, rare::CHALLENGE);
+            }
+            ResetVerdict::Stray => self.counters.count(Cause::Unacceptable),
         }
-        if !self.admits(w, p) {
-            return Ok(());
-        }
-        self.note_urgent(w, &p.header);
-        self.take_in(w, p, frame, port)
     }
 
     /// The questions, and whether the answer to all of them is yes.
@@ -74,23 +87,17 @@ impl State {
 
     /// A segment that was admitted: acknowledgement, data, FIN.
     #[inline]
-    fn take_in<P: Port + ?Sized>(
-        &mut self,
-        w: &mut Work<'_>,
-        p: &TcpPacket,
-        frame: Frame<'_>,
-        port: &mut P,
-    ) -> Result<(), FrameReason> {
+    fn take_in<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, p: &TcpPacket, frame: Frame<'_>, port: &mut P) {
         let h = &p.header;
         let fin = h.flags.contains(TcpFlags::FIN);
         let len = p.payload.len() as u32;
         self.take_timestamp(&mut w.f, p);
         self.acknowledged(w, p, len + u32::from(fin));
         if len == 0 && !fin {
-            return Ok(());
+            return;
         }
         if w.f.rx.has(state::APP_CLOSED) && len > 0 {
-            return Err(FrameReason::DataAfterClose(w.id));
+            return Self::owe(&mut w.f, rare::LATE_DATA);
         }
         if w.f.rx.has(state::ECN) {
             self.note_marks(w, p.ip.ecn, h.flags, port);
@@ -102,7 +109,6 @@ impl State {
             take_fin(&mut w.f, h.seq.plus(len));
         }
         self.reach_fin(w);
-        Ok(())
     }
 
     /// PAWS: "if there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid ... then

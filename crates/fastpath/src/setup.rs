@@ -79,6 +79,10 @@ pub(crate) struct State {
     pub(crate) ready: List,
     /// Flows that owe the slow path an event it had no room for.
     pub(crate) owed: List,
+    /// One bit for each flow whose peer is asked whether there still is a connection, because a RST was lost.
+    pub(crate) asked: Box<[u64]>,
+    /// Some of them are set.
+    pub(crate) is_asking: bool,
     /// Flows that hold a receive ring.
     pub(crate) lent: List,
     /// Flows whose window has grown.
@@ -137,6 +141,8 @@ impl State {
             acks: List::new(flows),
             ready: List::new(flows),
             owed: List::new(flows),
+            asked: vec![0; flows.div_ceil(64)].into_boxed_slice(),
+            is_asking: false,
             lent: List::new(flows),
             grown: List::new(flows),
             held: List::new(flows),

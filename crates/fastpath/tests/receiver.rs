@@ -10,7 +10,7 @@ mod scene;
 
 use base::Duration;
 use fastpath::Cause;
-use flow::{FrameReason, state};
+use flow::{Exception, state};
 use harness::{MAC_A, config};
 use peer::Got;
 use port::Capabilities;
@@ -295,7 +295,7 @@ fn old_timestamps_count_for_24_days_and_never_against_a_reset() {
     s.peer.ts = Some((999_999, 0));
     s.peer.send(1, 0, TcpFlags::RST, b"");
     s.poll();
-    assert!(matches!(s.host.frames[..], [(FrameReason::Rst(_), _)]));
+    assert!(matches!(s.host.log[..], [Exception::PeerReset { .. }]));
     s.now = s.now.plus(Duration::from_secs(24 * 24 * 3600 - 10));
     s.peer.data(1, 0, b"b");
     s.poll();

@@ -1,6 +1,7 @@
 //! The records behind their locks: the only place where a record turns from shared to exclusive.
 
 use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, SendLine};
+use base::Instant;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::OnceLock;
@@ -49,6 +50,8 @@ pub struct Flows {
     chunks: Box<[OnceLock<Chunk>]>,
     table: FlowTable,
     config: Config,
+    /// When a RST of no known flow was last lost, nanoseconds; 0: never.
+    reset_lost_at: AtomicU64,
 }
 
 impl core::fmt::Debug for Flows {
@@ -87,6 +90,7 @@ impl Flows {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             table: FlowTable::new(config.flows, keys),
             config,
+            reset_lost_at: AtomicU64::new(0),
         }
     }
 
@@ -95,6 +99,23 @@ impl Flows {
     #[inline]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Notes that a RST was lost that belonged to no flow. It may be of a connection whose flow is about to be installed: the slow path
+    /// has its peer asked then. Afterwards look the flow up once more: it may be there already.
+    pub fn note_reset_lost(&self, now: Instant) {
+        // SeqCst: pairs with `reset_lost_at`. Either the flow is found afterwards, or who installs it sees this.
+        self.reset_lost_at.fetch_max(now.as_ns().max(1), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// When such a RST was last lost. Ask after the flow was installed.
+    #[must_use]
+    pub fn reset_lost_at(&self) -> Option<Instant> {
+        // Pairs with the fence in `note_reset_lost`.
+        fence(Ordering::SeqCst);
+        let ns = self.reset_lost_at.load(Ordering::SeqCst);
+        (ns > 0).then(|| Instant::from_ns(ns))
     }
 
     /// The table.

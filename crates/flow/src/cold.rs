@@ -164,6 +164,8 @@ pub struct Cold {
     pub closed_first: bool,
     /// Our FIN went out as a segment of its own.
     pub is_fin_alone: bool,
+    /// Bits of `rare` not yet handed to the slow path, while `event::RARE` is set.
+    pub rare_events: u8,
     /// What `Sending::buffer` has come to, bytes; 0: no bound.
     pub send_buffer: u32,
     /// How long sending was held up.
@@ -233,6 +235,7 @@ impl Cold {
             burst_end: SeqNumber(0),
             closed_first: false,
             is_fin_alone: false,
+            rare_events: 0,
             send_buffer: 0,
             delays: Delays::default(),
             path_probe: PathProbe::default(),

@@ -10,7 +10,8 @@ pub struct Config {
     pub flows: u32,
     /// Application regions at most.
     pub regions: u16,
-    /// Slots of each ring between a core and the slow path; a power of two. Each may hold a frame of 2 KiB.
+    /// Slots of each ring between a core and the slow path; a power of two. Half of them are for SYNs: as many as there are half-open
+    /// connections (`slowpath::Config::half_open_max`), so that a burst waits here until it is answered, by cookies if need be.
     pub ring_slots: usize,
     /// Our addresses, as far as they are known at start: a core drops what belongs to no flow and goes to another. None: the slow path
     /// alone knows them.
@@ -56,7 +57,7 @@ impl Default for Config {
         Self {
             flows: 65_536,
             regions: 1024,
-            ring_slots: 1024,
+            ring_slots: 32_768,
             addresses: Vec::new(),
             sack: true,
             timestamps: true,

@@ -82,12 +82,24 @@ pub mod event {
     pub const APP_CLOSED: u8 = 1 << 3;
     /// The application wants a reset.
     pub const APP_RESET: u8 = 1 << 4;
-    /// The core has let go of the record, as `Command::Drop` asked.
-    pub const DROPPED: u8 = 1 << 5;
+    /// `Cold::rare_events` says more.
+    pub const RARE: u8 = 1 << 5;
     /// Not for the slow path: bytes were acknowledged, and the application waits for space.
     pub const SPACE: u8 = 1 << 6;
     /// Not for the slow path: bytes were sent, and the application asks how far.
     pub const SENT: u8 = 1 << 7;
     /// What is the application's.
     pub const SENDER: u8 = SPACE | SENT;
+}
+
+/// Bits of `Cold::rare_events`, in the order in which they are handed over: what a core owes the slow path about few flows.
+pub mod rare {
+    /// A SYN, or a RST that only may be the peer's: acknowledge.
+    pub const CHALLENGE: u8 = 1;
+    /// Data has come for an application that has let go.
+    pub const LATE_DATA: u8 = 1 << 1;
+    /// The peer has reset the connection.
+    pub const PEER_RESET: u8 = 1 << 2;
+    /// The core has let go of the record, as `Command::Drop` asked.
+    pub const DROPPED: u8 = 1 << 3;
 }

@@ -29,14 +29,14 @@ pub use cell::{FlowGuard, FlowMut, Flows, prefetch, prefetch_all, prefetch_frame
 pub use cold::{Cold, Counters, INTERVALS, Interval, PathProbe, QUICK_SEGMENTS};
 pub use config::Config;
 pub use congestion::Signals;
-pub use flags::{event, state};
+pub use flags::{event, rare, state};
 pub use keeper::{Install, InstallError, Keeper};
 pub use message::{
     Command, CommandReceiver, CommandSender, Exception, ExceptionReceiver, ExceptionSender, FRAME_COPY_MAX,
     FrameReason, commands, exceptions,
 };
 pub use owner::{AppRegion, News, raise, ring, tell};
-pub use record::{ReceiveLine, SendLine};
+pub use record::{ReceiveLine, ResetVerdict, SendLine};
 pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use sending::Delays;
 pub use table::FlowTable;

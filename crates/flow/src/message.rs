@@ -13,16 +13,12 @@ pub use crate::ring::FRAME_COPY_MAX;
 pub enum FrameReason {
     /// ARP, ICMP, ICMPv6 (neighbour discovery), or another protocol.
     NotTcp,
-    /// TCP that belongs to no flow: a SYN, a handshake's last step, TIME-WAIT's business, or nothing to us.
+    /// A SYN that belongs to no flow. Its sender repeats it.
+    Syn,
+    /// Other TCP that belongs to no flow: a handshake's last step, TIME-WAIT's business, or nothing to us.
     UnknownFlow,
     /// TCP of a flow whose record the slow path holds, and its processor was taken away meanwhile: it gives the frame back.
     Busy,
-    /// SYN on an established flow (RFC 5961 section 4).
-    Syn(FlowId),
-    /// RST on an established flow; validation is the slow path's (RFC 5961 section 3).
-    Rst(FlowId),
-    /// Data for an application that has let go of its connection: answer with RST, as Linux does.
-    DataAfterClose(FlowId),
 }
 
 /// From a core to the slow path.
@@ -51,6 +47,21 @@ pub enum Exception {
     /// The application asks for a reset.
     AppReset {
         /// Of which flow.
+        flow: FlowId,
+    },
+    /// The peer has reset the connection: its RST had exactly the number that was expected (RFC 5961 section 3.2).
+    PeerReset {
+        /// Which flow.
+        flow: FlowId,
+    },
+    /// A SYN, or a RST that only may be the peer's: acknowledge, so that a peer without this connection resets it (RFC 5961).
+    Challenge {
+        /// On which flow.
+        flow: FlowId,
+    },
+    /// Data has come for an application that has let go of its connection: answer with RST, as Linux does.
+    LateData {
+        /// On which flow.
         flow: FlowId,
     },
     /// Something is outstanding and no timer was armed (`state::TIMER_ARMED` is set now).
@@ -160,11 +171,21 @@ pub struct CommandSender(Producer<Command>);
 /// The core's end.
 pub struct CommandReceiver(Consumer<Command>);
 
+/// Room for frames in each ring: 32,768 segments without data, or 256 of the longest.
+const FRAMES_BYTES: usize = 4 << 20;
+/// No longer is a segment without data: Ethernet with two tags, IPv6 and TCP with all its options, and room for extension headers.
+const BARE_MAX: usize = 192;
+
+/// Bytes for the frames of so many slots.
+fn bytes_for(slots: usize) -> usize {
+    (slots * FRAME_COPY_MAX).min(FRAMES_BYTES)
+}
+
 /// A core's exceptions.
 // SETUP: called once per core.
 #[must_use]
 pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
-    let (tx, rx) = ring(slots);
+    let (tx, rx) = ring(slots, bytes_for(slots));
     (ExceptionSender(tx), ExceptionReceiver(rx))
 }
 
@@ -172,7 +193,7 @@ pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
 // SETUP: called once per core.
 #[must_use]
 pub fn commands(slots: usize) -> (CommandSender, CommandReceiver) {
-    let (tx, rx) = ring(slots);
+    let (tx, rx) = ring(slots, bytes_for(slots));
     (CommandSender(tx), CommandReceiver(rx))
 }
 
@@ -186,19 +207,17 @@ impl ExceptionSender {
         self.0.push(exception, &[])
     }
 
-    /// Hands over the beginning of a frame. False when it is lost: frames of flows leave a quarter of the ring to events,
-    /// which must not be lost; all others leave half of it, so that a flood of SYNs crowds out no connection's.
+    /// Hands over the beginning of a frame. False when it is lost. What a flood is made of (SYNs, ARP, data of no flow) leaves half of
+    /// the ring to the rest, so that it crowds out no connection's segments; these leave an eighth to events.
     #[inline]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
         let share = match reason {
-            FrameReason::NotTcp | FrameReason::UnknownFlow => 2,
-            FrameReason::Busy
-            | FrameReason::Syn(_)
-            | FrameReason::Rst(_)
-            | FrameReason::DataAfterClose(_) => 4,
+            FrameReason::NotTcp | FrameReason::Syn => 2,
+            FrameReason::UnknownFlow if copy.len() > BARE_MAX => 2,
+            FrameReason::UnknownFlow | FrameReason::Busy => 8,
         };
-        self.0.room() > self.0.capacity() / share && self.0.push(Exception::Frame { reason }, copy).is_ok()
+        !self.0.is_crowded(share) && self.0.push(Exception::Frame { reason }, copy).is_ok()
     }
 
     /// True, once, when the slow path sleeps and must be woken.

@@ -107,6 +107,18 @@ const _: () = {
 
 const INDEX_BIT: u64 = 1 << 63;
 
+/// What a RST means whose flow is in a synchronised state (RFC 5961 section 3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResetVerdict {
+    /// "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP endpoints
+    /// MUST reset the connection".
+    Exact,
+    /// "does not exactly match ..., yet is within the current receive window": it is challenged.
+    Possible,
+    /// Outside the window: it is dropped.
+    Stray,
+}
+
 impl ReceiveLine {
     /// True when all of `bits` are set.
     #[must_use]
@@ -125,6 +137,18 @@ impl ReceiveLine {
     #[inline]
     pub const fn clear(&mut self, bits: u32) {
         self.flags &= !bits;
+    }
+
+    /// What a RST with that sequence number means.
+    #[must_use]
+    pub const fn judge_reset(&self, seq: SeqNumber) -> ResetVerdict {
+        if seq.since(self.rcv_nxt) == 0 {
+            ResetVerdict::Exact
+        } else if seq.is_within(self.rcv_nxt, self.promised()) {
+            ResetVerdict::Possible
+        } else {
+            ResetVerdict::Stray
+        }
     }
 
     /// Our FIN is in flight.

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //!            head (consumer)         tail (producer)
-//!   ---------|------ unread ---------|------ free ------> positions, wrapping
+//!   ---------|------ unread ---------|------ free ------> positions of slots, wrapping
+//!            read                    written
+//!   ---------|-- frames of unread ---|------ free ------> positions of bytes, wrapping
 //! ```
+//! Frames lie one behind the other in an area of their own, each in one piece: one that does not fit before the area's end begins at its
+//! start. So a ring holds many short frames, or a few long ones, in the same memory.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
@@ -13,11 +17,15 @@ use std::sync::Arc;
 /// flight of ten segments (RFC 6928) right behind a handshake. Cut off, it would cost the peer a retransmission timeout.
 pub const FRAME_COPY_MAX: usize = 16 << 10;
 
+/// Least bytes for frames: the longest fits wherever the area's end lies.
+const BYTES_MIN: usize = 2 * FRAME_COPY_MAX;
+
 struct Slot<T> {
     item: Option<T>,
+    /// Position of the frame's first byte.
+    start: usize,
+    /// Bytes of the frame.
     len: usize,
-    /// Zeroed by the kernel page by page: memory is used only where frames were copied.
-    frame: Box<[u8]>,
 }
 
 #[repr(align(64))]
@@ -25,8 +33,10 @@ struct Line<T>(T);
 
 struct Shared<T> {
     slots: Box<[UnsafeCell<Slot<T>>]>,
-    /// Written by the consumer.
-    head: Line<AtomicUsize>,
+    /// Frames. Zeroed by the kernel page by page: memory is used only where frames were copied.
+    bytes: Box<[UnsafeCell<u8>]>,
+    /// Written by the consumer: the position of the oldest unread slot, and that of the byte up to which frames were taken.
+    head: Line<[AtomicUsize; 2]>,
     /// Written by the producer.
     tail: Line<AtomicUsize>,
     /// 1 while the consumer sleeps or is about to.
@@ -35,45 +45,85 @@ struct Shared<T> {
 
 // SAFETY: there is one producer and one consumer (neither is `Clone`, both take `&mut self`); the producer touches slots in
 // `[tail, head + len)`, the consumer those in `[head, tail)`, and a slot changes hands by a Release store of `tail` or `head`
-// that the other side loads with Acquire. `T: Send` lets items change threads.
+// that the other side loads with Acquire. The bytes of a slot's frame change hands with it. `T: Send` lets items change threads.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: slots own their items, which are `Send`.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 /// The writing end.
-pub struct Producer<T>(Arc<Shared<T>>);
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    /// Position behind the last frame's bytes.
+    written: usize,
+}
 /// The reading end.
 pub struct Consumer<T>(Arc<Shared<T>>);
 
-/// A ring of `slots` items.
+/// A ring of `slots` items with `bytes` for their frames.
 ///
 /// # Panics
-/// When `slots` is not a power of two.
+/// When one of them is not a power of two.
 // SETUP: called once per core.
-pub fn ring<T: Send>(slots: usize) -> (Producer<T>, Consumer<T>) {
-    assert!(slots.is_power_of_two(), "positions wrap, so the number of slots must divide their range");
-    let frame = || vec![0; FRAME_COPY_MAX].into_boxed_slice();
-    let slot = || UnsafeCell::new(Slot { item: None, len: 0, frame: frame() });
+pub fn ring<T: Send>(slots: usize, bytes: usize) -> (Producer<T>, Consumer<T>) {
+    let bytes = bytes.max(BYTES_MIN);
+    let is_good = slots.is_power_of_two() && bytes.is_power_of_two();
+    assert!(is_good, "positions wrap, so what they count must divide their range");
+    let slot = || UnsafeCell::new(Slot { item: None, start: 0, len: 0 });
+    let area = vec![0u8; bytes].into_boxed_slice();
+    // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the box is owned.
+    let area = unsafe { Box::from_raw(Box::into_raw(area) as *mut [UnsafeCell<u8>]) };
     let shared = Arc::new(Shared {
         slots: (0..slots).map(|_| slot()).collect(),
-        head: Line(AtomicUsize::new(0)),
+        bytes: area,
+        head: Line([AtomicUsize::new(0), AtomicUsize::new(0)]),
         tail: Line(AtomicUsize::new(0)),
         sleeping: Line(AtomicU32::new(0)),
     });
-    (Producer(shared.clone()), Consumer(shared))
+    (Producer { shared: shared.clone(), written: 0 }, Consumer(shared))
+}
+
+impl<T> Shared<T> {
+    fn slot(&self, position: usize) -> *mut Slot<T> {
+        self.slots[position & (self.slots.len() - 1)].get()
+    }
+
+    /// Where `len` bytes from `position` on lie, in one piece.
+    fn span(&self, position: usize, len: usize) -> &[UnsafeCell<u8>] {
+        let at = position & (self.bytes.len() - 1);
+        &self.bytes[at..at + len]
+    }
 }
 
 impl<T> Producer<T> {
     /// Slots free now.
     pub fn room(&self) -> usize {
         // Acquire: pairs with the Release in `pop`.
-        let used = self.0.tail.0.load(Ordering::Relaxed).wrapping_sub(self.0.head.0.load(Ordering::Acquire));
-        self.0.slots.len() - used
+        let head = self.shared.head.0[0].load(Ordering::Acquire);
+        self.shared.slots.len() - self.shared.tail.0.load(Ordering::Relaxed).wrapping_sub(head)
     }
 
     /// Slots in all.
     pub fn capacity(&self) -> usize {
-        self.0.slots.len()
+        self.shared.slots.len()
+    }
+
+    /// True when one part in `share` of the slots, or of the bytes, is all that is left.
+    pub fn is_crowded(&self, share: usize) -> bool {
+        // After `room`, which makes the position visible that belongs to the head.
+        let slots_left = self.room();
+        let used = self.written.wrapping_sub(self.shared.head.0[1].load(Ordering::Relaxed));
+        let bytes = self.shared.bytes.len();
+        slots_left <= self.capacity() / share || bytes - used <= bytes / share
+    }
+
+    /// Where a frame of `len` bytes begins: behind the last, or at the area's start. `None` when there is no room.
+    fn place(&self, len: usize) -> Option<usize> {
+        let size = self.shared.bytes.len();
+        let at = self.written & (size - 1);
+        let start = if at + len <= size { self.written } else { self.written.wrapping_add(size - at) };
+        // Relaxed: `room` has loaded the head, before which the consumer stored this.
+        let read = self.shared.head.0[1].load(Ordering::Relaxed);
+        (start.wrapping_add(len).wrapping_sub(read) <= size).then_some(start)
     }
 
     /// Hands over `item` with a copy of `frame`, or gives `item` back when the ring is full or the frame too long.
@@ -81,13 +131,17 @@ impl<T> Producer<T> {
         if self.room() == 0 || frame.len() > FRAME_COPY_MAX {
             return Err(item);
         }
-        let tail = self.0.tail.0.load(Ordering::Relaxed);
-        // SAFETY: `room` says that slot `tail` is free, and only this producer touches free slots.
-        let slot = unsafe { &mut *self.0.slots[tail & (self.0.slots.len() - 1)].get() };
-        slot.item = Some(item);
-        slot.len = frame.len();
-        slot.frame[..frame.len()].copy_from_slice(frame);
-        self.0.tail.0.store(tail.wrapping_add(1), Ordering::Release);
+        let Some(start) = self.place(frame.len()) else { return Err(item) };
+        let tail = self.shared.tail.0.load(Ordering::Relaxed);
+        let into = self.shared.span(start, frame.len());
+        // SAFETY: `room` says that slot `tail` is free, `place` that no unread frame lies in `into`; only this producer touches
+        // either, and a box of the program's is no part of them.
+        unsafe {
+            *self.shared.slot(tail) = Slot { item: Some(item), start, len: frame.len() };
+            core::ptr::copy_nonoverlapping(frame.as_ptr(), into.as_ptr() as *mut u8, frame.len());
+        }
+        self.written = start.wrapping_add(frame.len());
+        self.shared.tail.0.store(tail.wrapping_add(1), Ordering::Release);
         Ok(())
     }
 
@@ -100,34 +154,43 @@ impl<T> Producer<T> {
         }
         // Pairs with the fence in `prepare_sleep`: either we see the sleeper or it sees the item.
         fence(Ordering::SeqCst);
-        let sleeping = &self.0.sleeping.0;
+        let sleeping = &self.shared.sleeping.0;
         sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Some are not taken yet. They may be by now, never the reverse.
     fn has_items(&self) -> bool {
-        self.0.tail.0.load(Ordering::Relaxed) != self.0.head.0.load(Ordering::Relaxed)
+        self.shared.tail.0.load(Ordering::Relaxed) != self.shared.head.0[0].load(Ordering::Relaxed)
     }
 }
 
 impl<T> Consumer<T> {
     /// Takes the oldest item and hands it with its frame to `take`.
     pub fn pop<R>(&mut self, take: impl FnOnce(T, &[u8]) -> R) -> Option<R> {
-        let head = self.0.head.0.load(Ordering::Relaxed);
+        let shared = &*self.0;
+        let head = shared.head.0[0].load(Ordering::Relaxed);
         // Acquire: pairs with the Release in `push`.
-        if head == self.0.tail.0.load(Ordering::Acquire) {
+        if head == shared.tail.0.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: slot `head` is published and not yet taken; only this consumer touches such slots.
-        let slot = unsafe { &mut *self.0.slots[head & (self.0.slots.len() - 1)].get() };
-        let result = slot.item.take().map(|item| take(item, &slot.frame[..slot.len]));
-        self.0.head.0.store(head.wrapping_add(1), Ordering::Release);
+        // SAFETY: slot `head` is published and not yet taken; only this consumer touches such slots and their frames' bytes.
+        let (slot, frame) = unsafe {
+            let slot = &mut *shared.slot(head);
+            let from = shared.span(slot.start, slot.len);
+            let frame = core::slice::from_raw_parts(from.as_ptr().cast::<u8>(), from.len());
+            (slot, frame)
+        };
+        let end = slot.start.wrapping_add(slot.len);
+        let result = slot.item.take().map(|item| take(item, frame));
+        // Before the head, whose Release shows it.
+        shared.head.0[1].store(end, Ordering::Relaxed);
+        shared.head.0[0].store(head.wrapping_add(1), Ordering::Release);
         result
     }
 
     /// True when nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.0.head.0.load(Ordering::Relaxed) == self.0.tail.0.load(Ordering::Acquire)
+        self.0.head.0[0].load(Ordering::Relaxed) == self.0.tail.0.load(Ordering::Acquire)
     }
 
     /// Announces sleep. True: nothing waits, and every later `push` is followed by a wake-up. False: stay awake.
@@ -155,20 +218,22 @@ mod tests {
 
     #[test]
     fn items_and_frames_come_out_in_order_across_threads_and_a_full_ring_gives_back() {
-        let (mut tx, mut rx) = ring::<u32>(8);
+        // Frames of all lengths, so that some end where the area ends and some begin at its start.
+        let frame_of = |i: u32| vec![i as u8; (i as usize).wrapping_mul(977) % (FRAME_COPY_MAX + 1)];
+        let (mut tx, mut rx) = ring::<u32>(8, 1);
         let sender = std::thread::spawn(move || {
-            for i in 0..20_000u32 {
-                let mut item = i;
-                while let Err(back) = tx.push(item, &i.to_le_bytes()) {
+            for i in 0..1_000u32 {
+                let (mut item, frame) = (i, frame_of(i));
+                while let Err(back) = tx.push(item, &frame) {
                     item = back;
                     std::thread::yield_now();
                 }
             }
         });
         let mut next = 0u32;
-        while next < 20_000 {
+        while next < 1_000 {
             let got = rx.pop(|item, frame| {
-                assert_eq!(frame, item.to_le_bytes());
+                assert!(frame == frame_of(item), "{item}");
                 item
             });
             match got {
@@ -183,8 +248,24 @@ mod tests {
     }
 
     #[test]
+    fn short_frames_fill_the_slots_and_long_ones_the_bytes() {
+        let (mut tx, mut rx) = ring::<u8>(256, 1 << 15);
+        let long = [7; FRAME_COPY_MAX];
+        assert_eq!((tx.push(1, &long), tx.push(2, &long)), (Ok(()), Ok(())));
+        assert_eq!(tx.push(3, &[1]), Err(3), "no byte is left");
+        assert!(tx.is_crowded(2) && tx.is_crowded(8) && tx.push(3, &[]).is_ok());
+        assert_eq!(rx.pop(|i, frame| (i, frame == long)), Some((1, true)));
+        assert!(!tx.is_crowded(8) && tx.push(4, &[4]).is_ok());
+        assert_eq!(rx.pop(|i, _| i).zip(rx.pop(|i, _| i)), Some((2, 3)));
+        assert_eq!(rx.pop(|i, frame| (i, frame.to_vec())), Some((4, vec![4])));
+        (0..255).for_each(|i| assert_eq!(tx.push(i, &[0; 100]), Ok(())));
+        assert!(tx.is_crowded(8));
+        assert_eq!((tx.push(255, &[]), tx.push(0, &[])), (Ok(()), Err(0)));
+    }
+
+    #[test]
     fn a_sleeper_is_woken_once_and_a_long_frame_is_refused() {
-        let (mut tx, mut rx) = ring::<u8>(2);
+        let (mut tx, mut rx) = ring::<u8>(2, 1);
         assert!(rx.prepare_sleep());
         assert_eq!(tx.push(1, &[0; FRAME_COPY_MAX + 1]), Err(1));
         assert!(!tx.must_wake(), "nothing to be woken for");

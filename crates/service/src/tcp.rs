@@ -79,7 +79,7 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
     let flow_config = flow::Config {
         flows: if none { 64 } else { config.link.flows },
         regions: config.max_applications as u16,
-        ring_slots: if none { 64 } else { 1024 },
+        ring_slots: if none { 64 } else { flow::Config::default().ring_slots },
         addresses: config.link.own.iter().map(|n| n.address).collect(),
         sack,
         timestamps,

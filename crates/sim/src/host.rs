@@ -41,6 +41,8 @@ pub struct HostConfig {
     pub data_len: u64,
     /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no bound.
     pub not_sent_low: u32,
+    /// Exceptions that the slow path takes in for each round of a core, at least 1: few, and the ring between them fills.
+    pub exceptions_most: usize,
     /// Names the host's secrets.
     pub seed: u64,
 }
@@ -59,6 +61,7 @@ impl HostConfig {
             slots: 256,
             data_len: 64 << 20,
             not_sent_low: u32::MAX,
+            exceptions_most: usize::MAX,
             seed,
         }
     }
@@ -97,6 +100,7 @@ pub struct Host {
     pub(crate) lanes: Vec<Lane>,
     /// Turns that cores have had.
     turns: u64,
+    exceptions_most: usize,
     /// The region as the service has it.
     pub(crate) region: Arc<AppRegion>,
     /// The same memory as the application has it.
@@ -138,6 +142,7 @@ impl Host {
             slow,
             lanes,
             turns: 0,
+            exceptions_most: config.exceptions_most,
             region,
             mapped: Arc::new(Mapped::new(1, Side::One, false, application, pages)),
             uses: vec![Use::Free; config.slots as usize],
@@ -183,7 +188,7 @@ impl Host {
     }
 
     fn round(&mut self, now: Instant) -> bool {
-        let Self { slow, lanes, turns, .. } = self;
+        let Self { slow, lanes, turns, exceptions_most, .. } = self;
         let mut is_busy = false;
         for (i, lane) in lanes.iter_mut().enumerate() {
             *turns += 1;
@@ -193,8 +198,10 @@ impl Host {
             lane.core.strangers().for_each(drop);
             lane.deadline = progress.deadline;
             is_busy |= progress.is_busy();
-            while lane.exceptions.pop(|e, frame| slow.handle_exception(now, i as u8, e, frame)).is_some() {
-                is_busy = true;
+            let mut take = |exception, frame: &[u8]| slow.handle_exception(now, i as u8, exception, frame);
+            let mut left = *exceptions_most;
+            while left > 0 && lane.exceptions.pop(&mut take).is_some() {
+                (is_busy, left) = (true, left - 1);
             }
         }
         if self.slow.next_deadline() <= now {

@@ -310,6 +310,7 @@ impl SlowPath {
             rtt: (opening.tries == 0).then_some(took),
             repeats: opening.tries,
             took,
+            since: opening.sent_at,
             mac,
             options: opening.options,
         };

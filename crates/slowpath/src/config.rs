@@ -49,7 +49,7 @@ pub struct Config {
     pub orphans_max: usize,
     /// Half-open connections in all.
     pub half_open_max: usize,
-    /// Half-open connections of one listener at most; it has no more than its backlog, as Linux.
+    /// Half-open connections of one listener at most, Linux's `somaxconn`; it has no more than its backlog, as Linux.
     pub half_open_per_listener: usize,
     /// Active opens under way at most.
     pub connecting_max: usize,
@@ -94,7 +94,7 @@ impl Default for Config {
             syn_cookies: SynCookies::UnderPressure,
             orphans_max: 65_536,
             half_open_max: 16_384,
-            half_open_per_listener: 1024,
+            half_open_per_listener: 4096,
             connecting_max: 65_536,
             neighbours_max: 1024,
             black_hole_detection: true,

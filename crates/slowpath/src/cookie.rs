@@ -38,7 +38,7 @@ pub enum SynCookies {
 const MSS_CLASSES: [u16; 8] = [MSS_MIN, 536, 1220, 1300, 1400, 1440, 1460, 8940];
 
 /// For how long after its last cookie a listener looks at acknowledgements out of the blue: while one may be valid.
-const RECENT: Duration = Duration::from_secs(120);
+pub(crate) const RECENT: Duration = Duration::from_secs(120);
 
 /// No shift: window scaling was not offered.
 const NO_SHIFT: u32 = 15;

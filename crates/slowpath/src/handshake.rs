@@ -79,6 +79,8 @@ pub(crate) struct Born {
     pub(crate) repeats: u8,
     /// From when it was first sent until it was answered.
     pub(crate) took: Duration,
+    /// Since when the peer may have reset the connection.
+    pub(crate) since: Instant,
     pub(crate) mac: MacAddr,
     pub(crate) options: FlowOptions,
 }
@@ -316,6 +318,10 @@ impl SlowPath {
         self.raise(owner.region, owner.slot, half_flags::OPEN);
         // The application may have written, or let go, already.
         self.output.command(owner.core, Command::Transmit { flow });
+        if self.keeper.flows().reset_lost_at().is_some_and(|lost_at| born.since <= lost_at) {
+            // It may have been this connection's: a peer that knows of none answers with another.
+            self.output.command(owner.core, Command::Ack { flow });
+        }
         Ok(flow)
     }
 }

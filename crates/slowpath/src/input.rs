@@ -4,7 +4,7 @@ use crate::teardown::Step;
 use crate::time_wait::Verdict;
 use crate::{Count, Event, SlowPath, source_mac};
 use base::Instant;
-use flow::{Exception, FRAME_COPY_MAX, FlowId, FrameReason};
+use flow::{Exception, FRAME_COPY_MAX};
 use std::net::IpAddr;
 use wire::{
     Addressee, Body, DropReason, Packet, RxChecksum, TcpFlags, TcpPacket, check_addresses,
@@ -16,11 +16,14 @@ impl SlowPath {
     pub fn handle_exception(&mut self, now: Instant, core: u8, exception: Exception, frame: &[u8]) {
         self.now = now;
         match exception {
-            Exception::Frame { reason } => self.on_frame(now, core, reason, frame),
+            Exception::Frame { .. } => self.on_frame(now, core, frame),
             Exception::FinReceived { flow } => self.on_fin(now, flow, Step::FinReceived),
             Exception::FinAcked { flow } => self.on_fin(now, flow, Step::FinAcked),
             Exception::AppClosed { flow } => self.on_app_closed(now, flow),
             Exception::AppReset { flow } => self.on_app_reset(now, flow),
+            Exception::PeerReset { flow } => self.on_peer_reset(now, flow),
+            Exception::Challenge { flow } => self.on_challenge(now, flow),
+            Exception::LateData { flow } => self.on_late_data(now, flow),
             Exception::Active { flow } => self.on_active(now, flow),
             Exception::Dropped { flow } => self.on_dropped(now, flow),
             Exception::Violation { region, slot, what } => {
@@ -33,16 +36,16 @@ impl SlowPath {
     }
 
     /// Of a super-frame the core hands over the beginning: it is treated as a shorter segment.
-    fn on_frame(&mut self, now: Instant, core: u8, reason: FrameReason, frame: &[u8]) {
+    fn on_frame(&mut self, now: Instant, core: u8, frame: &[u8]) {
         if frame.len() < FRAME_COPY_MAX {
-            return self.on_whole_frame(now, core, reason, frame);
+            return self.on_whole_frame(now, core, frame);
         }
         let mut frame = frame.to_vec();
         wire::shorten(&mut frame);
-        self.on_whole_frame(now, core, reason, &frame);
+        self.on_whole_frame(now, core, &frame);
     }
 
-    fn on_whole_frame(&mut self, now: Instant, core: u8, reason: FrameReason, frame: &[u8]) {
+    fn on_whole_frame(&mut self, now: Instant, core: u8, frame: &[u8]) {
         let packet = match Packet::parse(frame, RxChecksum::Verified) {
             Ok(packet) => packet,
             Err(reason) => return self.counters.drop(reason),
@@ -53,7 +56,7 @@ impl SlowPath {
         match packet.body {
             Body::Arp(arp) => self.on_arp(now, core, &arp),
             Body::Tcp(tcp) => match self.admit(&tcp.ip.src, &tcp.ip.dst, true) {
-                Ok(()) => self.on_tcp(now, core, reason, &tcp, frame),
+                Ok(()) => self.on_tcp(now, core, &tcp, frame),
                 Err(reason) => self.counters.drop(reason),
             },
             Body::Icmpv4(ip) => match self.admit(&ip.src, &ip.dst, false) {
@@ -92,29 +95,17 @@ impl SlowPath {
         if self.routes.owns(*src) { Err(DropReason::LandAttack) } else { Ok(()) }
     }
 
-    fn on_tcp(&mut self, now: Instant, core: u8, reason: FrameReason, packet: &TcpPacket, frame: &[u8]) {
-        match reason {
-            FrameReason::Syn(flow) if self.is_live(flow, packet) => self.on_flow_syn(now, flow),
-            FrameReason::Rst(flow) if self.is_live(flow, packet) => self.on_flow_rst(now, flow, packet),
-            FrameReason::DataAfterClose(flow) if self.is_live(flow, packet) => {
-                self.on_data_after_close(now, core, flow, packet, frame);
-            }
-            _ => self.on_stray_tcp(now, core, packet, frame),
-        }
-    }
-
-    /// True when the flow is still the one the core meant.
-    fn is_live(&self, flow: FlowId, packet: &TcpPacket) -> bool {
-        self.by_tuple.get(&packet.tuple().reversed()) == Some(&flow)
-    }
-
-    /// A segment for which the core found no flow.
-    fn on_stray_tcp(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
+    /// A segment for which the core found no flow, or whose flow was busy.
+    fn on_tcp(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
         let tuple = packet.tuple().reversed();
         if let Some(&flow) = self.by_tuple.get(&tuple) {
             // Set up while the frame was on its way here.
             let core = self.connections.get(&flow).map_or(core, |c| c.owner.core);
-            return self.return_frame(core, frame);
+            if !self.return_frame(core, frame) && packet.header.flags.contains(TcpFlags::RST) {
+                // Its sender does not repeat it.
+                self.on_flow_rst(now, flow, packet);
+            }
+            return;
         }
         if let Some(&id) = self.opening_of.get(&tuple) {
             return self.on_opening_segment(now, core, id, packet, frame);
@@ -164,8 +155,9 @@ impl SlowPath {
     }
 
     /// Gives a frame to a core that has its flow by now.
-    pub(crate) fn return_frame(&mut self, core: u8, frame: &[u8]) {
+    pub(crate) fn return_frame(&mut self, core: u8, frame: &[u8]) -> bool {
         let is_taken = self.output.receive(core, frame);
         self.counters.add(if is_taken { Count::Returned } else { Count::CoreBusy });
+        is_taken
     }
 }

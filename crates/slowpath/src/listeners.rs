@@ -1,6 +1,7 @@
 //! Who listens where, and the half-open connections of each listener: small and bounded.
 
 use crate::FlowOptions;
+use crate::cookie::RECENT;
 use crate::handshake::Negotiated;
 use crate::wheel::TimerId;
 use base::{Instant, SeqNumber};
@@ -41,6 +42,17 @@ pub(crate) struct HalfOpen {
     pub(crate) timer: Option<TimerId>,
     /// Data that came before the service answered.
     pub(crate) early: Vec<Box<[u8]>>,
+}
+
+impl HalfOpen {
+    /// Since when the peer may know of the connection. A cookie does not say when its SYN came, only that it was recently.
+    pub(crate) fn began(&self) -> Instant {
+        if self.is_from_cookie {
+            Instant::from_ns(self.sent_at.as_ns().saturating_sub(RECENT.as_ns()))
+        } else {
+            self.sent_at
+        }
+    }
 }
 
 const _: () = assert!(size_of::<HalfOpen>() <= 232, "a flood costs this much per SYN");

@@ -3,8 +3,9 @@
 use flow::{Command, CommandSender, FRAME_COPY_MAX};
 use std::collections::VecDeque;
 
-/// Frames that wait for one core at most. A core that does not take that many has stalled for long; TCP repeats them.
-const FRAMES_WAITING: usize = 1024;
+/// Frames that wait for one core at most, beyond those in its ring: the answers to a burst of as many SYNs as there are half-open
+/// connections. A core that does not take that many has stalled for long; TCP repeats them.
+const FRAMES_WAITING: usize = 16_384;
 
 #[derive(Debug)]
 enum Waiting {

@@ -61,6 +61,7 @@ impl SlowPath {
             rtt: is_timed.then_some(took),
             repeats: if half_open.is_deferred { 0 } else { half_open.tries },
             took,
+            since: half_open.began(),
             mac: known.unwrap_or(half_open.mac),
             options,
         };
@@ -73,7 +74,7 @@ impl SlowPath {
         };
         self.counters.add(Count::PassiveOpens);
         for frame in &half_open.early {
-            self.return_frame(owner.core, frame);
+            let _: bool = self.return_frame(owner.core, frame);
         }
         Ok(flow)
     }

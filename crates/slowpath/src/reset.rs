@@ -5,7 +5,7 @@ use crate::handshake::{Segment, Via};
 use crate::time_wait::Remains;
 use crate::{Count, FlowOptions, SlowPath, source_mac};
 use base::{Duration, Instant, SeqNumber};
-use flow::{Command, FlowId};
+use flow::{Command, FlowId, ResetVerdict};
 use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
 
 /// Least time between two challenges on one connection.
@@ -43,20 +43,14 @@ impl SlowPath {
     }
 
     /// Data for an application that has let go: "if the user closed ... and data is received ... the TCP endpoint SHOULD send a RST
-    /// to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that this segment acknowledged, which is
-    /// exactly what the peer expects; ours may be further on.
-    pub(crate) fn on_data_after_close(
-        &mut self,
-        now: Instant,
-        core: u8,
-        flow: FlowId,
-        packet: &TcpPacket,
-        frame: &[u8],
-    ) {
-        let tuple = packet.tuple().reversed();
-        let dscp = self.with_flow(flow, |parts| parts.tx.dscp);
-        let segment = Segment { dscp, ..reset(tuple, packet.header.ack, None) };
-        self.put_reset(now, core, &segment, Via::Reply(source_mac(frame)));
+    /// to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that the peer has acknowledged last, which is
+    /// exactly what it expects; ours may be further on.
+    pub(crate) fn on_late_data(&mut self, now: Instant, flow: FlowId) {
+        let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
+        let (core, tuple) = (connection.owner.core, connection.tuple);
+        let (dscp, seq) = self.with_flow(flow, |parts| (parts.tx.dscp, parts.tx.snd_una));
+        let segment = Segment { dscp, ..reset(tuple, seq, None) };
+        self.put_reset(now, core, &segment, Via::Route);
         self.end(now, flow, How::ResetByUs);
     }
 
@@ -105,32 +99,29 @@ impl SlowPath {
         self.may_challenge(now)
     }
 
-    /// SYN in a synchronised state: "TCP endpoints ... MUST send a challenge ACK to the remote peer" whatever its sequence number
-    /// (RFC 5961 section 4.2).
-    pub(crate) fn on_flow_syn(&mut self, now: Instant, flow: FlowId) {
+    /// The core has seen the peer's RST, with the number that was expected.
+    pub(crate) fn on_peer_reset(&mut self, now: Instant, flow: FlowId) {
+        if self.connections.get(&flow).is_some_and(|c| !c.is_over) {
+            self.counters.add(Count::ResetsTaken);
+            self.end(now, flow, How::ResetByPeer);
+        }
+    }
+
+    /// The core has seen a SYN, or a RST that only may be the peer's: "TCP endpoints MUST send a challenge ACK to the remote peer" (RFC
+    /// 5961 sections 3.2 and 4.2).
+    pub(crate) fn on_challenge(&mut self, now: Instant, flow: FlowId) {
         let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
         if self.may_challenge_flow(now, flow) {
             self.output.command(core, Command::Ack { flow });
         }
     }
 
-    /// RST in a synchronised state (RFC 5961 section 3.2): outside the window it is dropped; exactly expected it resets; else
-    /// it is challenged.
+    /// A RST for a flow whose core could not take it back.
     pub(crate) fn on_flow_rst(&mut self, now: Instant, flow: FlowId, packet: &TcpPacket) {
-        let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
-        let seq = packet.header.seq;
-        let (expected, window) =
-            self.with_flow(flow, |parts| (parts.rx.rcv_nxt, parts.rx.rcv_edge.since(parts.rx.rcv_nxt)));
-        if seq == expected {
-            self.counters.add(Count::ResetsTaken);
-            self.end(now, flow, How::ResetByPeer);
-        } else if seq.is_within(expected, window) {
-            self.counters.add(Count::UnacceptableReset);
-            if self.may_challenge_flow(now, flow) {
-                self.output.command(core, Command::Ack { flow });
-            }
-        } else {
-            self.counters.add(Count::UnacceptableReset);
+        match self.with_flow(flow, |parts| parts.rx.judge_reset(packet.header.seq)) {
+            ResetVerdict::Exact => self.on_peer_reset(now, flow),
+            ResetVerdict::Possible => self.on_challenge(now, flow),
+            ResetVerdict::Stray => self.counters.add(Count::UnacceptableReset),
         }
     }
 }

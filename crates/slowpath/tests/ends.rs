@@ -202,6 +202,41 @@ fn reset_must_be_exact() {
     }
 }
 
+/// A core has lost a RST for want of room before the connection had a flow: its peer is asked, and resets it again.
+#[test]
+fn a_peer_whose_reset_may_have_been_lost_in_the_handshake_is_asked() {
+    let mut w = World::new();
+    let mut accept = |from, is_lost| {
+        let pending = w.offered(from);
+        w.now = w.now.plus(ms(1));
+        if is_lost {
+            w.flows.note_reset_lost(w.now);
+        }
+        let owner = w.owner();
+        let flow = w.slow.accept(w.now, pending, owner).unwrap();
+        w.settle();
+        w.now = w.now.plus(ms(1));
+        w.orders.drain(..).any(|order| order == Order::Ack(flow))
+    };
+    assert_eq!([accept(9, false), accept(10, true), accept(11, false)], [false, true, false]);
+}
+
+/// A RST that came before the core knew of the flow, and that finds no room on its way back: the slow path judges it.
+#[test]
+fn a_reset_that_cannot_be_given_back_is_judged_at_once() {
+    let mut w = World::new();
+    let (_, owner, _) = w.accepted(9);
+    let tuple = FourTuple::new(peer(9), us(80));
+    let late = |flags| frame(tuple, flags, 101, 0, TcpOptions::NONE, &[]);
+    let unknown = || flow::Exception::Frame { reason: flow::FrameReason::UnknownFlow };
+    while w.count(Count::CoreBusy) == 0 {
+        w.slow.handle_exception(w.now, 0, unknown(), &late(ACK));
+    }
+    w.slow.handle_exception(w.now, 0, unknown(), &late(RST));
+    assert!(matches!(w.event(), Event::Closed { how: How::ResetByPeer, .. }));
+    assert_eq!(w.flags(owner) & half_flags::RESET, half_flags::RESET);
+}
+
 /// RFC 5961 section 4.2, whatever the sequence number.
 #[test]
 fn syn_on_a_connection_is_challenged() {

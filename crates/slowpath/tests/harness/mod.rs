@@ -7,7 +7,10 @@
 )]
 
 use base::{Duration, Instant, SeqNumber};
-use flow::{AppRegion, Command, CommandReceiver, Exception, FlowId, FlowMut, Flows, FrameReason, commands};
+use flow::{
+    AppRegion, Command, CommandReceiver, Exception, FlowId, FlowMut, Flows, FrameReason, ResetVerdict,
+    commands,
+};
 use shm::{Kind, Params, Region, half_flags};
 use slowpath::{Config, Connect, Event, FlowOptions, OwnAddress, Owner, PendingId, SlowPath};
 use std::collections::VecDeque;
@@ -157,7 +160,7 @@ impl World {
         self.settle();
     }
 
-    /// A segment as it comes from the wire; the reason is what a core would say.
+    /// A segment as it comes from the wire, and what a core would make of it.
     pub fn segment(
         &mut self,
         tuple: FourTuple,
@@ -168,7 +171,6 @@ impl World {
         payload: &[u8],
     ) {
         let frame = frame(tuple, flags, seq, ack, options, payload);
-        let mut reason = FrameReason::UnknownFlow;
         let hash = self.flows.table().hash(&tuple);
         let is_it = |id: FlowId| {
             self.flows.try_lock(id).is_some_and(|mut guard| {
@@ -176,18 +178,32 @@ impl World {
                 parts.addresses.matches(parts.rx, parts.tx, &tuple)
             })
         };
-        if let Some(flow) = self.flows.table().find(hash, is_it) {
-            reason = if flags.contains(RST) {
-                FrameReason::Rst(flow)
-            } else if flags.contains(SYN) {
-                FrameReason::Syn(flow)
-            } else {
-                FrameReason::DataAfterClose(flow)
-            };
-        }
+        let exception = match self.flows.table().find(hash, is_it) {
+            Some(flow) => self.of_flow(flow, flags, SeqNumber(seq)),
+            None if flags.contains(SYN) && !flags.contains(TcpFlags::ACK) => {
+                Some(Exception::Frame { reason: FrameReason::Syn })
+            }
+            None => Some(Exception::Frame { reason: FrameReason::UnknownFlow }),
+        };
         let beginning = &frame[..frame.len().min(flow::FRAME_COPY_MAX)];
-        self.slow.handle_exception(self.now, 0, Exception::Frame { reason }, beginning);
+        if let Some(exception) = exception {
+            self.slow.handle_exception(self.now, 0, exception, beginning);
+        }
         self.settle();
+    }
+
+    /// What a core notes of a segment that is not its business.
+    fn of_flow(&self, flow: FlowId, flags: TcpFlags, seq: SeqNumber) -> Option<Exception> {
+        if !flags.intersects(RST.with(SYN)) {
+            return Some(Exception::LateData { flow });
+        }
+        let verdict = self.flows.try_lock(flow).expect("nothing holds it").parts().rx.judge_reset(seq);
+        match verdict {
+            _ if !flags.contains(RST) => Some(Exception::Challenge { flow }),
+            ResetVerdict::Exact => Some(Exception::PeerReset { flow }),
+            ResetVerdict::Possible => Some(Exception::Challenge { flow }),
+            ResetVerdict::Stray => None,
+        }
     }
 
     /// A segment from the peer's port `from` to our port `to`, without options.
