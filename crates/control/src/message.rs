@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Both sides refuse another one, with a line that says which.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 15;
 /// Slot 0 of an application region is no connection: its bit says "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
 /// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
@@ -279,6 +279,8 @@ pub enum Request {
         remote: SocketAddr,
         /// What the socket was told before.
         options: SocketOptions,
+        /// None of the processes that [`Reply::Look`] has named has an io_uring.
+        has_looked: bool,
     },
     /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`.
     Grants {
@@ -477,6 +479,15 @@ pub enum Reply {
         source: IpAddr,
         /// Slots and ports.
         grants: Vec<Grant>,
+    },
+    /// To `Connect`: none of these processes has waited at the listener yet. The asker looks whether one of them has an io_uring, by which
+    /// it may accept the kernel's connections alone, and asks again if none has. An asker that says so without having looked keeps
+    /// nothing but its own connection waiting.
+    Look {
+        /// The asker's number. Where it has another, in a process namespace of its own, so have they.
+        asker: i32,
+        /// Numbers of the processes that may accept.
+        acceptors: Vec<i32>,
     },
 }
 

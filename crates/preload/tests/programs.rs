@@ -26,8 +26,15 @@ fn service_with(options: Options) -> Place {
     // The service makes the folder of its socket itself.
     let control = folder.path().join("service/control.sock");
     let options = Options { control: Some(control.clone()), ..options };
-    let service = Service::open(options.resolve().unwrap()).unwrap();
-    std::thread::spawn(move || service.run().unwrap());
+    let config = options.resolve().unwrap();
+    // The thread that opens the service gives up what the service does not need, as starting programs: not the test's own.
+    let (opened, is_open) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let service = Service::open(config).unwrap();
+        opened.send(()).unwrap();
+        service.run().unwrap();
+    });
+    is_open.recv().expect("the service opens");
     Place { folder, control }
 }
 

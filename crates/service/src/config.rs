@@ -3,6 +3,7 @@
 
 use crate::ServiceError;
 use crate::policy::{self, Door, Limits, Policy, Source};
+use crate::privilege::User;
 use crate::sys;
 use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
@@ -184,6 +185,13 @@ options! {
     /// Service threads that move bytes [default: 1]
     #[arg(env = "TOWPATH_CORES", value_name = "N")]
     cores: u8,
+    /// User, and group if not that user's own, that a service of root's becomes once its port is open, by name or number: USER[:GROUP]
+    /// [default: it stays root, without root's capabilities]
+    #[arg(env = "TOWPATH_USER", value_name = "USER")]
+    user: String,
+    /// Refuse system calls that the service does not make [default: true]
+    #[arg(env = "TOWPATH_SYSCALL_FILTER", value_name = "BOOL", action = clap::ArgAction::Set)]
+    syscall_filter: bool,
     /// What is logged: error, warn, info, debug, trace, or a filter like service=debug [default: info]
     #[arg(env = "TOWPATH_LOG_LEVEL", value_name = "LEVEL")]
     log: String,
@@ -287,6 +295,12 @@ pub struct Config {
     pub spin_ns: u64,
     /// Threads that move bytes.
     pub cores: u8,
+    /// The user it becomes once it is open.
+    pub user: Option<User>,
+    /// Started by root: it is every user's, unless private.
+    pub is_of_root: bool,
+    /// Whether other system calls than those of the table are refused.
+    pub syscall_filter: bool,
     /// Log filter.
     pub log: String,
     /// Keys that somebody set, for the banner.
@@ -433,12 +447,25 @@ impl Options {
             receive_max: self.ring_max.unwrap_or(RECEIVE_MAX_DEFAULT),
             spin_ns: self.spin_us.unwrap_or(SPIN_US).saturating_mul(1000),
             cores: self.cores.unwrap_or(1),
+            user: self.user.as_deref().map(user).transpose()?,
+            is_of_root: rustix::process::geteuid().is_root(),
+            syscall_filter: self.syscall_filter.unwrap_or(true),
             log: self.log.unwrap_or_else(|| "info".to_owned()),
             differs,
         };
         config.check()?;
         Ok(config)
     }
+}
+
+fn user(text: &str) -> Result<User, ServiceError> {
+    let wrong = |must| ServiceError::Value { key: "user", must };
+    if !rustix::process::geteuid().is_root() {
+        return Err(wrong("be used by root: the service of another user has nothing to give up"));
+    }
+    User::find(text).ok_or_else(|| {
+        wrong("name a user and group of this host other than root: USER, USER:GROUP or UID:GID")
+    })
 }
 
 /// Longest spin before sleeping, microseconds, whatever the number of processors: whoever spins yields meanwhile, so that
@@ -490,6 +517,13 @@ impl Config {
             return wrong("host_address", "name one address of each family at most");
         }
         Ok(())
+    }
+
+    /// Whether every user may register where nothing is said of users and groups. As of the start: the service may have become another
+    /// user since.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_of_root && !self.private
     }
 
     fn check(&self) -> Result<(), ServiceError> {

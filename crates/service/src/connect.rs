@@ -17,9 +17,6 @@ use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why a connection is the kernel's where [`Registry::is_left_to_a_ring`].
-const BY_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
-
 /// Why a socket of another network namespace is the kernel's.
 pub const ELSEWHERE: &str = "its network namespace is not the service's";
 
@@ -92,6 +89,7 @@ impl Registry {
         shown: Option<&Shown>,
         asked: SocketAddr,
         options: SocketOptions,
+        has_looked: bool,
     ) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let (uid, sockets) = (a.uid, a.sockets);
@@ -134,8 +132,11 @@ impl Registry {
         if !own && self.forks_too_much(acceptor) {
             return Answer::kernel("the listening program has almost as many processes as it may");
         }
-        if !own && self.is_left_to_a_ring(key) {
-            return Answer::kernel(BY_RING);
+        if !(own || has_looked)
+            && let Some(acceptors) = self.unseen_acceptors(key)
+            && let Some(asker) = self.applications.get(&id).map(|a| a.pid)
+        {
+            return Answer::plain(Reply::Look { asker, acceptors });
         }
         let ends = match self.ends(local, remote, own) {
             Ok(ends) => ends,

@@ -15,7 +15,7 @@ use crate::registry::{Answer, BellChange, Registry};
 use crate::report::Viewer;
 use crate::requests::{Credentials, new_eventfd};
 use crate::tcp::{self, Tcp};
-use crate::{claiming, ports, sys};
+use crate::{claiming, ports, privilege, sys};
 use control::{Line, LineError, Received, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
@@ -95,12 +95,13 @@ pub struct Service {
     over: bool,
 }
 
-/// Opens the port, starts the cores, and joins them to an empty registry. Threads inherit the signal mask: no core is ever
-/// interrupted.
+/// Opens the port, gives up what only that took, starts the cores, and joins them to an empty registry. Threads inherit the signal
+/// mask: no core is ever interrupted.
 fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
     let mut opened = ports::open(&config)?;
     let clock = Clock::start();
     claiming::claim(&mut opened, &config.link, clock)?;
+    privilege::confine(&config)?;
     let common = Common {
         flows: tcp::flows(&config)?,
         bells: Arc::new(Bells::default()),

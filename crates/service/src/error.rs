@@ -50,6 +50,13 @@ pub enum ServiceError {
         /// What it must do.
         must: &'static str,
     },
+    /// The user that the service is to become could not remove its socket from there.
+    FolderOfOthers(PathBuf),
+    /// The kernel has no filters for system calls, or does not let this process have one.
+    Filter {
+        /// The kernel's answer.
+        error: Errno,
+    },
     /// The port could not be opened, or does not work; the text names the flag and says what to do.
     Port(String),
     /// The kernel refused something the service cannot do without.
@@ -96,6 +103,16 @@ impl fmt::Display for ServiceError {
                 "--{} must {must} (as a flag, as TOWPATH_{}, or as {key} in the file of --config)",
                 key.replace('_', "-"),
                 key.to_uppercase()
+            ),
+            Self::FolderOfOthers(path) => write!(
+                f,
+                "{} does not belong to the user that --user names, who could not remove the control socket from it; give it to \
+                 that user, or use --control with a path in a folder that does not exist yet",
+                path.display()
+            ),
+            Self::Filter { error } => write!(
+                f,
+                "cannot filter system calls: {error}; with --syscall-filter false the service goes without"
             ),
             Self::Port(text) | Self::Policy(text) => f.write_str(text),
             Self::Os { doing, error } => write!(f, "cannot {doing}: {error}"),

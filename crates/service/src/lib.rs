@@ -44,6 +44,7 @@ pub mod policy;
 mod port_space;
 mod ports;
 mod present;
+mod privilege;
 mod proc;
 mod rates;
 mod region;
@@ -69,6 +70,7 @@ pub use config::{Config, Link, Options, Sharing};
 pub use control_loop::Service;
 pub use error::ServiceError;
 pub use listening::pid_behind;
+pub use privilege::page as privileges;
 pub use sys::signals;
 pub use values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 

@@ -4,11 +4,9 @@ use crate::application::Application;
 use crate::connect::ELSEWHERE;
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
 use crate::memory::Memory;
-use crate::proc;
 use crate::region::{AppRegion, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::shown::Shown;
-use control::profile::Rings;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
@@ -19,13 +17,11 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
 
 /// The burden of a queue that is empty, and on which somebody sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
-/// So many descriptors at most are looked at for one, and not again for so long: each takes some 10 µs.
-const LOOKED_AT: usize = 128;
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// So many processes at most are named in an answer: all that may share a listener's region.
+const LOOKED_AT: usize = 63;
 
 impl Registry {
     /// `Request::Listen`: by the socket block `sock`, with that backlog.
@@ -62,7 +58,6 @@ impl Registry {
             queues: Vec::new(),
             nonblocking: false,
             kept: Vec::new(),
-            looked_at: None,
         };
         self.clear_place(&listener);
         let slot = match self.new_queue(id, backlog, Some(sock)) {
@@ -237,28 +232,21 @@ impl Registry {
         holders & !(bit | TRUST) != 0 && self.listeners.others(queue.listener, queue.application).is_empty()
     }
 
-    /// True when nobody waits for connections there by a call that a library has seen, but one of those that may has an io_uring: who
-    /// accepts by that is served by the kernel.
-    pub fn is_left_to_a_ring(&mut self, key: QueueKey) -> bool {
-        let Some(id) = self.listeners.queues.get(&key).map(|queue| queue.listener) else { return false };
-        let Some(listener) = self.listeners.all.get(&id) else { return false };
+    /// The processes that may accept from that queue, where none of them has waited for connections there by a call that a library has
+    /// seen: one that has an io_uring may accept by that, and hears of the kernel's connections alone. The process that connects looks at
+    /// their descriptors, which takes rights that this service has not got.
+    pub fn unseen_acceptors(&self, key: QueueKey) -> Option<Vec<i32>> {
+        let id = self.listeners.queues.get(&key)?.listener;
+        let listener = self.listeners.all.get(&id)?;
         let state =
             |key: &QueueKey| self.block_of(*key).map_or(0, |block| block.state.load(Ordering::Relaxed));
         if listener.queues.iter().any(|key| state(key) & AWAITED != 0) {
-            return false;
-        }
-        let now = Instant::now();
-        if let Some((at, has_ring)) = listener.looked_at
-            && now.duration_since(at) < LOOK_AGAIN
-        {
-            return has_ring;
+            return None;
         }
         let owners = || listener.queues.iter().filter_map(|key| self.listeners.queues.get(key));
         let may_accept = |a: &&Application| owners().any(|queue| a.descends_from(queue.application));
-        let theirs = self.applications.values().filter(may_accept).flat_map(|a| proc::descriptors(a.pid));
-        let has_ring = theirs.take(LOOKED_AT).any(|name| name.as_os_str() == Rings::LINK);
-        self.listeners.all.entry(id).and_modify(|listener| listener.looked_at = Some((now, has_ring)));
-        has_ring
+        let acceptors = self.applications.values().filter(may_accept).map(|a| a.pid);
+        Some(acceptors.take(LOOKED_AT).collect())
     }
 
     /// Takes a slot in the application's own region for an accept queue.

@@ -49,8 +49,6 @@ pub struct Listener {
     pub nonblocking: bool,
     /// Connections that nobody had accepted then, and by which trust each is kept.
     pub kept: Vec<(u64, AcceptRecord)>,
-    /// When the processes that may accept were last looked at for an io_uring, and whether one has one.
-    pub looked_at: Option<(Instant, bool)>,
 }
 
 /// The accept queue of one process.
@@ -259,7 +257,6 @@ mod tests {
             cookie: 0,
             nonblocking: false,
             kept: vec![],
-            looked_at: None,
             local: local.parse().unwrap(),
             v6_only,
             reuse_port: false,

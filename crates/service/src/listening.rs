@@ -2,12 +2,15 @@
 
 use crate::ServiceError;
 use crate::config::Config;
+use crate::privilege::User;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use rustix::process::{Gid, Uid, getegid};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +37,12 @@ impl Drop for Listening {
     }
 }
 
+fn lock_name(path: &Path) -> OsString {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".lock");
+    name
+}
+
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
@@ -44,17 +53,25 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 impl Listening {
-    /// Makes the folder, takes the lock, replaces a stale socket and binds. Connections are refused until [`begin`](Self::begin).
+    /// Makes the folder, takes the lock, replaces a stale socket and binds. Lock and socket are the user's that the service becomes.
+    /// Connections are refused until [`begin`](Self::begin).
     pub fn open(config: &Config) -> Result<Self, ServiceError> {
+        folder(&config.control, config.user.as_ref())?;
+        let os = |error| ServiceError::Os { doing: "act as the user that --user names", error };
+        match &config.user {
+            Some(user) => user.act(|| Self::bind(config)).map_err(os)?,
+            None => Self::bind(config),
+        }
+    }
+
+    fn bind(config: &Config) -> Result<Self, ServiceError> {
         let path = config.control.clone();
         let failed =
             |doing, e: Errno| ServiceError::Control { control: path.clone(), doing, error: e.into() };
         let address = SocketAddrUnix::new(&path).map_err(|e| failed("use the path", e))?;
-        folder(&path)?;
         // Before the lock: beside what is no control socket not even a lock is made.
         occupant(&path)?;
-        let mut lock_path = path.clone().into_os_string();
-        lock_path.push(".lock");
+        let lock_path = path.with_file_name(lock_name(&path));
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| failed("open the lock of", e))?;
@@ -72,8 +89,7 @@ impl Listening {
         let fd = socket().map_err(|e| failed("make a socket for", e))?;
         bind(&fd, &address).map_err(|e| failed("bind", e))?;
         let made = identity(&path);
-        let open = rustix::process::geteuid().is_root() && !config.private;
-        let open = open || !(config.allow_uids.is_empty() && config.allow_gids.is_empty());
+        let open = config.is_open() || !(config.allow_uids.is_empty() && config.allow_gids.is_empty());
         let mode = if open { 0o666 } else { 0o600 };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
             .map_err(|error| ServiceError::Control { control: path.clone(), doing: "protect", error })?;
@@ -126,24 +142,60 @@ pub fn pid_behind(path: &Path) -> Option<i32> {
     Some(rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid())
 }
 
-/// Makes the socket's folder if it is missing; refuses one that others could use to put their socket in our place.
-fn folder(path: &Path) -> Result<(), ServiceError> {
+/// Where a service of root's has its socket when nobody says. Only root can make this folder, or let another have it.
+const OF_ROOT: &str = "/run/towpath";
+
+/// Makes the socket's folder if it is missing; refuses one that others could use to put their socket in our place. The user that the
+/// service becomes must be able to remove the socket: a folder that is made now, and root's usual one, are given to that user.
+fn folder(path: &Path, user: Option<&User>) -> Result<(), ServiceError> {
     let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) else { return Ok(()) };
     let uid = rustix::process::geteuid();
     let mode = if uid.is_root() { 0o755 } else { 0o700 };
-    let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
-    let found = made.and_then(|()| std::fs::metadata(folder)).map_err(|error| ServiceError::Control {
-        control: path.to_owned(),
-        doing: "make the folder of",
-        error,
-    })?;
+    let failed = |doing| move |error| ServiceError::Control { control: path.to_owned(), doing, error };
+    let is_new = make(folder, mode).map_err(failed("make the folder of"))?;
+    let found = std::fs::metadata(folder).map_err(failed("look at the folder of"))?;
+    let is_ours = is_new || uid.is_root() && folder == Path::new(OF_ROOT);
+    let (next, group) = user.map_or((uid, getegid()), |user| (user.uid, user.gid));
     let (owner, mode) = (found.uid(), found.permissions().mode());
     let sticky = mode & 0o1000 != 0;
-    if (owner == uid.as_raw() || owner == 0) && (mode & 0o022 == 0 || sticky) {
-        Ok(())
-    } else {
-        Err(ServiceError::ForeignFolder(folder.to_owned()))
+    let is_trusted = [0, uid.as_raw(), next.as_raw()].contains(&owner) || is_ours;
+    if !is_trusted || mode & 0o022 != 0 && !sticky {
+        return Err(ServiceError::ForeignFolder(folder.to_owned()));
     }
+    if owner == next.as_raw() || user.is_some() && mode & 0o1002 == 0o1002 {
+        return Ok(());
+    }
+    match (is_ours, user) {
+        (true, _) => give(folder, &lock_name(path), next, group).map_err(failed("hand over the folder of")),
+        (false, Some(_)) => Err(ServiceError::FolderOfOthers(folder.to_owned())),
+        (false, None) => Ok(()),
+    }
+}
+
+/// Makes `folder` and those above it. True when it was not there: then no other process has put anything into it.
+fn make(folder: &Path, mode: u32) -> std::io::Result<bool> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.mode(mode);
+    if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
+        builder.recursive(true).create(above)?;
+    }
+    match builder.recursive(false).create(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Gives `folder` itself, not what a link points to, to that user and group, and a lock that an earlier service has left there.
+fn give(folder: &Path, lock: &OsStr, uid: Uid, gid: Gid) -> std::io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags | OFlags::DIRECTORY, Mode::empty())?;
+    if let Ok(lock) = rustix::fs::openat(&folder, lock, flags, Mode::empty()) {
+        let found = rustix::fs::fstat(&lock)?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_nlink == 1 {
+            rustix::fs::fchown(lock, Some(uid), Some(gid))?;
+        }
+    }
+    Ok(rustix::fs::fchown(folder, Some(uid), Some(gid))?)
 }
 
 #[cfg(test)]

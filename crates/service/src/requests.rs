@@ -188,7 +188,9 @@ impl Registry {
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
             Request::Announce { region, slot } => self.announce(id, region, slot),
-            Request::Connect { remote, options } => self.connect(id, shown, remote, options),
+            Request::Connect { remote, options, has_looked } => {
+                self.connect(id, shown, remote, options, has_looked)
+            }
             Request::Grants { region, line } => self.grants(id, region, line),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),

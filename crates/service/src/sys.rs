@@ -32,7 +32,7 @@ pub fn signals() -> Result<OwnedFd, Errno> {
 }
 
 /// Gives the calling thread a descriptor table of its own, in which nothing is open but `own` and `keep`, under the same numbers, and
-/// `/dev/null` as standard input, output and error. Returns `own`, which the thread has from then on for itself.
+/// `/dev/null`, to read, as standard input, output and error. Returns `own`, which the thread has from then on for itself.
 pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno> {
     fn ok(result: i64) -> Result<i64, Errno> {
         let error = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS);
@@ -40,8 +40,9 @@ pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno
     }
     // SAFETY: the thread has no descriptors that it shares by number with code that expects them to stay: it has just begun.
     ok(i64::from(unsafe { libc::unshare(libc::CLONE_FILES) }))?;
+    // To read: the service's filter lets nothing be opened for writing, and what is written there fails as to a closed descriptor.
     // SAFETY: the path is a C string.
-    let null = ok(i64::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }))?;
+    let null = ok(i64::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }))?;
     for number in 0..3 {
         // SAFETY: both are numbers of this thread's own table.
         ok(i64::from(unsafe { libc::dup2(null as RawFd, number) }))?;

@@ -31,7 +31,11 @@ fn bound(to: &str) -> (OwnedFd, SocketAddr) {
 }
 
 fn connect_from(app: &mut App, from: &OwnedFd, remote: SocketAddr) -> Reply {
-    app.ask_showing(Request::Connect { remote, options: SocketOptions::default() }, &[from.as_fd()]).0
+    app.ask_showing(
+        Request::Connect { remote, options: SocketOptions::default(), has_looked: true },
+        &[from.as_fd()],
+    )
+    .0
 }
 
 fn errno(reply: &Reply) -> Option<Errno> {

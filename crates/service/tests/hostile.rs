@@ -169,7 +169,7 @@ fn rampage(daemon: &Daemon, seed: u64) {
             },
             6 => Request::Info { region: rng.below(8) as u32, slot: rng.below(1 << 32) as u32 },
             0 => Request::Closed { region: rng.below(8) as u32, slot: rng.below(8) as u32 },
-            1 => Request::Connect { remote: own_address, options: Default::default() },
+            1 => Request::Connect { remote: own_address, options: Default::default(), has_looked: true },
             2 => Request::Region { region: rng.below(8) as u32 },
             3 => Request::Waker { region: rng.below(8) as u32, context: rng.below(4) as u32 },
             4 => Request::FellBack { reason: "x".repeat(100), inode: rng.below(1 << 32) },
@@ -282,7 +282,7 @@ fn every_kind_of_offender_is_detached_at_once() {
             let (socket, address) = listener();
             let slot = app.listen(&socket, 8);
             app.region.slot(slot).unwrap().half[1].rx_tail.store(1 << 40, Ordering::SeqCst);
-            let request = Request::Connect { remote: address, options: Default::default() };
+            let request = Request::Connect { remote: address, options: Default::default(), has_looked: true };
             app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
         }),
     ];

@@ -278,8 +278,7 @@ fn a_private_service_leaves_with_its_last_application() {
     let path = folder.path().join("service/c");
     let options = Options { control: Some(path.clone()), private: Some(true), ..Options::default() };
     let small = Options { region_slots: Some(64), region_mib: Some(1), ..Options::default() };
-    let service = service::Service::open(options.or(small).resolve().unwrap()).unwrap();
-    let thread = std::thread::spawn(move || service.run().unwrap());
+    let thread = common::serve(options.or(small).resolve().unwrap());
     let line = {
         use rustix::net::*;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

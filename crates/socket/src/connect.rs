@@ -10,7 +10,7 @@ use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{fallback, give_up, listener, locked, moving, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
-use rustix::fd::RawFd;
+use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -176,7 +176,8 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return kernel("no descriptor is left for its memory", Errno::MFILE);
     }
     let options = crate::options::of_socket(sock);
-    match client.ask_with(Request::Connect { remote, options }, is_shown.then_some(fd)) {
+    let request = |has_looked| Request::Connect { remote, options, has_looked };
+    match ask(&client, request, is_shown.then_some(fd)) {
         Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
@@ -208,6 +209,21 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             free(&client, index);
             Ok(Connected::Kernel(Why::NO_SERVICE))
         }
+    }
+}
+
+/// Asks for a connection, which is the kernel's where the listener may wait by a ring.
+fn ask(
+    client: &Client,
+    request: impl Fn(bool) -> Request,
+    shown: Option<RawFd>,
+) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+    match client.ask_with(request(false), shown) {
+        Ok((Reply::Look { asker, acceptors }, _)) => match rings::reason_for_kernel(asker, &acceptors) {
+            None => client.ask_with(request(true), shown),
+            Some(reason) => Ok((Reply::Kernel { reason: reason.to_owned() }, Vec::new())),
+        },
+        other => other,
     }
 }
 

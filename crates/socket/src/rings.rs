@@ -30,6 +30,9 @@ use std::{fmt, mem};
 /// Why the sockets of a process with a ring are the kernel's.
 pub const IO_URING: &str = "io_uring";
 
+/// So many descriptors at most of the processes that may accept are looked at for one: each takes some 10 µs.
+const LOOKED_AT: usize = 128;
+
 /// Watched rings.
 static WATCHED: Table<Queue> = Table::new();
 /// This process has made one, of which it is not known, unless it changes sets, what it is for.
@@ -160,6 +163,40 @@ pub fn is_strange(fd: RawFd) -> bool {
         && rustix::fs::fstat(sys::borrow(fd)).is_ok_and(|stat| is_typeless(stat.st_mode))
         && rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new())
             .is_ok_and(|name| name.as_bytes() == Rings::LINK.as_bytes())
+}
+
+/// Why a connection to these processes, which have not waited for any by a call that a library sees, is the kernel's: one has a ring,
+/// by which it may accept, or this process may not see whether one has. `None` when none has. `asker`: this process's number, where
+/// theirs mean something here.
+pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<&'static str> {
+    const HAS_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
+    const UNKNOWN: &str =
+        "its listener has not waited yet, and this program may not see whether it has an io_uring";
+    let is_known = rustix::process::getpid().as_raw_nonzero().get() == asker;
+    let mut left = LOOKED_AT;
+    let look = |pid: &i32| match has_ring(*pid, &mut left) {
+        Ok(true) => Some(HAS_RING),
+        Ok(false) => None,
+        Err(_) => Some(UNKNOWN),
+    };
+    if is_known { acceptors.iter().find_map(look) } else { Some(UNKNOWN) }
+}
+
+/// Whether a ring is among the first `left` descriptors of `pid`, which are counted down.
+fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        match std::fs::read_link(entry?.path()) {
+            Ok(name) if name.as_os_str() == Rings::LINK => return Ok(true),
+            // Closed meanwhile.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// True when it is to be known whether there is one.

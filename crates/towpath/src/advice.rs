@@ -118,7 +118,7 @@ fn shares(info: &Value) -> String {
 }
 
 /// What would have kept a socket from the kernel: beginnings of reasons.
-const CURES: [(&str, &str); 12] = [
+const CURES: [(&str, &str); 13] = [
     ("no accelerated listener", "start the server with `towpath run`, too, for the same service"),
     (
         "no port leads there",
@@ -132,6 +132,7 @@ const CURES: [(&str, &str); 12] = [
         "tell the program to use epoll instead of io_uring, or `towpath run --io-uring deny` if it can do without",
     ),
     ("its listener has an io_uring", "tell the server to use epoll instead of io_uring"),
+    ("its listener has not waited yet", "connect when the server waits: later connections are accelerated"),
     (
         "epoll by system calls",
         "build the program so that it waits by the C library (Rust's rustix: --cfg rustix_use_libc)",

@@ -1,0 +1,308 @@
+//! Each row of `docs/privileges.md` by a service that starts with the capabilities of its features and no others: what it has left once it
+//! serves, in every thread, and that a connection works. Needs root and network namespaces.
+#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
+
+#[path = "../../preload/tests/common/mod.rs"]
+mod common;
+
+use common::library;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{
+    CapabilitySet, LinkNameSpaceType, move_into_link_name_space, remove_capability_from_bounding_set,
+};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// For whatever a busy machine delays.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PORT: u16 = 7000;
+const EVERY: &str = "every service, `--port none` and private ones too";
+const BOUNDING: &str = "an empty bounding set";
+const HELD: &str = "ports held for connections that outlive their listener";
+const USER: &str = "`--user USER`";
+
+/// A network namespace of this name, gone when dropped.
+struct Namespace(String);
+
+impl Namespace {
+    /// `None` where this process may not make one.
+    fn new(name: &str) -> Option<Self> {
+        let name = format!("twp-{name}-{}", std::process::id());
+        let made = Command::new("ip").args(["netns", "add", &name]).output();
+        made.is_ok_and(|made| made.status.success()).then_some(Self(name))
+    }
+
+    fn ip(&self, words: &str) {
+        let done = Command::new("ip").args(["-n", &self.0]).args(words.split(' ')).status().unwrap();
+        assert!(done.success(), "ip {words}");
+    }
+
+    /// Does `work` in a thread that is there, and has lost all other capabilities for the programs that it starts.
+    fn inside<T: Send>(&self, left: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
+        let there = move || {
+            let place = std::fs::File::open(Path::new("/run/netns").join(&self.0)).unwrap();
+            move_into_link_name_space(place.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            limit(left);
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join().unwrap())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn limit(left: CapabilitySet) {
+    for bit in 0..u64::BITS {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if !left.contains(one) {
+            // The kernel says EINVAL for numbers beyond its last.
+            let _ = remove_capability_from_bounding_set(one);
+        }
+    }
+}
+
+/// What the page says of the row with a feature that begins so: capabilities at start, and kept.
+fn row(feature: &str) -> [CapabilitySet; 2] {
+    let page = service::privileges();
+    let line =
+        page.lines().find(|line| line.strip_prefix("| ").is_some_and(|line| line.starts_with(feature)));
+    let columns: Vec<&str> = line.expect(feature).split(" | ").collect();
+    [columns[1], columns[2]].map(|column| {
+        let names = column.split([' ', '`']).filter_map(|word| word.strip_prefix("CAP_"));
+        names.map(|name| CapabilitySet::from_name(name).expect(name)).collect()
+    })
+}
+
+/// What the rows take, at start and afterwards, and keep.
+fn rows(features: &[&str]) -> [CapabilitySet; 2] {
+    let empty = CapabilitySet::empty();
+    features.iter().map(|feature| row(feature)).fold([empty, empty], |[all, kept], [at_start, also_kept]| {
+        [all | at_start | also_kept, kept | also_kept]
+    })
+}
+
+struct Service {
+    running: Child,
+    folder: tempfile::TempDir,
+}
+
+fn control(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("service/control.sock")
+}
+
+/// A folder that every user may pass.
+fn folder() -> tempfile::TempDir {
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    tempfile::Builder::new().permissions(open).tempdir().unwrap()
+}
+
+impl Service {
+    fn start(arguments: &[&str]) -> Self {
+        let folder = folder();
+        let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
+        up.arg("up").arg("--control").arg(control(&folder)).args(arguments);
+        let mut service = Self { running: up.spawn().unwrap(), folder };
+        let end = Instant::now() + PATIENCE;
+        while !service.command("stat").output().unwrap().status.success() {
+            assert!(service.running.try_wait().unwrap().is_none(), "the service has ended");
+            assert!(Instant::now() < end, "the service does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        service
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_towpath"));
+        command.arg(name).arg("--control").arg(control(&self.folder));
+        // Set for services of root's as well: what it names is trusted beside root.
+        command.envs(
+            users().iter().filter_map(|(_, user)| Some(("TOWPATH_TRUST_UID", user.as_ref()?.to_string()))),
+        );
+        command
+    }
+
+    fn run(&self, program: &str) -> Command {
+        let mut command = self.command("run");
+        command.args(["--require", "--"]).arg(compile(self.folder.path(), program));
+        command.env("TOWPATH_PRELOAD", library());
+        command
+    }
+
+    /// Checks every thread; there are the control thread and a core at least.
+    fn check(&self, kept: CapabilitySet, user: Option<u32>) {
+        let kept = format!("{:016x}", kept.bits());
+        let nothing = "0".repeat(16);
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.running.id())).unwrap();
+        let threads: Vec<PathBuf> = tasks.map(|task| task.unwrap().path().join("status")).collect();
+        assert!(threads.len() > 1);
+        for thread in threads {
+            let text = std::fs::read_to_string(thread).unwrap();
+            let field = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+                line.expect(name).to_owned()
+            };
+            for (name, expected) in [
+                ("CapEff", &kept),
+                ("CapPrm", &kept),
+                ("CapInh", &nothing),
+                ("CapBnd", &nothing),
+                ("CapAmb", &nothing),
+                ("NoNewPrivs", &"1".to_owned()),
+                ("Seccomp", &"2".to_owned()),
+            ] {
+                assert_eq!(&field(name), expected, "{name} of {text}");
+            }
+            let uid = user.unwrap_or(0).to_string();
+            assert!(field("Uid").split('\t').all(|each| each == uid), "{text}");
+        }
+    }
+
+    /// Ends it as an init system does. Its socket goes with it.
+    fn end(mut self) {
+        let pid = Pid::from_child(&self.running);
+        kill_process(pid, Signal::TERM).unwrap();
+        assert!(self.running.wait().unwrap().success());
+        assert!(!control(&self.folder).exists(), "the control socket is removed");
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.running.kill();
+        let _ = self.running.wait();
+    }
+}
+
+fn compile(folder: &Path, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let program = folder.join(name);
+    let status =
+        Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]).status();
+    assert!(status.expect("a C compiler is installed by `make setup`").success());
+    program
+}
+
+/// A server behind the port answers a client of the kernel's, which `inside` brings to where the port's other end is.
+fn answers(service: &Service, server: impl FnOnce(&mut Command) -> Child, address: &str, inside: &Namespace) {
+    let mut command = service.run("answer");
+    command.arg(PORT.to_string()).stdout(Stdio::piped());
+    let mut server = server(&mut command);
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let answer = inside.inside(CapabilitySet::all(), || {
+        let mut client = TcpStream::connect((address, PORT)).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(b"with little right").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    assert_eq!(answer, "with little right");
+    assert!(server.wait().unwrap().success());
+}
+
+/// With and without `--user`: what is added to the features and arguments, and the user that results.
+fn users() -> Vec<(Vec<&'static str>, Option<u32>)> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let nobody =
+        passwd.lines().find_map(|line| line.strip_prefix("nobody:")?.split(':').nth(1)?.parse().ok());
+    match nobody {
+        Some(uid) => vec![(vec![], None), (vec!["--user", "nobody"], Some(uid))],
+        None => vec![(vec![], None)],
+    }
+}
+
+/// For each user a service with these features, with no other capability than theirs from its start on.
+fn each(features: &[&str], arguments: &[&str], place: &Namespace, test: impl Fn(&Service)) {
+    for (more, user) in users() {
+        let mut features = [features, &[EVERY, BOUNDING, HELD]].concat();
+        features.extend(user.map(|_| USER));
+        let [all, kept] = rows(&features);
+        let arguments = [arguments, &more].concat();
+        let service = place.inside(all, || Service::start(&arguments));
+        service.check(kept, user);
+        test(&service);
+        service.check(kept, user);
+        service.end();
+    }
+}
+
+/// A namespace, or a word why there is none.
+fn namespace(name: &str) -> Option<Namespace> {
+    let made = Namespace::new(name);
+    if made.is_none() {
+        println!("skipped: needs root, `ip` and network namespaces");
+    }
+    made
+}
+
+#[test]
+fn a_service_without_a_port_needs_no_capability() {
+    let Some(place) = namespace("none") else { return };
+    place.ip("link set lo up");
+    each(&[], &["--port", "none"], &place, |service| {
+        let mut echo = service.run("echo");
+        let echo = echo.stdin(Stdio::null());
+        assert!(place.inside(CapabilitySet::all(), || echo.status()).unwrap().success());
+    });
+}
+
+#[test]
+fn a_tap_is_made_with_one_capability_that_is_given_up() {
+    let Some(place) = namespace("tap") else { return };
+    let arguments = ["--port", "tap", "--address", "10.78.0.2/24", "--host-address", "10.78.0.1/24"];
+    each(&["`--port tap`"], &arguments, &place, |service| {
+        let server = |command: &mut Command| place.inside(CapabilitySet::all(), || command.spawn().unwrap());
+        answers(service, server, "10.78.0.2", &place);
+    });
+}
+
+#[test]
+fn a_packet_socket_is_opened_with_one_capability_that_is_given_up() {
+    let Some(place) = namespace("packet") else { return };
+    for words in [
+        "link add v0 type veth peer name v1",
+        "addr add 10.79.0.1/24 dev v0",
+        "link set v0 up",
+        "link set v1 up",
+    ] {
+        place.ip(words);
+    }
+    let arguments = ["--port", "packet:v1", "--address", "10.79.0.2/24"];
+    each(&["`--port packet:INTERFACE`"], &arguments, &place, |service| {
+        let server = |command: &mut Command| place.inside(CapabilitySet::all(), || command.spawn().unwrap());
+        answers(service, server, "10.79.0.2", &place);
+    });
+}
+
+#[test]
+fn a_port_in_another_namespace_takes_the_right_to_enter_it() {
+    let (Some(place), Some(far)) = (namespace("near"), namespace("far")) else { return };
+    let arguments =
+        ["--port", "tap", "--netns", &far.0, "--address", "10.78.1.2/24", "--host-address", "10.78.1.1/24"];
+    each(&["`--port tap`", "`--netns NAME`"], &arguments, &place, |service| {
+        let server = |command: &mut Command| place.inside(CapabilitySet::all(), || command.spawn().unwrap());
+        answers(service, server, "10.78.1.2", &far);
+    });
+}
+
+#[test]
+fn a_folder_that_the_user_cannot_write_to_is_refused() {
+    let folder = folder();
+    let mut up = Command::new(env!("CARGO_BIN_EXE_towpath"));
+    up.args(["up", "--user", "nobody", "--control"]).arg(folder.path().join("control.sock"));
+    let output = up.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = if rustix::process::geteuid().is_root() { "does not belong to the user" } else { "by root" };
+    assert!(!output.status.success() && said.contains(reason), "{said}");
+}
