@@ -432,6 +432,8 @@ def require_programs(w):
         os.chown(own, 65534, -1)
         own.chmod(0o4755)
         refused(required(w, own), "set-user-id")
+        done = run_towpath([w.towpath, "run", "--control", w.control, "--", own])
+        require(done.returncode == 0 and "set-user-id" in done.stderr and done.stderr.count("\n") == 1, done.stderr)
     require(required(w, "true").returncode == 0, "an ordinary program")
     require(required(w, "sh", "-c", "exit 7").returncode == 7, "its status")
     done = run_towpath([w.towpath, "run", "--require", "--control", w.control, "--", "true"], environment={"TOWPATH_DISABLE": "1"})
@@ -449,6 +451,8 @@ def require_go(w):
     for flags in ([], ["-ldflags=-s -w -buildid="]):
         subprocess.run([go, "build", *flags, "-o", "prog", "main.go"], cwd=w.directory, env=environment, check=True, capture_output=True)
         refused(required(w, w.directory / "prog"), "Go program")
+        done = run_towpath([w.towpath, "run", "--control", w.control, "--", w.directory / "prog"])
+        require(done.returncode == 0 and "Go program" in done.stderr and done.stderr.count("\n") == 1, done.stderr)
 
 
 @mistake("require_service")
