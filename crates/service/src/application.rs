@@ -41,6 +41,8 @@ pub struct Application {
     pub pairs: BTreeSet<u32>,
     /// Slots it uses, in all regions.
     pub sockets: u32,
+    /// Of these: connections over the port.
+    pub flows: u32,
     /// What is counted.
     pub process: Process,
     /// Its kernel sockets.

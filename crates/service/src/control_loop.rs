@@ -5,9 +5,10 @@ use crate::ServiceError;
 use crate::bells::Bells;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::control_lines::Peer;
 use crate::cores::{Common, Core};
 use crate::counting::{Counting, Part};
-use crate::helpers::{Done, Helpers, Job, Message, Watched};
+use crate::helpers::{Helpers, Message, Watched};
 use crate::listening::Listening;
 use crate::log_limit::log_for;
 use crate::region::Use;
@@ -16,23 +17,18 @@ use crate::report::Viewer;
 use crate::requests::{Credentials, new_eventfd};
 use crate::tcp::{self, Tcp};
 use crate::{claiming, ports, privilege, sys};
-use control::{Line, LineError, Received, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
+use control::{Line, LineError, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
 use shm::Side;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Lines accepted in one turn.
-const ACCEPTS: usize = 64;
-/// Lines at once beyond the applications allowed: people's questions, processes about to say hello.
-const SPARE_LINES: usize = 64;
 /// First pause between sweeps of closed pair slots; doubles while nothing is found, up to the second.
-const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+pub(crate) const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// First pause after a death: the partners are about to read the end and to close their sides.
 const SOON: Duration = Duration::from_millis(50);
 /// Whoever has said that it listens no more closes the descriptor within this, mostly.
@@ -40,52 +36,40 @@ const CLOSING: Duration = Duration::from_millis(1);
 /// A private service waits this long after its last application, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Why a line is closed that a helper could not read.
-const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
-
 /// Changes nothing.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
-const LISTENING: u64 = 0;
+pub(crate) const LISTENING: u64 = 0;
 const SIGNALS: u64 = 1;
-const LINES: u64 = 1 << 32;
+pub(crate) const LINES: u64 = 1 << 32;
 const CORES: u64 = 2;
 const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const BELLS: u64 = 2 << 32;
 
-/// One control line.
-#[derive(Debug)]
-struct Peer {
-    line: Arc<Line>,
-    who: Credentials,
-    /// It asked for a report: a person's question, no application to be.
-    asked: bool,
-}
-
 /// A service that is up: its control socket accepts.
 #[derive(Debug)]
 pub struct Service {
-    listening: Listening,
-    epoll: OwnedFd,
+    pub(crate) listening: Listening,
+    pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
     /// Written by the cores when they have reported something.
     _told: Arc<OwnedFd>,
-    peers: HashMap<u32, Peer>,
-    next_peer: u32,
+    pub(crate) peers: HashMap<u32, Peer>,
+    pub(crate) next_peer: u32,
     /// Threads for what an application may make wait.
-    helpers: Helpers,
+    pub(crate) helpers: Helpers,
     /// Control lines that are to be closed, and their users.
-    closing: Vec<(Arc<Line>, u32)>,
-    registry: Registry,
+    pub(crate) closing: Vec<(Arc<Line>, u32)>,
+    pub(crate) registry: Registry,
     /// Next sweep of pair slots, and the pause after it.
-    sweep: Option<(Instant, Duration)>,
+    pub(crate) sweep: Option<(Instant, Duration)>,
     /// When ghosts of dead processes are given up.
     reap: Option<Instant>,
     /// When a private service leaves.
     leave: Option<Instant>,
     /// The listening socket is not watched: descriptors ran out.
-    deaf: bool,
+    pub(crate) deaf: bool,
     /// Regions whose bells never fell silent while we looked: looked at again before sleeping.
     restless: Vec<u32>,
     /// The cores have said more than one turn takes, or were not asked yet.
@@ -178,7 +162,12 @@ impl Service {
         Ok(service)
     }
 
-    fn watch(&self, fd: BorrowedFd<'_>, token: u64, flags: epoll::EventFlags) -> Result<(), ServiceError> {
+    pub(crate) fn watch(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        flags: epoll::EventFlags,
+    ) -> Result<(), ServiceError> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(os("watch a descriptor"))
     }
 
@@ -225,19 +214,6 @@ impl Service {
         }
         self.hang_up_all();
         Ok(())
-    }
-
-    /// The service ends: all control lines are closed, those of programs that have yet to be accepted, too.
-    fn hang_up_all(&mut self) {
-        self.accept();
-        let ids: Vec<u32> = self.peers.keys().copied().collect();
-        for id in ids {
-            self.registry.applications.remove(&id);
-            self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
-        }
-        self.close_lines(Instant::now());
-        // A helper has yet to get these.
-        std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
     }
 
     /// How long to sleep: for ever while no deadline is set.
@@ -311,157 +287,7 @@ impl Service {
         self.tcp_due = self.registry.tcp.due();
     }
 
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = match accept_with(&self.listening.fd, flags) {
-                Ok(fd) => fd,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    tracing::error!("out of descriptors: new applications wait; raise the limit (ulimit -n)");
-                    let _ = epoll::delete(&self.epoll, &self.listening.fd);
-                    self.deaf = true;
-                    self.sweep.get_or_insert((Instant::now() + SWEEP.0, SWEEP.0));
-                    return;
-                }
-                Err(_) => continue,
-            };
-            let most = self.registry.config.max_applications as usize + SPARE_LINES;
-            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
-            // The kernel gives the accepted socket the namespace of the one that was connected.
-            let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
-            let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
-            if self.peers.len() >= most {
-                log_for!(
-                    self.registry.log_limit,
-                    uid,
-                    warn,
-                    "more control connections than {most}: one is closed"
-                );
-                self.closing.push((Arc::new(Line::new(fd)), uid));
-                continue;
-            }
-            self.add_peer(fd, Credentials { pid, uid, gid, namespace });
-        }
-    }
-
-    fn add_peer(&mut self, fd: OwnedFd, who: Credentials) {
-        let id = self.next_peer;
-        self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
-        let line = Arc::new(Line::new(fd));
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if self.watch(line.as_fd(), LINES | u64::from(id), flags).is_ok() {
-            self.peers.insert(id, Peer { line, who, asked: false });
-        } else {
-            self.closing.push((line, who.uid));
-        }
-    }
-
-    fn listen_again(&mut self) {
-        let flags = epoll::EventFlags::IN;
-        self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
-    }
-
-    /// Takes one message from one line. Who asks waits for the answer: seldom is there another, of which we are told again.
-    fn line_event(&mut self, id: u32) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let line = peer.line.clone();
-        let received = match line.has_descriptors() {
-            Ok(true) => return self.look_into(id, &line),
-            Ok(false) => line.receive::<ToService>(false),
-            Err(e) => Err(e),
-        };
-        match received {
-            Ok(Received { message, .. }) => {
-                self.message(id, &line, Message { said: message, shown: None, is_short: false });
-            }
-            Err(LineError::WouldBlock) => {}
-            Err(LineError::Closed) => self.hang_up(id),
-            Err(e) => self.detach(id, &e.to_string()),
-        }
-    }
-
-    /// Has a helper receive a message with descriptors. Until it has, nothing else is read from that line.
-    fn look_into(&mut self, id: u32, line: &Arc<Line>) {
-        let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
-        if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
-            let _ = epoll::delete(&self.epoll, line.as_fd());
-        } else {
-            self.detach(id, STICKS);
-        }
-    }
-
-    /// Takes in what helpers have done.
-    fn hear_helpers(&mut self, now: Instant) {
-        for (id, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
-            let uid = self.peers.get(&id).map_or(0, |peer| peer.who.uid);
-            let _ = self.helpers.ask(uid, Job::Seal(region, memfd), now);
-        }
-        for done in self.helpers.finished(now) {
-            match done {
-                Done::Received(id, result) => self.looked_into(id, result),
-                Done::Sealed(region) => {
-                    if let Some(pair) = self.registry.pairs.get_mut(&region) {
-                        pair.sealed = true;
-                    }
-                }
-                Done::Stuck(id) => self.detach(id, STICKS),
-            }
-            self.detach_doomed();
-        }
-    }
-
-    fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
-        // It may have been detached meanwhile.
-        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if let Err(e) = self.watch(line.as_fd(), LINES | u64::from(id), flags) {
-            return self.detach(id, &e.to_string());
-        }
-        match result {
-            Ok(Message { said, shown: None, is_short: false }) => {
-                let what = match said.request {
-                    Request::Listen { .. }
-                    | Request::Leave(_)
-                    | Request::Present { .. }
-                    | Request::Connect { .. } => "it showed something that is no TCP socket",
-                    _ => "it sent descriptors that nobody asked for",
-                };
-                self.detach(id, what);
-            }
-            Ok(message) => self.message(id, &line, message),
-            Err(LineError::Closed) => self.hang_up(id),
-            Err(e) => self.detach(id, &e.to_string()),
-        }
-    }
-
-    /// Closes control lines. One in whose queue there may be descriptors is closed by a helper, with them.
-    fn close_lines(&mut self, now: Instant) {
-        for (line, uid) in std::mem::take(&mut self.closing) {
-            let line = match Arc::try_unwrap(line) {
-                Ok(line) => line,
-                // A helper has yet to get it.
-                Err(line) => {
-                    self.closing.push((line, uid));
-                    continue;
-                }
-            };
-            // From here on nothing comes into its queue.
-            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
-            let has_descriptors = loop {
-                match line.has_descriptors() {
-                    Ok(true) => break true,
-                    Ok(false) => drop(line.receive::<ToService>(false)),
-                    Err(_) => break false,
-                }
-            };
-            if has_descriptors {
-                let _ = self.helpers.ask(uid, Job::Close(line.into()), now);
-            }
-        }
-    }
-
-    fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
+    pub(crate) fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
         let Message { said: ToService { number, request }, shown, is_short } = message;
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
@@ -526,7 +352,7 @@ impl Service {
     }
 
     /// The other end of a line is gone.
-    fn hang_up(&mut self, id: u32) {
+    pub(crate) fn hang_up(&mut self, id: u32) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         let was_application = self.registry.applications.contains_key(&id);
@@ -544,7 +370,7 @@ impl Service {
     }
 
     /// Ends the line of a process that misbehaved.
-    fn detach(&mut self, id: u32, reason: &str) {
+    pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
         let Credentials { pid, uid, .. } = peer.who;
         log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
@@ -575,7 +401,7 @@ impl Service {
         }
     }
 
-    fn detach_doomed(&mut self) {
+    pub(crate) fn detach_doomed(&mut self) {
         while let Some((id, reason)) = self.registry.doomed.pop() {
             self.detach(id, &reason);
         }

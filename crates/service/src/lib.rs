@@ -17,6 +17,7 @@ mod claiming;
 mod clock;
 mod config;
 mod connect;
+mod control_lines;
 mod control_loop;
 mod cores;
 mod counting;

@@ -18,6 +18,16 @@ fn refused(is_own: bool, errno: Errno, reason: &str) -> Option<Answer> {
     Some(if is_own { Answer::refused(errno, reason) } else { Answer::kernel(reason) })
 }
 
+/// True for root and the service's own user: for them some of everything is kept that other users could use up.
+pub fn is_privileged(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+/// What of `all` one user may have at most, where the policy says nothing: an ordinary one leaves a quarter to others.
+fn fair(uid: u32, all: u32) -> u32 {
+    if is_privileged(uid) { all } else { all - all / 4 }
+}
+
 impl Registry {
     /// A process that is not registered yet, or asks for a report.
     pub fn subject_of(&self, who: Credentials) -> Subject {
@@ -34,10 +44,16 @@ impl Registry {
     /// May one more process of this user register?
     pub fn admits(&self, who: Credentials) -> bool {
         let subject = self.subject_of(who);
-        let most = self.policy.limits(&subject).applications as usize;
+        let most = self.policy.limits(&subject).applications.min(fair(who.uid, self.config.max_applications));
         self.policy.admits(&subject)
-            && (most >= self.config.max_applications as usize
-                || self.applications.values().filter(|a| a.uid == who.uid).count() < most)
+            && self.applications.values().filter(|a| a.uid == who.uid).count() < most as usize
+    }
+
+    /// May one more connection over the port be an application's? Its user's together leave some to others.
+    pub fn may_have_flow(&self, application: u32) -> bool {
+        let Some(a) = self.applications.get(&application) else { return true };
+        let of_user = self.applications.values().filter(|other| other.uid == a.uid);
+        of_user.map(|other| other.flows).sum::<u32>() < fair(a.uid, self.config.link.flows)
     }
 
     /// The answer to a `Listen` that the policy is against.

@@ -155,6 +155,7 @@ impl Registry {
             is_cramped: false,
             pairs: BTreeSet::new(),
             sockets: 0,
+            flows: 0,
             process,
             fallen: Fallen::default(),
         };

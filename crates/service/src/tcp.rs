@@ -300,6 +300,9 @@ impl Registry {
         if queue.is_full() {
             return self.tcp.slow.postpone(now, pending);
         }
+        if !self.may_have_flow(application) {
+            return self.tcp.slow.refuse(now, pending);
+        }
         let Some((slot, owner)) =
             self.take_flow_slot(key.0, Flow { application, closed: false, ends: [local, remote] })
         else {
@@ -327,6 +330,7 @@ impl Registry {
         let owner = Owner { region: r.memory.index, slot, core };
         if let Some(a) = self.applications.get_mut(&flow.application) {
             a.sockets += 1;
+            a.flows += 1;
         }
         Some((slot, owner))
     }
@@ -337,6 +341,7 @@ impl Registry {
             && let Some(a) = self.applications.get_mut(&flow.application)
         {
             a.sockets = a.sockets.saturating_sub(1);
+            a.flows = a.flows.saturating_sub(1);
         }
     }
 
@@ -352,6 +357,9 @@ impl Registry {
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
             return Answer::kernel("its region is not mapped");
         };
+        if !self.may_have_flow(id) {
+            return Answer::kernel("its user has as many connections over the port as one user may");
+        }
         let flow = Flow { application: id, closed: false, ends: [local, remote] };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel("its region is full");

@@ -1,6 +1,6 @@
 //! Each row of `docs/privileges.md` by a service that starts with the capabilities of its features and no others: what it has left once it
 //! serves, in every thread, and that a connection works. Needs root and network namespaces.
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file: its helpers panic like its tests
 
 #[path = "../../preload/tests/common/mod.rs"]
 mod common;
