@@ -11,7 +11,7 @@ mod scene;
 use base::Duration;
 use fastpath::Cause;
 use flow::{Command, Exception, FrameReason, state};
-use harness::{MAC_A, config};
+use harness::{MAC_A, MAC_B, config};
 use port::Capabilities;
 use scene::{Scene, scene, scene_with};
 use shm::half_flags::{FIN, RELEASED, RESET};
@@ -410,7 +410,15 @@ fn what_is_not_the_fast_paths_business_becomes_an_exception() {
     s.peer.tuple.src.port = 4;
     s.peer.data(0, 0, b"stranger");
     s.peer.send(0, 0, TcpFlags::SYN, &[]);
-    s.peer.inject(&[0xFF; 60]);
+    // "Gratuitous" ARP: a neighbour says where it is.
+    let mut arp = [0; 42];
+    arp[..6].fill(0xFF);
+    arp[6..12].copy_from_slice(&MAC_B);
+    arp[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    arp[22..28].copy_from_slice(&MAC_B);
+    arp[28..32].copy_from_slice(&[10, 0, 0, 2]);
+    arp[38..42].copy_from_slice(&[10, 0, 0, 2]);
+    s.peer.inject(&arp);
     s.poll();
     let reasons: Vec<_> = s.host.frames.iter().map(|f| f.0).collect();
     assert_eq!(reasons, [FrameReason::UnknownFlow, FrameReason::Syn, FrameReason::NotTcp]);
