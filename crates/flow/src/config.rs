@@ -52,6 +52,7 @@ pub struct Config {
     pub ring_linger: Duration,
 }
 
+// SETUP: read when the service starts.
 impl Default for Config {
     fn default() -> Self {
         Self {
