@@ -189,11 +189,7 @@ const REFUSED_ANYWHERE: &[Refused] = &[
     Refused {
         call: call!(SYS_ioctl),
         what: "anything but bytes that wait (`FIONREAD`, `SIOCOUTQ`) and whether it is a terminal (`TCGETS`)",
-        when: &[
-            Test::IsNot(1, libc::FIONREAD as u64),
-            Test::IsNot(1, libc::TIOCOUTQ as u64),
-            Test::IsNot(1, libc::TCGETS as u64),
-        ],
+        when: &[Test::IsNot(1, libc::FIONREAD), Test::IsNot(1, libc::TIOCOUTQ), Test::IsNot(1, libc::TCGETS)],
     },
     Refused {
         call: call!(SYS_socket),
