@@ -284,6 +284,8 @@ fn every_kind_of_offender_is_detached_at_once() {
             app.region.slot(slot).unwrap().half[1].rx_tail.store(1 << 40, Ordering::SeqCst);
             let request = Request::Connect { remote: address, options: Default::default(), has_looked: true };
             app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
+            // The kernel is asked for the listener when the request is read, and that is later.
+            std::mem::forget(socket);
         }),
     ];
     for (what, offence) in offences {
