@@ -426,7 +426,7 @@ impl Options {
         let max_applications = self.max_applications.unwrap_or(1024);
         let limits =
             Limits { applications: max_applications, unfinished_hellos: UNFINISHED_HELLOS, ..Limits::NONE };
-        let rules = policy_source.read().map_err(ServiceError::Policy)?;
+        let rules = policy_source.read(true).map_err(ServiceError::Policy)?;
         let door = door(&allow_uids, &allow_gids, private);
         let config = Config {
             policy: Policy::new(door, rules, sys::own_namespace(), limits),

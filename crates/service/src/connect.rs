@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why a socket of another network namespace is the kernel's.
-pub const ELSEWHERE: &str = "its network namespace is not the service's";
+/// Why a socket of another network namespace, which the policy lets connect, is the kernel's all the same.
+const UNBOUND: &str = "the service holds no ports in its network namespace, and the socket is bound to none";
 
 /// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
@@ -96,10 +96,7 @@ impl Registry {
         let remote = destination(asked);
         let own = self.tcp.owns(remote.ip());
         let from = Source { namespace: shown.map_or(a.namespace, |shown| shown.namespace), own };
-        if from.namespace != self.namespace {
-            return Answer::kernel(ELSEWHERE);
-        }
-        if let Some(refusal) = self.refuses_connect(id, remote) {
+        if let Some(refusal) = self.refuses_connect(id, from.namespace, remote) {
             return refusal;
         }
         let bound = shown.map_or(SocketAddr::new(any_like(remote.ip()), 0), |shown| shown.local);
@@ -138,6 +135,9 @@ impl Registry {
         {
             return Answer::plain(Reply::Look { asker, acceptors });
         }
+        if local.port() == 0 && !own && from.namespace != self.namespace {
+            return Answer::kernel(UNBOUND);
+        }
         let ends = match self.ends(local, remote, own) {
             Ok(ends) => ends,
             Err(refusal) => return *refusal,
@@ -173,7 +173,8 @@ impl Registry {
         if known.is_empty() {
             return known;
         }
-        match self.judge.as_mut().map(|judge| judge.listener(remote, local)) {
+        let judge = self.judge.as_mut().filter(|_| from.namespace == self.namespace);
+        match judge.map(|judge| judge.listener(remote, local)) {
             Some(Ok(cookie)) => {
                 let id = cookie.and_then(|cookie| self.listeners.of_socket(cookie));
                 id.map(|id| self.listeners.queues_of_group(id)).unwrap_or_default()

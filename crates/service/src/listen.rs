@@ -1,7 +1,6 @@
 //! Listening, and the way of a connection into an accept queue.
 
 use crate::application::Application;
-use crate::connect::ELSEWHERE;
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
 use crate::memory::Memory;
 use crate::region::{AppRegion, Stage, Use};
@@ -35,14 +34,11 @@ impl Registry {
         if !(shown.listens && shown.watched) {
             return Answer::kernel("the service does not see that socket listening");
         }
-        if shown.namespace != self.namespace {
-            return Answer::kernel(ELSEWHERE);
-        }
         let (cookie, inode) = (shown.cookie, shown.inode);
         if let Some(answer) = self.listen_again(id, (sock, backlog), cookie) {
             return answer;
         }
-        if let Some(refusal) = self.refuses_listen(id, shown.local, shown.v6_only) {
+        if let Some(refusal) = self.refuses_listen(id, shown) {
             return refusal;
         }
         if let Some(listener) = self.listeners.of_socket(cookie) {
@@ -60,6 +56,12 @@ impl Registry {
             kept: Vec::new(),
         };
         self.clear_place(&listener);
+        // Within one namespace the kernel has decided.
+        let is_elsewhere = |other: &Listener| other.namespace != listener.namespace;
+        let is_served = self.tcp.owns(listener.local.ip()) || listener.local.ip().is_unspecified();
+        if is_served && self.listeners.overlapping(&listener).any(|(_, other)| is_elsewhere(other)) {
+            return Answer::refused(Errno::ADDRINUSE, "a socket of another network namespace listens there");
+        }
         let slot = match self.new_queue(id, backlog, Some(sock)) {
             Ok(slot) => slot,
             Err(reason) => return Answer::kernel(reason),

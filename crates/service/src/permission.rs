@@ -122,7 +122,7 @@ impl Registry {
     /// `Report::Reload`, and SIGHUP. A file with a mistake changes nothing.
     pub fn reload(&mut self) -> Answer {
         let source = self.config.policy_source.clone();
-        let rules = match source.read() {
+        let rules = match source.read(false) {
             Ok(rules) => rules,
             Err(mistake) => {
                 tracing::error!("the policy stays as it was: {mistake}");

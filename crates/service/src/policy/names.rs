@@ -5,10 +5,11 @@ use crate::sys;
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// What a public service of root reads where it is not told of another file.
 pub const DEFAULT: &str = "/etc/towpath/policy.toml";
@@ -36,18 +37,19 @@ impl Source {
         }
     }
 
-    /// Reads the rules.
+    /// Reads the rules. A service that serves may enter no other network namespace any more: with `is_start` false only those namespaces
+    /// have numbers that were looked up at its start.
     ///
     /// # Errors
     /// Why there are none, with the file's name and the line.
-    pub fn read(&self) -> Result<Vec<Rule>, String> {
+    pub fn read(&self, is_start: bool) -> Result<Vec<Rule>, String> {
         let Some(path) = self.path() else { return Ok(Vec::new()) };
         if matches!(self, Self::Perhaps(_)) && matches!(path.try_exists(), Ok(false)) {
             return Ok(Vec::new());
         }
         let text = text_of(path).map_err(|e| format!("the policy {}: {e}", path.display()))?;
         let told = |mistake: Mistake| format!("the policy {}, {mistake}", path.display());
-        parse(&text, &SystemNames::read()).map_err(told)
+        parse(&text, &SystemNames::read(is_start)).map_err(told)
     }
 }
 
@@ -76,7 +78,12 @@ fn text_of(path: &Path) -> Result<String, String> {
 pub struct SystemNames {
     users: HashMap<String, u32>,
     groups: HashMap<String, u32>,
+    /// Namespaces may be entered.
+    is_start: bool,
 }
+
+/// Inode and number of the namespaces that were looked up at start, by path.
+static ENTERED: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
 /// First and third column.
 fn numbers(path: &str) -> HashMap<String, u32> {
@@ -91,8 +98,8 @@ fn numbers(path: &str) -> HashMap<String, u32> {
 impl SystemNames {
     /// Reads both files.
     #[must_use]
-    pub fn read() -> Self {
-        Self { users: numbers("/etc/passwd"), groups: numbers("/etc/group") }
+    pub fn read(is_start: bool) -> Self {
+        Self { users: numbers("/etc/passwd"), groups: numbers("/etc/group"), is_start }
     }
 }
 
@@ -109,10 +116,20 @@ impl Names for SystemNames {
     fn namespace(&self, path: &str) -> Option<u64> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        let inode = rustix::fs::fstat(&file).ok()?.st_ino;
+        let mut entered = ENTERED.lock().ok()?;
+        if let Some((_, number)) = entered.get(path).filter(|(known, _)| *known == inode) {
+            return Some(*number);
+        }
+        if !self.is_start {
+            return None;
+        }
         let look = move || {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(file.as_fd(), kind).ok().map(|()| sys::own_namespace())
         };
-        std::thread::spawn(look).join().ok()?.filter(|number| *number != 0)
+        let number = std::thread::spawn(look).join().ok()?.filter(|number| *number != 0)?;
+        entered.insert(path.to_owned(), (inode, number));
+        Some(number)
     }
 }

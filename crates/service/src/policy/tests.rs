@@ -211,18 +211,31 @@ fn a_file_that_others_may_write_is_no_policy() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.toml");
-    assert_eq!(Source::Perhaps(path.clone()).read(), Ok(Vec::new()), "there is none");
-    let error = Source::File(path.clone()).read().unwrap_err();
+    assert_eq!(Source::Perhaps(path.clone()).read(true), Ok(Vec::new()), "there is none");
+    let error = Source::File(path.clone()).read(true).unwrap_err();
     assert!(error.contains("policy.toml") && error.contains("cannot be read"), "{error}");
     std::fs::write(&path, "[[rule]]\nuser = 0\n[[rule]]\nusr = 1\n").unwrap();
     let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
     mode(0o646);
-    assert!(Source::File(path.clone()).read().unwrap_err().contains("other users may write it"));
+    assert!(Source::File(path.clone()).read(true).unwrap_err().contains("other users may write it"));
     mode(0o644);
-    let error = Source::File(path.clone()).read().unwrap_err();
+    let error = Source::File(path.clone()).read(true).unwrap_err();
     assert!(error.contains("policy.toml, line 4: usr: expected one of the keys"), "{error}");
     std::fs::write(&path, "[[rule]]\nuser = \"root\"\n").unwrap();
-    assert_eq!(Source::File(path).read().unwrap()[0].users, Some(vec![0]));
-    let error = Source::File(folder.path().to_owned()).read().unwrap_err();
+    assert_eq!(Source::File(path).read(true).unwrap()[0].users, Some(vec![0]));
+    let error = Source::File(folder.path().to_owned()).read(true).unwrap_err();
     assert!(error.contains("expected a file"), "{error}");
+}
+
+#[test]
+fn no_namespace_is_entered_after_the_start_and_those_entered_before_are_known() {
+    let [early, late] = [true, false].map(SystemNames::read);
+    assert_eq!((late.namespace("/proc/self/ns/net"), early.namespace("/nosuch")), (None, None));
+    let Some(own) = early.namespace("/proc/self/ns/net") else {
+        eprintln!("skipped: only root may enter a network namespace");
+        return;
+    };
+    assert_eq!(own, crate::sys::own_namespace());
+    assert_eq!(late.namespace("/proc/self/ns/net"), Some(own));
+    assert_eq!(early.namespace("/proc/self/ns/uts"), None, "that is none of the network");
 }
