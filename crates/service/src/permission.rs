@@ -5,6 +5,7 @@ use crate::proc;
 use crate::registry::{Answer, Registry};
 use crate::report;
 use crate::requests::Credentials;
+use crate::shown::Shown;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -56,9 +57,10 @@ impl Registry {
         of_user.map(|other| other.flows).sum::<u32>() < fair(a.uid, self.config.link.flows)
     }
 
-    /// The answer to a `Listen` that the policy is against.
-    pub fn refuses_listen(&self, id: u32, local: SocketAddr, v6_only: bool) -> Option<Answer> {
-        let subject = self.subject(id)?;
+    /// The answer to a `Listen` by such a socket that the policy is against.
+    pub fn refuses_listen(&self, id: u32, shown: &Shown) -> Option<Answer> {
+        let (local, v6_only) = (shown.local, shown.v6_only);
+        let subject = Subject { namespace: shown.namespace, ..self.subject(id)? };
         let is_own = self.tcp.owns(local.ip());
         if let Err(refusal) = self.policy.may_listen(&subject, local, v6_only) {
             return self.refusal(is_own, &refusal);
@@ -66,9 +68,9 @@ impl Registry {
         self.exceeds(&subject, is_own)
     }
 
-    /// The answer to a `Connect` that the policy is against.
-    pub fn refuses_connect(&mut self, id: u32, remote: SocketAddr) -> Option<Answer> {
-        let subject = self.subject(id)?;
+    /// The answer to a `Connect` of a socket of that network namespace that the policy is against.
+    pub fn refuses_connect(&mut self, id: u32, namespace: u64, remote: SocketAddr) -> Option<Answer> {
+        let subject = Subject { namespace, ..self.subject(id)? };
         let is_own = self.tcp.owns(remote.ip());
         if let Err(refusal) = self.policy.may_connect(&subject, remote) {
             return self.refusal(is_own, &refusal);
