@@ -282,12 +282,15 @@ pub enum Request {
         /// None of the processes that [`Reply::Look`] has named has an io_uring.
         has_looked: bool,
     },
-    /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`.
+    /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`: those in `slot` and, as far as one message
+    /// takes them, in slots behind it.
     Grants {
         /// The pair region.
         region: u32,
         /// The line's slot.
         line: u32,
+        /// The first slot.
+        slot: u32,
     },
     /// The socket at `slot` of this process's application region, a connection over the port or a listener, was told
     /// something. No reply.

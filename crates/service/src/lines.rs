@@ -217,7 +217,7 @@ impl Registry {
     }
 
     /// `Request::Grants`: what the acceptor of a line believes of the records in it.
-    pub fn grants(&self, id: u32, region: u32, line: u32) -> Answer {
+    pub fn grants(&self, id: u32, region: u32, (line, first): (u32, u32)) -> Answer {
         if self.side_in(region, id).is_none() {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         }
@@ -226,7 +226,8 @@ impl Registry {
         else {
             return Answer::refused(Errno::NOENT, "that line is gone");
         };
-        let grants = pair.granted(line.source, line.local);
+        let grants = pair.granted(line.source, line.local).filter(|grant| grant.slot >= first);
+        let grants = grants.take(STEP.1 as usize);
         Answer::plain(Reply::Grants { local: line.local, source: line.source, grants: grants.collect() })
     }
 

@@ -291,7 +291,10 @@ impl fmt::Display for Refusal {
         };
         match rule {
             Some(rule) => write!(f, "the policy's rule {rule} does not let user {uid} {act} {address}"),
-            None => write!(f, "its network namespace is not the service's: no rule of the policy lets it {act} {address}"),
+            None => write!(
+                f,
+                "its network namespace is not the service's: no rule of the policy lets it {act} {address}"
+            ),
         }
     }
 }

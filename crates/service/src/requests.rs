@@ -192,7 +192,7 @@ impl Registry {
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)
             }
-            Request::Grants { region, line } => self.grants(id, region, line),
+            Request::Grants { region, line, slot } => self.grants(id, region, (line, slot)),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),

@@ -248,6 +248,19 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
         && address::parse(name).is_ok_and(|at| at.is_ipv4() == (sock.family() == libc::AF_INET))
 }
 
+/// What `bind` says of a socket that has connected, and so has an address: first what is wrong with the name, as the kernel finds it.
+pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
+    let Ok(other) = sys::socket(sock.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else {
+        return Errno::INVAL;
+    };
+    let bound = sys::bind(other, name);
+    let _ = sys::close(other);
+    match bound {
+        Ok(()) | Err(Errno::ADDRINUSE) => Errno::INVAL,
+        Err(e) => e,
+    }
+}
+
 fn free(client: &Client, block: u32) {
     if let Some(b) = client.home.region.sock(block) {
         b.holders.store(0, Ordering::Release);

@@ -354,6 +354,9 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
         // The placeholder of an accepted connection has no address yet.
         return Some(Err(Errno::INVAL));
     }
+    if sock.stream().is_some_and(|link| !link.is_unconnected()) && connect::fits(&sock, name) {
+        return Some(Err(connect::why_not_bound(&sock, name)));
+    }
     let ip = address::plain(address::parse(name).ok()?).ip();
     if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only().is_some() {
         return None;

@@ -44,6 +44,7 @@ mod connect;
 mod context;
 #[cfg(not(loom))]
 mod cork;
+#[cfg(not(loom))]
 mod corrected;
 #[cfg(not(loom))]
 mod epoll;

@@ -123,7 +123,7 @@ fn end(line: &Link, ours: u64) {
 pub fn granted(client: &Client, line: &Link, slot: u32) -> Option<[SocketAddr; 2]> {
     let known = || lock(&line.mapped.granted).get(&slot).copied();
     known().or_else(|| {
-        let request = Request::Grants { region: line.mapped.id, line: line.slot() };
+        let request = Request::Grants { region: line.mapped.id, line: line.slot(), slot };
         let Ok((Reply::Grants { local, source, grants }, _)) = client.ask(request) else { return None };
         let new = grants.iter().map(|grant| (grant.slot, [local, SocketAddr::new(source, grant.port)]));
         lock(&line.mapped.granted).extend(new);

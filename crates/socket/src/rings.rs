@@ -177,7 +177,9 @@ pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<&'static str> 
     let look = |pid: &i32| match has_ring(*pid, &mut left) {
         Ok(true) => Some(HAS_RING),
         Ok(false) => None,
-        Err(_) => Some(UNKNOWN),
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(UNKNOWN),
+        // It has ended, or this process has no descriptor left to look with.
+        Err(_) => None,
     };
     if is_known { acceptors.iter().find_map(look) } else { Some(UNKNOWN) }
 }

@@ -87,6 +87,8 @@ class World:
         self.processes = []
         self.service = None
         self.control = self.directory / "control.sock"
+        # Variables for those who ask the service.
+        self.asking = {}
         self.towpath = options.bin_dir / "towpath"
         self.preload = options.bin_dir / "libtowpath_preload.so"
 
@@ -164,7 +166,7 @@ class World:
 
     def command(self, *arguments, seconds=10):
         """Runs `towpath ARGUMENTS --control ...`; returns the completed process."""
-        return run_towpath([self.towpath, *arguments, "--control", self.control], seconds)
+        return run_towpath([self.towpath, *arguments, "--control", self.control], seconds, self.asking)
 
     def report(self, what):
         done = self.command(what, "--json")

@@ -78,9 +78,10 @@ const REGIONS: &[Call] = calls![
     SYS_memfd_create SYS_ftruncate SYS_fallocate SYS_lseek SYS_fstat SYS_read SYS_write SYS_pread64
     SYS_pwrite64 SYS_readv SYS_writev SYS_ioctl
 ];
-/// Reading below `/proc`; removing the control socket. (`getcwd`: a panic's text.)
+/// Reading below `/proc`; removing the control socket; leaving the folder that it was started in (`up --detach`). (`getcwd`: a panic's text.)
 const FILES: &[Call] = calls![
     SYS_openat SYS_newfstatat SYS_statx SYS_getdents64 SYS_readlinkat SYS_unlinkat SYS_getcwd
+    SYS_chdir
 ];
 /// Threads with descriptor tables of their own.
 const HELPERS: &[Call] = calls![
