@@ -66,6 +66,16 @@ fn is_live(
     }
 }
 
+/// What Linux says of a connection from an address that is none of the host's.
+fn no_source(ip: IpAddr) -> Errno {
+    if is_of_many(ip) { Errno::INVAL } else { Errno::NETUNREACH }
+}
+
+/// True for an address of many hosts.
+fn is_of_many(ip: IpAddr) -> bool {
+    ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())
+}
+
 /// True for an address of this host's: the kernel lets a socket be bound to it.
 fn is_of_host(ip: IpAddr) -> bool {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -190,8 +200,11 @@ impl Registry {
     /// The ends of a connection inside this host, which no other has. A connector without a port gets one.
     fn ends(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Result<Ends, Box<Answer>> {
         let refused = |errno, why: &str| Err(Box::new(Answer::refused(errno, why)));
-        if local.port() != 0 && !self.may_connect_from(local.ip()) {
-            return refused(Errno::INVAL, "the socket is bound to an address that is none of this host's");
+        if !self.may_connect_from(local.ip()) {
+            return refused(
+                no_source(local.ip()),
+                "the socket is bound to an address that is none of this host's",
+            );
         }
         if let Some(port) = self.free_port(local, remote, own) {
             return Ok([SocketAddr::new(local.ip(), port), remote]);
@@ -206,8 +219,7 @@ impl Registry {
 
     /// True for an address from which Linux lets a socket connect that is bound to it: `IP_FREEBIND` binds to any.
     fn may_connect_from(&self, ip: IpAddr) -> bool {
-        let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-        !ip.is_multicast() && !is_broadcast && (ip.is_loopback() || self.tcp.owns(ip) || is_of_host(ip))
+        !is_of_many(ip) && (ip.is_loopback() || self.tcp.owns(ip) || is_of_host(ip))
     }
 
     /// The port of `local` if it has one and no connection has these ends, else one with which none has.

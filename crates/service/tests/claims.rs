@@ -64,9 +64,9 @@ fn an_address_that_is_none_of_the_hosts_is_no_source() {
     let (socket, address) = listener();
     server.listen(&socket, 8);
     // The kernel binds them (`IP_FREEBIND`), and refuses to connect from there.
-    for to in ["198.51.100.8:0", "224.0.0.1:0"] {
+    for (to, says) in [("198.51.100.8:0", Errno::NETUNREACH), ("224.0.0.1:0", Errno::INVAL)] {
         let (from, _) = bound(to);
-        assert_eq!(errno(&connect_from(&mut client, &from, address)), Some(Errno::INVAL), "{to}");
+        assert_eq!(errno(&connect_from(&mut client, &from, address)), Some(says), "{to}");
     }
 }
 

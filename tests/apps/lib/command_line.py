@@ -65,6 +65,7 @@ def own_place(w):
         prefix = as_nobody(w)
         os.chown(place, NOBODY, NOBODY)
     w.control = place / "towpath" / "control.sock"
+    w.asking = {"TOWPATH_TRUST_UID": str(NOBODY)}
     return [*prefix, w.towpath, "run"], {"XDG_RUNTIME_DIR": str(place), "TOWPATH_CONTROL": str(w.control)}
 
 
