@@ -40,7 +40,8 @@ static void blocking(const struct sockaddr_in *at) {
         CHECK(info(c).tcpi_state == TCP_CLOSE);
         close(c);
     }
-    printf("blocking: connected %d, reset afterwards %d\n", connects, resets);
+    // A busy kernel says now and then that a connection was refused or reset while it was made.
+    printf("blocking: connected %s, reset afterwards %s\n", connects >= 380 ? "nearly all" : "too few", resets >= 380 ? "nearly all" : "too few");
 }
 
 /* `in_a_set`: epoll tells, else poll. */

@@ -44,7 +44,7 @@ fn without_rules_the_own_namespace_may_what_linux_allows_and_others_nothing() {
         assert_eq!(all.may_connect(&process(1000), address), Ok(()));
         let refusal = all.may_listen(&stranger, address, false).unwrap_err();
         assert_eq!(refusal.rule, None);
-        assert!(refusal.to_string().contains("another network namespace"), "{refusal}");
+        assert!(refusal.to_string().contains("its network namespace is not the service's"), "{refusal}");
         assert!(all.may_connect(&stranger, address).is_err());
     }
     assert_eq!(all.limits(&process(1)), Limits { applications: 10, ..Limits::NONE });
