@@ -24,7 +24,7 @@ const OVERFLOW_UID: u32 = 65_534;
 pub enum Distrust {
     /// The folder's name leads elsewhere.
     FolderIsLink,
-    /// The folder belongs to that user, who can put any socket there.
+    /// The folder belongs to that user: any socket may be put there by this user.
     FolderOf(u32),
     /// Users other than its owner can replace what is in the folder.
     FolderIsOpen,
@@ -55,7 +55,7 @@ impl Display for Distrust {
 pub enum DialError {
     /// Another user may be there.
     Untrusted(Distrust),
-    /// The kernel refused.
+    /// The kernel refused to connect, with this errno.
     Os(Errno),
 }
 
@@ -80,7 +80,7 @@ impl From<DialError> for LineError {
     }
 }
 
-/// The users whose service is believed.
+/// The users that a service may belong to so that it is believed.
 #[derive(Clone, Copy, Debug)]
 struct Trusted {
     own: u32,
@@ -125,7 +125,7 @@ pub fn dial(path: &Path) -> Result<OwnedFd, DialError> {
 /// Looks at the folder of the socket `path` alone, for a caller that is about to make a socket there.
 ///
 /// # Errors
-/// As [`dial`].
+/// The same as those of [`dial`].
 pub fn check_folder(path: &Path) -> Result<(), DialError> {
     look(Trusted::here(), path)
 }
@@ -153,7 +153,7 @@ fn look(trusted: Trusted, path: &Path) -> Result<(), DialError> {
         return Err(Distrust::FolderOf(stat.st_uid).into());
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
-    // In a sticky folder nobody replaces another user's socket; a socket that another user has made first is told by its peer.
+    // In a sticky folder no user can replace another user's socket; a socket that another user has made first is told by its peer.
     if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
         return Err(Distrust::FolderIsOpen.into());
     }
@@ -272,7 +272,7 @@ mod tests {
                 let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
                 let fd = fd.unwrap();
                 bind(&fd, &SocketAddrUnix::new(&theirs).unwrap()).unwrap();
-                // Of this thread alone: the kernel notes whose a socket is when it begins to listen.
+                // Of this thread alone: the kernel notes the user of a socket when it begins to listen.
                 rustix::thread::set_thread_res_uid(
                     Uid::from_raw(OTHER),
                     Uid::from_raw(OTHER),

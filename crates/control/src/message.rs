@@ -159,7 +159,7 @@ pub struct Grant {
 /// By this a process connects to one listener of another process of its user without asking: a line and slots of their pair region.
 ///
 /// ```text
-///   connector: takes a granted slot whose both ends are released, clears it, opens both ends
+///   connector: takes a granted slot with both ends released, clears it, opens both ends
 ///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
 /// ```
 /// The acceptor takes only the slot from the record: which addresses the connection has the service tells it ([`Request::Grants`]).
@@ -285,11 +285,11 @@ pub enum Request {
     /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`: those in `slot` and, as far as one message
     /// takes them, in slots behind it.
     Grants {
-        /// The pair region.
+        /// The pair region that the line is in.
         region: u32,
-        /// The line's slot.
+        /// The slot in which the line's stream is.
         line: u32,
-        /// The first slot.
+        /// The first slot to be told of.
         slot: u32,
     },
     /// The socket at `slot` of this process's application region, a connection over the port or a listener, was told
@@ -476,11 +476,11 @@ pub enum Reply {
     },
     /// Which connections may come by a line.
     Grants {
-        /// The acceptor's address.
+        /// The acceptor's address and port.
         local: SocketAddr,
         /// The address that they come from.
         source: IpAddr,
-        /// Slots and ports.
+        /// The granted slots, each with its port.
         grants: Vec<Grant>,
     },
     /// To `Connect`: none of these processes has waited at the listener yet. The asker looks whether one of them has an io_uring, by which

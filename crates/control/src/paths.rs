@@ -14,7 +14,7 @@ pub fn versions() -> String {
     format!("{}.{}", crate::PROTOCOL, shm::VERSION)
 }
 
-/// `$TOWPATH_CONTROL`, else [`own_control_path`].
+/// The path in `$TOWPATH_CONTROL`, if it is set, else [`own_control_path`].
 #[must_use]
 pub fn default_control_path() -> PathBuf {
     std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map_or_else(own_control_path, PathBuf::from)

@@ -8,7 +8,7 @@ use port::Port;
 use queue::Violation;
 
 impl State {
-    /// Hands a frame over. False when the ring has no room for it: who must not lose it does something about that.
+    /// Hands a frame over. False when the ring has no room for it: a caller that must not lose the frame notes it elsewhere.
     pub(crate) fn except(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let is_taken = self.exceptions.push_frame(reason, frame);
         if is_taken {

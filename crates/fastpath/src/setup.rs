@@ -79,7 +79,7 @@ pub(crate) struct State {
     pub(crate) ready: List,
     /// Flows that owe the slow path an event it had no room for.
     pub(crate) owed: List,
-    /// One bit for each flow whose peer is asked whether there still is a connection, because a RST was lost.
+    /// One bit for each flow: the core asks its peer whether there still is a connection, because a RST was lost.
     pub(crate) asked: Box<[u64]>,
     /// Some of them are set.
     pub(crate) is_asking: bool,

@@ -75,7 +75,7 @@ fn a_peer_is_asked_again_when_its_reset_finds_record_and_ring_busy() {
     assert!(s.host.log.is_empty() && s.host.frames.iter().all(|f| f.0 == FrameReason::UnknownFlow));
 }
 
-/// A reset of a connection whose flow is not made yet: the slow path hears that one was lost.
+/// A reset of a connection that has no flow yet: the slow path hears that one was lost.
 #[test]
 fn a_lost_reset_of_no_flow_is_remembered() {
     let mut s = narrow();

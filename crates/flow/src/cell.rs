@@ -101,10 +101,10 @@ impl Flows {
         &self.config
     }
 
-    /// Notes that a RST was lost that belonged to no flow. It may be of a connection whose flow is about to be installed: the slow path
+    /// Notes that a RST was lost that belonged to no flow. It may be of a connection with a flow about to be installed: the slow path
     /// has its peer asked then. Afterwards look the flow up once more: it may be there already.
     pub fn note_reset_lost(&self, now: Instant) {
-        // SeqCst: pairs with `reset_lost_at`. Either the flow is found afterwards, or who installs it sees this.
+        // SeqCst: pairs with `reset_lost_at`. Either the flow is found afterwards, or the slow path sees this when it installs the flow.
         self.reset_lost_at.fetch_max(now.as_ns().max(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }

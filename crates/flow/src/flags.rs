@@ -82,7 +82,7 @@ pub mod event {
     pub const APP_CLOSED: u8 = 1 << 3;
     /// The application wants a reset.
     pub const APP_RESET: u8 = 1 << 4;
-    /// `Cold::rare_events` says more.
+    /// Something rare has happened: `Cold::rare_events` says what.
     pub const RARE: u8 = 1 << 5;
     /// Not for the slow path: bytes were acknowledged, and the application waits for space.
     pub const SPACE: u8 = 1 << 6;

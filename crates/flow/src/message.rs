@@ -31,12 +31,12 @@ pub enum Exception {
     },
     /// The peer's FIN has come in order and was acknowledged; the application was told.
     FinReceived {
-        /// On which flow.
+        /// The flow on which it came.
         flow: FlowId,
     },
     /// Our FIN has been acknowledged.
     FinAcked {
-        /// On which flow.
+        /// The flow on which it came.
         flow: FlowId,
     },
     /// The application has let go (RELEASED); its FIN, if any, is queued behind its data.
@@ -51,27 +51,27 @@ pub enum Exception {
     },
     /// The peer has reset the connection: its RST had exactly the number that was expected (RFC 5961 section 3.2).
     PeerReset {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// A SYN, or a RST that only may be the peer's: acknowledge, so that a peer without this connection resets it (RFC 5961).
     Challenge {
-        /// On which flow.
+        /// The flow on which it came.
         flow: FlowId,
     },
     /// Data has come for an application that has let go of its connection: answer with RST, as Linux does.
     LateData {
-        /// On which flow.
+        /// The flow on which it came.
         flow: FlowId,
     },
     /// Something is outstanding and no timer was armed (`state::TIMER_ARMED` is set now).
     Active {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// The core has let go of a record, as [`Command::Drop`] asked: `Keeper::release` it now.
     Dropped {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// An application broke the rules. Nothing of its slot is read any more.
@@ -121,25 +121,25 @@ pub enum Command {
     /// Look at the flow as if its application had rung: send what may be sent. After a timeout the slow path has called
     /// `SendLine::rewind`; the core takes note once it has seen what has come in meanwhile.
     Transmit {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// Send a segment that the peer must answer: window probe or keepalive.
     Probe {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// Send the next `len` bytes as one segment, longer than the others, when there are as many and the peer's window takes
     /// them; `Cold::path_probe` tells.
     ProbePath {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
         /// Payload bytes: at most what both ends' MSS allow.
         len: u16,
     },
     /// Send an acknowledgement now (RFC 5961's challenge).
     Ack {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
     /// Send the frame beside, complete with checksums.
@@ -148,7 +148,7 @@ pub enum Command {
     Receive,
     /// Let go of a flow that `Keeper::remove` took out of the table. Answered by [`Exception::Dropped`].
     Drop {
-        /// Which flow.
+        /// The flow that the exception is about.
         flow: FlowId,
     },
 }

@@ -107,7 +107,7 @@ const _: () = {
 
 const INDEX_BIT: u64 = 1 << 63;
 
-/// What a RST means whose flow is in a synchronised state (RFC 5961 section 3.2).
+/// What a RST means for a flow in a synchronised state (RFC 5961 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetVerdict {
     /// "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP endpoints

@@ -182,7 +182,7 @@ impl<T> Consumer<T> {
         };
         let end = slot.start.wrapping_add(slot.len);
         let result = slot.item.take().map(|item| take(item, frame));
-        // Before the head, whose Release shows it.
+        // Stored before the head: the Release of the head shows it to the reader.
         shared.head.0[1].store(end, Ordering::Relaxed);
         shared.head.0[0].store(head.wrapping_add(1), Ordering::Release);
         result

@@ -130,7 +130,7 @@ fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(group | addr.to_bits() & 0xFF_FFFF)
 }
 
-/// Takes the frame whose IPv6 destination is one of these.
+/// Takes the frame if its IPv6 destination is one of these.
 fn take_v6(to: impl Iterator<Item = Ipv6Addr>) -> Program {
     to.flat_map(|addr| when_words(at::V6_DST, &words_of(addr), vec![TAKE])).collect()
 }

@@ -36,7 +36,7 @@ pub static towpath_allocations: AtomicU64 = AtomicU64::new(0);
 static LISTS: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
 static CHUNK_IN_USE: AtomicU64 = AtomicU64::new(0);
 
-/// See the module.
+/// The allocator of this library: see the module's comment.
 pub struct Heap;
 
 #[global_allocator]
@@ -89,7 +89,7 @@ unsafe fn unmap(at: usize, len: usize) {
 /// # Safety
 /// `block` is one of a list, or was.
 unsafe fn next<'a>(block: usize) -> &'a AtomicU64 {
-    // SAFETY: memory of lists stays, aligned to 16 bytes. Whoever has the block by now writes there what it likes: then the list's word has
+    // SAFETY: memory of lists stays, aligned to 16 bytes. A thread that has got the block by now may have written anything there: then the list's word has
     // changed, and what was read here is not used.
     unsafe { &*(block as *const AtomicU64) }
 }
@@ -147,7 +147,7 @@ fn cut(len: usize, align: usize) -> Option<usize> {
         match CHUNK_IN_USE.compare_exchange(word, fresh, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return Some(made),
             Err(now) => {
-                // SAFETY: nobody has seen it.
+                // SAFETY: no other thread has the address of this block yet.
                 unsafe { unmap(made, CHUNK) };
                 word = now;
             }

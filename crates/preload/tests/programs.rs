@@ -217,7 +217,7 @@ fn at_the_limit_of_descriptors_no_number_of_the_librarys_is_the_programs() {
     prints_the_same("limit", 0..=0);
 }
 
-/// Its folder is another user's, who could have put any service there.
+/// Its folder belongs to another user, and so could hold any service.
 #[test]
 fn a_service_that_is_not_trusted_is_said_once_and_not_asked() {
     let place = service();

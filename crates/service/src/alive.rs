@@ -14,14 +14,14 @@ pub struct Alive {
 }
 
 impl Alive {
-    /// Makes `count` sets.
+    /// Makes `count` empty epoll sets.
     pub fn open(count: usize) -> rustix::io::Result<Self> {
         let sets: rustix::io::Result<Vec<OwnedFd>> =
             (0..count).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC)).collect();
         Ok(Self { sets: sets?.into() })
     }
 
-    /// The sets' descriptors.
+    /// The descriptors of all sets.
     pub fn sets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sets.iter().map(|set| set.as_fd())
     }
@@ -54,7 +54,7 @@ impl Alive {
         cookies
     }
 
-    /// Of these, the cookies whose descriptors no process has any more. None where the kernel does not say.
+    /// Returns the cookies of `cookies` that no process has a descriptor of any more. None where the kernel gives no `fdinfo`.
     pub fn forsaken(&self, cookies: &[u64]) -> HashSet<u64> {
         let places: HashSet<usize> = cookies.iter().map(|cookie| self.place(*cookie)).collect();
         let living: HashMap<usize, Option<HashSet<u64>>> =

@@ -484,7 +484,7 @@ fn source(file: Option<PathBuf>, private: bool) -> Source {
     }
 }
 
-/// Who may register at all: by default every user at a public service of root, else the service's own user and root.
+/// The users that may register at all: by default every user at a public service of root, else the service's own user and root.
 fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
     let own = rustix::process::geteuid();
     match (users, groups) {

@@ -23,10 +23,10 @@ const KEPT_LINES: usize = 16;
 /// Why a line is closed that a helper could not read.
 const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
 
-/// One control line.
+/// One control line and the process that made it.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its socket.
+    /// The accepted UNIX socket.
     pub line: Arc<Line>,
     /// The process at the other end, by the kernel's word.
     pub who: Credentials,
@@ -112,7 +112,7 @@ impl Service {
         self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
     }
 
-    /// Takes one message from one line. Who asks waits for the answer: seldom is there another, of which we are told again.
+    /// Takes one message from one line. A program that asks waits for the answer, so there is seldom another message; epoll tells of it again.
     pub(crate) fn line_event(&mut self, id: u32) {
         let Some(peer) = self.peers.get(&id) else { return };
         let line = peer.line.clone();
@@ -185,7 +185,7 @@ impl Service {
         }
     }
 
-    /// Closes control lines. One in whose queue there may be descriptors is closed by a helper, with them.
+    /// Closes control lines. A line that still holds unread descriptors is closed by a helper, together with them.
     pub(crate) fn close_lines(&mut self, now: Instant) {
         for (line, uid) in std::mem::take(&mut self.closing) {
             let line = match Arc::try_unwrap(line) {

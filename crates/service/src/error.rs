@@ -54,7 +54,7 @@ pub enum ServiceError {
     FolderOfOthers(PathBuf),
     /// The kernel has no filters for system calls, or does not let this process have one.
     Filter {
-        /// The kernel's answer.
+        /// The errno that the kernel answered with.
         error: Errno,
     },
     /// The port could not be opened, or does not work; the text names the flag and says what to do.

@@ -7,7 +7,7 @@
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
 //! ```
 //! Each helper has a descriptor table of its own: one that sticks in a close keeps neither the port nor the control socket open when
-//! the service ends. Of one user at most one helper is at work, so that a user who makes it stick delays only himself.
+//! the service ends. At most one helper works for a user at a time, so a user that makes it stick delays only his own programs.
 
 use crate::alive::Alive;
 use crate::registry::write_eventfd;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Helpers of all users but root, whose one is apart.
+/// Helpers at work for all users but root; root's helper is not counted.
 const HELPERS_MAX: usize = 16;
 /// A helper at work for longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Makes the sets.
+    /// Makes both kinds of sets, empty.
     pub fn open() -> rustix::io::Result<Self> {
         Ok(Self { listeners: Alive::open(1)?, connections: Alive::open(16)? })
     }
@@ -52,7 +52,7 @@ impl Watched {
 /// A message that came with descriptors, which are closed again.
 #[derive(Debug)]
 pub struct Message {
-    /// What it says.
+    /// The decoded message with its number.
     pub said: ToService,
     /// What the kernel says of the one descriptor that came along. `None`: there were several, or it is no TCP socket.
     pub shown: Option<Shown>,
@@ -65,7 +65,7 @@ pub struct Message {
 pub enum Job {
     /// Receive the next message of that control line, which has descriptors.
     Receive(u32, Arc<Line>),
-    /// Close a control line in whose queue there are descriptors.
+    /// Close a control line that still holds unread descriptors.
     Close(OwnedFd),
     /// Seal that pair region.
     Seal(u32, Arc<OwnedFd>),
@@ -141,7 +141,7 @@ struct Helper {
 pub struct Helpers {
     helpers: Vec<Helper>,
     waiting: HashMap<u32, VecDeque<Job>>,
-    /// Users with something in `waiting`, the one whose turn it is first.
+    /// Users with something in `waiting`; the user to be served next comes first.
     turns: VecDeque<u32>,
     outbox: Sender<(usize, Word)>,
     inbox: Receiver<(usize, Word)>,

@@ -26,7 +26,7 @@ const REQUEST_LEN: usize = 72;
 const REPLY_COOKIE: usize = 20 + 40;
 const REPLY_LEAST: usize = REPLY_COOKIE + 8;
 
-/// A `NETLINK_SOCK_DIAG` socket.
+/// A `NETLINK_SOCK_DIAG` socket and the number of its last question.
 #[derive(Debug)]
 pub struct Judge {
     socket: OwnedFd,
@@ -101,7 +101,7 @@ impl Judge {
     /// The cookie of the socket that gets a connection from `from` to `to`, if one listens.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errno that the kernel answered with.
     pub fn listener(&mut self, to: SocketAddr, from: SocketAddr) -> rustix::io::Result<Option<u64>> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         send(&self.socket, &question(self.sequence, to, from), SendFlags::DONTWAIT)?;

@@ -5,7 +5,7 @@
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
 //!   requests   registration, regions, wakers     listen    accept queues       connect   same-host connections
 //!   departure  death and detaching               report    ss, stat, explain   registry  what all of these share
-//!   policy     who may listen and connect where, and how much          permission  its answers to requests
+//!   policy     which users may listen and connect where, how much          permission  its answers to requests
 //!   trust      connections on their way from one process to another         succession  from one accept queue to another
 //! ```
 #![deny(unsafe_code)]

@@ -142,7 +142,7 @@ pub fn pid_behind(path: &Path) -> Option<i32> {
     Some(rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid())
 }
 
-/// Where a service of root's has its socket when nobody says. Only root can make this folder, or let another have it.
+/// Where a service of root's has its socket by default. Only root can make this folder, or let another have it.
 const OF_ROOT: &str = "/run/towpath";
 
 /// Makes the socket's folder if it is missing; refuses one that others could use to put their socket in our place. The user that the

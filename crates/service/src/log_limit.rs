@@ -15,13 +15,13 @@ const OTHERS: u32 = u32::MAX;
 /// What is to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Say {
-    /// The line.
+    /// Write the line to the log.
     Line,
     /// So many lines of the window before were left out; and then the line.
     AfterLeftOut(u64),
     /// The line, and that no more are written in this window.
     Last,
-    /// Nothing.
+    /// Write nothing; the line is only counted.
     Nothing,
 }
 

@@ -2,7 +2,7 @@
 //! have. This file decides and does nothing else: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
-//!   door   --allow-uids, --allow-gids: a user who is not among them may not register
+//!   door   --allow-uids, --allow-gids: a user that is not among them may not register
 //!   rules  those of the policy file, in its order; the first that fits the process decides everything
 //!   else   the service's own network namespace: everything that Linux allows; any other: nothing
 //! ```
@@ -36,7 +36,7 @@ pub struct Subject {
 /// Network namespaces that a rule is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Namespace {
-    /// The service's own.
+    /// The network namespace of the service itself.
     #[default]
     Own,
     /// Any that there is.
@@ -45,7 +45,7 @@ pub enum Namespace {
     Number(u64),
 }
 
-/// Addresses and ports.
+/// A set of addresses and a range of ports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Address and prefix length; `None`: every address of both families.
@@ -57,7 +57,7 @@ pub struct Place {
 /// What all processes of one user may have together. The largest number of a type stands for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Registered processes.
+    /// Registered processes at the same time.
     pub applications: u32,
     /// Accelerated connections and listeners.
     pub flows: u32,
@@ -95,31 +95,31 @@ pub struct Rule {
     pub listen: Option<Vec<Place>>,
     /// Where to connect to; `None`: everywhere.
     pub connect: Option<Vec<Place>>,
-    /// `applications`
+    /// The key `applications`: see [`Limits::applications`].
     pub applications: Option<u32>,
-    /// `flows`
+    /// The key `flows`: see [`Limits::flows`].
     pub flows: Option<u32>,
-    /// `memory`, bytes.
+    /// The key `memory`, in bytes: see [`Limits::memory`].
     pub memory: Option<u64>,
-    /// `connections_per_second`
+    /// The key `connections_per_second`: see [`Limits::new_connections_per_second`].
     pub connections_per_second: Option<u32>,
 }
 
 /// Which users may register at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Door {
-    /// Every user.
+    /// Every user may register.
     Open,
     /// These users, and users with one of these primary groups.
     Only {
-        /// Users.
+        /// Numbers of the users that may.
         users: Vec<u32>,
-        /// Groups.
+        /// Numbers of the groups that may, as primary groups.
         groups: Vec<u32>,
     },
 }
 
-/// What somebody is kept from.
+/// What a refusal keeps a process from doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     /// To listen at an address.
@@ -138,7 +138,7 @@ pub struct Refusal {
     address: SocketAddr,
 }
 
-/// All rules.
+/// All rules, and what holds where none fits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     door: Door,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// Linux's default `ip_local_port_range`.
+/// The default of Linux's `net.ipv4.ip_local_port_range`.
 const RANGE: RangeInclusive<u16> = 32_768..=60_999;
 /// Ports that are held at least, once one is, and ports that are added at once at most.
 const STEP: (usize, usize) = (32, 256);

@@ -14,7 +14,7 @@ const PAGES: usize = 4096;
 /// A region and its memfd.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'a> {
-    /// The mapping.
+    /// The service's mapping of the region.
     pub region: &'a Region,
     /// The memfd behind it.
     pub fd: BorrowedFd<'a>,
@@ -38,7 +38,7 @@ impl Pages<'_> {
         self.parts(range, true)
     }
 
-    /// The parts of `range` whose pages are in memory, or are not.
+    /// The parts of `range` that are in memory (`resident`), or that are not.
     fn parts(&self, range: &Range<u64>, resident: bool) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         let (mut at, end) = (range.start as usize / PAGE, range.end.div_ceil(PAGE as u64) as usize);

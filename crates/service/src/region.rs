@@ -127,7 +127,7 @@ pub struct Line {
     pub slot: u32,
     /// The accept queue that its connections come to.
     pub queue: QueueKey,
-    /// The acceptor's address.
+    /// The acceptor's address and port.
     pub local: SocketAddr,
     /// The address that they come from.
     pub source: IpAddr,

@@ -64,7 +64,7 @@ impl Answer {
 pub struct Registry {
     /// What the service was told.
     pub config: Config,
-    /// What users may.
+    /// What the administrator lets users do.
     pub policy: Policy,
     /// How fast they begin connections.
     pub rates: Rates,

@@ -19,11 +19,11 @@ pub struct Shown {
     pub inode: u64,
     /// Where it is bound, v4-mapped addresses as v4; port 0: nowhere.
     pub local: SocketAddr,
-    /// It listens.
+    /// It listens now (`SO_ACCEPTCONN`).
     pub listens: bool,
     /// An IPv6 wildcard takes no IPv4 connections.
     pub v6_only: bool,
-    /// `SO_REUSEPORT`.
+    /// It has `SO_REUSEPORT` set.
     pub reuse_port: bool,
     /// It is in the set that was asked for, and stays there as long as any process has it.
     pub watched: bool,

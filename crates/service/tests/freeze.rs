@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A connection of the kernel's whose last close waits for a minute: nothing reads at the other end, which is returned, too.
+/// A connection of the kernel's: its last close waits for a minute, because nothing reads at the other end. Returns both ends.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

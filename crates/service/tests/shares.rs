@@ -7,7 +7,7 @@ use common::{App, Daemon, listener};
 use control::{Report, Request, ToApplication, ToService};
 use service::Options;
 
-/// A user that is nobody's here.
+/// The number of an ordinary user.
 const STRANGER: u32 = 65_534;
 
 fn may_change_user() -> bool {

@@ -1,4 +1,4 @@
-//! Bursts of segments that nobody sends again, at a host whose slow path is slower than its core: nothing of them is lost.
+//! Bursts of segments that no peer sends again, at a host whose slow path is slower than its core: nothing of them is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -175,7 +175,7 @@ fn a_burst_of_syns_is_answered_without_one_being_sent_again() {
     pair.end();
 }
 
-/// Who resets a connection right behind its handshake does so before there is a flow in whose record it could be noted. What is lost
+/// A peer that resets a connection right behind its handshake does so before there is a flow record to note the reset in. What is lost
 /// of it then is asked for again.
 #[test]
 fn resets_behind_handshakes_end_every_connection_though_some_are_lost() {
@@ -198,7 +198,7 @@ fn resets_behind_handshakes_end_every_connection_though_some_are_lost() {
     // 30 last steps of handshakes, and behind them all resets.
     assert_eq!(late.len(), 30 + 32);
     late.iter().for_each(|frame| pair.hosts[SERVER].inject(frame));
-    // Of a handshake whose last step is lost the server hears at its next SYN-ACK.
+    // When the last step of a handshake is lost, the server hears of it at its next SYN-ACK.
     pair.run(Duration::from_secs(3));
     accepted.extend(pair.accept(listener));
     for fd in &accepted {

@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_ms(25);
 /// Another station on the link has an address, or is about to take it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// The address.
+    /// The address that is claimed.
     pub addr: IpAddr,
     /// The Ethernet address of the other station.
     pub by: MacAddr,

@@ -115,7 +115,7 @@ pub enum Event {
     },
     /// Another station on the link says that it has one of our addresses. Said once in ten seconds for each address.
     AddressConflict {
-        /// The address.
+        /// The address that both claim.
         addr: IpAddr,
         /// The Ethernet address of the other station.
         by: MacAddr,

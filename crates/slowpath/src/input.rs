@@ -95,7 +95,7 @@ impl SlowPath {
         if self.routes.owns(*src) { Err(DropReason::LandAttack) } else { Ok(()) }
     }
 
-    /// A segment for which the core found no flow, or whose flow was busy.
+    /// A segment for which the core found no flow, or found it busy.
     fn on_tcp(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
         let tuple = packet.tuple().reversed();
         if let Some(&flow) = self.by_tuple.get(&tuple) {

@@ -116,7 +116,7 @@ impl SlowPath {
         }
     }
 
-    /// A RST for a flow whose core could not take it back.
+    /// A RST that could not be given back to the core of its flow.
     pub(crate) fn on_flow_rst(&mut self, now: Instant, flow: FlowId, packet: &TcpPacket) {
         match self.with_flow(flow, |parts| parts.rx.judge_reset(packet.header.seq)) {
             ResetVerdict::Exact => self.on_peer_reset(now, flow),

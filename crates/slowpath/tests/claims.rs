@@ -100,7 +100,7 @@ fn an_address_that_answers_or_is_probed_by_another_station_is_taken() {
     let ask = |mac, from: [u8; 4], about: [u8; 4]| ArpPacket::request(mac, from.into(), about.into());
     let answer = ask(OUR_MAC, [0; 4], [10, 0, 0, 2]).reply(OTHER);
     assert_eq!(claim.handle_frame(&arp_frame(&answer)), taken(ip(2)));
-    // It says something to somebody else; it probes at the same time.
+    // It says something to another host; it probes at the same time.
     assert_eq!(claim.handle_frame(&arp_frame(&ask(OTHER, [10, 0, 0, 2], [10, 0, 0, 9]))), taken(ip(2)));
     assert_eq!(claim.handle_frame(&arp_frame(&ask(OTHER, [0; 4], [10, 0, 0, 2]))), taken(ip(2)));
     let frame = discovery(OTHER, "fd00::2", ALL_NODES, &advertisement(OTHER));

@@ -316,7 +316,7 @@ fn probes_that_were_answered_are_told_no_more() {
     assert_eq!(probes(&w), 0);
 }
 
-/// A closed window is probed by a timer of its own, whose probes find out the same.
+/// A closed window is probed by a timer of its own; its probes find out the same.
 #[test]
 fn keepalive_is_silent_while_a_closed_window_is_probed() {
     let mut w = World::new();
@@ -373,7 +373,7 @@ fn answers_from_behind_a_closed_window_begin_the_time_of_silence_anew() {
     assert!(w.now.since(before) > secs(5), "{:?}", w.now.since(before));
 }
 
-/// As Linux (`tcp_rtx_probe0_timed_out`): who sets a user timeout "does not want" answers without progress to prolong it.
+/// As Linux (`tcp_rtx_probe0_timed_out`): a program that sets a user timeout "does not want" answers without progress to prolong it.
 #[test]
 fn the_user_timeout_bounds_answers_from_behind_a_closed_window() {
     let mut w = World::new();

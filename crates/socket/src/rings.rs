@@ -273,7 +273,7 @@ pub fn put_off_connect(sock: &Sock, name: &[u8]) -> bool {
     is_late
 }
 
-/// A thread uses a socket whose connect was put off, and decides.
+/// A thread uses a socket after its connect was put off, and so decides.
 #[cold]
 pub fn connect_now(sock: &Sock) {
     let _deferred = Deferred::begin();

@@ -1,6 +1,6 @@
 //! `SIGIO` and `SIGURG`: what the kernel sends of its sockets, for ours a thread of this library sends. It is started when the program
-//! first says who is to be told of a socket (`F_SETOWN`) or that somebody is (`O_ASYNC`), and sleeps in a context of its own. Who is told, of
-//! what and by which signal stands with the placeholder, and is asked for there when something has come.
+//! first names a process to be told of a socket (`F_SETOWN`) or asks for signals (`O_ASYNC`), and sleeps in a context of its own. Which
+//! process is told, of what and by which signal is an option of the placeholder, read there when something has come.
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
@@ -42,7 +42,7 @@ impl Far {
     }
 }
 
-/// A socket of which somebody is told.
+/// A socket that signals are sent for.
 #[derive(Debug)]
 struct Told {
     fd: RawFd,
@@ -52,7 +52,7 @@ struct Told {
 
 /// Of this process: a forked child leaves its parent's sockets to the parent's thread.
 static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
-/// There are some.
+/// True while there is a socket that signals are sent for.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The thread, and what it sleeps in. Of one process and one registration.
@@ -116,7 +116,7 @@ pub fn forget(sock: &Sock) {
     drop(gone);
 }
 
-/// Before a fork.
+/// Takes the locks of this module before a fork.
 pub fn hold(held: &mut Held) {
     held.take_static(&TOLD);
 }

@@ -273,7 +273,7 @@ mod whole {
             self.cell(fd).is_some_and(Cell::is_taken)
         }
 
-        /// See [`Cell::holds`].
+        /// The same question as [`Cell::holds`].
         pub fn holds(&self, fd: RawFd, object: &T) -> bool {
             self.cell(fd).is_some_and(|cell| cell.holds(object))
         }

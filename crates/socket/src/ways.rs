@@ -61,7 +61,7 @@ pub struct Lease {
 struct Slots {
     /// All that are ours: the port and the listener of each.
     granted: HashMap<u32, (u16, SocketAddr)>,
-    /// By listener.
+    /// Slots without a connection, by the listener that they lead to.
     idle: HashMap<SocketAddr, Idle>,
 }
 

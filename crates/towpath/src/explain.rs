@@ -224,7 +224,7 @@ fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
     left.filter(|process| process.absence.as_ref().is_some_and(|a| a.cause == Cause::Gone)).collect()
 }
 
-/// Which processes' connections went with their service, for a reader who looks for one of them.
+/// Which processes' connections went with their service, for a reader that looks for one of them.
 fn lost(left: &[Explained]) -> Option<String> {
     let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
     let names = names.join(", ");

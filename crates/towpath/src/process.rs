@@ -49,7 +49,7 @@ pub enum Cause {
 /// Why the library does nothing in a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Absence {
-    /// Its kind.
+    /// What kind of socket it is.
     pub cause: Cause,
     /// In words.
     pub reason: String,

@@ -65,11 +65,11 @@ const SCRIPTS_MAX: u32 = 4;
 /// Where a command leads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// To this program.
+    /// The name leads to this program.
     Program(PathBuf),
     /// To this file, which may not be executed.
     NoProgram(PathBuf),
-    /// Nowhere.
+    /// The name leads to no file.
     Nothing,
 }
 

@@ -7,7 +7,7 @@ use crate::{ArpPacket, Body, DropReason, Icmpv6Message, IpPacket, MacAddr, Packe
 /// This host, as frames address it.
 #[derive(Clone, Copy, Debug)]
 pub struct Addressee<F> {
-    /// Its Ethernet address.
+    /// The host's own Ethernet address.
     pub mac: MacAddr,
     /// Whether an IP address is one of its own.
     pub owns: F,
@@ -36,7 +36,7 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
     /// The same for a TCP segment of which only the addresses are known.
     ///
     /// # Errors
-    /// As [`admit`](Self::admit).
+    /// The same as those of [`admit`](Self::admit).
     pub fn admit_tcp(&self, to: MacAddr, dst: IpAddr) -> Result<(), DropReason> {
         self.admit_station(to)?;
         if to.is_multicast() {
@@ -53,7 +53,7 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
         if (self.owns)(dst) { Ok(()) } else { Err(DropReason::ForeignAddress) }
     }
 
-    /// Of what goes to groups: a question for an address of ours, and what neighbours tell everybody.
+    /// Of what goes to groups: a question for an address of ours, and what neighbours tell all hosts of the link.
     fn admit_discovery(&self, ip: &IpPacket, frame: &[u8]) -> Result<(), DropReason> {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else {
             return Err(DropReason::ForeignAddress);

@@ -132,7 +132,7 @@ fn of_groups_only_what_concerns_our_addresses_is_taken() {
     for (kind, taken) in [(NEIGHBOR_ADVERTISEMENT, true), (134, false), (128, false), (130, false)] {
         assert_eq!(is_taken(&v6(group_mac(ALL_NODES), ICMPV6, ALL_NODES, kind)), taken, "ICMPv6 {kind}");
     }
-    // TCP and echo to everybody, multicast DNS, listener reports behind hop-by-hop options.
+    // TCP and echo to all nodes, multicast DNS, listener reports behind hop-by-hop options.
     assert!(!is_taken(&v4(BROADCAST, 6, OWN)) && !is_taken(&v4(BROADCAST, 1, [255; 4])));
     assert!(!is_taken(&v4([1, 0, 0x5E, 0, 0, 0xFB], 17, [224, 0, 0, 251])));
     assert!(!is_taken(&v6(group_mac(ALL_NODES), 0, ALL_NODES, ICMPV6)));

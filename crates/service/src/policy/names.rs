@@ -23,12 +23,12 @@ pub enum Source {
     Nowhere,
     /// From this file, when there is one.
     Perhaps(PathBuf),
-    /// From this file.
+    /// From this file, which must exist.
     File(PathBuf),
 }
 
 impl Source {
-    /// The file.
+    /// The file that the rules come from.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -96,7 +96,7 @@ fn numbers(path: &str) -> HashMap<String, u32> {
 }
 
 impl SystemNames {
-    /// Reads both files.
+    /// Reads the files of users and of groups.
     #[must_use]
     pub fn read(is_start: bool) -> Self {
         Self { users: numbers("/etc/passwd"), groups: numbers("/etc/group"), is_start }

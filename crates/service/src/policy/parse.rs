@@ -12,9 +12,9 @@ const RULES_MAX: usize = 1024;
 
 /// What the parser has to be told of the machine.
 pub trait Names {
-    /// A user's number.
+    /// The number of the user with that name.
     fn user(&self, name: &str) -> Option<u32>;
-    /// A group's number.
+    /// The number of the group with that name.
     fn group(&self, name: &str) -> Option<u32>;
     /// The number of the network namespace behind a file.
     fn namespace(&self, path: &str) -> Option<u64>;

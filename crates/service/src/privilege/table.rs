@@ -40,9 +40,9 @@ pub enum Test {
 
 /// A call that is known, with arguments that are never good.
 pub struct Refused {
-    /// The call.
+    /// The number of the system call.
     pub call: Call,
-    /// For the page.
+    /// Its name, for docs/privileges.md.
     pub what: &'static str,
     /// It is refused where all of these hold.
     pub when: &'static [Test],
@@ -221,7 +221,7 @@ const REFUSED_ANYWHERE: &[Refused] = &[
 
 const NONE: CapabilitySet = CapabilitySet::empty();
 
-/// All features.
+/// All features that a service may have.
 pub const TABLE: &[Row] = &[
     Row {
         feature: "every service, `--port none` and private ones too",

@@ -150,7 +150,7 @@ pub struct App {
     pub pushes: Vec<Push>,
     /// What came with the last answer to a `connect`.
     pub lent: Option<Lent>,
-    /// Its local address.
+    /// The local address of the last connection.
     pub local: Option<SocketAddr>,
     /// Of the last connection: it is to be announced.
     pub deferred: bool,
@@ -181,7 +181,7 @@ impl App {
         Self::with(daemon, None, 0)
     }
 
-    /// Of another user.
+    /// Registers as a process of another user.
     pub fn of_user(daemon: &Daemon, uid: u32) -> Self {
         Self::on(daemon.dial_as(uid), None, 0)
     }

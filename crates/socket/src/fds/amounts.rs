@@ -6,7 +6,7 @@ use crate::sock::{Sock, flag};
 use crate::stream::ready;
 use rustix::fd::RawFd;
 
-/// `ioctl(FIONREAD)`.
+/// Bytes that can be read: `ioctl(FIONREAD)`.
 pub fn unread(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
     connection(&sock).map(Link::unread_to_mark)
@@ -17,7 +17,7 @@ pub fn low_water(fd: RawFd) -> Option<usize> {
     SOCKS.pin(fd)?.stream().map(|link| link.low_water() as usize)
 }
 
-/// `ioctl(SIOCATMARK)` and `sockatmark`.
+/// Whether the next byte is the urgent mark: `ioctl(SIOCATMARK)` and `sockatmark`.
 pub fn is_at_mark(fd: RawFd) -> Option<bool> {
     let sock = SOCKS.pin(fd)?;
     connection(&sock).map(Link::is_at_mark)
@@ -28,7 +28,7 @@ pub fn is_at_mark(fd: RawFd) -> Option<bool> {
 pub struct Beside {
     /// The option of the kind of `SO_TIMESTAMP` that wants the time.
     pub stamp: Option<i32>,
-    /// `TCP_INQ`.
+    /// Bytes left to read, for a program that has set `TCP_INQ`.
     pub left: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ pub fn beside(fd: RawFd) -> Beside {
     }
 }
 
-/// `ioctl(SIOCOUTQ)`.
+/// Bytes that are not acknowledged: `ioctl(SIOCOUTQ)`.
 pub fn unsent(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
     connection(&sock).map(Link::unsent)

@@ -173,7 +173,7 @@ pub fn renounce() {
 /// Sleeps on an epoll descriptor for `ms` milliseconds at most, for ever if negative, and takes what there is off its list.
 ///
 /// # Errors
-/// As the kernel's.
+/// The errno that the kernel answered with.
 pub fn sleep(epfd: RawFd, ms: i32) -> Result<usize, Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
     let at = events.as_mut_ptr() as usize;
