@@ -89,13 +89,11 @@ impl PairRegion {
         of_it.find(|line| self.region.slot(line.slot).is_some_and(|s| s.half.iter().all(is_open)))
     }
 
-    /// Slots for connections between these addresses that the connector makes by itself.
-    fn granted(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = Grant> {
-        let is_of_it = move |c: &Connection| {
-            c.stage == Stage::Lent && c.addresses[0].ip() == source && c.addresses[1] == local
-        };
-        let slots = self.slots.iter().filter(move |(_, c)| is_of_it(c));
-        slots.map(|(slot, c)| Grant { slot, port: c.addresses[0].port() })
+    /// Slots of connections between these addresses, whichever way they were made.
+    fn between(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = (Stage, Grant)> {
+        let is_between = move |c: &Connection| c.addresses[0].ip() == source && c.addresses[1] == local;
+        let slots = self.slots.iter().filter(move |(_, c)| is_between(c));
+        slots.map(|(slot, c)| (c.stage, Grant { slot, port: c.addresses[0].port() }))
     }
 
     /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
@@ -193,7 +191,7 @@ impl Registry {
     ) -> Vec<Grant> {
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
-        let granted = pair.granted(source, local).count() as u32;
+        let granted = pair.between(source, local).filter(|(stage, _)| *stage == Stage::Lent).count() as u32;
         let most = pair.region.layout().params.slots / SHARE;
         let room = room.saturating_sub(granted);
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
@@ -226,8 +224,12 @@ impl Registry {
         else {
             return Answer::refused(Errno::NOENT, "that line is gone");
         };
-        let grants = pair.granted(line.source, line.local).filter(|grant| grant.slot >= first);
-        let grants = grants.take(STEP.1 as usize);
+        // The slot that is asked for is no lent one any more when its connector has let the connection go to another process.
+        let is_told = |(stage, grant): &(Stage, Grant)| {
+            grant.slot == first || *stage == Stage::Lent && grant.slot > first
+        };
+        let told = pair.between(line.source, line.local).filter(is_told).take(STEP.1 as usize);
+        let grants = told.map(|(_, grant)| grant);
         Answer::plain(Reply::Grants { local: line.local, source: line.source, grants: grants.collect() })
     }
 

@@ -175,7 +175,7 @@ fn only_its_acceptor_is_told_what_a_line_was_granted() {
     client.connect(address);
     let lent = client.lent.clone().unwrap();
     assert!(!lent.grants.is_empty());
-    let request = Request::Grants { region: second.region, line, slot: 0 };
+    let request = Request::Grants { region: second.region, line, slot: lent.grants[0].slot };
     let Reply::Grants { local, source, grants } = server.ask(request.clone()).0 else { panic!() };
     assert_eq!((local, source, &grants), (address, lent.source, &lent.grants));
     let mut ports: Vec<u16> = grants.iter().map(|grant| grant.port).collect();

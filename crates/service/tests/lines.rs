@@ -241,6 +241,10 @@ fn the_slot_of_a_connection_that_may_move_is_lent_no_more() {
     };
     assert_eq!(met.client.ask_showing(Request::Leave(left), &[fd.as_fd()]).0, Reply::Done);
     assert_eq!(flags(&met.client, there.region, there.slot, 1) & LENT, 0);
+    // It may wait to be accepted yet.
+    let request = Request::Grants { region: there.region, line: met.lines[1].slot, slot: there.slot };
+    let Reply::Grants { grants, .. } = met.server.ask(request).0 else { panic!("the line is gone") };
+    assert_eq!(grants.first().map(|grant| grant.slot), Some(there.slot));
 }
 
 #[test]

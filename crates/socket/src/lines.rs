@@ -119,9 +119,12 @@ fn end(line: &Link, ours: u64) {
     release_block(&line.home, line.index());
 }
 
-/// The addresses that connections in a slot have, ours first. `None`: the service has not granted it to the connector of this line.
-pub fn granted(client: &Client, line: &Link, slot: u32) -> Option<[SocketAddr; 2]> {
-    let known = || lock(&line.mapped.granted).get(&slot).copied();
+/// The addresses that the connection of `record` has, ours first. `None`: the service has not granted them to the connector of this line.
+/// A slot may have been granted again with another port since the service was asked: then the record, which names the port, shows it.
+pub fn granted(client: &Client, line: &Link, record: &AcceptRecord) -> Option<[SocketAddr; 2]> {
+    let slot = record.slot;
+    let is_it = |[_, peer]: &[SocketAddr; 2]| peer.port() == record.peer.port();
+    let known = || lock(&line.mapped.granted).get(&slot).copied().filter(is_it);
     known().or_else(|| {
         let request = Request::Grants { region: line.mapped.id, line: line.slot(), slot };
         let Ok((Reply::Grants { local, source, grants }, _)) = client.ask(request) else { return None };

@@ -432,7 +432,7 @@ fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Er
 fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Option<AcceptRecord> {
     let record = take(line).and_then(|record| {
         let Some(record) = record else { return Ok(None) };
-        let [local, peer] = lines::granted(client, line, record.slot).ok_or(Errno::PROTO)?;
+        let [local, peer] = lines::granted(client, line, &record).ok_or(Errno::PROTO)?;
         let (region, side) = (line.mapped.id, line.mapped.side as u8);
         Ok(Some(AcceptRecord { region, side, local, peer, ..record }))
     });
