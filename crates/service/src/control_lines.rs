@@ -1,5 +1,6 @@
 //! The control lines: accepted, read one message at a time, handed to helper threads where a message brings descriptors, and closed.
 
+use crate::ServiceError;
 use crate::control_loop::{LINES, LISTENING, SWEEP, Service};
 use crate::helpers::{Done, Job, Message};
 use crate::log_limit::log_for;
@@ -95,16 +96,20 @@ impl Service {
         }
     }
 
-    pub(crate) fn add_peer(&mut self, fd: OwnedFd, who: Credentials) {
+    fn add_peer(&mut self, fd: OwnedFd, who: Credentials) {
         let id = self.next_peer;
         self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
         let line = Arc::new(Line::new(fd));
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if self.watch(line.as_fd(), LINES | u64::from(id), flags).is_ok() {
+        if self.watch_line(id, &line).is_ok() {
             self.peers.insert(id, Peer { line, who, asked: false });
         } else {
             self.closing.push((line, who.uid));
         }
+    }
+
+    fn watch_line(&self, id: u32, line: &Line) -> Result<(), ServiceError> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        self.watch(line.as_fd(), LINES | u64::from(id), flags)
     }
 
     pub(crate) fn listen_again(&mut self) {
@@ -132,7 +137,7 @@ impl Service {
     }
 
     /// Has a helper receive a message with descriptors. Until it has, nothing else is read from that line.
-    pub(crate) fn look_into(&mut self, id: u32, line: &Arc<Line>) {
+    fn look_into(&mut self, id: u32, line: &Arc<Line>) {
         let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
         if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
             let _ = epoll::delete(&self.epoll, line.as_fd());
@@ -161,11 +166,10 @@ impl Service {
         }
     }
 
-    pub(crate) fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
+    fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
         // It may have been detached meanwhile.
         let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if let Err(e) = self.watch(line.as_fd(), LINES | u64::from(id), flags) {
+        if let Err(e) = self.watch_line(id, &line) {
             return self.detach(id, &e.to_string());
         }
         match result {
