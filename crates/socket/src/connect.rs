@@ -8,7 +8,7 @@ use crate::sock::{Role, Sock};
 use crate::stream::ready;
 use crate::sys::signal::Deferred;
 use crate::wait::Patience;
-use crate::{fallback, give_up, listener, locked, moving, rings, sys, unseen, wait, ways};
+use crate::{fallback, give_up, listener, locked, moving, placeholder, rings, sys, unseen, wait, ways};
 use control::{Reply, Request};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -250,9 +250,8 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
 
 /// What `bind` says of a socket that has connected, and so has an address: first what is wrong with the name, as the kernel finds it.
 pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
-    let Ok(other) = sys::socket(sock.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) else {
-        return Errno::INVAL;
-    };
+    let _changing = unseen::begin();
+    let Ok(other) = placeholder::idle(sock.family()) else { return Errno::INVAL };
     let bound = sys::bind(other, name);
     let _ = sys::close(other);
     match bound {

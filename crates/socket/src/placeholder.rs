@@ -82,7 +82,11 @@ fn set_aside(made: RawFd) -> Option<RawFd> {
     away
 }
 
-fn idle(family: i32) -> Result<RawFd, Errno> {
+/// Makes a socket that is not connected, as placeholders are.
+///
+/// # Errors
+/// As `socket`'s.
+pub fn idle(family: i32) -> Result<RawFd, Errno> {
     sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
 }
 
