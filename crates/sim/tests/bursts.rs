@@ -105,6 +105,15 @@ impl Pair {
         self.hosts[SERVER].slow().census().connections
     }
 
+    /// The server closes its connections, the last ends that are open, and then its listener.
+    fn close_server(mut self, accepted: &[Fd], listener: Fd) {
+        close(&mut self.hosts[SERVER], accepted);
+        self.run(Duration::from_ms(1));
+        assert_eq!(self.flows(), 0);
+        close(&mut self.hosts[SERVER], &[listener]);
+        self.end();
+    }
+
     fn end(mut self) {
         self.run(Duration::from_secs(200));
         let now = self.now;
@@ -135,11 +144,7 @@ fn a_burst_of_resets_ends_every_connection() {
         assert_eq!(pair.hosts[SERVER].receive(*fd, &mut [0; 16], 0), Err(Errno::CONNRESET));
     }
     assert_eq!((pair.lost(), pair.hosts[SERVER].slow().counters().of(Count::ResetsTaken)), (0, 300));
-    close(&mut pair.hosts[SERVER], &accepted);
-    pair.run(Duration::from_ms(1));
-    assert_eq!(pair.flows(), 0);
-    close(&mut pair.hosts[SERVER], &[listener]);
-    pair.end();
+    pair.close_server(&accepted, listener);
 }
 
 /// The same of FINs, of which each end's last acknowledgement is the only one.
@@ -205,11 +210,7 @@ fn resets_behind_handshakes_end_every_connection_though_some_are_lost() {
         assert_eq!(pair.hosts[SERVER].receive(*fd, &mut [0; 16], 0), Err(Errno::CONNRESET));
     }
     assert!(pair.lost() > 0 && accepted.len() > 2, "the ring was to overflow");
-    close(&mut pair.hosts[SERVER], &accepted);
-    pair.run(Duration::from_ms(1));
-    assert_eq!(pair.flows(), 0);
-    close(&mut pair.hosts[SERVER], &[listener]);
-    pair.end();
+    pair.close_server(&accepted, listener);
 }
 
 /// The ring's half that SYNs may use holds as many as are answered before cookies are all that is left.
