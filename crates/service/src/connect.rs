@@ -206,12 +206,7 @@ impl Registry {
                 "the socket is bound to an address that is none of this host's",
             );
         }
-        if let Some(port) = self.free_port(local, remote, own) {
-            return Ok([SocketAddr::new(local.ip(), port), remote]);
-        }
-        // What both ends have released counts until it is swept.
-        self.sweep();
-        match self.free_port(local, remote, own) {
+        match self.find_port(local, remote, own) {
             Some(port) => Ok([SocketAddr::new(local.ip(), port), remote]),
             None => refused(Errno::ADDRNOTAVAIL, "the port, or every port, is in use with that peer"),
         }
@@ -223,7 +218,18 @@ impl Registry {
     }
 
     /// The port of `local` if it has one and no connection has these ends, else one with which none has.
-    pub fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
+    pub fn find_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
+        self.free_port(local, remote, own).or_else(|| {
+            // What both ends have released counts until it is swept. Only then is the kernel asked for more ports.
+            self.sweep();
+            self.free_port(local, remote, own).or_else(|| {
+                let is_to_grow = local.port() == 0 && !own && self.ports.hold_more();
+                is_to_grow.then(|| self.free_port(local, remote, own)).flatten()
+            })
+        })
+    }
+
+    fn free_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
         let Self { ports, pairs, relays, listeners, .. } = self;
         let is_live = |ends: &Ends, origin: Origin| is_live(pairs, relays, ends, origin);
         if local.port() != 0 {

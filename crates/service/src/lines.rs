@@ -197,7 +197,7 @@ impl Registry {
         let count = granted.clamp(STEP.0, STEP.1).min(most.saturating_sub(pair.lent)).min(room);
         let grants: Vec<Grant> = (0..count)
             .map_while(|_| {
-                let port = self.free_port(SocketAddr::new(source, 0), local, false)?;
+                let port = self.find_port(SocketAddr::new(source, 0), local, false)?;
                 let addresses = [SocketAddr::new(source, port), local];
                 let pair = self.pairs.get_mut(&region)?;
                 let granted = Connection { addresses, applications: parties, stage: Stage::Lent };
