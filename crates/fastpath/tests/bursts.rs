@@ -1,18 +1,10 @@
 //! What the ring to the slow path has no room for: what the sender does not repeat is kept in the flow's record, or asked for again.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::scene::{Scene, scene_with};
 use fastpath::Cause;
 use flow::{Config, Exception, FrameReason};
-use harness::{MAC_A, config};
 use port::Capabilities;
-use scene::{Scene, scene_with};
 use wire::{MacAddr, TcpFlags};
 
 /// Frames of which a ring of eight slots takes all that it takes.

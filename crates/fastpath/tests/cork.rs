@@ -1,16 +1,8 @@
 //! Partial segments held back by the application: `TCP_CORK` and `MSG_MORE`, and everything that lets them go.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::scene::{Scene, scene};
 use base::Duration;
 use core::sync::atomic::Ordering::Relaxed;
-use scene::{Scene, scene};
 use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT};
 use shm::half_flags::{FIN, WANT_SPACE};
 use std::collections::VecDeque;

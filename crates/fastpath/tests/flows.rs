@@ -1,19 +1,11 @@
 //! One flow and a peer under the test's hand: each rule by packets and times.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, MAC_B, config};
+use crate::scene::{Scene, scene, scene_with};
 use base::Duration;
 use fastpath::Cause;
 use flow::{Command, Exception, FrameReason, state};
-use harness::{MAC_A, MAC_B, config};
 use port::Capabilities;
-use scene::{Scene, scene, scene_with};
 use shm::half_flags::{FIN, RELEASED, RESET};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{DropReason, Ecn, TcpFlags};

@@ -1,20 +1,11 @@
 //! Frames of which the port gives the beginning: their payload goes from the port to where it belongs, and nowhere else.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::peer::Got;
+use crate::scene::{MSS, Scene, scene};
 use base::Duration;
-use peer::Got;
 use port::{Batch, Capabilities, Checksum, Gso, GsoKind, Lent, PacketBuf, Port, Stats, Ticket};
 use port_memory::MemoryPort;
-use scene::{Scene, scene};
 
-const MSS: u32 = 1448;
 /// Ethernet, IPv4, TCP with timestamps.
 const HEADERS: usize = 14 + 20 + 32;
 

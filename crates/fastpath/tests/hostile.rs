@@ -1,12 +1,8 @@
 //! An application that scribbles over its half of a slot hurts itself and nobody else.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod harness;
-
+use crate::harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use base::{Duration, Instant, Seed};
 use flow::Exception;
-use harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use port::Capabilities;
 use port_memory::{LinkOptions, link};
 use std::sync::atomic::Ordering::Relaxed;

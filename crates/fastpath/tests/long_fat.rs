@@ -1,14 +1,12 @@
 //! One flow fills a long fat path: the receive window, the window scale, slow start and the pacer all have to reach its
 //! bandwidth-delay product.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // A test that cannot go on panics.
+#![allow(clippy::print_stdout)]
 
-mod harness;
-
+use crate::harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use base::{Duration, Instant};
 use congestion::{Algorithm, Window};
 use flow::Config;
-use harness::{Host, MAC_A, MAC_B, config, endpoints, install};
 use port::{Batch, Capabilities, PacketMeta, Port};
 use port_memory::{LinkOptions, MemoryPort, link};
 use std::collections::VecDeque;

@@ -1,19 +1,9 @@
 //! Losses and what repairs them, rule by rule: one flow and a peer under the test's hand.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::peer::Got;
+use crate::scene::{MSS, Scene, scene};
 use base::Duration;
 use flow::state;
-use peer::Got;
-use scene::{Scene, scene};
-
-const MSS: u32 = 1448;
 
 /// The numbers of the segments in `got`.
 fn segments(got: &[Got]) -> Vec<u32> {
@@ -21,11 +11,6 @@ fn segments(got: &[Got]) -> Vec<u32> {
 }
 
 impl Scene {
-    /// The peer acknowledges `ack` segments and reports `blocks`.
-    fn reports(&mut self, ack: u32, blocks: &[(u32, u32)]) {
-        self.peer.sack = blocks.iter().map(|(l, r)| (l * MSS, r * MSS)).collect();
-        self.peer.ack(0, ack * MSS);
-    }
     /// A flow of which one round trip is measured, with `n` segments in flight, numbered from 1 on.
     fn in_flight(n: usize) -> Self {
         let mut s = scene();
@@ -36,9 +21,6 @@ impl Scene {
         s.poll();
         assert_eq!(s.send(&vec![7; n * MSS as usize]).len(), n);
         s
-    }
-    fn cwnd(&self) -> u32 {
-        self.host.keeper.lock(self.id).parts().tx.cwnd / MSS
     }
 }
 

@@ -1,11 +1,9 @@
 //! Two cores, a bad path, and bulk both ways: whatever is lost, doubled, reordered or damaged, bytes come out as they went in.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // A test that cannot go on panics.
+#![allow(clippy::print_stdout)]
 
-mod harness;
-
+use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use base::{Duration, Instant, Seed};
-use harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use port::{Capabilities, FaultRates, Faults, Port};
 use port_memory::{LinkOptions, link};
 use proptest::prelude::*;

@@ -1,17 +1,9 @@
 //! The pacer: what goes at once, and what has its time.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::scene::scene_with;
 use base::Duration;
-use harness::{MAC_A, config};
 use port::Capabilities;
-use scene::scene_with;
 
 /// Pacing in the window's decision: what a lone message may send at once, and the rate after it.
 #[test]

@@ -1,17 +1,14 @@
 //! What is predicted means the same as what is asked: two hosts get the same segments, one of them with the timestamps where no prediction
 //! looks for them, and never differ.
-#![allow(clippy::unwrap_used)] // In tests a failed step is a panic.
 
-mod harness;
-
+use crate::harness::{Host, MAC_A, MAC_B, Sock, endpoints, install};
+use crate::scene::MSS;
 use base::{Duration, Instant, Seed, SeqNumber};
 use flow::{Config, FlowId};
-use harness::{Host, MAC_A, MAC_B, Sock, endpoints, install};
 use port::{Batch, Capabilities, Port};
 use port_memory::{LinkOptions, MemoryPort, link};
 use wire::{FourTuple, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
 
-const MSS: u32 = 1448;
 /// Where TCP's options begin.
 const OPTIONS: usize = 14 + 20 + 20;
 

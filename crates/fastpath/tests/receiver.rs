@@ -1,23 +1,13 @@
 //! The receiver's rules, one by one: what is taken, what is answered, when, and what the answer reports.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::peer::Got;
+use crate::scene::{MSS, Scene, scene, scene_with};
 use base::Duration;
 use fastpath::Cause;
 use flow::{Exception, state};
-use harness::{MAC_A, config};
-use peer::Got;
 use port::Capabilities;
-use scene::{Scene, scene, scene_with};
 use wire::{Ecn, TcpFlags};
-
-const MSS: u32 = 1448;
 
 fn marked(exact: bool) -> Scene {
     let change = |i: &mut flow::Install| {

@@ -1,20 +1,12 @@
 //! Ends of records (`MSG_EOR`): no segment goes on behind one, the first time or again.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::scene::{Scene, scene, scene_with};
 use base::Duration;
 use core::sync::atomic::Ordering::Relaxed;
-use harness::{MAC_A, config};
 use port::Capabilities;
 use queue::Ring;
 use queue::records::{CLASS, Records, flags_of};
-use scene::{Scene, scene, scene_with};
 use shm::Side;
 use shm::application_flags::{MORE, NODELAY};
 use wire::TcpFlags;

@@ -1,25 +1,15 @@
 //! Requirements of RFC 9293, RFC 7323 and RFC 2018, one test each, for data, windows and options: `specs/` names them.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, MAC_B, config};
+use crate::peer::Got;
+use crate::scene::{MSS, Scene, scene, scene_with};
 use base::{Duration, SeqNumber};
 use congestion::{Algorithm, Window};
 use fastpath::Cause;
 use flow::state;
-use harness::{MAC_A, MAC_B, config};
-use peer::Got;
 use port::Capabilities;
-use scene::{Scene, scene, scene_with};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{IpParameters, MacAddr, SackBlock, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
-
-const MSS: u32 = 1448;
 
 fn with_features(features: u32) -> Scene {
     scene_with(|i| i.features = features, Capabilities::plain(1500, MAC_A), config())

@@ -1,22 +1,12 @@
 //! Requirements of RFC 6298, RFC 5681, RFC 8985 and RFC 2018, one test each, for round-trip times and repairs: `specs/` names them.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::peer::Got;
+use crate::scene::{MSS, Scene, scene, scene_with};
 use base::{Duration, Instant};
 use congestion::{Algorithm, Window};
 use flow::{Cold, state};
-use harness::{MAC_A, config};
-use peer::Got;
 use port::Capabilities;
-use scene::{Scene, scene, scene_with};
-
-const MSS: u32 = 1448;
 
 fn segments(got: &[Got]) -> Vec<u32> {
     got.iter().map(|g| g.seq / MSS).collect()
@@ -27,17 +17,6 @@ fn us(us: u64) -> Duration {
 }
 
 impl Scene {
-    fn cold(&self) -> Cold {
-        *self.host.keeper.lock(self.id).parts().cold
-    }
-    fn cwnd(&self) -> u32 {
-        self.host.keeper.lock(self.id).parts().tx.cwnd / MSS
-    }
-    /// The peer acknowledges `ack` segments and reports `blocks`.
-    fn reports(&mut self, ack: u32, blocks: &[(u32, u32)]) {
-        self.peer.sack = blocks.iter().map(|(l, r)| (l * MSS, r * MSS)).collect();
-        self.peer.ack(0, ack * MSS);
-    }
     /// Writes `n` segments, whatever the windows let go of them.
     fn writes(&mut self, n: u32) -> Vec<Got> {
         let bytes = vec![7; (n * MSS) as usize];

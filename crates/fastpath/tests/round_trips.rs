@@ -1,20 +1,11 @@
 //! Round-trip times where segments are missing or late, and the windows that depend on them.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::scene::{MSS, Scene, scene_with};
 use base::Duration;
-use flow::{Cold, state};
-use harness::{MAC_A, config};
+use flow::state;
 use port::Capabilities;
-use scene::{Scene, scene_with};
 
-const MSS: u32 = 1448;
 const BOTH: u32 = state::SACK | state::TIMESTAMPS;
 
 fn us(us: u64) -> Duration {
@@ -30,12 +21,6 @@ fn scene(features: u32) -> Scene {
 }
 
 impl Scene {
-    fn cold(&self) -> Cold {
-        *self.host.keeper.lock(self.id).parts().cold
-    }
-    fn cwnd(&self) -> u32 {
-        self.host.keeper.lock(self.id).parts().tx.cwnd / MSS
-    }
     /// Segments once overtook each other by more than half a round trip: RACK waits for late ones.
     fn is_reordered(&mut self, places: u16) {
         let mut record = self.host.keeper.lock(self.id);
@@ -51,7 +36,7 @@ impl Scene {
         self.poll();
     }
     /// A flow of which one round trip of 8 ms is measured, with `n` segments in flight, numbered from 1 on.
-    fn in_flight(mut self, n: usize) -> Self {
+    fn with_in_flight(mut self, n: usize) -> Self {
         self.peer.ack(0, 0);
         assert_eq!(self.send(&[7; MSS as usize]).len(), 1);
         self.hears(8_000, 1, &[]);
@@ -65,7 +50,7 @@ impl Scene {
 /// time is that of the oldest, the least that of the newest.
 #[test]
 fn what_is_reported_is_timed_and_what_waited_for_a_late_segment_is_not() {
-    let mut s = scene(BOTH).in_flight(1);
+    let mut s = scene(BOTH).with_in_flight(1);
     s.is_reordered(9);
     s.now = s.now.plus(us(2_000));
     s.send(&[7; 2 * MSS as usize]);
@@ -81,7 +66,7 @@ fn what_is_reported_is_timed_and_what_waited_for_a_late_segment_is_not() {
 /// Karn's rule, where a repetition is acknowledged together with what was sent once and waited for it.
 #[test]
 fn nothing_is_timed_by_an_acknowledgement_that_covers_a_repetition() {
-    let mut s = scene(state::SACK).in_flight(6);
+    let mut s = scene(state::SACK).with_in_flight(6);
     s.hears(8_000, 1, &[(2, 5)]);
     let before = (s.cold().srtt_us, s.cold().rttvar_us, s.cold().rtt_us_min);
     assert_eq!(s.cold().counters.retransmits, 1);
@@ -93,7 +78,7 @@ fn nothing_is_timed_by_an_acknowledgement_that_covers_a_repetition() {
 /// sent that filled the gap: "RTTM ... is computed as ... the current time minus TSecr" (RFC 7323 section 4.1 in short).
 #[test]
 fn without_reports_a_timestamp_times_what_filled_the_gap() {
-    let mut s = scene(state::TIMESTAMPS).in_flight(2);
+    let mut s = scene(state::TIMESTAMPS).with_in_flight(2);
     let stamp = s.cold().timestamp(s.now);
     s.hears(8_000, 1, &[]);
     s.hears(12_000, 1, &[]);
@@ -110,7 +95,7 @@ fn with_reordering_known_the_window_grows_by_reports() {
     for (places, grown) in [(3, 0), (9, 2)] {
         let mut s = scene(BOTH);
         s.is_reordered(places);
-        let mut s = s.in_flight(10);
+        let mut s = s.with_in_flight(10);
         s.send(&vec![7; 20 * MSS as usize]);
         let before = s.cwnd();
         s.hears(8_000, 1, &[(2, 4)]);
@@ -124,7 +109,7 @@ fn with_reordering_known_the_window_grows_by_reports() {
 fn a_window_behind_the_peers_does_not_grow() {
     let mut s = scene(BOTH);
     s.peer.window = 192; // 24 KiB.
-    let mut s = s.in_flight(10);
+    let mut s = s.with_in_flight(10);
     s.send(&vec![7; 30 * MSS as usize]);
     let room = 24 * 1024 / MSS;
     let mut ack = 1;

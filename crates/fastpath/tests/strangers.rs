@@ -1,11 +1,7 @@
 //! Frames of no flow: the slow path gets what is for us, and nothing that is for other hosts takes the place of that.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on panics.
-
-mod harness;
-
+use crate::harness::{Host, MAC_A, MAC_B, config};
 use base::{Instant, SeqNumber};
-use harness::{Host, MAC_A, MAC_B, config};
 use port::{Capabilities, Port};
 use port_memory::{LinkOptions, MemoryPort, link};
 use std::net::IpAddr;

@@ -1,22 +1,14 @@
 //! Urgent data (RFC 9293 section 3.8.5) on the wire: URG and the pointer as they go and as they come.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::peer::Got;
+use crate::scene::{Scene, scene, scene_with};
 use base::{Duration, Seed};
 use core::sync::atomic::Ordering::Relaxed;
 use fastpath::Cause;
 use flow::Exception;
-use harness::{MAC_A, config};
-use peer::Got;
 use port::Capabilities;
 use queue::urgent;
-use scene::{Scene, scene, scene_with};
 use shm::Side;
 use shm::application_flags::{CORK, URGENT};
 use wire::TcpFlags;

@@ -1,23 +1,14 @@
 //! Receive windows: how they grow, shrink, are bounded, and what they promise.
 
-#![allow(clippy::unwrap_used, dead_code)] // A test that cannot go on panics; the scene serves other tests too.
-
-mod harness;
-#[path = "harness/peer.rs"]
-mod peer;
-#[path = "harness/scene.rs"]
-mod scene;
-
+use crate::harness::{MAC_A, config};
+use crate::scene::{MSS, Scene, scene_in, scene_with};
 use base::Duration;
 use fastpath::Cause;
 use flow::state;
-use harness::{MAC_A, config};
 use port::Capabilities;
-use scene::{Scene, scene_in, scene_with};
 use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::Ordering;
 
-const MSS: u32 = 1448;
 /// The handshake's window: a unit of the scale is kept in reserve for rounding up.
 const PROMISED: u32 = 65_535 - 127;
 
@@ -74,10 +65,10 @@ impl Bulk {
 
 /// So many flows of the same application, on which nothing comes.
 fn others(s: &mut Scene, count: u16) {
-    let (local, remote) = harness::endpoints(false);
+    let (local, remote) = crate::harness::endpoints(false);
     for n in 0..count {
         let local = wire::Endpoint::new(local.addr, 3000 + n);
-        let what = harness::install(local, remote, 10 + u32::from(n), harness::MAC_B, 0, 0);
+        let what = crate::harness::install(local, remote, 10 + u32::from(n), crate::harness::MAC_B, 0, 0);
         s.host.open(s.now, &what);
     }
 }

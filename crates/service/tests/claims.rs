@@ -1,9 +1,6 @@
 //! What a program may claim: addresses, listening places and a network namespace are what the kernel says of its sockets.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Daemon, listener};
+use crate::common::{App, Daemon, listener};
 use control::{Reply, Request, SocketOptions};
 use queue::stream::{raise, watch};
 use rustix::fd::{AsFd, OwnedFd};

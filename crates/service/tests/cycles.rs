@@ -1,9 +1,6 @@
 //! Counting cycles in a running service, and what it makes of what applications say.
-#![allow(clippy::unwrap_used)] // a test file: its helpers panic like its tests
 
-mod common;
-
-use common::{App, Daemon};
+use crate::common::{App, Daemon};
 use control::{Counting, Report};
 use cycles::{Section, Switch, Ticks};
 use service::Options;
@@ -108,7 +105,7 @@ fn sampling_turns_itself_on_and_off() {
     cycles(&daemon, Counting::Sampled);
     let generation = word(&app).generation();
     let until = |what: bool| {
-        let end = Instant::now() + common::PATIENCE;
+        let end = Instant::now() + crate::common::PATIENCE;
         while word(&app).is_on() != what {
             assert!(Instant::now() < end, "it is never {what}");
             std::thread::sleep(Duration::from_millis(1));

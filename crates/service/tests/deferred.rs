@@ -1,9 +1,6 @@
 //! `TCP_DEFER_ACCEPT` within one host: who has said nothing is not accepted.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{Request, SocketOptions};
 use queue::stream::raise;
 use service::{Options, Sharing};

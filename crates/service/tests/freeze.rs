@@ -1,9 +1,6 @@
 //! Descriptors, eventfds and memory that a program could make the service wait for: it goes on serving others meanwhile.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Daemon, hello, listener};
+use crate::common::{App, Daemon, hello, listener};
 use control::{Line, Reply, Report, Request, ToService};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{SendFlags, sockopt};

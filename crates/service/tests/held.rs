@@ -1,10 +1,6 @@
 //! What programs hold back within one host, and whom the service has to speak for.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{HELD_CONTEXT, Report};
 use queue::{Doorbell, Wake};
 use service::{Options, Sharing};

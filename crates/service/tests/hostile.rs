@@ -1,11 +1,7 @@
 //! Applications that misbehave: the service goes on, their neighbours notice nothing, they are detached.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
+use crate::common::{App, Conn, Daemon, hello, listener};
 use base::Seed;
-use common::{App, Conn, Daemon, hello, listener};
 use control::{Line, LineError, Report, Request, ToApplication, ToService, Unlisten};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};

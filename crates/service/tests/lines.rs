@@ -1,9 +1,6 @@
 //! Connections that are made without asking: what the service grants, what it knows of them, and what it takes back.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{AcceptRecord, Grant, Push, RECORD_LEN, Reply, Report, Request, Unlisten};
 use queue::stream::raise;
 use rustix::fd::AsFd;

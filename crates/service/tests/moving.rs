@@ -1,10 +1,6 @@
 //! Connections that go from one process to another with their descriptor.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{Left, LineError, Reply, Request, ToApplication};
 use queue::stream::Sender;
 use rustix::fd::{AsFd, OwnedFd};
@@ -258,7 +254,7 @@ fn nobody_gives_away_what_is_not_theirs() {
     let left = Left { region: there.region, slot: there.slot, side: 0, home: thief.info.id, sock: 3 };
     let message = control::ToService { number: 0, request: Request::Leave(left) };
     thief.line.send(&message, &[placeholder().as_fd()], true).unwrap();
-    let end = std::time::Instant::now() + common::PATIENCE;
+    let end = std::time::Instant::now() + crate::common::PATIENCE;
     loop {
         match thief.line.receive::<ToApplication>(false) {
             Err(LineError::WouldBlock) => {

@@ -1,9 +1,6 @@
 //! What the policy lets users do, as they are told, and how it is read anew.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Daemon, can_be_other_users, hello, listener};
+use crate::common::{App, Daemon, can_be_other_users, hello, listener};
 use control::{Reply, Report, ToApplication, ToService};
 use service::{Options, Sharing};
 use std::net::SocketAddr;

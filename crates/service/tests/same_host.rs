@@ -1,10 +1,6 @@
 //! Two applications of one host through the service: connect, bytes, backlog, ends, deaths.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{App, Daemon, hello, listener};
+use crate::common::{App, Daemon, hello, listener};
 use control::{Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::Options;
@@ -278,7 +274,7 @@ fn a_private_service_leaves_with_its_last_application() {
     let path = folder.path().join("service/c");
     let options = Options { control: Some(path.clone()), private: Some(true), ..Options::default() };
     let small = Options { region_slots: Some(64), region_mib: Some(1), ..Options::default() };
-    let thread = common::serve(options.or(small).resolve().unwrap());
+    let thread = crate::common::serve(options.or(small).resolve().unwrap());
     let line = {
         use rustix::net::*;
         let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,9 +1,6 @@
 //! What one user can use up: others register, ask and connect all the same.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Daemon, listener};
+use crate::common::{App, Daemon, listener};
 use control::{Report, Request, ToApplication, ToService};
 use service::Options;
 
@@ -47,7 +44,7 @@ fn processes_of_one_user_leave_room_for_others() {
     let daemon = Daemon::start(Options { max_applications: Some(8), ..open_to_all() });
     let greedy: Vec<App> = (0..6).map(|_| App::of_user(&daemon, STRANGER)).collect();
     let line = daemon.dial_as(STRANGER);
-    line.send(&ToService { number: 1, request: common::hello(None) }, &[], true).unwrap();
+    line.send(&ToService { number: 1, request: crate::common::hello(None) }, &[], true).unwrap();
     let refused = line.receive::<ToApplication>(true).unwrap().message;
     assert!(matches!(refused, ToApplication::Reply(1, control::Reply::Refused { .. })), "{refused:?}");
     let _root = App::new(&daemon);

@@ -1,10 +1,6 @@
 //! A listening socket that processes which share no memory have, because one has got it from another: whoever shows it accepts.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{Reply, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::{Options, Sharing};

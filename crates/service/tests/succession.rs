@@ -1,10 +1,6 @@
 //! What waits in the accept queue of one process when that process stops to listen, or dies, and others listen on.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
-use common::{App, Conn, Daemon, listener};
+use crate::common::{App, Conn, Daemon, listener};
 use control::{Parent, Reply, Request, SocketOptions, Unlisten};
 use service::{Options, Sharing};
 use shm::half_flags::{OPEN, RESET};

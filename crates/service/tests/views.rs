@@ -1,9 +1,6 @@
 //! What reports show of one user's processes to another user, and what hostile programs can put into them.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, Daemon, can_be_other_users, listener};
+use crate::common::{App, Daemon, can_be_other_users, listener};
 use control::{Report, Request};
 use serde_json::Value;
 use service::{Options, Sharing};

@@ -1,10 +1,7 @@
 //! What two ends agree on, whichever options either of them has: every combination, as client and as server.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use flow::{FlowId, state};
-use harness::*;
 use slowpath::{Event, FlowOptions};
 use wire::{FourTuple, TcpOptions};
 

@@ -1,10 +1,7 @@
 //! Addresses that another station has: asked about before the service is ready, defended afterwards.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use base::Instant;
-use harness::*;
 use slowpath::{Claim, Count, Event, Taken};
 use std::net::{IpAddr, Ipv6Addr};
 use wire::{

@@ -1,9 +1,6 @@
 //! SYN cookies (RFC 4987) and the limits of half-open connections.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
-use harness::*;
+use crate::harness::*;
 use slowpath::{Count, Event, FlowOptions, SynCookies};
 use wire::{Endpoint, FourTuple, TcpFlags, TcpOptions, TcpPacket, Timestamps};
 

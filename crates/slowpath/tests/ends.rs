@@ -1,10 +1,7 @@
 //! The end of connections: FIN in every order, half close, RST in each state, TIME-WAIT and its reuse.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use flow::{Exception, FlowId, state};
-use harness::*;
 use shm::half_flags;
 use slowpath::{Connect, Count, Event, How, Release, State};
 use wire::{FourTuple, TcpOptions};

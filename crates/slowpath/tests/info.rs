@@ -1,11 +1,8 @@
 //! What `TCP_INFO` says.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use control::tcp_state;
 use flow::state;
-use harness::*;
 
 #[test]
 fn a_fresh_connection_says_what_was_agreed_on() {

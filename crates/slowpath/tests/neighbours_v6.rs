@@ -1,9 +1,6 @@
 //! Neighbour discovery (RFC 4861), and ICMPv6.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
-use harness::*;
+use crate::harness::*;
 use slowpath::{Connect, Count, Event, FlowOptions, errno};
 use std::net::Ipv6Addr;
 use wire::{

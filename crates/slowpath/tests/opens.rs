@@ -1,10 +1,7 @@
 //! Handshakes: active, passive, simultaneous, with and without options, lost and refused.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use flow::state;
-use harness::*;
 use shm::half_flags;
 use slowpath::{AcceptError, Connect, ConnectError, Count, Event, ListenError, errno};
 use wire::{Endpoint, FourTuple, TcpFlags, TcpOptions};

@@ -1,10 +1,7 @@
 //! Path MTU: what routers say, what is remembered of it, black holes, and the way back up.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use flow::{Exception, FlowId, PathProbe, state};
-use harness::*;
 use slowpath::Count;
 use wire::{FourTuple, Icmpv4Message, IpParameters, IpProtocol, TcpOptions, code, emit_ip};
 

@@ -1,11 +1,8 @@
 //! How long a connection waits: user timeout, keepalive, orphans, FIN-WAIT-2, deferred accepts, and how often it challenges.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use base::Duration;
 use flow::{Exception, FlowId, state};
-use harness::*;
 use slowpath::{Count, Event, FlowOptions, How, Keepalive, Linger2, errno};
 use wire::{FourTuple, TcpOptions};
 

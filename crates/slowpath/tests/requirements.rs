@@ -1,11 +1,8 @@
 //! Requirements of RFC 9293 and RFC 7323, one test each, for opening, patience and errors: `specs/` names them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use base::Duration;
 use flow::{Exception, FlowId, state};
-use harness::*;
 use shm::half_flags;
 use slowpath::{Connect, ConnectError, Count, Event, FlowOptions, How, Keepalive, ListenError, errno};
 use wire::{Endpoint, FourTuple, Icmpv4Message, IpParameters, IpProtocol, TcpOptions, code, emit_ip};

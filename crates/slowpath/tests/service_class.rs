@@ -1,9 +1,6 @@
 //! Differentiated services: what the application asked for stands in every segment.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
-use harness::*;
+use crate::harness::*;
 use slowpath::{Connect, FlowOptions};
 
 /// The code points of what was sent over IPv4, in order.

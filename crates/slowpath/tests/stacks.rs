@@ -1,8 +1,6 @@
 //! Two whole stacks, slow path and fast path each, over a link in memory: strangers at first, with ARP, handshakes, bulk both
 //! ways, half close in random order and TIME-WAIT; on a perfect link and on a bad one.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use base::{Duration, Instant, Seed};
 use fastpath::Core;
 use flow::{AppRegion, ExceptionReceiver, Flows};

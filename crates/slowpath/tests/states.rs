@@ -1,10 +1,7 @@
 //! Every state by what may arrive out of the blue, with the answer on the wire; and half-open connections found out.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use flow::{Exception, FlowId, state};
-use harness::*;
 use slowpath::{Event, State};
 use wire::{FourTuple, TcpFlags, TcpOptions};
 

@@ -1,11 +1,8 @@
 //! Timers of flows: retransmission with backoff, window probes, keepalive, giving up.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
+use crate::harness::*;
 use base::{Duration, SeqNumber};
 use flow::{Exception, FlowId, state};
-use harness::*;
 use shm::half_flags;
 use slowpath::{Count, Event, FlowOptions, How, Keepalive, errno};
 

@@ -1,9 +1,6 @@
 //! The link and its hostility: ARP, ICMP, floods, malformed frames.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod harness;
-use harness::*;
+use crate::harness::*;
 use proptest::prelude::*;
 use slowpath::{Count, Event, errno};
 use wire::{

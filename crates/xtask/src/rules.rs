@@ -18,6 +18,9 @@ const CLOCKS: [&str; 6] =
 const PACKET_CRATES: [&str; 3] = ["fastpath", "flow", "queue"];
 /// Files of these crates that run only at start.
 const SETUP_FILES: [&str; 2] = ["setup.rs", "pool.rs"];
+/// The root of a crate's tests where they are one program, and files beside it that are programs of their own.
+const TESTS_ROOT: &str = "/tests/all.rs";
+const TEST_PROGRAMS: [&str; 1] = ["allocation"];
 /// What the packet path must not say, and what to do instead.
 const PACKET_PATH: [(&str, &str); 21] = [
     ("std::thread", THREADS),
@@ -72,6 +75,29 @@ pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
         }
         if PACKET_CRATES.contains(&noun) && !is_setup_file(&source.path) {
             findings.extend(check_packet_path(source));
+        }
+    }
+    findings.extend(forgotten_tests(sources));
+    findings
+}
+
+/// Where a crate's tests are one program, each file beside its root must be one of its modules, or else a program: nothing
+/// would run it, and the compiler would not say so.
+fn forgotten_tests(sources: &[Source]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for root in sources.iter().filter(|source| source.path.ends_with(TESTS_ROOT)) {
+        let folder = root.path.trim_end_matches("all.rs");
+        for source in sources.iter().filter(|source| source.path != root.path) {
+            let name = source.path.strip_prefix(folder).and_then(|rest| rest.strip_suffix(".rs"));
+            let Some(name) = name.filter(|name| !name.contains('/') && !TEST_PROGRAMS.contains(name)) else {
+                continue;
+            };
+            if occurrences(&root.code, &format!("mod {name}")).next().is_none() {
+                findings.push(format!(
+                    "{}:1: tests: nothing runs this file; add `mod {name};` to {}",
+                    source.path, root.path
+                ));
+            }
         }
     }
     findings

@@ -76,6 +76,17 @@ fn packet_path_allocates_nothing() {
 }
 
 #[test]
+fn each_file_of_tests_is_run() {
+    let root = Source::new("crates/flow/tests/all.rs", "mod losses;\nmod harness;\n");
+    let files = ["losses", "lossy", "allocation", "harness/peer"];
+    let beside = files.map(|name| Source::new(&format!("crates/flow/tests/{name}.rs"), "fn f() {}\n"));
+    let sources: Vec<Source> = std::iter::once(root).chain(beside).collect();
+    let found = rules::check(&workspace_of("flow"), &sources);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("crates/flow/tests/lossy.rs:1: tests: "), "{found:?}");
+}
+
+#[test]
 fn set_up_items_are_marked_with_a_reason() {
     let marked = "// SETUP: once per core\n#[must_use]\npub fn new<A, B>() -> Vec<[u8; 4]> {\n    vec![1]\n}\nfn hot() { vec![1]; }\n";
     assert_eq!(findings("flow", "table.rs", marked), ["6: packet path: `vec!`"]);

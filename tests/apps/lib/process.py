@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +54,12 @@ def become_subreaper():
 def unshare(flags):
     if _libc.unshare(flags) != 0:
         raise Skip(f"unshare: {os.strerror(ctypes.get_errno())}")
+
+
+def own_network():
+    """Moves this process into a new network namespace that has a loopback device and nothing else."""
+    unshare(CLONE_NEWNET)
+    subprocess.run([shutil.which("ip") or "/sbin/ip", "link", "set", "lo", "up"], check=True)
 
 
 def _end_with_parent():

@@ -1,4 +1,5 @@
-"""Options, order, time limits and the sum. Each test runs in a forked process, below which everything is killed after it."""
+"""Options, order, time limits and the sum. Workers take the tests one by one; each test runs in a forked process, below which
+everything is killed after it."""
 
 import argparse
 import importlib
@@ -18,12 +19,15 @@ from lib.world import HERE, World
 ROOT = HERE.parent.parent
 MODULES = ("programs", "web", "postgres", "languages", "copying", "handing", "corners", "crowds", "transfers", "deaths", "hostility", "bad_packets", "links", "beside", "claims", "obeyed", "command_line", "starting", "honesty", "profiles", "simulator")
 SKIPPED, FAILED = 77, 1
+# What workers read and write at once: the number of a test, or its outcome.
+RECORD = 8
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", action="store_true", help="run on plain kernel sockets: shows that the tests are right")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run tests whose name contains NAME; may be repeated")
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4), metavar="N", help="tests at a time (default: processors, at most 4)")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--bin-dir", type=Path, help="where towpath and libtowpath_preload.so lie (default: target/release)")
     parser.add_argument("--keep", action="store_true", help="keep the directories of failed tests")
@@ -71,8 +75,7 @@ def run_body(test, options, directory, report):
     world = World(options, directory, test.way)
     try:
         if test.namespace:
-            process.unshare(process.CLONE_NEWNET)
-            subprocess.run([shutil.which("ip") or "/sbin/ip", "link", "set", "lo", "up"], check=True)
+            process.own_network()
             if options.kernel:
                 # Both ends are the kernel's, at the addresses that host and service have otherwise.
                 for address in ("10.77.0.1/24", "10.77.0.2/24", "fd00:77::1/64", "fd00:77::2/64"):
@@ -137,28 +140,71 @@ def run_one(test, options, directory):
 
 
 def show(outcome, test, seconds, text):
+    """Prints a test's outcome in one write: several workers print to one place."""
     lines = text.splitlines()
     if outcome == "skipped":
-        print(f"skipped: {test.name} ({lines[0] if lines else 'no reason'})", flush=True)
-        return
-    note = f"; {lines[0]}" if outcome == "ok" and lines else ""
-    print(f"{outcome} {test.name} ({seconds:.1f} s{note})", flush=True)
-    if outcome == "not ok":
-        for line in lines:
-            print(f"    {line}", flush=True)
+        shown = [f"skipped: {test.name} ({lines[0] if lines else 'no reason'})"]
+    else:
+        note = f"; {lines[0]}" if outcome == "ok" and lines else ""
+        shown = [f"{outcome} {test.name} ({seconds:.1f} s{note})"]
+        if outcome == "not ok":
+            shown += [f"    {line}" for line in lines]
+    sys.stdout.write("".join(f"{line}\n" for line in shown))
+    sys.stdout.flush()
 
 
-def run_all(tests, options, root):
-    counts = {"ok": 0, "not ok": 0, "skipped": 0}
-    for number, test in enumerate(tests):
-        directory = root / str(number)
+def work(tests, options, root, numbers, results):
+    """A worker's life: takes the numbers of tests until none is left, tells each outcome."""
+    process.become_subreaper()
+    if os.geteuid() == 0:
+        # What one worker's tests listen at is not in the way of another's.
+        process.own_network()
+    while number := os.read(numbers, RECORD):
+        test = tests[int(number)]
+        directory = root / number.decode().strip()
         directory.mkdir()
         began = time.monotonic()
         outcome, text = run_one(test, options, directory)
         show(outcome, test, time.monotonic() - began, text)
-        counts[outcome] += 1
+        os.write(results, outcome.ljust(RECORD).encode())
         if not (options.keep and outcome == "not ok"):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def start_worker(*arguments):
+    """Forks a worker: all that its tests leave behind is below it, and ended with each test."""
+    sys.stdout.flush()
+    if os.fork():
+        return
+    status = FAILED
+    try:
+        work(*arguments)
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        process.kill_descendants()
+        os._exit(status)
+
+
+def run_all(tests, options, root):
+    numbers, to_workers = os.pipe()
+    for number in range(len(tests)):
+        os.write(to_workers, str(number).ljust(RECORD).encode())
+    os.close(to_workers)
+    from_workers, results = os.pipe()
+    for _ in range(min(options.jobs, len(tests))):
+        start_worker(tests, options, root, numbers, results)
+    os.close(numbers)
+    os.close(results)
+    counts = {"ok": 0, "not ok": 0, "skipped": 0}
+    with open(from_workers, "rb") as told:
+        while outcome := told.read(RECORD):
+            counts[outcome.decode().strip()] += 1
+    lost = len(tests) - sum(counts.values())
+    if lost:
+        print(f"not ok workers ({lost} tests did not run)", flush=True)
+    counts["not ok"] += lost
     return counts
 
 

@@ -4,8 +4,12 @@ use crate::harness::{Host, MAC_A, MAC_B, Sock, config, endpoints, install};
 use crate::peer::{Got, Peer};
 use base::{Duration, Instant};
 use fastpath::Cause;
+use flow::Cold;
 use port::Capabilities;
 use port_memory::{LinkOptions, MemoryPort, link};
+
+/// Payload of a full segment.
+pub const MSS: u32 = 1448;
 
 pub const ISS: u32 = u32::MAX - 700; // The peer's numbers wrap soon; ours too.
 pub const IRS: u32 = u32::MAX - 2000;
@@ -50,6 +54,19 @@ pub fn scene() -> Scene {
 }
 
 impl Scene {
+    /// The flow's seldom used part.
+    pub fn cold(&self) -> Cold {
+        *self.host.keeper.lock(self.id).parts().cold
+    }
+    /// The congestion window in segments.
+    pub fn cwnd(&self) -> u32 {
+        self.host.keeper.lock(self.id).parts().tx.cwnd / MSS
+    }
+    /// The peer acknowledges `ack` segments and reports `blocks`.
+    pub fn reports(&mut self, ack: u32, blocks: &[(u32, u32)]) {
+        self.peer.sack = blocks.iter().map(|(l, r)| (l * MSS, r * MSS)).collect();
+        self.peer.ack(0, ack * MSS);
+    }
     pub fn poll(&mut self) -> Vec<Got> {
         self.host.poll(self.now, &mut self.port);
         self.peer.take()

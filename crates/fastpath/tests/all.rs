@@ -1,0 +1,27 @@
+//! All tests of this crate's public face as one program: a program for each file would cost its linking each time.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod bursts;
+mod cork;
+mod flows;
+mod harness;
+mod heads;
+mod hostile;
+mod long_fat;
+mod losses;
+mod lossy;
+mod pacing;
+#[path = "harness/peer.rs"]
+mod peer;
+mod prediction;
+mod receiver;
+mod records;
+mod requirements;
+mod requirements_recovery;
+mod round_trips;
+#[path = "harness/scene.rs"]
+mod scene;
+mod strangers;
+mod urgent;
+mod windows;

@@ -1,0 +1,19 @@
+//! All tests of this crate's public face as one program: a program for each file would cost its linking each time.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod claims;
+mod common;
+mod cycles;
+mod deferred;
+mod freeze;
+mod held;
+mod hostile;
+mod lines;
+mod moving;
+mod policy;
+mod same_host;
+mod shares;
+mod shown_listener;
+mod succession;
+mod views;
