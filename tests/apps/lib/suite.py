@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -34,6 +35,8 @@ class Suite:
     # What it printed -> how many tests ran, the names of those that failed.
     read: Callable
     limit_s: int
+    # Parts that run at a time, the first ones first.
+    jobs: int = 1
 
 
 def target():
@@ -107,10 +110,12 @@ def run(suite, options):
         world = World(options, folder)
         try:
             world.up()
-            for part in options.only or suite.parts:
-                bad, told, text = judge(suite, world, part)
-                lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
-                good &= show(not bad, f"suite.{suite.name}.{part}", told, lines)
+            parts = options.only or list(suite.parts)
+            # Each program ends with the thread that started it: the threads stay until all parts are done.
+            with ThreadPoolExecutor(suite.jobs) as pool:
+                for part, (bad, told, text) in zip(parts, pool.map(lambda part: judge(suite, world, part), parts)):
+                    lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
+                    good &= show(not bad, f"suite.{suite.name}.{part}", told, lines)
             if not options.kernel:
                 good &= judge_share(suite, world)
         finally:
