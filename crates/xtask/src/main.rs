@@ -9,7 +9,9 @@ mod cfg;
 mod instructions;
 mod law;
 mod manual;
+mod modules;
 mod plot;
+mod prose;
 mod report;
 mod rules;
 mod source;
@@ -91,6 +93,8 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut findings = law::check(&workspace.packages);
     let sources = rules::read_sources(workspace)?;
     findings.extend(rules::check(workspace, &sources));
+    findings.extend(modules::check(workspace, &sources));
+    findings.extend(prose::check(workspace, &sources));
     findings.extend(manual::check(workspace, &sources)?);
     Ok(findings)
 }

@@ -154,7 +154,7 @@ fn is_setup_file(path: &str) -> bool {
 }
 
 /// Files that no product contains: by their name, or declared behind a test-only condition.
-fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
+pub fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop();
     name == Some("tests.rs")

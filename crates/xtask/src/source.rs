@@ -21,6 +21,8 @@ pub struct Source {
     pub path: String,
     /// Lines of the file.
     pub lines: usize,
+    /// Lines that are comments as a whole: the line's number and its text without leading blanks.
+    pub comments: Vec<(usize, String)>,
     /// The text with comments, strings and characters blanked.
     pub code: String,
     /// `code` with test-only items blanked as well.
@@ -41,8 +43,25 @@ impl Source {
             declarations.into_iter().filter_map(|range| module_path(path, text, &code, range)).collect();
         let product = into_text(&product);
         let hot = blank_setup_items(text, &product);
-        Self { path: path.to_owned(), lines: text.lines().count(), code, product, hot, test_modules }
+        let comments = comment_lines(text, &code);
+        Self {
+            path: path.to_owned(),
+            lines: text.lines().count(),
+            comments,
+            code,
+            product,
+            hot,
+            test_modules,
+        }
     }
+}
+
+/// Lines of which nothing but a line comment is there.
+fn comment_lines(text: &str, code: &str) -> Vec<(usize, String)> {
+    let lines = text.lines().zip(code.lines()).enumerate();
+    let comments =
+        lines.filter(|(_, (line, code))| code.trim().is_empty() && line.trim_start().starts_with("//"));
+    comments.map(|(index, (line, _))| (index + 1, line.trim().to_owned())).collect()
 }
 
 /// The 1-based line of byte `at`.
