@@ -294,7 +294,7 @@ pub struct Config {
     pub receive_max: u32,
     /// Longest time to poll before sleeping, nanoseconds.
     pub spin_ns: u64,
-    /// Threads that move bytes, from 1 to [`CORES_MAX`].
+    /// Threads that move bytes, from 1 to 14.
     pub cores: u8,
     /// The user that the service becomes once its port is open.
     pub user: Option<User>,
