@@ -12,7 +12,7 @@ pub const HOLDERS: u8 = 63;
 /// Holder bits kept free for children that a server forks to serve connections that wait to be accepted.
 const HOLDERS_SPARE: u32 = 15;
 
-/// A registered process.
+/// A registered process, as the control thread knows it.
 #[derive(Debug)]
 pub struct Application {
     /// Number of the process in the service: that of its control line; never 0.
@@ -25,7 +25,7 @@ pub struct Application {
     pub gid: u32,
     /// Path of its control group; read only while a policy rule names control groups.
     pub cgroup: Option<String>,
-    /// Process number (`SO_PEERCRED`).
+    /// Number of the process (`SO_PEERCRED`).
     pub pid: i32,
     /// Network namespace in which its control line was made (`SO_NETNS_COOKIE`); 0: not known.
     pub namespace: u64,
@@ -122,7 +122,7 @@ pub struct Family {
     pub contexts: HashMap<u32, Context>,
     /// Holder bits of its live processes.
     pub holders: u64,
-    /// Live processes, and dead ones whose children may still say hello, by id.
+    /// Live processes, and dead ones with children that may still say hello, by id.
     pub members: HashMap<u32, Member>,
 }
 

@@ -38,7 +38,7 @@ impl Bells {
         });
     }
 
-    /// Wakes `context` of `family`.
+    /// Wakes the context number `context` of `family`.
     pub fn wake_in(&self, family: u32, context: u32) {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(eventfd) = table.contexts.get(&(family, context)) {

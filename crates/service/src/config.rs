@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// Any two applications.
+    /// Any two applications may share memory.
     Always,
     /// Two applications of the same user; connections between users are relayed.
     SameUser,
@@ -59,15 +59,15 @@ macro_rules! options {
 
 options! {
     ["Control socket"]
-    /// Control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
+    /// Path of the control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
     #[arg(env = "TOWPATH_CONTROL", value_name = "PATH")]
     control: PathBuf,
     /// End when the last application has ended (`towpath run` starts such a service by itself) [default: false]
     #[arg(env = "TOWPATH_PRIVATE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     private: bool,
     ["Port"]
-    /// Port: none (this host only), tap[:NAME] (an interface made for it) or packet:INTERFACE (one that exists, without
-    /// addresses of the service) [default: none]
+    /// Port: none (this host only), tap[:NAME] (an interface that the service makes) or packet:INTERFACE (an existing one that has none of
+    /// the service's addresses) [default: none]
     #[arg(env = "TOWPATH_PORT", value_name = "PORT")]
     port: PortChoice,
     /// Name of the TAP interface; the kernel replaces %d by a number [default: towpath%d]
@@ -82,7 +82,7 @@ options! {
     /// Addresses of the kernel's side of a TAP, with prefix length: 10.9.0.1/24
     #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
     host_address: Vec<Network>,
-    /// Gateways, one of each family at most [default: none, only the link is reached]
+    /// Gateways, at most one of each address family [default: none, only the link is reached]
     #[arg(env = "TOWPATH_GATEWAY", value_delimiter = ',', value_name = "ADDRESS")]
     gateway: Vec<IpAddr>,
     /// Ethernet address of the service [default: random]
@@ -142,7 +142,7 @@ options! {
     /// For tests: share of packets cut short, in each direction [default: 0%]
     #[arg(env = "TOWPATH_FAULT_TRUNCATE", value_name = "SHARE", hide = true)]
     fault_truncate: Rate,
-    /// For tests: the same seed gives the same faults [default: 1]
+    /// For tests: seed of the faults; the same seed gives the same faults [default: 1]
     #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N", hide = true)]
     fault_seed: u64,
     ["Users"]
@@ -152,7 +152,7 @@ options! {
     /// Users that may register, by number [default: every user at a service of root, else its own user and root]
     #[arg(env = "TOWPATH_ALLOW_UIDS", value_delimiter = ',', value_name = "UID")]
     allow_uids: Vec<u32>,
-    /// Groups whose members (by primary group) may register, by number [default: see --allow-uids]
+    /// Groups with members (by primary group) that may register, by number [default: see --allow-uids]
     #[arg(env = "TOWPATH_ALLOW_GIDS", value_delimiter = ',', value_name = "GID")]
     allow_gids: Vec<u32>,
     /// Policy file: where each user may listen and connect, and how much it may use; `towpath reload` and SIGHUP read it again [default:
@@ -272,7 +272,7 @@ pub struct Config {
     pub sharing: Sharing,
     /// Users that may register. Empty together with `allow_gids`: the default rule, see `door`.
     pub allow_uids: Vec<u32>,
-    /// Primary groups whose members may register.
+    /// Primary groups that may register.
     pub allow_gids: Vec<u32>,
     /// The policy in force at start.
     pub policy: Policy,

@@ -126,7 +126,7 @@ impl Registry {
             };
         };
         if self.deferral(key).is_some() {
-            // A queue whose process is idle now need not be idle when the first bytes come.
+            // The process of an idle queue may be busy when the first bytes come.
             key = self.shared_queue(&candidates, key).unwrap_or(key);
         }
         let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))

@@ -22,7 +22,7 @@ const ACCEPTS: usize = 64;
 const SPARE_LINES: usize = 64;
 /// Further lines kept for root and the service's own user, so that they can always ask and end the service.
 const KEPT_LINES: usize = 16;
-/// Why a line is closed whose messages a helper could not read.
+/// Why a line is closed when a helper could not read its messages.
 const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
 
 /// One control line and the process that made it.

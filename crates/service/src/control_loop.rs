@@ -47,7 +47,7 @@ const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const BELLS: u64 = 2 << 32;
 
-/// A service that is up: its control socket accepts.
+/// A service that is ready: its control socket accepts connections.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) listening: Listening,
@@ -64,13 +64,13 @@ pub struct Service {
     pub(crate) registry: Registry,
     /// Time of the next sweep of pair slots, and the pause before it.
     pub(crate) sweep: Option<(Instant, Duration)>,
-    /// When to look again for descriptors that no process has, and for ghosts whose time is over.
+    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
     reap: Option<Instant>,
     /// When a private service ends, if no application comes.
     leave: Option<Instant>,
     /// The listening socket is not watched, because descriptors ran out.
     pub(crate) deaf: bool,
-    /// Regions whose bell kept ringing while it was read: looked at again before sleeping.
+    /// Regions with bells that kept ringing while they were read: looked at again before sleeping.
     restless: Vec<u32>,
     /// The cores have reported more than one turn takes, or were not heard yet.
     more: bool,
@@ -351,7 +351,7 @@ impl Service {
         Answer::plain(Reply::Done)
     }
 
-    /// Removes a line whose other end is closed.
+    /// Removes a line that is closed at its other end.
     pub(crate) fn hang_up(&mut self, id: u32) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());

@@ -36,7 +36,7 @@ pub enum Command {
     Linger(Box<End>),
     /// The application of that region has populated more memory.
     Fed(u32),
-    /// Send the counters.
+    /// Send the core's counters to this channel.
     Count(Sender<Counted>),
 }
 
@@ -55,7 +55,7 @@ pub struct Core {
 /// What all cores share.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// The flow records.
+    /// The flow records of all cores.
     pub flows: Arc<Flows>,
     /// The eventfds that wake applications.
     pub bells: Arc<Bells>,
@@ -129,7 +129,7 @@ impl Core {
         self.bell.clone()
     }
 
-    /// Wakes the core.
+    /// Wakes the core, if it sleeps.
     pub fn wake(&self) {
         write_eventfd(self.bell.as_fd());
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sampled counting: counts for the first time, pauses for the second. A change of section costs about two dozen cycles; in a sixteenth of
-/// the time that is less than a hundredth of what any library call costs. The window is long beside any sleep under load, so that few
-/// sleeps are cut.
+/// Sampled counting: length of a window, and of the pause after it. A change of section costs about two dozen cycles; in a sixteenth of the
+/// time that is less than a hundredth of what any library call costs. The window is long beside any sleep under load, so that few sleeps
+/// are cut.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
 
 /// Sections of the control thread.

@@ -101,7 +101,7 @@ impl Registry {
         Answer::Silent
     }
 
-    /// Moves the connections whose time is over into their accept queues.
+    /// Moves the connections that have waited long enough into their accept queues.
     pub fn announce_due(&mut self, now: Instant) {
         while let Some(&(until, origin)) = self.listeners.deferred.by_time.first()
             && until <= now
@@ -110,7 +110,7 @@ impl Registry {
         }
     }
 
-    /// Moves the connections whose connectors have closed or died into their accept queues.
+    /// Moves connections into their accept queues if the connector has closed or died.
     pub fn announce_left(&mut self) {
         let is_left =
             |origin: &Origin| self.connector_flags(*origin).is_none_or(|flags| flags & RELEASED != 0);

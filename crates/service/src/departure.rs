@@ -282,7 +282,7 @@ impl Registry {
         }
     }
 
-    /// Closes all connections on sides of pair regions whose family has no live process left.
+    /// Closes all connections on sides of pair regions where no process lives any more.
     fn end_sides(&mut self, held: &HashSet<u32>, offender: bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
         let mut ended = Vec::new();
@@ -349,7 +349,7 @@ impl Registry {
         }
     }
 
-    /// Frees the slots whose both ends are closed, in one pair region. Returns how many.
+    /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
         let is_over = |slot: &u32| pair.is_over(*slot, || in_use.contains(&(id, *slot)));

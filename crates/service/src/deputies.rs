@@ -12,7 +12,7 @@ pub struct Deputies {
     seats: HashMap<Seat, (Place, usize)>,
     /// Relays by their deputy's seat and slot.
     by_slot: HashMap<(Seat, u32), u32>,
-    /// Deputies that have closed and whose rings are still read.
+    /// Deputies that have closed while their rings are still read.
     lingering: Vec<End>,
 }
 
@@ -33,7 +33,7 @@ impl Deputies {
         !self.seats.is_empty()
     }
 
-    /// The relay whose deputy stands at that seat and slot.
+    /// The relay with a deputy at that seat and slot.
     pub fn at(&self, seat: Seat, slot: u32) -> Option<u32> {
         self.by_slot.get(&(seat, slot)).copied()
     }
@@ -83,7 +83,7 @@ impl Deputies {
         self.lingering.push(end);
     }
 
-    /// Removes and returns the closed deputies whose rings were read.
+    /// Removes and returns the closed deputies with rings that were read to their end.
     pub fn over(&mut self) -> Vec<End> {
         let (over, rest) = std::mem::take(&mut self.lingering).into_iter().partition(End::is_over);
         self.lingering = rest;

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why the service did not start, or stopped.
+/// An error that keeps the service from starting, or ends it.
 #[derive(Debug)]
 pub enum ServiceError {
     /// Another service answers at that path.
@@ -20,7 +20,7 @@ pub enum ServiceError {
         control: PathBuf,
         /// What failed, as a verb for "cannot ...".
         doing: &'static str,
-        /// The kernel's error.
+        /// The error that the kernel gave.
         error: std::io::Error,
     },
     /// The path of the control socket exists and is not a socket.
@@ -41,7 +41,7 @@ pub enum ServiceError {
         /// What is wrong, and where.
         error: String,
     },
-    /// The policy file cannot be used; the text says where the mistake is.
+    /// The policy file cannot be used; the text says where the error is.
     Policy(String),
     /// A value is out of range.
     Value {
@@ -52,9 +52,9 @@ pub enum ServiceError {
     },
     /// The user of `--user` could not remove the control socket from this folder.
     FolderOfOthers(PathBuf),
-    /// The kernel has no filters for system calls, or does not let this process have one.
+    /// The kernel has no filters for system calls, or does not allow this process to install one.
     Filter {
-        /// The errno that the kernel answered with.
+        /// The error that the kernel gave.
         error: Errno,
     },
     /// The port could not be opened, or does not work; the text names the flag and says what to do.
@@ -63,7 +63,7 @@ pub enum ServiceError {
     Os {
         /// What failed, as a verb for "cannot ...".
         doing: &'static str,
-        /// The kernel's error.
+        /// The error that the kernel gave.
         error: Errno,
     },
 }

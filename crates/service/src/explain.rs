@@ -23,7 +23,7 @@ pub struct Detail<'a> {
     pub unsent: u64,
     /// Bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Bytes that the peer would take.
+    /// Bytes that the peer's receive window still allows.
     pub peer_window: u64,
     /// Size in bytes of the ring that the program writes into now; 0: it has not written yet.
     pub ring: u64,

@@ -51,7 +51,7 @@ impl Holds {
     }
 }
 
-/// The connection of a block that holds bytes back.
+/// The connection of a socket block that holds bytes back.
 struct Holder<'a> {
     own: &'a Half,
     block: &'a SockBlock,
@@ -108,7 +108,7 @@ impl Registry {
         blocks.len()
     }
 
-    /// Looks at every socket that holds bytes back, and releases those whose time is over.
+    /// Looks at every socket that holds bytes back, and releases them when their time is over.
     pub fn look_at_held(&mut self, now: Instant) {
         if self.held.tick.is_none_or(|at| now < at) {
             return;
@@ -165,7 +165,7 @@ impl Registry {
         }
     }
 
-    /// The connection whose bytes block `index` of application region `home` holds back; `None`: it holds none.
+    /// The connection of block `index` in application region `home`, if the block says that it holds bytes back.
     fn holder(&self, home: u32, index: u32) -> Option<Holder<'_>> {
         let home = self.regions.get(&home)?;
         let block = home.memory.region().sock(index)?;

@@ -1,7 +1,7 @@
-//! Helper threads: they make the calls that another process can make wait. A process that passes a descriptor decides how long its
-//! close takes (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and holds the lock under which
-//! `getsockname` looks at a socket, or seals are put on a memfd. So the control thread neither receives, closes nor looks into such
-//! descriptors: it hands the control line to a helper thread, and stops reading that line until the helper has answered.
+//! Helper threads: they make the calls that another process can block. A process that passes a descriptor decides how long closing it takes
+//! (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and can hold the lock that `getsockname` on a socket, or
+//! sealing a memfd, needs. So the control thread neither receives, closes nor examines such descriptors: it hands the control line to a
+//! helper thread, and does not read that line until the helper has answered.
 //!
 //! ```text
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
@@ -145,7 +145,7 @@ pub struct Helpers {
     turns: VecDeque<u32>,
     outbox: Sender<(usize, Word)>,
     inbox: Receiver<(usize, Word)>,
-    /// Readable when a helper has finished something. No other process has it.
+    /// Eventfd, readable when a helper has finished a job. No other process has it.
     pub told: Arc<OwnedFd>,
     watched: Watched,
 }

@@ -1,5 +1,5 @@
 //! Lines: shared queues by which a process connects to a listener of its own user without asking the service. A line is a slot of their
-//! pair region whose stream carries accept records; the slots of the new connections are lent to the connector beforehand.
+//! pair region with a stream of accept records; the slots of the new connections are lent to the connector beforehand.
 //!
 //! The service decides once (policy, listener, limits, addresses of each lent slot) and revokes a line by a flag in the acceptor's half:
 //! `FIN` when another socket begins to listen at the port, with `READ_CLOSED` when the queue is closed. What both sides write there is
@@ -97,7 +97,7 @@ impl PairRegion {
     }
 
     /// True when the service may free a slot. While both parties live, a lent slot stays lent; a line ends when both halves are closed.
-    /// With a dead party, whose flags prove nothing, a lent slot also ends when no socket is in it (`is_used`) and no line can bring more.
+    /// With a dead party a lent slot also ends, whatever its flags say, when no socket is in it (`is_used`) and no line can bring more.
     pub fn is_over(&self, slot: u32, is_used: impl FnOnce() -> bool) -> bool {
         let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
         let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));

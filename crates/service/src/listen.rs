@@ -291,7 +291,7 @@ impl Registry {
         }
     }
 
-    /// The queue for the next connection: one whose process sleeps on it. Else an ancestor's queue, which all processes that share the
+    /// The queue for the next connection: one on which its process sleeps. Else an ancestor's queue, which all processes that share the
     /// listener look at, so that, as on Linux, the first to come takes the connection. Else a queue that its process watches, the shortest.
     pub fn choose_queue(&mut self, candidates: &[QueueKey]) -> Option<QueueKey> {
         let turn = self.listeners.turn();
@@ -352,7 +352,7 @@ impl Registry {
         }
     }
 
-    /// Drops waiting connections whose connectors have closed them.
+    /// Drops waiting connections that their connectors have closed.
     fn forget_given_up(&mut self, key: QueueKey) {
         let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
         let waiting = mem::take(&mut queue.waiting);
@@ -466,7 +466,7 @@ impl Registry {
     }
 }
 
-/// Why filling stopped.
+/// Why filling a queue stopped.
 enum Filled {
     All,
     NoMemory,

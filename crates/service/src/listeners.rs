@@ -31,7 +31,7 @@ pub enum Origin {
 /// A listening socket. It remains without queues as long as some process has a descriptor of it.
 #[derive(Debug)]
 pub struct Listener {
-    /// The socket's `SO_COOKIE`.
+    /// `SO_COOKIE` of the socket.
     pub cookie: u64,
     /// Address that it listens at; v4-mapped addresses as IPv4.
     pub local: SocketAddr,

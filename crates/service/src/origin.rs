@@ -129,7 +129,7 @@ impl Registry {
         }
     }
 
-    /// The connection of this host whose connector's end is in that slot.
+    /// The connection of this host with its connector's end in that slot.
     pub fn origin_at(&self, region: u32, slot: u32) -> Origin {
         match self.regions.get(&region).and_then(|r| r.slots.get(slot)) {
             Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
@@ -167,7 +167,7 @@ impl Registry {
         is_pending && self.connector_flags(origin).is_some_and(|flags| flags & RELEASED != 0)
     }
 
-    /// Resets a connection whose listener ended before accepting it.
+    /// Resets a connection after its listener ended without accepting it.
     pub fn reset_unaccepted(&mut self, (origin, record): Incoming) {
         match origin {
             Origin::Pair(region, slot) => {

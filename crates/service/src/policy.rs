@@ -2,9 +2,9 @@
 //! decides: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
-//! door   --allow-uids, --allow-gids: any other user may not register
-//! rules  the rules of the policy file, in order; the first one that fits a process decides everything
-//! else   in the service's own network namespace all that Linux allows, in any other nothing
+//!   door   --allow-uids, --allow-gids: any other user may not register
+//!   rules  the rules of the policy file, in order; the first one that fits a process decides everything
+//!   else   in the service's own network namespace all that Linux allows, in any other nothing
 //! ```
 
 mod names;
@@ -106,7 +106,7 @@ pub struct Rule {
     pub connections_per_second: Option<u32>,
 }
 
-/// Which users may register at all.
+/// The users that may register at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Door {
     /// Every user may register.
@@ -197,7 +197,7 @@ impl Policy {
         Self { rules, ..self.clone() }
     }
 
-    /// Number of rules.
+    /// Number of rules in force.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()

@@ -11,7 +11,7 @@ const CHUNK: usize = 64 << 10;
 /// Most pages that one `mincore` call asks about.
 const PAGES: usize = 4096;
 
-/// A region and its memfd.
+/// A region and its memfd, to ask which pages are present.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'a> {
     /// The service's mapping of the region.

@@ -5,7 +5,7 @@ use seccompiler::sock_filter;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
-/// Bytes for a user's or group's entry; a group whose members do not fit is not found.
+/// Bytes for a user's or group's entry; a group with too many members is not found.
 const ENTRY_LEN: usize = 1 << 16;
 
 /// Installs `program` as a filter for the system calls of this thread and of the threads that it starts. With `is_logged`, refused calls
