@@ -1,4 +1,4 @@
-//! What the service knows of one registered process, and of its family: all processes that it and its children have forked.
+//! The service's data about one registered process, and about its family: all processes that it and its children have forked.
 
 use crate::statistics::Process;
 use control::Line;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-/// What the control thread tells a core, beside the slow path's commands.
+/// Command of the control thread to a core; the slow path has commands of its own.
 #[derive(Debug)]
 pub enum Command {
     /// Watch this bell, which an application rings.
@@ -45,14 +45,14 @@ pub enum Command {
 pub struct Core {
     commands: Sender<Command>,
     bell: Arc<OwnedFd>,
-    /// What the core reports of its relays.
+    /// Reports about the core's relays.
     pub outcomes: Receiver<Outcome>,
     /// Bytes that its relays have copied so far.
     pub relayed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What all cores share.
+/// Handles and settings that all cores share.
 #[derive(Clone, Debug)]
 pub struct Common {
     /// The flow records of all cores.
@@ -154,7 +154,7 @@ struct Worker {
     inbox: Receiver<Command>,
     outbox: Sender<Outcome>,
     relays: Relays,
-    /// What the epoll waits for at the port now.
+    /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
 }

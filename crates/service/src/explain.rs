@@ -14,10 +14,10 @@ use shm::half_flags::{FIN, WANT_SPACE};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What `towpath explain` shows of a socket beyond `towpath ss`: what the socket waits for, and the numbers behind that.
+/// Fields of a socket in `towpath explain` beyond those of `towpath ss`: what limits the socket, and the numbers behind that.
 #[derive(Debug, Serialize)]
 pub struct Detail<'a> {
-    /// What the socket waits for.
+    /// The reason why the socket waits.
     pub limited_by: Limit,
     /// Bytes written and not sent.
     pub unsent: u64,
@@ -56,7 +56,7 @@ impl<'a> Explained<'a> {
             process: &a.process.process,
             uid: a.uid,
             fallen_back: a.process.fallen_back,
-            // Of several entries with one inode the last counts.
+            // The last of several entries with one inode counts.
             kernel: a.fallen.iter().map(|(inode, reason)| (*inode, reason.as_str())).collect(),
         }
     }

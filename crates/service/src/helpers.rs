@@ -54,7 +54,7 @@ impl Watched {
 pub struct Message {
     /// The decoded message with its number.
     pub said: ToService,
-    /// What the kernel says of the one descriptor that came along. `None`: there were several, or it is not a TCP socket.
+    /// The kernel's facts about the one descriptor that came along. `None`: there were several, or it is not a TCP socket.
     pub shown: Option<Shown>,
     /// The kernel dropped descriptors, because the helper's table was full.
     pub is_short: bool,
@@ -82,7 +82,7 @@ pub enum Done {
     Stuck(u32),
 }
 
-/// What a helper does with the descriptor that it is sent.
+/// Task of a helper, for the descriptor that it is sent.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     Receive(u32),
@@ -117,7 +117,7 @@ struct Running {
     is_stuck: bool,
 }
 
-/// What a helper thread reports.
+/// Message from a helper thread.
 #[derive(Debug)]
 enum Word {
     /// It has its own descriptor table, or could not get one and ends.
@@ -345,7 +345,7 @@ fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     Ok(rights.flatten().next())
 }
 
-/// What a helper thread owns.
+/// The state of a helper thread.
 struct Thread {
     orders: Receiver<Task>,
     told: Arc<OwnedFd>,

@@ -1,9 +1,9 @@
-//! What limits a connection at this moment, from its numbers at this moment. For reports only: the numbers come from memory that
+//! Finds what limits a connection at this moment, from its numbers at this moment. For reports only: the numbers come from memory that
 //! applications write, and a program that writes wrong numbers spoils only the report about itself.
 
 use serde::Serialize;
 
-/// What a connection waits for.
+/// The reason why a connection waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {

@@ -1,5 +1,5 @@
-//! Lines: shared queues by which a process connects to a listener of its own user without asking the service. A line is a slot of their
-//! pair region with a stream of accept records; the slots of the new connections are lent to the connector beforehand.
+//! Lines: queues in shared memory by which a process connects to a listener of its own user without asking the service. A line is a slot of
+//! their pair region with a stream of accept records; the slots of the new connections are lent to the connector beforehand.
 //!
 //! The service decides once (policy, listener, limits, addresses of each lent slot) and revokes a line by a flag in the acceptor's half:
 //! `FIN` when another socket begins to listen at the port, with `READ_CLOSED` when the queue is closed. What both sides write there is
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 const STEP: (u32, u32) = (8, 240);
 // All slots and ports of a step go into one message, at most 3 bytes per number, with room for its other fields.
 const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 6 + 512 <= MESSAGE_MAX);
-/// One slot in so many of a region may be lent; the service gives out the others itself.
+/// At most one in this many slots of a region is lent; the service keeps the others for connections that it sets up.
 const SHARE: u32 = 4;
-/// One port in so many of the kernel's range may be granted to one connector for one listener.
+/// At most one in this many ports of the kernel's range is granted to one connector for one listener.
 const PORTS_SHARE: u32 = 4;
 /// A listener with a smaller backlog gets no line.
 const BACKLOG_LEAST: u32 = 8;
@@ -121,8 +121,8 @@ impl PairRegion {
 }
 
 impl Registry {
-    /// What `parties` need for further connections from `source` to accept queue `key` at `local`, and whether the line is new, so that the
-    /// acceptor must be told. Both parties have the region.
+    /// The line and slots that `parties` need for further connections from `source` to accept queue `key` at `local`, and whether the line
+    /// is new, so that the acceptor must be told. Both parties have the region.
     pub fn lend(
         &mut self,
         (region, key): (u32, QueueKey),

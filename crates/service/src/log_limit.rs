@@ -12,7 +12,7 @@ const USERS: usize = 256;
 /// Key of the shared window; no user has this number.
 const OTHERS: u32 = u32::MAX;
 
-/// What the caller is to log.
+/// Decision about one log line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Say {
     /// Write the line to the log.

@@ -137,7 +137,7 @@ impl Registry {
         }
     }
 
-    /// What the service knows of a connection of this host.
+    /// The service's record of a connection inside this host; `None`: there is none.
     pub fn connection_of(&self, origin: Origin) -> Option<&Connection> {
         match origin {
             Origin::Pair(region, slot) => self.pairs.get(&region)?.slots.get(slot),

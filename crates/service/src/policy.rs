@@ -120,7 +120,7 @@ pub enum Door {
     },
 }
 
-/// What a process wanted to do.
+/// The act that a refusal concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     /// Listen at an address.

@@ -27,7 +27,7 @@ const TURN: usize = 256 << 10;
 /// Bytes copied at once: both copies stay in the second-level cache.
 const PIECE: usize = 32 << 10;
 
-/// What a relay reports to the control thread.
+/// Report of a relay to the control thread.
 #[derive(Debug)]
 pub enum Outcome {
     /// That end of that relay no longer uses its slot, which is free again.
@@ -295,7 +295,7 @@ impl Relays {
         Ok(result)
     }
 
-    /// The region of `sink` has no memory for a ring. Takes rings back that other streams into the region no longer need. True: some came
+    /// The region of `sink` has no memory for a ring. Takes back rings that other streams into the region no longer need. True: some came
     /// back; else the relay waits until the application has populated more.
     fn starve(&mut self, id: u32, sink: &mut End, out: &mut Vec<Outcome>) -> bool {
         let seat = sink.place.seat();

@@ -56,7 +56,7 @@ pub enum Viewer {
 }
 
 impl Viewer {
-    /// What the user of a control line may see.
+    /// The viewer for the user of a control line.
     pub fn of(uid: u32) -> Self {
         let own = rustix::process::geteuid().as_raw();
         if uid == own || uid == 0 { Self::All } else { Self::User(uid) }

@@ -1,4 +1,4 @@
-//! What the kernel says of a socket that an application shows. The questions may wait for a process that holds the socket's lock, so a
+//! The kernel's facts about a socket that an application shows. The questions may wait for a process that holds the socket's lock, so a
 //! helper thread asks them.
 
 use crate::alive::Alive;
@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, ipproto, sockopt};
 use std::net::SocketAddr;
 
-/// What the kernel says of a TCP socket.
+/// The kernel's facts about a TCP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
     /// `SO_COOKIE` of the socket.

@@ -222,8 +222,8 @@ impl Registry {
         Ok(unaccepted)
     }
 
-    /// Schedules `relieve` when queue `key` has connections and strangers (see above) that might have to accept them. Nothing is taken from
-    /// a forked child's share (`sock` is `None`).
+    /// Schedules `relieve` when queue `key` has connections that may have to go to another process's queue. Nothing is taken from a forked
+    /// child's share (`sock` is `None`).
     pub fn look_after(&mut self, key: QueueKey) {
         let is_relieved = |queue: &Queue| queue.sock.is_some() && self.listeners.relief.is_none();
         if self.listeners.queues.get(&key).is_some_and(is_relieved) && !self.strangers(key).is_empty() {

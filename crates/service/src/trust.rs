@@ -48,7 +48,7 @@ fn seize(block: &SockBlock) -> bool {
     true
 }
 
-/// Directions that the holder before has shut down.
+/// Directions that the previous holder has shut down.
 struct Shut {
     read: bool,
     write: bool,
@@ -177,7 +177,7 @@ impl Registry {
                 return Answer::refused(errno, "it cannot be taken over");
             }
         };
-        // Directions that the holder before has shut down stay so; its options for TCP stay, too.
+        // Directions that the previous holder has shut down stay so; its options for TCP stay, too.
         near.ended = shut.write;
         if let (Some((own, _)), Some((_, app))) =
             (deputy.place.halves(deputy.slot), near.place.halves(near.slot))
@@ -320,7 +320,7 @@ impl Registry {
 
     /// The slot where a connection was before all its moves, which is where TCP knows it, and the number of relays from there.
     pub fn origin_of(&self, mut place: (u32, u32)) -> ((u32, u32), usize) {
-        // Terminates, because each step leads to an earlier holder.
+        // The loop ends, because each step leads to an earlier holder.
         let mut steps = 0;
         while let Some(Use::Relay(relay, 1)) = self.regions.get(&place.0).and_then(|r| r.slots.get(place.1))
             && let Some((_, Trust { left, .. })) = self.trusts.behind(*relay)

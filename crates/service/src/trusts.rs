@@ -85,7 +85,7 @@ impl Trusts {
         Some((*key, *self.all.get(key)?))
     }
 
-    /// The trust that that relay carries on, and its number.
+    /// The trust that `relay` carries on, and its number.
     pub fn behind(&self, relay: u32) -> Option<(u64, Trust)> {
         self.iter().find(|(_, t)| t.relay == Some(relay)).map(|(key, t)| (key, *t))
     }

@@ -20,7 +20,7 @@ pub trait Names {
     fn namespace(&self, path: &str) -> Option<u64>;
 }
 
-/// What is wrong with a policy file.
+/// An error in a policy file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mistake {
     /// Line in the file, from 1.

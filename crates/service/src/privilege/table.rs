@@ -8,7 +8,7 @@ use rustix::thread::CapabilitySet;
 /// A system call: the constant's name in `libc`, and this machine's number.
 pub type Call = (&'static str, i64);
 
-/// What one feature needs.
+/// One feature and the privileges that it needs.
 pub struct Row {
     /// The feature, in the words of the command line.
     pub feature: &'static str,
@@ -42,7 +42,7 @@ pub enum Test {
 pub struct Refused {
     /// Name and number of the system call.
     pub call: Call,
-    /// What the arguments would mean, for docs/privileges.md.
+    /// Meaning of the refused arguments, for docs/privileges.md.
     pub what: &'static str,
     /// The call is refused when all of these tests hold.
     pub when: &'static [Test],
