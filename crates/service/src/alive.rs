@@ -1,5 +1,5 @@
-//! Descriptors of other processes, known by their cookies, for as long as any process has them: the service keeps them in epoll sets, where
-//! each vanishes with its last holder. A listening socket that listens no more says so in its set at once.
+//! Epoll sets in which the service watches sockets of other processes, by their `SO_COOKIE`. The kernel drops a socket from a set when the
+//! last process closes its descriptor, and reports a listening socket that stops listening at once.
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Spread over several sets, so that a look at one descriptor need not read of all.
+/// Several epoll sets. A cookie always maps to the same set, so that a look at one socket reads only that set's `fdinfo`.
 #[derive(Clone, Debug)]
 pub struct Alive {
     sets: Arc<[OwnedFd]>,
@@ -21,28 +21,28 @@ impl Alive {
         Ok(Self { sets: sets?.into() })
     }
 
-    /// The descriptors of all sets.
+    /// The descriptors of all epoll sets.
     pub fn sets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sets.iter().map(|set| set.as_fd())
     }
 
-    /// Which set has the descriptors of that cookie.
+    /// Index of the set that holds the sockets with that cookie.
     fn place(&self, cookie: u64) -> usize {
         (cookie % self.sets.len() as u64) as usize
     }
 
-    /// Remembers the socket `fd` while any other process has it, too.
+    /// Watches the socket `fd`. It stays in the set after the service closes `fd`, for as long as another process has it open.
     pub fn watch(&self, fd: &OwnedFd, cookie: u64) -> rustix::io::Result<()> {
-        // The end is told without being asked for, each time that the socket changes.
+        // No event mask: the kernel always reports EPOLLHUP and EPOLLERR. Edge-triggered: once for each change of the socket.
         let flags = epoll::EventFlags::ET;
         match epoll::add(&self.sets[self.place(cookie)], fd, epoll::EventData::new_u64(cookie), flags) {
-            // Known from an earlier time.
+            // The socket is in the set already.
             Err(Errno::EXIST) => Ok(()),
             other => other,
         }
     }
 
-    /// Cookies of sockets that have ended since the last call: of listening ones, that listen no more.
+    /// Cookies of sockets that have reported a hang-up since the last call: listening sockets that no longer listen.
     pub fn ended(&self) -> Vec<u64> {
         let mut events = Vec::with_capacity(64);
         let mut cookies = Vec::new();
@@ -54,7 +54,7 @@ impl Alive {
         cookies
     }
 
-    /// Returns the cookies of `cookies` that no process has a descriptor of any more. None where the kernel gives no `fdinfo`.
+    /// Returns those of `cookies` that no process has an open descriptor of any more. Empty where the kernel shows no `fdinfo`.
     pub fn forsaken(&self, cookies: &[u64]) -> HashSet<u64> {
         let places: HashSet<usize> = cookies.iter().map(|cookie| self.place(*cookie)).collect();
         let living: HashMap<usize, Option<HashSet<u64>>> =
@@ -91,7 +91,7 @@ mod tests {
             (0..3).map(|_| socket(AddressFamily::INET, SocketType::STREAM, None).unwrap()).collect();
         let cookies = [7, 7 + SETS, 8];
         for (fd, cookie) in sockets.iter().zip(cookies) {
-            // As the service gets it: a descriptor of its own, which it closes.
+            // The service gets a descriptor of its own and closes it; the test's own one stays open.
             alive.watch(&fd.try_clone().unwrap(), cookie).unwrap();
         }
         assert!(alive.forsaken(&cookies).is_empty());

@@ -1,4 +1,4 @@
-//! What the service knows of one registered process, and of the family that grows from it by fork.
+//! The service's data about one registered process, and about its family: all processes that it and its children have forked.
 
 use crate::statistics::Process;
 use control::Line;
@@ -7,59 +7,59 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Processes that a family may have at once: each has a bit in `SockBlock::holders`, whose last one is `shm::TRUST`.
+/// Most processes of a family at once: each has one bit in `SockBlock::holders`; the last bit is `shm::TRUST`.
 pub const HOLDERS: u8 = 63;
-/// Bits that are kept for the children to which connections belong that wait to be accepted.
+/// Holder bits kept free for children that a server forks to serve connections that wait to be accepted.
 const HOLDERS_SPARE: u32 = 15;
 
-/// A registered process.
+/// A registered process, as the control thread knows it.
 #[derive(Debug)]
 pub struct Application {
-    /// Its name here, never 0, never used twice.
+    /// Number of the process in the service: that of its control line; never 0.
     pub id: u32,
-    /// Its bit in `SockBlock::holders`.
+    /// Index of its bit in `SockBlock::holders`, below [`HOLDERS`].
     pub holder: u8,
-    /// By the kernel's word.
+    /// The user that it runs as (`SO_PEERCRED`).
     pub uid: u32,
-    /// Its user's primary group, by the kernel's word.
+    /// That user's primary group (`SO_PEERCRED`).
     pub gid: u32,
-    /// Path of its control group when it registered, where the policy asks for it.
+    /// Path of its control group; read only while a policy rule names control groups.
     pub cgroup: Option<String>,
-    /// By the kernel's word.
+    /// Number of the process (`SO_PEERCRED`).
     pub pid: i32,
-    /// Network namespace, as the inode of `/proc/PID/ns/net`; the service's own where that cannot be seen.
+    /// Network namespace in which its control line was made (`SO_NETNS_COOKIE`); 0: not known.
     pub namespace: u64,
-    /// Its ancestors, the root of the family first.
+    /// Ids of its ancestors, the root of the family first.
     pub ancestors: Vec<u32>,
-    /// The control line.
+    /// Its control line: the accepted UNIX socket.
     pub line: Arc<Line>,
-    /// Its own application region, once opened.
+    /// Id of its own application region, once `OpenRegion` was asked.
     pub region: Option<u32>,
-    /// It has no address space for regions of the usual size: all of its connections go by its own one, which is smaller.
+    /// It lacks address space for regions of the usual size: all its connections go through its own, smaller region.
     pub is_cramped: bool,
-    /// Pair regions it has been told of.
+    /// Ids of the pair regions that it has been told of.
     pub pairs: BTreeSet<u32>,
-    /// Slots it uses, in all regions.
+    /// Slots that it uses in all regions.
     pub sockets: u32,
-    /// Of these: connections over the port.
+    /// Those of `sockets` that are connections over the port.
     pub flows: u32,
-    /// What is counted.
+    /// Its counts, as `towpath stat` shows them.
     pub process: Process,
-    /// Its kernel sockets.
+    /// Its sockets that the kernel serves, for `towpath explain`.
     pub fallen: Fallen,
 }
 
-/// Kernel sockets that fell back, by inode; the last ones of very many.
+/// Sockets of one process that fell back to the kernel, by inode, with the reason; at most [`Fallen::MAX`], the oldest are forgotten.
 #[derive(Debug, Default)]
 pub struct Fallen {
     sockets: VecDeque<(u64, String)>,
 }
 
 impl Fallen {
-    /// So many are remembered.
+    /// Most sockets remembered of one process.
     pub const MAX: usize = 1024;
 
-    /// One more. 0 is no inode.
+    /// Adds a socket that fell back. Inode 0 stands for an unknown inode and is ignored.
     pub fn add(&mut self, inode: u64, reason: String) {
         if inode == 0 {
             return;
@@ -70,64 +70,64 @@ impl Fallen {
         self.sockets.push_back((inode, reason));
     }
 
-    /// The socket is accelerated after all. Why it was not.
+    /// Removes a socket that is accelerated after all. Returns the reason for which it had fallen back.
     pub fn take(&mut self, inode: u64) -> Option<String> {
         let at = self.sockets.iter().rposition(|(other, _)| *other == inode)?;
         self.sockets.remove(at).map(|(_, reason)| reason)
     }
 
-    /// Inodes and reasons, the oldest first: where an inode comes twice, the last is true.
+    /// Inodes and reasons, the oldest first. Where an inode comes twice, the last entry is the valid one.
     pub fn iter(&self) -> impl Iterator<Item = &(u64, String)> {
         self.sockets.iter()
     }
 }
 
 impl Application {
-    /// The root of its family.
+    /// Id of its family: the id of the family's root.
     pub fn family(&self) -> u32 {
         self.ancestors.first().copied().unwrap_or(self.id)
     }
 
-    /// True when it is `other` or was forked by it, however indirectly: then it holds what `other` had mapped.
+    /// True when this process is `other` or one of its descendants by fork: it then has `other`'s mappings.
     pub fn descends_from(&self, other: u32) -> bool {
         self.id == other || self.ancestors.contains(&other)
     }
 }
 
-/// How to wake one context.
+/// A context (one place where a thread sleeps) of an application, and the eventfd that wakes it.
 #[derive(Debug)]
 pub struct Context {
-    /// Which process sleeps on it.
+    /// Id of the process that sleeps there.
     pub application: u32,
-    /// Write this. Never read by the service.
+    /// The service writes it to wake the process, and never reads it.
     pub eventfd: Arc<OwnedFd>,
 }
 
-/// A member that may yet have children who have not said hello.
+/// A process of a family: alive, or dead while it may have children that have not said hello.
 #[derive(Debug)]
 pub struct Member {
-    /// Shown by its forked children.
+    /// Random number that a forked child shows to prove its descent.
     pub secret: u64,
-    /// Its ancestors, the root first.
+    /// Ids of its ancestors, the root first.
     pub ancestors: Vec<u32>,
-    /// Set when it is dead and sockets are held by somebody unknown: a child on its way to say hello. Waits for it
-    /// until then; these are the unknown holder bits.
+    /// Set when the process is dead and its sockets have holder bits of no known process: a forked child may be about to say hello. Until
+    /// this time the service waits for it; the bits are the unknown ones that are left.
     pub ghost: Option<(Instant, u64)>,
 }
 
-/// A process and all that were forked from it: they share regions, context numbers and holder bits.
+/// A process and all its descendants by fork: they share regions, context numbers and holder bits.
 #[derive(Debug, Default)]
 pub struct Family {
-    /// By number.
+    /// Contexts of all its processes, by context number.
     pub contexts: HashMap<u32, Context>,
-    /// Bits of live members.
+    /// Holder bits of its live processes.
     pub holders: u64,
-    /// Live members, and dead ones whose children may still come.
+    /// Live processes, and dead ones with children that may still say hello, by id.
     pub members: HashMap<u32, Member>,
 }
 
 impl Family {
-    /// True when there may soon be no bit for a forked child, which could not go on with what its parent accepted.
+    /// True when holder bits run short: a forked child without one could not use the connections that its parent accepted.
     pub fn is_crowded(&self) -> bool {
         self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
     }

@@ -1,19 +1,19 @@
-//! By which eventfd each context of each application is woken: written by the control thread, read by all threads, and
-//! only when somebody sleeps, which costs a system call anyway.
+//! The eventfds that wake the contexts of applications. The control thread writes the table; all threads read it, but only to wake a
+//! sleeping context, which costs a system call anyway.
 
 use crate::registry::write_eventfd;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Contexts are numbered within a family; an application region belongs to one.
+/// Contexts are numbered within a family, and each application region belongs to one family.
 #[derive(Debug, Default)]
 struct Table {
     family_of: HashMap<u16, u32>,
     contexts: HashMap<(u32, u32), Arc<OwnedFd>>,
 }
 
-/// The table, shared.
+/// The table, shared by all threads.
 #[derive(Debug, Default)]
 pub struct Bells(RwLock<Table>);
 
@@ -22,7 +22,7 @@ impl Bells {
         f(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The region of that index belongs to `family`, or to nobody.
+    /// Notes that the region with that index belongs to `family`; `None`: the region is gone.
     pub fn set_region(&self, index: u16, family: Option<u32>) {
         self.change(|t| match family {
             Some(family) => drop(t.family_of.insert(index, family)),
@@ -30,7 +30,7 @@ impl Bells {
         });
     }
 
-    /// `context` of `family` sleeps on that eventfd, or is gone.
+    /// Notes the eventfd that wakes `context` of `family`; `None`: the context is gone.
     pub fn set_context(&self, family: u32, context: u32, eventfd: Option<Arc<OwnedFd>>) {
         self.change(|t| match eventfd {
             Some(eventfd) => drop(t.contexts.insert((family, context), eventfd)),
@@ -38,7 +38,7 @@ impl Bells {
         });
     }
 
-    /// Wakes `context` of `family`.
+    /// Wakes the context number `context` of `family`.
     pub fn wake_in(&self, family: u32, context: u32) {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(eventfd) = table.contexts.get(&(family, context)) {
@@ -46,7 +46,7 @@ impl Bells {
         }
     }
 
-    /// Wakes `context` of the family that owns the region of that index.
+    /// Wakes `context` of the family that owns the region with that index.
     pub fn wake(&self, index: u16, context: u32) {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let family = table.family_of.get(&index);

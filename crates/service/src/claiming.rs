@@ -1,4 +1,4 @@
-//! Before the service is ready: is each of its addresses free on the link? Two stations with one address take each other's connections.
+//! Address conflict detection before the service is ready. Two stations with one address would take each other's connections.
 
 use crate::ServiceError;
 use crate::clock::Clock;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use slowpath::{Claim, Taken};
 use wire::MacAddr;
 
-/// Asks on the link, for less than a tenth of a second; no core runs yet.
+/// Probes the link for the service's addresses, for less than a tenth of a second. No core runs yet.
 pub fn claim(opened: &mut Opened, link: &Link, clock: Clock) -> Result<(), ServiceError> {
     let addresses = link.own.iter().map(|own| own.address).collect();
     let mut claim = Claim::new(MacAddr(opened.mac), addresses, clock.now());
@@ -36,7 +36,7 @@ pub fn claim(opened: &mut Opened, link: &Link, clock: Clock) -> Result<(), Servi
 
 fn send(port: &mut dyn Port, frames: &[Vec<u8>]) {
     for frame in frames {
-        // A probe for which there is no room is lost; two more follow.
+        // A probe for which the port has no room is lost; two more probes follow.
         if port.reserve().is_some_and(|buf| buf.fill(frame)) {
             port.commit();
         }
@@ -51,7 +51,7 @@ fn refusal(Taken { addr, by }: Taken) -> ServiceError {
     ))
 }
 
-/// Until a queue has something, or `until`.
+/// Sleeps until a queue of the port is readable or `until` has come.
 fn sleep(queues: &[Box<dyn Port>], now: Instant, until: Instant) -> Result<(), ServiceError> {
     let ports = queues.iter().filter(|queue| queue.failure().is_none()).filter_map(|queue| queue.wait_fd());
     let mut fds: Vec<_> = ports.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

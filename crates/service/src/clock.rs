@@ -2,23 +2,23 @@
 
 use std::time::Instant;
 
-/// Since when time is counted.
+/// The operating system's time at which the service's clock shows 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// From now on.
+    /// A clock that shows 0 now.
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// The present, as the protocol crates count it.
+    /// The present time, as the protocol crates count it.
     pub fn now(self) -> base::Instant {
         let ns = self.0.elapsed().as_nanos();
         base::Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX - 1))
     }
 
-    /// As the operating system counts it.
+    /// Converts a time of the protocol crates into the operating system's.
     pub fn system(self, at: base::Instant) -> Instant {
         self.0 + std::time::Duration::from_nanos(at.as_ns())
     }

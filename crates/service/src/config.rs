@@ -1,5 +1,5 @@
-//! What the service is told: one TOML file, every key also a flag and a `TOWPATH_*` variable; flag before variable
-//! before file before default.
+//! The configuration of the service. Each key can be given as a flag, as a `TOWPATH_*` variable and in one TOML file; a flag overrides a
+//! variable, a variable the file, the file the default.
 
 use crate::ServiceError;
 use crate::policy::{self, Door, Limits, Policy, Source};
@@ -13,22 +13,23 @@ use slowpath::{OwnAddress, Routes};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Who may share a pair region with whom.
+/// Which applications may share a pair region with each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// Any two applications.
+    /// Any two applications may share memory.
     Always,
-    /// Two applications of one user; others are relayed.
+    /// Two applications of the same user; connections between users are relayed.
     SameUser,
-    /// Nobody: everything is relayed.
+    /// No two applications: all connections between them are relayed.
     Never,
 }
 
-/// Declares the keys once, in the groups of `towpath up --help`: as flags, variables, file keys, and how an earlier source overrides a later one.
+/// Declares each key once, in the groups of `towpath up --help`: as flag, variable and file key, and how an earlier source overrides a
+/// later one.
 macro_rules! options {
     ($([$heading:literal] $($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])* $name:ident: $kind:ty,)*)*) => {
-        /// Every key, unset where nobody said anything.
+        /// Every key; `None` where no source sets it.
         #[derive(Clone, Debug, Default, PartialEq, Args, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Options {
@@ -39,7 +40,7 @@ macro_rules! options {
         }
 
         impl Options {
-            /// These, and where they are silent, `later`'s.
+            /// These values; `later`'s for the keys that are not set here.
             #[must_use]
             pub fn or(self, later: Self) -> Self {
                 Self { $($($name: self.$name.or(later.$name),)*)* }
@@ -58,18 +59,18 @@ macro_rules! options {
 
 options! {
     ["Control socket"]
-    /// Control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
+    /// Path of the control socket [default: /run/towpath/control.sock for root, else below $XDG_RUNTIME_DIR or /tmp/towpath-UID]
     #[arg(env = "TOWPATH_CONTROL", value_name = "PATH")]
     control: PathBuf,
-    /// Leave when the last application has left (what `towpath run` starts by itself) [default: false]
+    /// End when the last application has ended (`towpath run` starts such a service by itself) [default: false]
     #[arg(env = "TOWPATH_PRIVATE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     private: bool,
     ["Port"]
-    /// Port: none (this host only), tap[:NAME] (an interface made for it) or packet:INTERFACE (one that exists, without
-    /// addresses of the service) [default: none]
+    /// Port: none (this host only), tap[:NAME] (an interface that the service makes) or packet:INTERFACE (an existing one that has none of
+    /// the service's addresses) [default: none]
     #[arg(env = "TOWPATH_PORT", value_name = "PORT")]
     port: PortChoice,
-    /// Name of the TAP interface; %d is numbered by the kernel [default: towpath%d]
+    /// Name of the TAP interface; the kernel replaces %d by a number [default: towpath%d]
     #[arg(env = "TOWPATH_PORT_NAME", value_name = "NAME")]
     port_name: String,
     /// Network namespace of the interface: a name as in `ip netns`, or a path [default: the service's own]
@@ -81,7 +82,7 @@ options! {
     /// Addresses of the kernel's side of a TAP, with prefix length: 10.9.0.1/24
     #[arg(env = "TOWPATH_HOST_ADDRESS", value_delimiter = ',', value_name = "ADDRESS/PREFIX")]
     host_address: Vec<Network>,
-    /// Gateways, one of each family at most [default: none, only the link is reached]
+    /// Gateways, at most one of each address family [default: none, only the link is reached]
     #[arg(env = "TOWPATH_GATEWAY", value_delimiter = ',', value_name = "ADDRESS")]
     gateway: Vec<IpAddr>,
     /// Ethernet address of the service [default: random]
@@ -90,163 +91,163 @@ options! {
     /// Bytes of the largest IP packet [default: 1500 for a TAP, else the interface's own]
     #[arg(env = "TOWPATH_MTU", value_name = "BYTES")]
     mtu: u16,
-    /// Compute every checksum; implies --no-gso [default: false]
+    /// Compute every checksum in software; implies --no-gso [default: false]
     #[arg(env = "TOWPATH_NO_CHECKSUM_OFFLOAD", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_checksum_offload: bool,
-    /// Cut every segment [default: false]
+    /// Cut every segment in software instead of passing super-frames to the port [default: false]
     #[arg(env = "TOWPATH_NO_GSO", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     no_gso: bool,
     ["TCP over the port"]
     /// Congestion control: reno, cubic, dctcp or constant:BYTES [default: cubic]
     #[arg(env = "TOWPATH_CONGESTION", value_name = "NAME")]
     congestion: Congestion,
-    /// Selective acknowledgements [default: true]
+    /// Use selective acknowledgements (RFC 2018) [default: true]
     #[arg(env = "TOWPATH_SACK", value_name = "BOOL", action = clap::ArgAction::Set)]
     sack: bool,
-    /// Timestamps [default: true]
+    /// Use TCP timestamps (RFC 7323) [default: true]
     #[arg(env = "TOWPATH_TIMESTAMPS", value_name = "BOOL", action = clap::ArgAction::Set)]
     timestamps: bool,
-    /// Window scaling [default: true]
+    /// Use window scaling (RFC 7323) [default: true]
     #[arg(env = "TOWPATH_WINDOW_SCALING", value_name = "BOOL", action = clap::ArgAction::Set)]
     window_scaling: bool,
-    /// Explicit congestion notification [default: false; true with dctcp]
+    /// Use explicit congestion notification (RFC 3168) [default: false; true with dctcp]
     #[arg(env = "TOWPATH_ECN", value_name = "BOOL", action = clap::ArgAction::Set)]
     ecn: bool,
     /// First receive buffer of a connection over the port, bytes, a power of two [default: 131072]
     #[arg(env = "TOWPATH_BUFFER_INITIAL", value_name = "BYTES")]
     buffer_initial: u32,
-    /// What a connection over the port may have unsent or unacknowledged at first, bytes; it grows with the congestion window, up to
+    /// Bytes that a connection over the port may have unsent or unacknowledged at first; the bound grows with the congestion window, up to
     /// --ring-max [default: no bound but the application's memory]
     #[arg(env = "TOWPATH_SEND_BUFFER", value_name = "BYTES")]
     send_buffer: u32,
-    /// Hops that a segment over the port may take, from 1 to 255: TTL, hop limit [default: 64]
+    /// Hops that a segment over the port may take, from 1 to 255: TTL or hop limit [default: 64]
     #[arg(env = "TOWPATH_HOP_LIMIT", value_name = "N")]
     hop_limit: u8,
-    /// Connections over the port at once [default: 65536]
+    /// Most connections over the port at once [default: 65536]
     #[arg(env = "TOWPATH_MAX_FLOWS", value_name = "N")]
     max_flows: u32,
     ["Faults of the port, for tests"]
     /// For tests: share of packets lost in each direction, like 1% [default: 0%]
     #[arg(env = "TOWPATH_FAULT_LOSS", value_name = "SHARE", hide = true)]
     fault_loss: Rate,
-    /// For tests: share of packets that others overtake [default: 0%]
+    /// For tests: share of packets that later packets overtake, in each direction [default: 0%]
     #[arg(env = "TOWPATH_FAULT_REORDER", value_name = "SHARE", hide = true)]
     fault_reorder: Rate,
-    /// For tests: share of packets that come twice [default: 0%]
+    /// For tests: share of packets that arrive twice, in each direction [default: 0%]
     #[arg(env = "TOWPATH_FAULT_DUPLICATE", value_name = "SHARE", hide = true)]
     fault_duplicate: Rate,
-    /// For tests: share of packets with one byte changed [default: 0%]
+    /// For tests: share of packets with one byte changed, in each direction [default: 0%]
     #[arg(env = "TOWPATH_FAULT_CORRUPT", value_name = "SHARE", hide = true)]
     fault_corrupt: Rate,
-    /// For tests: share of packets cut short [default: 0%]
+    /// For tests: share of packets cut short, in each direction [default: 0%]
     #[arg(env = "TOWPATH_FAULT_TRUNCATE", value_name = "SHARE", hide = true)]
     fault_truncate: Rate,
-    /// For tests: the same seed gives the same faults [default: 1]
+    /// For tests: seed of the faults; the same seed gives the same faults [default: 1]
     #[arg(env = "TOWPATH_FAULT_SEED", value_name = "N", hide = true)]
     fault_seed: u64,
     ["Users"]
-    /// Who may share memory: always, same-user (others are relayed through the service) or never [default: same-user]
+    /// Applications that may share memory: always, same-user (other pairs are relayed through the service) or never [default: same-user]
     #[arg(env = "TOWPATH_SHARING", value_enum, value_name = "WHO")]
     sharing: Sharing,
-    /// Users who may register, by number [default: anybody for a service of root, else its own user and root]
+    /// Users that may register, by number [default: every user at a service of root, else its own user and root]
     #[arg(env = "TOWPATH_ALLOW_UIDS", value_delimiter = ',', value_name = "UID")]
     allow_uids: Vec<u32>,
-    /// Groups whose members (by primary group) may register, by number [default: see --allow-uids]
+    /// Groups with members (by primary group) that may register, by number [default: see --allow-uids]
     #[arg(env = "TOWPATH_ALLOW_GIDS", value_delimiter = ',', value_name = "GID")]
     allow_gids: Vec<u32>,
-    /// Policy file: which users may listen and connect where, and how much they may have; read anew by `towpath reload` and SIGHUP
-    /// [default: /etc/towpath/policy.toml, where there is one and the service is root's and public]
+    /// Policy file: where each user may listen and connect, and how much it may use; `towpath reload` and SIGHUP read it again [default:
+    /// /etc/towpath/policy.toml, if that file exists and the service is root's and public]
     #[arg(env = "TOWPATH_POLICY", value_name = "FILE")]
     policy: PathBuf,
     ["Limits"]
-    /// Applications at once [default: 1024]
+    /// Most applications at once [default: 1024]
     #[arg(env = "TOWPATH_MAX_APPLICATIONS", value_name = "N")]
     max_applications: u32,
-    /// Accelerated sockets of one application [default: 65536]
+    /// Most accelerated sockets of one application [default: 65536]
     #[arg(env = "TOWPATH_MAX_SOCKETS", value_name = "N")]
     max_sockets: u32,
-    /// Shared memory of one application, MiB, as really used [default: 2048]
+    /// Most shared memory of one application, MiB that are really in use [default: 2048]
     #[arg(env = "TOWPATH_MAX_MEMORY_MIB", value_name = "MIB")]
     max_memory_mib: u64,
-    /// Connections one region can hold, a power of two from 64 to 65536 [default: 65536]
+    /// Connections that one region can hold, a power of two from 64 to 65536 [default: 65536]
     #[arg(env = "TOWPATH_REGION_SLOTS", value_name = "N")]
     region_slots: u32,
-    /// Payload space of each side of a region, MiB; reserved, used only as needed [default: 256]
+    /// Payload space of each side of a region, MiB; memory is used only as needed [default: 256]
     #[arg(env = "TOWPATH_REGION_MIB", value_name = "MIB")]
     region_mib: u64,
-    /// Largest buffer of one direction of one connection, bytes: a power of two from 4096 to 268435456 [default: 4194304 to send,
-    /// 33554432 to receive]
+    /// Largest buffer of one connection and direction, bytes: a power of two from 4096 to 268435456 [default: 4194304 to send, 33554432 to
+    /// receive]
     #[arg(env = "TOWPATH_RING_MAX", value_name = "BYTES")]
     ring_max: u32,
     ["Work and log"]
-    /// Spin at most this long before sleeping, microseconds; 0: never [default: 20]
+    /// Poll at most this long before sleeping, microseconds; 0: never poll [default: 20]
     #[arg(env = "TOWPATH_SPIN_US", value_name = "US")]
     spin_us: u64,
-    /// Service threads that move bytes [default: 1]
+    /// Service threads that move bytes, from 1 to 14 [default: 1]
     #[arg(env = "TOWPATH_CORES", value_name = "N")]
     cores: u8,
-    /// User, and group if not that user's own, that a service of root's becomes once its port is open, by name or number: USER[:GROUP]
+    /// User, and group if it is not that user's own, that a service of root becomes once its port is open, by name or number: USER[:GROUP]
     /// [default: it stays root, without root's capabilities]
     #[arg(env = "TOWPATH_USER", value_name = "USER")]
     user: String,
-    /// Refuse system calls that the service does not make [default: true]
+    /// Refuse system calls that the service never makes [default: true]
     #[arg(env = "TOWPATH_SYSCALL_FILTER", value_name = "BOOL", action = clap::ArgAction::Set)]
     syscall_filter: bool,
-    /// What is logged: error, warn, info, debug, trace, or a filter like service=debug [default: info]
+    /// Level or filter of the log: error, warn, info, debug, trace, or a filter like service=debug [default: info]
     #[arg(env = "TOWPATH_LOG_LEVEL", value_name = "LEVEL")]
     log: String,
 }
 
-/// The link of a port, and TCP over it.
+/// Options of the port's link, and of TCP over it.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Interface name.
+    /// Name of the interface; for a TAP it may contain `%d`.
     pub name: String,
-    /// Its network namespace.
+    /// Network namespace of the interface, by name or path; `None`: the service's own.
     pub namespace: Option<String>,
-    /// The service's addresses.
+    /// The service's addresses on the link, with prefix lengths.
     pub own: Vec<Network>,
-    /// The kernel's side.
+    /// Addresses of the kernel's side of a TAP, with prefix lengths.
     pub host: Vec<Network>,
-    /// Gateways.
+    /// Gateways, at most one of each address family.
     pub gateways: Vec<IpAddr>,
-    /// Ethernet address.
+    /// Ethernet address of the service; `None`: a random one.
     pub mac: Option<Mac>,
-    /// Largest packet, where somebody said.
+    /// Bytes of the largest IP packet; `None`: the port's default.
     pub mtu: Option<u16>,
-    /// Checksum offload.
+    /// The port computes checksums.
     pub checksum: bool,
-    /// Segmentation offload.
+    /// The port cuts super-frames into segments.
     pub gso: bool,
-    /// Congestion control.
+    /// Congestion control of new connections, unless a socket chooses another.
     pub congestion: Congestion,
-    /// SACK, timestamps, window scaling, ECN.
+    /// Whether SACK, timestamps, window scaling and ECN are used, in this order.
     pub switches: [bool; 4],
-    /// First receive buffer.
+    /// First receive buffer of a connection, bytes, a power of two.
     pub buffer_initial: u32,
-    /// Hops of a segment.
+    /// TTL or hop limit of sent segments, from 1.
     pub hop_limit: u8,
-    /// First bound of a send buffer, bytes; 0: none.
+    /// First bound of a connection's unsent and unacknowledged bytes; 0: no bound.
     pub send_buffer: u32,
-    /// Flow records.
+    /// Number of flow records: most connections over the port.
     pub flows: u32,
-    /// Injected loss.
+    /// Share of packets lost, for tests.
     pub loss: Rate,
-    /// Injected reordering.
+    /// Share of packets reordered, for tests.
     pub reorder: Rate,
-    /// Injected duplication.
+    /// Share of packets duplicated, for tests.
     pub duplicate: Rate,
-    /// Injected corruption.
+    /// Share of packets with a changed byte, for tests.
     pub corrupt: Rate,
-    /// Injected truncation.
+    /// Share of packets cut short, for tests.
     pub truncate: Rate,
-    /// Seed of the faults.
+    /// Seed of the injected faults.
     pub seed: u64,
 }
 
 impl Link {
-    /// True when the station `gateway` is on the link of one of our addresses. Link-local addresses are on every link of their family
-    /// (RFC 4291 section 2.5.6), and routers of IPv6 mostly name themselves so.
+    /// True when `gateway` is on the link of one of the service's addresses. Link-local addresses are on every link of their family (RFC
+    /// 4291 section 2.5.6), and IPv6 routers mostly announce themselves by them.
     fn reaches(&self, gateway: IpAddr) -> bool {
         let own = || self.own.iter().map(|n| OwnAddress { addr: n.address, prefix_len: n.prefix });
         let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -256,54 +257,54 @@ impl Link {
     }
 }
 
-/// What the service runs with: every key has a value.
+/// The configuration in use: every key has a value.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Control socket.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// Leave with the last application.
+    /// The service ends when the last application has ended.
     pub private: bool,
-    /// What packets go through.
+    /// Kind of the port.
     pub port: PortKind,
-    /// How the port is, where there is one.
+    /// Options of the port's link; without a port they have no effect.
     pub link: Link,
-    /// Who may share memory.
+    /// Which applications may share pair regions.
     pub sharing: Sharing,
-    /// Users who may register; empty with `allow_gids` empty: the default rule.
+    /// Users that may register. Empty together with `allow_gids`: the default rule, see `door`.
     pub allow_uids: Vec<u32>,
-    /// Groups who may register.
+    /// Primary groups that may register.
     pub allow_gids: Vec<u32>,
-    /// What each user may, as it was read at start.
+    /// The policy in force at start.
     pub policy: Policy,
-    /// Where its rules come from.
+    /// Where the policy's rules are read from.
     pub policy_source: Source,
-    /// Applications at once.
+    /// Most applications at once.
     pub max_applications: u32,
-    /// Sockets of one application.
+    /// Most accelerated sockets of one application.
     pub max_sockets: u32,
-    /// Bytes of shared memory of one application.
+    /// Most bytes of shared memory of one application.
     pub max_memory: u64,
-    /// Slots of a region.
+    /// Slots of a region, a power of two.
     pub region_slots: u32,
-    /// Payload bytes of each side.
+    /// Payload bytes of each side of a region.
     pub region_data: u64,
-    /// Largest ring of an application to send from.
+    /// Largest ring that an application sends from, bytes.
     pub ring_max: u32,
-    /// Largest receive window of a connection over the port, and its ring.
+    /// Largest receive window of a connection over the port, and its ring, bytes.
     pub receive_max: u32,
-    /// Longest spin, nanoseconds.
+    /// Longest time to poll before sleeping, nanoseconds.
     pub spin_ns: u64,
-    /// Threads that move bytes.
+    /// Threads that move bytes, from 1 to 14.
     pub cores: u8,
-    /// The user it becomes once it is open.
+    /// The user that the service becomes once its port is open.
     pub user: Option<User>,
-    /// Started by root: it is every user's, unless private.
+    /// The service was started by root: every user may register, unless it is private.
     pub is_of_root: bool,
-    /// Whether other system calls than those of the table are refused.
+    /// Whether system calls that the service never makes are refused.
     pub syscall_filter: bool,
-    /// Log filter.
+    /// Level or filter of the log.
     pub log: String,
-    /// Keys that somebody set, for the banner.
+    /// Keys that some source sets, as lines of TOML, for the banner.
     pub differs: Vec<String>,
 }
 
@@ -311,7 +312,7 @@ impl Options {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// It cannot be read, is no TOML, or has a key that is none of ours.
+    /// The file cannot be read, is not TOML, or has an unknown key.
     pub fn from_file(path: &Path) -> Result<Self, ServiceError> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| ServiceError::ConfigRead { path: path.to_owned(), error: e })?;
@@ -319,7 +320,7 @@ impl Options {
             .map_err(|e| ServiceError::ConfigText { path: path.to_owned(), error: e.to_string() })
     }
 
-    /// Keys that mean something only with a port.
+    /// Refuses keys that have an effect only with a port, or not with this kind of port.
     fn check_port(&self) -> Result<(), ServiceError> {
         const OF_PORT: &[&str] = &[
             "port_name",
@@ -414,7 +415,7 @@ impl Options {
     /// Fills in the defaults and checks every value.
     ///
     /// # Errors
-    /// A value is out of its range; the text says which range.
+    /// A value is out of its range; the error's text names the range.
     pub fn resolve(self) -> Result<Config, ServiceError> {
         let differs = toml::to_string(&self).unwrap_or_default().lines().map(str::to_owned).collect();
         self.check_port()?;
@@ -468,14 +469,14 @@ fn user(text: &str) -> Result<User, ServiceError> {
     })
 }
 
-/// Longest spin before sleeping, microseconds, whatever the number of processors: whoever spins yields meanwhile, so that
-/// it takes the core from nobody. Best or level with the best in every placement measured.
+/// Longest time to poll before sleeping, microseconds, with any number of processors: a polling thread yields its processor. Best, or equal
+/// to the best, in every placement measured.
 const SPIN_US: u64 = 20;
 
-/// Control lines of one user at once over which no hello has come yet.
+/// Most control lines of one user at once on which no hello has arrived.
 const UNFINISHED_HELLOS: u32 = 64;
 
-/// Where the policy's rules come from.
+/// Where the policy's rules are read from.
 fn source(file: Option<PathBuf>, private: bool) -> Source {
     match file {
         Some(file) => Source::File(file),
@@ -484,7 +485,7 @@ fn source(file: Option<PathBuf>, private: bool) -> Source {
     }
 }
 
-/// The users that may register at all: by default every user at a public service of root, else the service's own user and root.
+/// The users that may register. Default: every user at a public service of root, else the service's own user and root.
 fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
     let own = rustix::process::geteuid();
     match (users, groups) {
@@ -495,7 +496,7 @@ fn door(users: &[u32], groups: &[u32], private: bool) -> Door {
 }
 
 impl Config {
-    /// Values that no port could be opened with.
+    /// Refuses values with which no port could be opened.
     fn check_link(&self) -> Result<(), ServiceError> {
         let wrong = |key, must| Err(ServiceError::Value { key, must });
         let link = &self.link;
@@ -519,8 +520,8 @@ impl Config {
         Ok(())
     }
 
-    /// Whether every user may register where nothing is said of users and groups. As of the start: the service may have become another
-    /// user since.
+    /// True when every user may register unless `allow_uids` or `allow_gids` says otherwise. It tells the state at start: the service may
+    /// have become another user since.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_of_root && !self.private
@@ -580,13 +581,13 @@ impl Config {
     }
 }
 
-/// Longest IP packet of an interface: what IPv4 asks of every link (RFC 791), and the most that Linux takes.
+/// Largest IP packet, bytes: from the least that IPv4 requires of hosts (RFC 791) to the most that Linux allows.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
 
-/// What IPv6 asks of every link (RFC 8200 section 5).
+/// Least MTU of an IPv6 link (RFC 8200 section 5).
 const MTU_V6_MIN: u16 = 1280;
 
-/// One eventfd per core travels with a region, beside its memfd and the slow path's.
+/// `Reply::Region` carries the region's memfd, the slow path's eventfd and one eventfd per core.
 const CORES_MAX: u8 = control::FDS_MAX as u8 - 2;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Connecting inside this host: which listener, shared memory or relay, and how the connection is set up.
+//! Connecting inside this host: chooses the listener, decides between shared memory and relay, and sets the connection up.
 
 use crate::application::{Application, Family};
 use crate::config::Sharing;
@@ -17,10 +17,10 @@ use rustix::net::{AddressFamily, SocketType};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why a socket of another network namespace, which the policy lets connect, is the kernel's all the same.
+/// Why the kernel gets a socket of another network namespace that the policy would let connect.
 const UNBOUND: &str = "the service holds no ports in its network namespace, and the socket is bound to none";
 
-/// The address a connection to `remote` really goes to: Linux takes the unspecified one for this host.
+/// The real destination of a connection to `remote`: Linux takes the unspecified address for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
     let remote = canonical(remote);
     match remote.ip() {
@@ -30,11 +30,11 @@ fn destination(remote: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The connector's address as its peer sees it.
+/// The connector's address as its peer sees it; a wildcard is replaced by the address that Linux would choose.
 fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
     let local = canonical(local);
     let ip = match (local.ip(), remote.ip()) {
-        // Linux connects to an address of its own from that address, but to all of 127/8 from 127.0.0.1.
+        // To an address of its own Linux connects from that same address, but to any of 127/8 from 127.0.0.1.
         (a, b) if a.is_unspecified() && !b.is_loopback() => b,
         (a, IpAddr::V4(_)) if a.is_unspecified() || a.is_ipv6() => Ipv4Addr::LOCALHOST.into(),
         (a, IpAddr::V6(_)) if a.is_unspecified() || a.is_ipv4() => Ipv6Addr::LOCALHOST.into(),
@@ -43,14 +43,14 @@ fn source(local: SocketAddr, remote: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, local.port())
 }
 
-/// Where a connector is, and whether it asks for an address of the service's own.
+/// The connector's network namespace, and whether the destination is one of the service's own addresses.
 #[derive(Clone, Copy)]
 struct Source {
     namespace: u64,
     own: bool,
 }
 
-/// True when that connection still has these ends.
+/// True when the connection `origin` still exists and has these ends.
 fn is_live(
     pairs: &HashMap<u32, PairRegion>,
     relays: &HashMap<u32, Relay>,
@@ -66,24 +66,24 @@ fn is_live(
     }
 }
 
-/// What Linux says of a connection from an address that is none of the host's.
+/// The errno that Linux gives for a connect from an address that is not the host's.
 fn no_source(ip: IpAddr) -> Errno {
     if is_of_many(ip) { Errno::INVAL } else { Errno::NETUNREACH }
 }
 
-/// True for an address of many hosts.
+/// True for a multicast or broadcast address.
 fn is_of_many(ip: IpAddr) -> bool {
     ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())
 }
 
-/// True for an address of this host's: the kernel lets a socket be bound to it.
+/// True for an address of this host: the kernel lets a socket be bound to it.
 fn is_of_host(ip: IpAddr) -> bool {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket(family, SocketType::STREAM, None);
     socket.is_ok_and(|socket| rustix::net::bind(&socket, &SocketAddr::new(ip, 0)).is_ok())
 }
 
-/// In the form the asker used: v4-mapped for an IPv6 socket.
+/// The address in the form of the program's own: v4-mapped when it asked for an IPv6 address.
 pub fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
     match (address.ip(), asked.ip()) {
         (IpAddr::V4(ip), IpAddr::V6(_)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -92,7 +92,7 @@ pub fn as_asked(address: SocketAddr, asked: SocketAddr) -> SocketAddr {
 }
 
 impl Registry {
-    /// `Request::Connect`.
+    /// Answers `Request::Connect`. `shown` describes the program's socket; `None`: it is not bound.
     pub fn connect(
         &mut self,
         id: u32,
@@ -126,7 +126,7 @@ impl Registry {
             };
         };
         if self.deferral(key).is_some() {
-            // Who is idle now may be busy when the first bytes come.
+            // The process of an idle queue may be busy when the first bytes come.
             key = self.shared_queue(&candidates, key).unwrap_or(key);
         }
         let Some((acceptor, other_uid)) = self.listeners.queues.get(&key).map(|q| (q.application, q.uid))
@@ -160,7 +160,7 @@ impl Registry {
             Sharing::Never => false,
         };
         let answer = if shared {
-            // A socket that is bound has its own port; and only between loopback addresses may connections be granted beforehand.
+            // A bound socket has its own port. Slots are lent beforehand only for connections between loopback addresses.
             let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
             let is_only = is_plain && uid == other_uid && candidates.len() == 1;
             self.connect_pair([id, acceptor], (key, is_only), ends, asked)
@@ -174,12 +174,12 @@ impl Registry {
         answer
     }
 
-    /// The queues that may get a connection from `local` to `remote`. The kernel says to which socket it goes.
+    /// The queues that may get a connection from `local` to `remote`. The kernel decides which socket it goes to.
     fn listening_queues(&mut self, local: SocketAddr, remote: SocketAddr, from: Source) -> Vec<QueueKey> {
         self.hear_ended_listeners();
         let namespace = if from.own { None } else { Some(from.namespace) };
         let known = self.listeners.candidates(remote, namespace);
-        // Whether another address is the host's at all only the kernel knows: one that is listened at is.
+        // Only the kernel knows whether a further address is the host's. One at which a listener is bound is.
         if known.is_empty() {
             return known;
         }
@@ -197,7 +197,7 @@ impl Registry {
         }
     }
 
-    /// The ends of a connection inside this host, which no other has. A connector without a port gets one.
+    /// The two ends of a connection inside this host; no other connection has the same. A connector without a port gets one.
     fn ends(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Result<Ends, Box<Answer>> {
         let refused = |errno, why: &str| Err(Box::new(Answer::refused(errno, why)));
         if !self.may_connect_from(local.ip()) {
@@ -212,15 +212,15 @@ impl Registry {
         }
     }
 
-    /// True for an address from which Linux lets a socket connect that is bound to it: `IP_FREEBIND` binds to any.
+    /// True for an address that Linux lets a bound socket connect from. (With `IP_FREEBIND` a socket can be bound to any address.)
     fn may_connect_from(&self, ip: IpAddr) -> bool {
         !is_of_many(ip) && (ip.is_loopback() || self.tcp.owns(ip) || is_of_host(ip))
     }
 
-    /// The port of `local` if it has one and no connection has these ends, else one with which none has.
+    /// The port of `local`, if it has one and no connection has these ends; without one, a port for which no connection has them.
     pub fn find_port(&mut self, local: SocketAddr, remote: SocketAddr, own: bool) -> Option<u16> {
         self.free_port(local, remote, own).or_else(|| {
-            // What both ends have released counts until it is swept. Only then is the kernel asked for more ports.
+            // A connection counts as live until its slot is swept. The kernel is asked for more ports only when sweeping frees none.
             self.sweep();
             self.free_port(local, remote, own).or_else(|| {
                 let is_to_grow = local.port() == 0 && !own && self.ports.hold_more();
@@ -244,13 +244,13 @@ impl Registry {
         ports.find_held(local.ip(), remote, is_live)
     }
 
-    /// Gives ports back that are not needed any more.
+    /// Gives spare ports back to the kernel.
     pub fn release_ports(&mut self) {
         let Self { ports, pairs, relays, .. } = self;
         ports.release(|ends, origin| is_live(pairs, relays, ends, origin));
     }
 
-    /// True for a process that forks, perhaps for each connection, in a family with hardly any room for another member.
+    /// True for a process that forks, perhaps for each connection, while its family has few holder bits left.
     fn forks_too_much(&self, acceptor: u32) -> bool {
         let family = self.family_of(acceptor).and_then(|f| self.families.get(&f));
         family.is_some_and(Family::is_crowded)
@@ -277,7 +277,7 @@ impl Registry {
                 a.sockets += 1;
             }
         }
-        // Who comes again may come more often.
+        // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
         let lent = if is_only && again && self.deferral(key).is_none() {
             self.lend((region, key), parties, (addresses[0].ip(), addresses[1]))
@@ -307,7 +307,7 @@ impl Registry {
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)
     }
 
-    /// The region of that ordered pair, made on first need.
+    /// Id of the region for that ordered pair of processes; makes the region at first need.
     fn pair_region(&mut self, parties: [u32; 2]) -> Result<u32, String> {
         if let Some(id) = self.pair_of.get(&parties) {
             return Ok(*id);
@@ -322,7 +322,7 @@ impl Registry {
         Ok(id)
     }
 
-    /// A clean slot. When none is free, closed ones are swept first.
+    /// Takes a free slot with cleared halves. When none is free, closed connections are swept first.
     pub fn take_pair_slot(&mut self, region: u32, connection: Connection) -> Option<u32> {
         match self.pairs.get_mut(&region)?.take(connection) {
             Ok(slot) => Some(slot),

@@ -1,4 +1,5 @@
-//! The control lines: accepted, read one message at a time, handed to helper threads where a message brings descriptors, and closed.
+//! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
+//! threads, and closes lines.
 
 use crate::ServiceError;
 use crate::control_loop::{LINES, LISTENING, SWEEP, Service};
@@ -15,13 +16,13 @@ use rustix::net::{SocketFlags, accept_with};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Lines accepted in one turn.
+/// Most lines accepted in one turn of the control loop.
 const ACCEPTS: usize = 64;
-/// Lines at once beyond the applications allowed: people's questions, processes about to say hello.
+/// Lines allowed beyond the most applications: for reports, and for processes about to say hello.
 const SPARE_LINES: usize = 64;
-/// Lines beyond those that are kept for root and the service's own user: they can always ask and end the service.
+/// Further lines kept for root and the service's own user, so that they can always ask and end the service.
 const KEPT_LINES: usize = 16;
-/// Why a line is closed that a helper could not read.
+/// Why a line is closed when a helper could not read its messages.
 const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
 
 /// One control line and the process that made it.
@@ -29,9 +30,9 @@ const STICKS: &str = "a descriptor that its user has shown cannot be looked into
 pub struct Peer {
     /// The accepted UNIX socket.
     pub line: Arc<Line>,
-    /// The process at the other end, by the kernel's word.
+    /// The process at the other end (`SO_PEERCRED`).
     pub who: Credentials,
-    /// It asked for a report: a person's question, no application to be.
+    /// It has asked for a report: it is a command-line tool, not an application.
     pub asked: bool,
 }
 
@@ -52,7 +53,7 @@ impl Service {
                 Err(_) => continue,
             };
             let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
-            // The kernel gives the accepted socket the namespace of the one that was connected.
+            // The kernel gives the accepted socket the network namespace of the connecting one.
             let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
             let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
             let who = Credentials { pid, uid, gid, namespace };
@@ -73,7 +74,7 @@ impl Service {
         }
     }
 
-    /// Of a user with as many unregistered lines as one may have the oldest is closed, so that the new one is heard.
+    /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
     fn make_room(&mut self, who: Credentials) {
         let subject = self.registry.subject_of(who);
         let most = self.registry.policy.limits(&subject).unfinished_hellos as usize;
@@ -84,7 +85,7 @@ impl Service {
         if unfinished().count() < most {
             return;
         }
-        // Numbers rise for 2^32 lines.
+        // Ids rise until 2^32 lines were accepted, so the least id is the oldest line.
         if let Some(oldest) = unfinished().min() {
             log_for!(
                 self.registry.log_limit,
@@ -117,7 +118,8 @@ impl Service {
         self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
     }
 
-    /// Takes one message from one line. A program that asks waits for the answer, so there is seldom another message; epoll tells of it again.
+    /// Takes one message from one line. A program waits for the answer before it asks again, so there is seldom another; epoll reports it
+    /// then.
     pub(crate) fn line_event(&mut self, id: u32) {
         let Some(peer) = self.peers.get(&id) else { return };
         let line = peer.line.clone();
@@ -136,7 +138,7 @@ impl Service {
         }
     }
 
-    /// Has a helper receive a message with descriptors. Until it has, nothing else is read from that line.
+    /// Has a helper receive a message with descriptors. Nothing else is read from that line until the helper has answered.
     fn look_into(&mut self, id: u32, line: &Arc<Line>) {
         let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
         if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
@@ -146,7 +148,7 @@ impl Service {
         }
     }
 
-    /// Takes in what helpers have done.
+    /// Handles the results of the helpers' jobs.
     pub(crate) fn hear_helpers(&mut self, now: Instant) {
         for (id, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
             let uid = self.peers.get(&id).map_or(0, |peer| peer.who.uid);
@@ -167,7 +169,7 @@ impl Service {
     }
 
     fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
-        // It may have been detached meanwhile.
+        // The process may have been detached meanwhile.
         let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
         if let Err(e) = self.watch_line(id, &line) {
             return self.detach(id, &e.to_string());
@@ -194,13 +196,13 @@ impl Service {
         for (line, uid) in std::mem::take(&mut self.closing) {
             let line = match Arc::try_unwrap(line) {
                 Ok(line) => line,
-                // A helper has yet to get it.
+                // A helper still uses the line.
                 Err(line) => {
                     self.closing.push((line, uid));
                     continue;
                 }
             };
-            // From here on nothing comes into its queue.
+            // From here on no new message can arrive.
             let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
             let has_descriptors = loop {
                 match line.has_descriptors() {
@@ -215,7 +217,7 @@ impl Service {
         }
     }
 
-    /// The service ends: all control lines are closed, those of programs that have yet to be accepted, too.
+    /// At the service's end: closes all control lines, those not yet accepted too.
     pub(crate) fn hang_up_all(&mut self) {
         self.accept();
         let ids: Vec<u32> = self.peers.keys().copied().collect();
@@ -224,7 +226,7 @@ impl Service {
             self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
         }
         self.close_lines(Instant::now());
-        // A helper has yet to get these.
+        // A helper still uses these lines: the kernel closes them when the process ends.
         std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
     }
 }

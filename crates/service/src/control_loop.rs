@@ -1,5 +1,5 @@
-//! The control thread: one epoll over the control socket, all control lines, signals and the slow-path bells of the
-//! application regions. Sleeps without a timer while nothing is open.
+//! The control thread: one epoll over the control socket, all control lines, signals and the slow-path bells of the application regions.
+//! Sleeps without a timeout while no deadline is set.
 
 use crate::ServiceError;
 use crate::bells::Bells;
@@ -27,16 +27,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// First pause between sweeps of closed pair slots; doubles while nothing is found, up to the second.
+/// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
 pub(crate) const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// First pause after a death: the partners are about to read the end and to close their sides.
+/// First pause after a process has died: its peers are about to read the end and close their sides.
 const SOON: Duration = Duration::from_millis(50);
-/// Whoever has said that it listens no more closes the descriptor within this, mostly.
+/// A process that has said that it no longer listens mostly closes the descriptor within this time.
 const CLOSING: Duration = Duration::from_millis(1);
-/// A private service waits this long after its last application, and this long for its first.
+/// A private service waits this long after its last application has ended, and this long for its first.
 const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Changes nothing.
+/// The report of cycles that does not change the counting.
 const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
 
 pub(crate) const LISTENING: u64 = 0;
@@ -47,40 +47,40 @@ const HELPERS: u64 = 3;
 const LISTENERS: u64 = 4;
 const BELLS: u64 = 2 << 32;
 
-/// A service that is up: its control socket accepts.
+/// A service that is ready: its control socket accepts connections.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) listening: Listening,
     pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
-    /// Written by the cores when they have reported something.
+    /// Eventfd that the cores write when they have reported something.
     _told: Arc<OwnedFd>,
     pub(crate) peers: HashMap<u32, Peer>,
     pub(crate) next_peer: u32,
-    /// Threads for what an application may make wait.
+    /// Threads for calls that an application can make wait.
     pub(crate) helpers: Helpers,
-    /// Control lines that are to be closed, and their users.
+    /// Control lines that are to be closed, with their users.
     pub(crate) closing: Vec<(Arc<Line>, u32)>,
     pub(crate) registry: Registry,
-    /// Next sweep of pair slots, and the pause after it.
+    /// Time of the next sweep of pair slots, and the pause before it.
     pub(crate) sweep: Option<(Instant, Duration)>,
-    /// When ghosts of dead processes are given up.
+    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
     reap: Option<Instant>,
-    /// When a private service leaves.
+    /// When a private service ends, if no application comes.
     leave: Option<Instant>,
-    /// The listening socket is not watched: descriptors ran out.
+    /// The listening socket is not watched, because descriptors ran out.
     pub(crate) deaf: bool,
-    /// Regions whose bells never fell silent while we looked: looked at again before sleeping.
+    /// Regions with bells that kept ringing while they were read: looked at again before sleeping.
     restless: Vec<u32>,
-    /// The cores have said more than one turn takes, or were not asked yet.
+    /// The cores have reported more than one turn takes, or were not heard yet.
     more: bool,
-    /// When the slow path has something to do.
+    /// When the slow path's next timer is due.
     tcp_due: Option<Instant>,
     over: bool,
 }
 
-/// Opens the port, gives up what only that took, starts the cores, and joins them to an empty registry. Threads inherit the signal
-/// mask: no core is ever interrupted.
+/// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
+/// signal mask, so no signal interrupts a core.
 fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
     let mut opened = ports::open(&config)?;
     let clock = Clock::start();
@@ -112,7 +112,7 @@ fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
 }
 
 impl Service {
-    /// Opens the port, starts the cores, and at the end the control socket. From here on applications can connect; `run` answers them.
+    /// Opens the port, starts the cores, and last the control socket: from then on applications can connect. `run` answers them.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -141,7 +141,7 @@ impl Service {
             reap: None,
             deaf: false,
             restless: Vec::new(),
-            // The cores run already. Before the first sleep they are heard, and from then on wake us.
+            // The cores run already. They are heard before the first sleep; from then on they wake this thread.
             more: true,
             tcp_due: None,
             over: false,
@@ -157,7 +157,7 @@ impl Service {
         for set in service.registry.listeners.alive.sets() {
             service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
         }
-        // Last: whatever can fail has not.
+        // Last, because from here on nothing fails.
         service.listening.begin()?;
         Ok(service)
     }
@@ -171,7 +171,7 @@ impl Service {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(os("watch a descriptor"))
     }
 
-    /// Serves until a signal, `Report::Shutdown` or, when private, the last application's end.
+    /// Serves until a signal, `Report::Shutdown` or, for a private service, the end of the last application.
     ///
     /// # Errors
     /// The kernel refuses to wait for events.
@@ -193,7 +193,7 @@ impl Service {
                     (BELLS, region) => self.bell(region),
                     _ if token == LISTENING => self.accept(),
                     _ if token == CORES => self.hear_cores(),
-                    // What they have done is taken in below.
+                    // `hear_helpers` below takes the results.
                     _ if token == HELPERS => {}
                     _ if token == LISTENERS => self.registry.hear_ended_listeners(),
                     _ => self.signal(),
@@ -216,7 +216,7 @@ impl Service {
         Ok(())
     }
 
-    /// How long to sleep: for ever while no deadline is set.
+    /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
         if self.more || !self.restless.is_empty() || self.registry.trusts.changed {
             return Some(Timespec::default());
@@ -268,7 +268,7 @@ impl Service {
         if self.registry.counting.handle_timer(now) {
             self.registry.spread_switch();
         }
-        // A program that has just been started may yet ask for what was left to it.
+        // A program that has just been started may yet ask for a connection or listener that was left with the service.
         let registry = &self.registry;
         let is_waited_for = || !registry.trusts.is_empty() || registry.listeners.deserted().next().is_some();
         if self.leave.is_some_and(|at| at <= now) && is_waited_for() {
@@ -282,7 +282,7 @@ impl Service {
         self.registry.pump_tcp();
         self.detach_doomed();
         self.follow_bells();
-        // Detaching may have closed flows.
+        // Detaching processes may have closed flows.
         self.registry.pump_tcp();
         self.tcp_due = self.registry.tcp.due();
     }
@@ -326,7 +326,7 @@ impl Service {
         }
     }
 
-    /// Reports may be had by whom the policy admits; shutting down by the service's own user and root.
+    /// Answers a report. Users that the policy admits may read reports; only the service's own user and root may change or end it.
     fn people(&mut self, who: Credentials, report: Report) -> Answer {
         if !self.registry.admits(who) {
             return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
@@ -351,7 +351,7 @@ impl Service {
         Answer::plain(Reply::Done)
     }
 
-    /// The other end of a line is gone.
+    /// Removes a line that is closed at its other end.
     pub(crate) fn hang_up(&mut self, id: u32) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
@@ -359,7 +359,7 @@ impl Service {
         self.depart(id, false);
         self.closing.push((peer.line, peer.who.uid));
         if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
-            // A line that came and went without a hello: somebody looked whether we are here and will come back.
+            // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
             let grace = if was_application { GRACE.0 } else { GRACE.1 };
             let at = Instant::now() + grace;
             self.leave = Some(self.leave.map_or(at, |known| known.max(at)));
@@ -369,7 +369,7 @@ impl Service {
         }
     }
 
-    /// Ends the line of a process that misbehaved.
+    /// Detaches a process that misbehaved: ends its registration and its control line.
     pub(crate) fn detach(&mut self, id: u32, reason: &str) {
         let Some(peer) = self.peers.get(&id) else { return };
         let Credentials { pid, uid, .. } = peer.who;
@@ -387,14 +387,14 @@ impl Service {
         self.follow_bells();
     }
 
-    /// A sweep within `pause`. One that is due earlier stays: connections that come all the time must not put it off.
+    /// Schedules a sweep within `pause`. An earlier one stays: a stream of new connections must not postpone it.
     fn sweep_in(&mut self, pause: Duration, now: Instant) {
         if self.sweep.is_none_or(|(at, _)| now + pause < at) {
             self.sweep = Some((now + pause, pause));
         }
     }
 
-    /// Memory shared with the dead ends as soon as the living let go of it.
+    /// Sweeps soon while a pair region has a dead side, so that its memory goes as soon as the live side has closed.
     fn sweep_survivors(&mut self, now: Instant) {
         if self.registry.has_survivors() {
             self.sweep_in(SOON, now);
@@ -407,7 +407,7 @@ impl Service {
         }
     }
 
-    /// Starts and stops watching the bells of regions that came and went.
+    /// Starts and stops watching the bells of regions that were added or removed.
     fn follow_bells(&mut self) {
         for change in std::mem::take(&mut self.registry.bells_changed) {
             match change {
@@ -418,32 +418,32 @@ impl Service {
                         tracing::error!("{e}");
                     }
                 }
-                // The application has the descriptor too: closing ours alone would not end the watch.
+                // The application has the descriptor too, so that closing the service's own would not end the watch.
                 BellChange::Gone(fd) => drop(epoll::delete(&self.epoll, fd.as_fd())),
             }
         }
     }
 
-    /// The cores have said something.
+    /// Handles what the cores have reported.
     fn hear_cores(&mut self) {
         self.registry.hear_cores();
         self.more = self.registry.tcp.hear();
     }
 
-    /// The port in words, for the banner.
+    /// Description of the port, for the banner.
     #[must_use]
     pub fn port(&self) -> &str {
         &self.registry.port
     }
 
-    /// An application has news for the slow path.
+    /// The slow-path bell of a region has rung: an accept queue was read, or bytes are held back.
     fn bell(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
         let Some(block) = memory.region().context(Side::Zero, SLOW_CONTEXT) else { return };
         let layout = memory.region().layout();
         let bell = Doorbell::new(block, layout.words_per_group);
         let mut slots = Vec::new();
-        // A hostile ringer never falls silent: the others have their turn in between.
+        // A hostile application can ring without end: other regions are served between two looks.
         bell.drain(layout.params.slots, |slot| slots.push(slot));
         if !bell.prepare_sleep() {
             self.restless.push(region);
@@ -457,9 +457,10 @@ impl Service {
         self.registry.hear_held(region, Instant::now());
     }
 
-    /// SIGHUP has the policy read anew where it comes from a file. Any other signal, and SIGHUP elsewhere, ends the service.
+    /// Reads the signals that came. SIGHUP reads the policy again where it has a file; any other signal, or SIGHUP without a file, ends the
+    /// service.
     fn signal(&mut self) {
-        // The kernel's `signalfd_siginfo`, which begins with the signal's number.
+        // A `signalfd_siginfo` begins with the signal's number.
         let mut info = [0; 128];
         let hang_up = rustix::process::Signal::HUP.as_raw() as u32;
         while rustix::io::read(&self.signals, &mut info) == Ok(info.len()) {
@@ -475,7 +476,7 @@ impl Service {
     }
 }
 
-/// Each application costs a handful of descriptors: take all that the kernel lets us have.
+/// Each application costs several descriptors: raises the soft limit to the hard limit.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

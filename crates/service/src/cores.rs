@@ -1,5 +1,5 @@
-//! The threads that move bytes: each runs one core of the fast path over one queue of the port, and the first also the
-//! relays. A thread sleeps on one epoll: its command bell, a bell per application region, and the port.
+//! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
+//! sleeps on one epoll: its command bell, a bell per application region, and the port.
 
 use crate::ServiceError;
 use crate::bells::Bells;
@@ -21,59 +21,59 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-/// From the control thread, beside the slow path's commands.
+/// Command of the control thread to a core; the slow path has commands of its own.
 #[derive(Debug)]
 pub enum Command {
-    /// An application rings this bell.
+    /// Watch this bell, which an application rings.
     Watch(Arc<OwnedFd>),
-    /// It is gone.
+    /// Stop watching this bell.
     Unwatch(Arc<OwnedFd>),
-    /// Relay. Where one end is a deputy's it comes first.
+    /// Begin to relay between these ends. A deputy, if there is one, is the first end.
     Open(u32, Box<[End; 2]>),
-    /// Something about that relay has changed.
+    /// Look at that relay: flags of one of its halves have changed.
     Look(u32),
-    /// Take that end's rings back when they are read.
+    /// Take the rings of that end, a deputy that has closed, back when they were read.
     Linger(Box<End>),
-    /// That region has more memory.
+    /// The application of that region has populated more memory.
     Fed(u32),
-    /// Say what was counted so far.
+    /// Send the core's counters to this channel.
     Count(Sender<Counted>),
 }
 
-/// The control thread's hand on one core.
+/// The control thread's handle of one core.
 #[derive(Debug)]
 pub struct Core {
     commands: Sender<Command>,
     bell: Arc<OwnedFd>,
-    /// What became of its relays.
+    /// Reports about the core's relays.
     pub outcomes: Receiver<Outcome>,
-    /// Bytes its relays have copied.
+    /// Bytes that its relays have copied so far.
     pub relayed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What all cores share.
+/// Handles and settings that all cores share.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// Flow records.
+    /// The flow records of all cores.
     pub flows: Arc<Flows>,
-    /// How to wake applications.
+    /// The eventfds that wake applications.
     pub bells: Arc<Bells>,
-    /// Written when the control thread must look.
+    /// Eventfd that wakes the control thread.
     pub told: Arc<OwnedFd>,
-    /// Since when time is counted.
+    /// The clock of all threads.
     pub clock: Clock,
-    /// Spin this long before sleeping.
+    /// Time to poll before sleeping.
     pub spin: Duration,
-    /// Whether threads count their cycles: a [`cycles::Switch`].
+    /// Whether threads count their cycles: a [`cycles::Switch`] as a word.
     pub cycles: Arc<AtomicU32>,
 }
 
-/// A core without news waits no longer for a deadline nearer than this: going to sleep and coming back takes as long.
+/// A core without work polls when its next deadline is nearer than this: going to sleep and waking takes as long.
 const NEAR: Duration = Duration::from_us(30);
 
 impl Core {
-    /// Starts core `index` on a queue of the port. Also returns the slow path's ends of the rings between them.
+    /// Starts core `index` on a queue of the port. Also returns the slow path's ends of its rings to and from the core.
     pub fn start(
         index: u8,
         common: Common,
@@ -109,27 +109,27 @@ impl Core {
         Ok((core, exception_receiver, command_sender))
     }
 
-    /// Says something to the core.
+    /// Sends a command and wakes the core.
     pub fn say(&self, command: Command) {
-        // A core ends only after this sender is gone.
+        // The send succeeds: the thread ends only after this sender is gone.
         if self.commands.send(command).is_ok() {
             self.wake();
         }
     }
 
-    /// What it has counted so far; `None` when it does not answer within a tenth of a second.
+    /// The core's counters; `None` when it does not answer within a tenth of a second.
     pub fn count(&self) -> Option<Counted> {
         let (ask, answer) = channel();
         self.say(Command::Count(ask));
         answer.recv_timeout(std::time::Duration::from_millis(100)).ok()
     }
 
-    /// What ends its sleep.
+    /// The eventfd that wakes the core.
     pub fn bell(&self) -> Arc<OwnedFd> {
         self.bell.clone()
     }
 
-    /// Ends its sleep.
+    /// Wakes the core, if it sleeps.
     pub fn wake(&self) {
         write_eventfd(self.bell.as_fd());
     }
@@ -154,7 +154,7 @@ struct Worker {
     inbox: Receiver<Command>,
     outbox: Sender<Outcome>,
     relays: Relays,
-    /// What the epoll waits for at the port.
+    /// Readiness of the port that the epoll waits for; `None`: the port is not watched.
     port_wait: Option<Wait>,
     meter: CoreMeter,
 }
@@ -182,7 +182,7 @@ impl Worker {
             let since = *quiet_since.get_or_insert(now);
             let near = progress.deadline != Instant::NEVER && progress.deadline.since(now) < NEAR;
             if near || now.since(since) < self.common.spin {
-                // An application on the same processor may have what is waited for.
+                // The application that has to act may need this very processor.
                 std::thread::yield_now();
                 continue;
             }
@@ -191,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// Obeys the control thread. `None` when it is gone, else whether there was anything.
+    /// Carries out the control thread's commands. `None`: the control thread is gone; else whether there were any.
     fn obey(&mut self) -> Option<bool> {
         let mut obeyed = false;
         loop {
@@ -208,7 +208,7 @@ impl Worker {
                     let core = *self.core.counters();
                     let counted =
                         Counted { core, port: self.port.stats(), cycles: self.meter.metered(&core) };
-                    // Who asked may have stopped waiting.
+                    // The control thread may have stopped waiting.
                     let _ = answer.send(counted);
                 }
                 Err(TryRecvError::Empty) => return Some(obeyed),
@@ -218,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// Edge-triggered and never read: applications share these descriptors and could make a read block.
+    /// Watches a bell, edge-triggered and never read: applications share these descriptors and could make a read block.
     fn watch(&self, bell: &OwnedFd) -> Result<(), Errno> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, bell.as_fd(), epoll::EventData::new_u64(0), flags)
@@ -241,7 +241,7 @@ impl Worker {
         true
     }
 
-    /// Sleeps until somebody rings, the port has something, or `deadline`.
+    /// Sleeps until a bell rings, the port is ready, or `deadline`.
     fn sleep(&mut self, now: Instant, deadline: Instant) {
         let wait = self.port.arm();
         if wait == Wait::Not || !self.core.prepare_sleep() {
@@ -263,7 +263,7 @@ impl Worker {
         self.meter.asleep();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            // Nothing to wait on is a bug; polling goes on.
+            // Failing to wait is a bug; the core goes on by polling.
             Err(e) => tracing::error!("a core cannot wait: {e}"),
         }
         self.core.awake();
@@ -271,7 +271,7 @@ impl Worker {
         self.port.disarm();
     }
 
-    /// Level-triggered: what is there already ends the wait at once.
+    /// Watches the port, level-triggered: a packet that is there already ends the wait at once.
     fn watch_port(&mut self, wait: Wait) -> Result<(), Errno> {
         let Some(fd) = self.port.wait_fd().filter(|_| self.port_wait != Some(wait)) else { return Ok(()) };
         let mut flags = epoll::EventFlags::IN;

@@ -1,4 +1,4 @@
-//! Whether cycles are counted, and where the time of the control thread goes.
+//! The switch that turns the counting of cycles on and off, and the control thread's own account of its time.
 
 use control::Counting as Wish;
 use cycles::{Account, Spent, Switch, Ticks};
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sampled: so long is counted, and then not counted. A switch of sections costs two dozen cycles or so; in a sixteenth of the time that is less
-/// than a hundredth of what any call of the library costs. Long beside any sleep while there is work, so that few are cut.
+/// Sampled counting: length of a window, and of the pause after it. A change of section costs about two dozen cycles; in a sixteenth of the
+/// time that is less than a hundredth of what any library call costs. The window is long beside any sleep under load, so that few sleeps
+/// are cut.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
 
 /// Sections of the control thread.
@@ -21,11 +22,11 @@ pub enum Part {
 
 const PARTS: usize = Part::Timers as usize + 1;
 
-/// As results name them.
+/// Names of the sections in reports, indexed by `Part`.
 pub const NAMES: [&str; PARTS] =
     ["idle: asleep", "requests of applications", "slow path: packets", "slow path: timers"];
 
-/// How it is counted.
+/// Whether cycles are counted: never, in windows, or always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     Off,
@@ -34,7 +35,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// In results.
+    /// Name of the mode in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -44,27 +45,27 @@ impl Mode {
     }
 }
 
-/// See the module.
+/// State of the counting. The cores and the regions of applications get the switch's word.
 #[derive(Debug)]
 pub struct Counting {
     mode: Mode,
-    /// Read by the cores.
+    /// The word of the switch, which the cores read.
     word: Arc<AtomicU32>,
     generation: u16,
     window: u16,
-    /// The counter and the time when it was turned on.
+    /// Value of the tick counter, and the time, when counting was turned on.
     since: Option<(u64, Instant)>,
-    /// Ticks in windows that are over.
+    /// Ticks in windows that have ended.
     closed: u64,
-    /// The counter when the present window began.
+    /// Value of the tick counter when the present window began.
     opened: u64,
-    /// When the switch is turned next.
+    /// When the switch is turned next; `None`: never.
     due: Option<Instant>,
     account: Account<PARTS>,
 }
 
 impl Counting {
-    /// Off.
+    /// A switch that is off.
     pub fn new(word: Arc<AtomicU32>) -> Self {
         Self {
             mode: Mode::Off,
@@ -79,22 +80,22 @@ impl Counting {
         }
     }
 
-    /// What the switch says now.
+    /// The word that the switch shows now; 0: off.
     pub fn word(&self) -> u32 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// How it is counted.
+    /// The mode in force.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Which counting this is.
+    /// Number of the present counting: it changes each time that counting begins anew.
     pub fn generation(&self) -> u32 {
         u32::from(self.generation)
     }
 
-    /// Does what is wished. True when the switch was turned.
+    /// Sets the mode. True when the switch was turned.
     pub fn obey(&mut self, wish: Wish, now: Instant) -> bool {
         self.mode = match wish {
             Wish::AsItIs => return false,
@@ -120,7 +121,7 @@ impl Counting {
         self.set(Switch::on(self.generation, self.window, Ticks::here()));
     }
 
-    /// Turns the switch if it is time. True when it was.
+    /// Begins or ends a window when that is due. True when the switch was turned.
     pub fn handle_timer(&mut self, now: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return false;
@@ -144,26 +145,26 @@ impl Counting {
         self.due
     }
 
-    /// Ticks in all windows.
+    /// Ticks in all windows of this counting, the present one included.
     pub fn counted(&self) -> u64 {
         let present = if self.word() == 0 { 0 } else { Ticks::here().now().saturating_sub(self.opened) };
         self.closed + present
     }
 
-    /// Ticks of a second, measured since it was turned on.
+    /// Ticks per second, measured since counting was turned on; `None` while it is off.
     pub fn ticks_per_second(&self) -> Option<f64> {
         let (ticks, then) = self.since?;
         let seconds = then.elapsed().as_secs_f64();
         (seconds > 0.0).then(|| Ticks::here().now().saturating_sub(ticks) as f64 / seconds)
     }
 
-    /// The control thread turns to `part`.
+    /// The control thread begins to work on `part`.
     pub fn enter(&mut self, part: Part) {
         self.account.follow(Switch::from_word(self.word()), part as usize);
         self.account.enter(part as usize);
     }
 
-    /// Where its time went.
+    /// Ticks that the control thread has spent in each section.
     pub fn own(&mut self) -> [Spent; PARTS] {
         self.account.spent().1
     }

@@ -1,6 +1,6 @@
-//! `TCP_DEFER_ACCEPT` inside this host: a connection whose maker has said nothing yet comes into no accept queue. It does when its first
-//! bytes or its end are announced, which its maker's library does, when its maker leaves it to another process or dies, or when the
-//! listener's time is over. As on Linux the maker hears then, and not before, that nobody listens there any more.
+//! `TCP_DEFER_ACCEPT` inside this host: a new connection stays out of the accept queue until its connector's library announces the first
+//! bytes or the end, the connector leaves the connection to another process or dies, or the listener's time is over. Only then does the
+//! connector learn, as on Linux, that the listener is gone.
 
 use crate::listeners::{Incoming, Origin, QueueKey};
 use crate::region::Stage;
@@ -11,7 +11,7 @@ use shm::half_flags::{RELEASED, RESET};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// A connection that waits for its first bytes. It was made for the process of that queue.
+/// A connection that waits for its first bytes, and the accept queue for which it was made.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     listener: u32,
@@ -20,7 +20,7 @@ struct Waiting {
     until: Instant,
 }
 
-/// All that wait.
+/// All connections that wait for their first bytes.
 #[derive(Debug, Default)]
 pub struct Deferred {
     all: HashMap<Origin, Waiting>,
@@ -53,7 +53,7 @@ impl Deferred {
         self.by_queue.get(&key).copied().unwrap_or(0)
     }
 
-    /// Those of one queue.
+    /// The connections that wait for queue `key`.
     fn of_queue(&self, key: QueueKey) -> Vec<Origin> {
         if self.count(key) == 0 {
             return Vec::new();
@@ -61,21 +61,21 @@ impl Deferred {
         self.all.values().filter(|waiting| waiting.key == key).map(|waiting| waiting.incoming.0).collect()
     }
 
-    /// When the first has waited long enough.
+    /// When the time of the first waiting connection is over.
     pub fn due(&self) -> Option<Instant> {
         self.by_time.first().map(|(until, _)| *until)
     }
 }
 
 impl Registry {
-    /// For how long the listener of that queue leaves connections alone that say nothing.
+    /// How long the listener of queue `key` waits for a connection's first bytes; `None`: it does not wait.
     pub fn deferral(&self, key: QueueKey) -> Option<Duration> {
         let listener = self.listeners.queues.get(&key)?.listener;
         let patience = self.listeners.all.get(&listener)?.options.defer_accept?;
         Some(Duration::from_nanos(patience.as_ns()))
     }
 
-    /// A connection of this host has come for the listener of that queue. True: it is to be announced.
+    /// Takes a new connection of this host for queue `key`. True: it waits, and the connector must announce its first bytes.
     pub fn arrive_or_wait(&mut self, key: QueueKey, incoming: Incoming) -> bool {
         let room = |backlog: u32| self.listeners.deferred.count(key) <= backlog as usize;
         let queue = self.listeners.queues.get(&key);
@@ -90,7 +90,7 @@ impl Registry {
         true
     }
 
-    /// `Request::Announce`. Its time may have been over already.
+    /// Answers `Request::Announce`. The connection's time may have been over already.
     pub fn announce(&mut self, id: u32, region: u32, slot: u32) -> Answer {
         let origin = self.origin_at(region, slot);
         let connector = self.connection_of(origin).map(|connection| connection.applications[0]);
@@ -101,7 +101,7 @@ impl Registry {
         Answer::Silent
     }
 
-    /// Lets those in whose time is over.
+    /// Moves the connections that have waited long enough into their accept queues.
     pub fn announce_due(&mut self, now: Instant) {
         while let Some(&(until, origin)) = self.listeners.deferred.by_time.first()
             && until <= now
@@ -110,7 +110,7 @@ impl Registry {
         }
     }
 
-    /// Lets those in whose makers have gone.
+    /// Moves connections into their accept queues if the connector has closed or died.
     pub fn announce_left(&mut self) {
         let is_left =
             |origin: &Origin| self.connector_flags(*origin).is_none_or(|flags| flags & RELEASED != 0);
@@ -118,8 +118,8 @@ impl Registry {
         left.into_iter().for_each(|origin| self.let_in(origin));
     }
 
-    /// A queue is about to close: what waits for it goes to others who accept from the same socket, whatever it has said. Where there are
-    /// none it waits on, unless its process `is_gone`. It is reset where that has misbehaved.
+    /// Queue `key` is about to close: its waiting connections go to other queues of the same socket, even before their first bytes. Without
+    /// such a queue they go on waiting, unless the queue's process `is_gone`; those of an `offender` are reset.
     pub fn leave_deferred(&mut self, key: QueueKey, is_gone: bool, offender: bool) {
         let Some(queue) = self.listeners.queues.get(&key) else { return };
         let heirs =
@@ -134,13 +134,13 @@ impl Registry {
         }
     }
 
-    /// That connection waits no more, if it does.
+    /// Ends the wait of a connection, if it waits, and puts it into its accept queue.
     pub fn let_in(&mut self, origin: Origin) {
         let Some(waiting) = self.take_deferred(origin) else { return };
         let listener = self.listeners.all.get(&waiting.listener);
         let queues = listener.map(|listener| listener.queues.clone()).unwrap_or_default();
         if self.connector_flags(origin).is_some_and(|flags| flags & RESET != 0) {
-            // As on Linux it is forgotten.
+            // Linux forgets such a connection, too.
             self.reset_unaccepted(waiting.incoming);
         } else if queues.contains(&waiting.key) {
             let (origin, record) = waiting.incoming;
@@ -150,14 +150,14 @@ impl Registry {
         }
     }
 
-    /// Gives it to one of `heirs`, or resets it.
+    /// Gives a connection to one of the queues `heirs`, or resets it.
     fn hand_over(&mut self, incoming: Incoming, heirs: &[QueueKey]) {
         if !self.bequeath(incoming, heirs) {
             self.reset_unaccepted(incoming);
         }
     }
 
-    /// What waits there, if it still is the connection that was made.
+    /// Removes a waiting connection. `None` if its slot has another connection by now.
     fn take_deferred(&mut self, origin: Origin) -> Option<Waiting> {
         let waiting = self.listeners.deferred.take(origin)?;
         let (_, record) = waiting.incoming;

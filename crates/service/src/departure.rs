@@ -1,5 +1,5 @@
-//! Ends: a socket's, an application's, a region's. What a dead process held is closed by Linux's rule and its peers are
-//! told at once.
+//! Ends of sockets, applications and regions. Sockets of a dead process are closed as Linux would close them, and their peers are told at
+//! once.
 
 use crate::application::Application;
 use crate::cores::Command;
@@ -15,17 +15,17 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long the sockets of a dead process wait for a forked child that has not said hello yet: a child says so first
-/// thing, and what the dead held must be free within a second.
+/// How long the sockets of a dead process wait for a forked child that has not said hello. A child does that first of all, and a dead
+/// process's sockets must be free within a second.
 const GHOST: Duration = Duration::from_millis(500);
 
-/// Where a socket block says that its connection lives. Hostile.
+/// The connection that a socket block names. Hostile.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     region: u32,
     slot: u32,
     ports: u32,
-    /// Where its stream ends, if it held some of it back.
+    /// End of its stream, if bytes of it are held back.
     head: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Named {
         }
     }
 
-    /// As on Linux, what a dead process held back goes before the end of its stream.
+    /// Publishes the bytes that a dead process held back before its stream ends, as Linux does.
     fn say_last_words(&self, own: &Half) {
         if let Some(head) = self.head
             && own.flags.load(Ordering::Acquire) & RELEASED == 0
@@ -50,7 +50,7 @@ impl Named {
     }
 }
 
-/// The side of a pair region that a block names which belongs to `is_relative`'s family.
+/// Index of the side of a pair region that a socket block names, given whether a process is of the block's family. `None`: neither side.
 pub fn side_named(
     pair: &PairRegion,
     slot: u32,
@@ -61,7 +61,7 @@ pub fn side_named(
         [true, false] => Some(0),
         [false, true] => Some(1),
         [false, false] => None,
-        // Within one family the ports tell which end it is.
+        // Both sides are of this family: the block's ports tell which end it is.
         [true, true] => match pair.slots.get(slot) {
             Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => Some(0),
             _ => Some(1),
@@ -70,11 +70,11 @@ pub fn side_named(
 }
 
 impl Registry {
-    /// `Request::Closed`.
+    /// Answers `Request::Closed`: a process has closed a relayed connection or one over the port.
     pub fn closed(&mut self, id: u32, region: u32, slot: u32) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let Some(r) = self.regions.get(&region) else {
-            // Its acceptor has no place for the region.
+            // The acceptor could not map the pair region.
             if self.pairs.get(&region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
                 self.close_end(region, slot, 1, true);
             }
@@ -86,13 +86,13 @@ impl Registry {
         match r.slots.get(slot) {
             Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
             Some(Use::Flow(_)) => self.close_flow(region, slot, false),
-            // An accept queue ends by `Unlisten`.
+            // An accept queue ends by `Request::Unlisten`.
             Some(Use::Queue) | None => {}
         }
         Answer::Silent
     }
 
-    /// A process is gone, or detached for misbehaviour (`offender`): everything it alone held is closed.
+    /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
     pub fn depart(&mut self, id: u32, offender: bool, now: Instant) {
         self.count_lines();
         let Some(a) = self.applications.remove(&id) else { return };
@@ -109,13 +109,13 @@ impl Registry {
             family.holders &= !(1 << a.holder);
         }
         let unknown = self.release_holders(family_id, 1 << a.holder, offender);
-        // Not before it is out of every block: a parent gives it to its next child at once.
+        // Only after the bit is out of every block: a parent gives it to its next child at once.
         if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
         }
         self.statistics.end(a.process);
         self.trusts.hurry();
-        // Somebody unknown holds sockets: a child forked just before may be about to say hello.
+        // Unknown holder bits are left: a child forked just before may be about to say hello.
         if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
             m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
         }
@@ -123,14 +123,14 @@ impl Registry {
         self.announce_left();
     }
 
-    /// Ends what no live process holds any more. Returns when to look again.
+    /// Ends everything that no live process holds. Returns when to look again.
     pub fn reap(&mut self, now: Instant, offender: bool) -> Option<Instant> {
         let (mut next, mut over, mut expired) = (self.settle_trusts(now), Vec::new(), Vec::new());
         for (id, family) in &mut self.families {
             let mut waits = self.trusts.has_family(*id);
             for member in family.members.values_mut() {
                 match member.ghost {
-                    // Whoever was unknown has said hello.
+                    // All unknown holders have said hello.
                     Some((_, 0)) => member.ghost = None,
                     Some((until, bits)) if until <= now => {
                         expired.push((*id, bits & !family.holders));
@@ -160,7 +160,7 @@ impl Registry {
         next
     }
 
-    /// Forgets dead members of whom nothing is left, of which a server that forks for each connection has very many.
+    /// Forgets dead processes that nothing refers to. A server that forks for each connection has very many of them.
     fn forget_members(&mut self) {
         let owners = self.regions.values().map(|r| r.owner);
         let parties = self.pairs.values().flat_map(|pair| pair.parties);
@@ -173,7 +173,8 @@ impl Registry {
         }
     }
 
-    /// Processes that live or of which something forked lives, or may yet say hello; or of which a connection was left with us.
+    /// Processes that must count as alive: those that live, their ancestors, those that may have unknown children, and owners of
+    /// connections that were left with the service.
     fn held(&self) -> HashSet<u32> {
         let living = self.applications.values().map(|a| (a.id, &a.ancestors));
         let members = self.families.values().flat_map(|f| &f.members);
@@ -198,13 +199,13 @@ impl Registry {
         }
     }
 
-    /// The region in which its family takes the numbers of contexts and holders: the oldest ancestor's.
+    /// The region where the family takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
     fn oldest_region(&self, a: &Application) -> Option<&AppRegion> {
         let line = a.ancestors.iter().copied().chain([a.id]);
         line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
     }
 
-    /// Takes `bits` out of every socket block of the family; what nobody holds then is closed. Returns the bits found
+    /// Clears `bits` in every socket block of the family and closes the sockets that no process holds then. Returns the holder bits found
     /// that belong to no live process.
     fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
         let alive = self.families.get(&family).map_or(0, |f| f.holders) | TRUST;
@@ -221,7 +222,8 @@ impl Registry {
                     unknown |= before & !alive;
                     continue;
                 }
-                // Where it has moved the slot may be another connection's. Looked at while it is held: afterwards it is anybody's.
+                // The slot of a moved connection may have another one by now. Read before the bits are cleared: after that the block may be
+                // reused.
                 let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
                 let named = Named::in_block(block);
                 let before = block.holders.fetch_and(!bits, Ordering::AcqRel);
@@ -235,7 +237,7 @@ impl Registry {
         unknown
     }
 
-    /// Closes what a dead process's socket block names, if it is the family's at all.
+    /// Closes the connection that a dead process's socket block names, if it belongs to that family.
     fn close_named(&mut self, members: &[u32], named: Named, offender: bool) {
         let Named { region, slot, ports, .. } = named;
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
@@ -260,7 +262,7 @@ impl Registry {
         self.close_end(region, slot, side, offender);
     }
 
-    /// Closes one end of a pair connection by Linux's rule, in the name of a holder that is gone.
+    /// Closes one end of a pair connection as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
     pub fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
         let Some(pair) = self.pairs.get(&region) else { return };
         if pair.slots.get(slot).is_none() {
@@ -280,7 +282,7 @@ impl Registry {
         }
     }
 
-    /// Closes all connections on sides of pair regions that nobody holds any more.
+    /// Closes all connections on sides of pair regions where no process lives any more.
     fn end_sides(&mut self, held: &HashSet<u32>, offender: bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
         let mut ended = Vec::new();
@@ -293,7 +295,7 @@ impl Registry {
                 let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();
                 slots.into_iter().for_each(|slot| self.close_end(id, slot, side, offender));
                 if let Some(pair) = self.pairs.get_mut(&id) {
-                    // Of an offender nothing is kept: it may go on writing as long as anybody reads.
+                    // An offender's region ends at once: the offender could go on writing as long as its peer reads.
                     pair.dead[side] = true;
                     pair.dead[side ^ 1] |= offender;
                     let parties = pair.parties;
@@ -302,7 +304,7 @@ impl Registry {
                 }
             }
         }
-        // In regions where a side had died before sweeps find what ends.
+        // Sweeps find the ends in regions where one side was dead before.
         let in_use = self.lent_in_use(&ended);
         for id in ended {
             self.sweep_pair(id, &in_use);
@@ -310,12 +312,12 @@ impl Registry {
         }
     }
 
-    /// True while a pair region outlives one of its sides: the other has not let go of all connections yet.
+    /// True while a pair region has a dead side and the other side has not closed all its connections.
     pub fn has_survivors(&self) -> bool {
         self.pairs.values().any(PairRegion::has_dead_side)
     }
 
-    /// A pair region with a dead side ends when its last connection has.
+    /// Ends a pair region with a dead side when its last connection has ended, or both sides are dead.
     fn drop_pair_if_over(&mut self, id: u32) {
         let Some(pair) = self.pairs.get(&id) else { return };
         let over = pair.dead == [true; 2] || (pair.has_dead_side() && pair.slots.used() == 0);
@@ -334,7 +336,7 @@ impl Registry {
                 }
             }
         }
-        // A forked child has its parent's mappings without ever having asked for them.
+        // A forked child has its parent's mappings without having asked for them.
         let has = |a: &&Application| {
             a.pairs.contains(&id) || pair.parties.iter().any(|party| a.descends_from(*party))
         };
@@ -347,7 +349,7 @@ impl Registry {
         }
     }
 
-    /// Frees the slots of a pair region whose both ends are released. Returns how many.
+    /// Frees the slots of one pair region that are closed at both ends. Returns how many.
     pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
         let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
         let is_over = |slot: &u32| pair.is_over(*slot, || in_use.contains(&(id, *slot)));
@@ -365,7 +367,7 @@ impl Registry {
         ended.len()
     }
 
-    /// Frees closed slots of all pair regions. True while connections are open, so that it must be called again.
+    /// Frees the slots of closed connections in all pair regions. Returns how many, and whether sweeping must go on.
     pub fn sweep(&mut self) -> (usize, bool) {
         let ids: Vec<u32> = self.pairs.keys().copied().collect();
         let (mut freed, in_use) = (0, self.lent_in_use(&ids));
@@ -373,7 +375,7 @@ impl Registry {
             freed += self.sweep_pair(id, &in_use);
             self.drop_pair_if_over(id);
         }
-        // Lent slots are their connector's to use again: as long as both parties live there is nothing to be found.
+        // A lent slot stays the connector's: while both parties live there is nothing to sweep.
         let has_own = |p: &PairRegion| p.slots.used() as usize > p.lent as usize + p.lines.len();
         (freed, self.pairs.values().any(|p| has_own(p) || p.has_dead_side()))
     }

@@ -1,44 +1,44 @@
-//! Ends at which the service stands for a process that has let a connection go: how it hears of their news, and what is kept
-//! of those that have let go themselves. Moves no bytes.
+//! Deputies: ends of relays where the service acts in the name of a process that has passed its connection on. This file keeps the
+//! doorbells that reach them, and the rings of deputies that have closed. Moves no bytes.
 
 use crate::end::{End, Place, Seat};
 use queue::Doorbell;
 use std::collections::HashMap;
 
-/// All of one core.
+/// All deputies of one core. A seat is one side of one region.
 #[derive(Debug, Default)]
 pub struct Deputies {
-    /// A place of each seat, with the number of ends there.
+    /// One place of each seat, and the number of deputies there.
     seats: HashMap<Seat, (Place, usize)>,
-    /// Relays by their deputy's slot.
+    /// Relays by their deputy's seat and slot.
     by_slot: HashMap<(Seat, u32), u32>,
-    /// They have let go; their rings are still read.
+    /// Deputies that have closed while their rings are still read.
     lingering: Vec<End>,
 }
 
 impl Deputies {
-    /// One of that relay's ends is a deputy.
+    /// Adds `end`, which is a deputy of that relay.
     pub fn add(&mut self, relay: u32, end: &End) {
         self.by_slot.insert((end.place.seat(), end.slot), relay);
         self.sit(end);
     }
 
-    /// One more sits there.
+    /// Counts one more deputy at the seat of `end`.
     pub fn sit(&mut self, end: &End) {
         self.seats.entry(end.place.seat()).or_insert_with(|| (end.place.clone(), 0)).1 += 1;
     }
 
-    /// True when there are some.
+    /// True when there is a deputy.
     pub fn any(&self) -> bool {
         !self.seats.is_empty()
     }
 
-    /// The relay whose deputy stands there.
+    /// The relay with a deputy at that seat and slot.
     pub fn at(&self, seat: Seat, slot: u32) -> Option<u32> {
         self.by_slot.get(&(seat, slot)).copied()
     }
 
-    /// Takes in what they are told: `None` when nothing, else the relays that have news.
+    /// Reads the doorbells of all seats. `None`: none has rung; else the relays that have news.
     pub fn listen(&self) -> Option<Vec<u32>> {
         if self.seats.is_empty() {
             return None;
@@ -52,7 +52,7 @@ impl Deputies {
         rung.then_some(relays)
     }
 
-    /// Announces sleep to those who tell them. False: there is news.
+    /// Announces sleep on all doorbells. False: one has rung, and the core stays awake.
     pub fn prepare_sleep(&self) -> bool {
         let sleeps = self.bells().all(Doorbell::prepare_sleep);
         if !sleeps {
@@ -61,7 +61,7 @@ impl Deputies {
         sleeps
     }
 
-    /// Awake again.
+    /// Announces on all doorbells that the core is awake.
     pub fn awake(&self) {
         self.bells().for_each(Doorbell::awake);
     }
@@ -70,7 +70,7 @@ impl Deputies {
         self.seats.values().filter_map(|(place, _)| place.bell())
     }
 
-    /// The news of that end's slot are no longer that relay's.
+    /// Rings at the slot of `end` no longer concern that relay.
     pub fn forget(&mut self, relay: u32, end: &End) {
         let place = (end.place.seat(), end.slot);
         if self.by_slot.get(&place) == Some(&relay) {
@@ -78,19 +78,19 @@ impl Deputies {
         }
     }
 
-    /// It has let go, and its rings are still read.
+    /// Keeps a deputy that has closed until its rings were read.
     pub fn linger(&mut self, end: End) {
         self.lingering.push(end);
     }
 
-    /// Those whose rings nobody reads any more.
+    /// Removes and returns the closed deputies with rings that were read to their end.
     pub fn over(&mut self) -> Vec<End> {
         let (over, rest) = std::mem::take(&mut self.lingering).into_iter().partition(End::is_over);
         self.lingering = rest;
         over
     }
 
-    /// One fewer sits there.
+    /// Counts one deputy less at `seat`.
     pub fn leave_seat(&mut self, seat: Seat) {
         if let Some((_, ends)) = self.seats.get_mut(&seat) {
             *ends -= 1;

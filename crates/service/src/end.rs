@@ -1,5 +1,5 @@
-//! One end of a relay: a slot, and in whose name the service acts there. At its own side of an application region it is the
-//! service; where a process has let a connection go, it is that process's deputy, on the side that was the process's.
+//! One end of a relay: a slot, and the side of its region on which the service acts. In an application region that is the service's own
+//! side; as a deputy the service acts on the side of a process that has passed its connection on.
 
 use crate::bells::Bells;
 use crate::memory::Memory;
@@ -16,44 +16,44 @@ use shm::{Half, Region, Side, application_flags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What an application says to the service's TCP about its segments.
+/// Flags by which an application tells the service's TCP when to send segments.
 pub const ADVICE: u64 = NODELAY | QUICKACK | CORK | MORE;
 
-/// A side of a region: its id and the side's index.
+/// One side of a region: the region's id and the side's index.
 pub type Seat = (u32, usize);
 
-/// Who is at the other side.
+/// The other side of the slot.
 #[derive(Clone, Debug)]
 enum Other {
-    /// Application region, we are the service: the application.
+    /// An application region, and the end is the service's own: the application.
     Application(Arc<Memory>),
-    /// Application region, we are a deputy: the service. These are its cores' own bells, which no application has.
+    /// An application region, and the end is a deputy: the service. The eventfds are its cores' own; no application has them.
     Service(Arc<Memory>, Vec<Arc<OwnedFd>>),
-    /// Pair region, we are a deputy: an application of that family.
+    /// A pair region, and the end is a deputy: a process of that family, the last field.
     Party(Arc<Region>, Arc<OwnedFd>, u32),
 }
 
-/// Where an end lies.
+/// One side of one region, with what it takes to reach the other side.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The region.
+    /// Id of the region.
     pub region_id: u32,
     side: Side,
     other: Other,
 }
 
 impl Place {
-    /// At the service's own side.
+    /// The service's own side of an application region.
     pub fn of_service(memory: Arc<Memory>) -> Self {
         Self { region_id: memory.id, side: Side::Zero, other: Other::Application(memory) }
     }
 
-    /// In an application's name, in its own region.
+    /// The application's side of an application region, for a deputy. `bells` are the cores' eventfds.
     pub fn of_application(memory: Arc<Memory>, bells: Vec<Arc<OwnedFd>>) -> Self {
         Self { region_id: memory.id, side: Side::One, other: Other::Service(memory, bells) }
     }
 
-    /// In the name of one party of a pair region, opposite to `family`.
+    /// One party's side of a pair region, for a deputy; `family` is on the other side.
     pub fn of_party(
         region_id: u32,
         side: Side,
@@ -63,22 +63,22 @@ impl Place {
         Self { region_id, side, other: Other::Party(region, fd, family) }
     }
 
-    /// True when the service stands for a process here.
+    /// True when the service acts for a process here.
     pub fn is_deputy(&self) -> bool {
         !matches!(self.other, Other::Application(_))
     }
 
-    /// Which side is the service's, or the process's for which it stands.
+    /// The side on which the service acts.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// Its seat.
+    /// The region and the side, as a key.
     pub fn seat(&self) -> Seat {
         (self.region_id, self.side.index())
     }
 
-    /// The application region, where it is one.
+    /// The application region; `None`: it is a pair region.
     pub fn memory(&self) -> Option<&Arc<Memory>> {
         match &self.other {
             Other::Application(memory) | Other::Service(memory, _) => Some(memory),
@@ -86,7 +86,7 @@ impl Place {
         }
     }
 
-    /// The mapping.
+    /// The mapping of the region.
     pub fn region(&self) -> &Region {
         match &self.other {
             Other::Application(memory) | Other::Service(memory, _) => memory.region(),
@@ -94,29 +94,29 @@ impl Place {
         }
     }
 
-    /// Bytes of a data area.
+    /// Bytes of one side's data area.
     pub fn data_len(&self) -> u64 {
         self.region().layout().params.data_len
     }
 
-    /// Our half and the other side's.
+    /// This side's half of the slot, and the other side's.
     pub fn halves(&self, slot: u32) -> Option<(&Half, &Half)> {
         let halves = &self.region().slot(slot)?.half;
         Some((&halves[self.side.index()], &halves[self.side.other().index()]))
     }
 
-    /// The bell on which a deputy is told.
+    /// The doorbell that reaches a deputy; `None`: the end is no deputy.
     pub fn bell(&self) -> Option<Doorbell<'_>> {
         let block = self.region().context(self.side, TRUST_CONTEXT).filter(|_| self.is_deputy())?;
         Some(Doorbell::new(block, self.region().layout().words_per_group))
     }
 
-    /// Slots of the region.
+    /// Number of slots in the region.
     pub fn slots(&self) -> u32 {
         self.region().layout().params.slots
     }
 
-    /// Tells the other side that `slot` has news.
+    /// Rings the other side's doorbell for `slot`, and wakes the process or core behind it if it sleeps.
     fn tell(&self, bells: &Bells, slot: u32) {
         let Some(context) = self.halves(slot).and_then(|(_, other)| watcher(other)) else { return };
         let region = self.region();
@@ -128,14 +128,14 @@ impl Place {
             Other::Application(memory) => bells.wake(memory.index, context),
             Other::Party(_, _, family) => bells.wake_in(*family, context),
             Other::Service(_, own) => {
-                // Connections have news for cores only: the slow path is told of accept queues.
+                // Contexts here are cores: the slow path's bell is rung for accept queues only.
                 own.get(context as usize).into_iter().for_each(|bell| write_eventfd(bell.as_fd()));
             }
         }
     }
 
-    /// Bytes of our data area that may be written. A deputy in a pair region may be the first to touch its pages: the service
-    /// pays for what it writes there, bounded as the rings are.
+    /// Bytes of this side's data area that may be written. A deputy in a pair region may be the first to touch its pages: the service then
+    /// pays for them, as far as rings may grow.
     pub fn own_bytes(&self) -> u64 {
         match &self.other {
             Other::Application(memory) | Other::Service(memory, _) => memory.area.lendable(),
@@ -143,7 +143,7 @@ impl Place {
         }
     }
 
-    /// Lends a ring of our side.
+    /// Lends a ring in this side's data area.
     pub fn lend(&self, pool: &mut Pool, class: usize) -> Option<Ring> {
         if let Other::Application(memory) = &self.other {
             return memory.lend(pool, class);
@@ -152,7 +152,7 @@ impl Place {
         pool.lend(class, pages, |i| self.word(i))
     }
 
-    /// Takes a ring back.
+    /// Returns a ring of this side to the pool.
     pub fn give_back(&self, pool: &mut Pool, ring: Ring) {
         match &self.other {
             Other::Application(memory) => memory.give_back(pool, ring),
@@ -160,7 +160,7 @@ impl Place {
         }
     }
 
-    /// Returns every warm ring.
+    /// Returns every ring that the pool keeps warm.
     pub fn flush(&self, pool: &mut Pool) {
         match &self.other {
             Other::Application(memory) => memory.flush(pool),
@@ -172,7 +172,7 @@ impl Place {
         self.region().page_word(self.side, i).expect("the pool stays inside the bitmap")
     }
 
-    /// Checks that bytes of the other side's may be read: the service must not pay for pages by reading.
+    /// Checks that these bytes of the other side may be read. Reading an absent page would make the service pay for it.
     pub fn check(&self, ring: Ring, spans: &[(usize, usize); 2]) -> Result<(), Violation> {
         let violation = Err(Violation::Ring(ring.packed()));
         match &self.other {
@@ -190,22 +190,22 @@ impl Place {
         }
     }
 
-    /// Copies the other side's bytes out.
+    /// Copies bytes out of the other side's data area.
     pub fn read(&self, at: usize, out: &mut [u8]) {
         self.region().read(self.side.other(), at, out);
     }
 
-    /// Up to where the other side's stream is urgent, if anything of it ever was.
+    /// End of the urgent data in the other side's stream; `None`: there never was any.
     pub fn urgent(&self, slot: u32) -> Option<u64> {
         urgent::up(self.region(), self.side.other(), slot)
     }
 
-    /// The same of our side's, as announced.
+    /// End of the urgent data in this side's stream, as announced.
     pub fn announced(&self, slot: u32) -> Option<u64> {
         urgent::up(self.region(), self.side, slot)
     }
 
-    /// Announces that our side's stream is urgent up to `position`.
+    /// Announces that this side's stream is urgent up to `position`.
     pub fn announce(&self, slot: u32, position: u64) {
         urgent::announce(self.region(), self.side, slot, position);
         if let (Other::Service(..), Some((own, _))) = (&self.other, self.halves(slot)) {
@@ -213,37 +213,37 @@ impl Place {
         }
     }
 
-    /// Copies bytes in, to our side.
+    /// Copies bytes into this side's data area.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.region().write(self.side, at, bytes);
     }
 }
 
-/// One end, as the core uses it.
+/// One end of a relay, as its core uses it.
 #[derive(Debug)]
 pub struct End {
-    /// Where.
+    /// The side of a region where it is.
     pub place: Place,
-    /// The slot there.
+    /// The slot in that region.
     pub slot: u32,
-    /// Our stream.
+    /// The stream that this end sends.
     pub sender: Sender,
-    /// Consumed of what the other side produced.
+    /// Position up to which the other side's stream was read.
     pub tail: u64,
-    /// The other side's FIN has been passed on, or no more of its bytes will be.
+    /// The other side's FIN was passed on, or no more of its bytes will be.
     pub ended: bool,
-    /// The slot is no longer looked at.
+    /// The slot is no longer used by this end.
     pub gone: bool,
 }
 
 impl End {
-    /// A fresh end at the service's own side.
+    /// A new end at the service's own side.
     pub fn new(memory: Arc<Memory>, slot: u32) -> Self {
         let place = Place::of_service(memory);
         Self { place, slot, sender: Sender::default(), tail: 0, ended: false, gone: false }
     }
 
-    /// A deputy that goes on where a process stopped. From here on it is told.
+    /// A deputy that goes on where a process stopped. From here on its doorbell is rung.
     pub fn deputy(place: Place, slot: u32, sender: Sender) -> Self {
         let tail = place.halves(slot).map_or(0, |(own, _)| {
             watch(own, Some(TRUST_CONTEXT));
@@ -252,7 +252,7 @@ impl End {
         Self { place, slot, sender, tail, ended: false, gone: false }
     }
 
-    /// The other side's flags.
+    /// Flags of the other side's half.
     pub fn flags(&self) -> u32 {
         // The slot of an end that is gone may be another connection's by now.
         if self.gone {
@@ -261,7 +261,7 @@ impl End {
         self.place.halves(self.slot).map_or(RESET, |(_, other)| other.flags.load(Ordering::Acquire))
     }
 
-    /// Raises flags of our half and tells.
+    /// Raises flags in this side's half and rings the other side.
     pub fn raise(&self, bells: &Bells, flags: u32) {
         if let Some((own, _)) = self.place.halves(self.slot).filter(|_| !self.gone) {
             raise(own, flags);
@@ -269,22 +269,22 @@ impl End {
         }
     }
 
-    /// The slot has news for the other side.
+    /// Rings the other side: the slot has news.
     pub fn tell(&self, bells: &Bells) {
         self.place.tell(bells, self.slot);
     }
 
-    /// By what in `flags` of the other side the connection is cut, as it is passed on; 0: it is not.
+    /// The flags to pass on when the other side's `flags` abort the connection; 0: they do not.
     pub fn cut(&self, flags: u32) -> u32 {
         match flags {
             _ if flags & RESET != 0 => RESET,
-            // TCP over the port gives the reason as an errno.
+            // TCP over the port gives an errno as the reason.
             _ if flags & FAILED != 0 && self.place.is_deputy() => flags & (FAILED | 0xfff << ERRNO_SHIFT),
             _ => 0,
         }
     }
 
-    /// A deputy tells the service's TCP what the connection's new holder, at `near`, wants of it.
+    /// Passes the options of the connection's new holder, at `near`, on to the service's TCP, which this deputy faces.
     pub fn advise(&self, near: &Self, bells: &Bells) {
         if !matches!(self.place.other, Other::Service(..)) || self.gone || near.gone {
             return;
@@ -298,7 +298,7 @@ impl End {
         if before & ADVICE == wanted {
             return;
         }
-        // What was sent before `TCP_NODELAY` was set is held back no longer.
+        // Setting `TCP_NODELAY` also releases the bytes that were sent before.
         let pushed = match wanted & !before & NODELAY {
             0 => before & !u64::from(u32::MAX),
             _ => own.tx_head.load(Ordering::Relaxed) << PUSHED_SHIFT,
@@ -307,26 +307,25 @@ impl End {
         self.tell(bells);
     }
 
-    /// Leaves the slot; what is kept of it is returned.
+    /// Leaves the slot. Returns an end with the stream's rings.
     pub fn leave(&mut self) -> Self {
         self.gone = true;
         let sender = std::mem::take(&mut self.sender);
         Self { place: self.place.clone(), slot: self.slot, sender, tail: self.tail, ended: true, gone: true }
     }
 
-    /// A deputy lets go, as the process would have done by closing.
+    /// Closes a deputy's end as the process would have: by a reset if bytes are unread.
     pub fn release(&self, bells: &Bells) {
         let unread = self.place.halves(self.slot).is_some_and(|(own, other)| {
             own.flags.load(Ordering::Relaxed) & RESET == 0
                 && other.tx_head.load(Ordering::Acquire) != self.tail
         });
         let end = if unread { RESET } else { 0 };
-        // Whoever consumes the rest says so: the rings are needed no more then.
+        // WANT_SPACE has the reader ring when it has read the rest: then the rings can be taken back.
         self.raise(bells, end | READ_CLOSED | WANT_SPACE | RELEASED);
     }
 
-    /// True when a deputy that has let go may take its rings back: everything was consumed, nobody reads any more, or the slot
-    /// is another connection's.
+    /// True when the rings of a closed deputy may be taken back: all was read, the reader has closed, or the slot has another connection.
     pub fn is_over(&self) -> bool {
         let Some((own, other)) = self.place.halves(self.slot) else { return true };
         other.rx_tail.load(Ordering::Acquire) >= self.sender.head

@@ -1,69 +1,69 @@
-//! Why the service does not start, or stops. Each text says what to do.
+//! Errors that keep the service from starting, or end it. Each text says what to do.
 
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why the service did not start, or stopped.
+/// An error that keeps the service from starting, or ends it.
 #[derive(Debug)]
 pub enum ServiceError {
     /// Another service answers at that path.
     AlreadyUp {
-        /// Its control socket.
+        /// The control socket at which it answers.
         control: PathBuf,
-        /// Its process, when the kernel says.
+        /// Its process number, if the kernel tells it.
         pid: Option<i32>,
     },
     /// The control socket could not be made.
     Control {
-        /// Where.
+        /// Path of the control socket.
         control: PathBuf,
-        /// What was tried.
+        /// What failed, as a verb for "cannot ...".
         doing: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel gave.
         error: std::io::Error,
     },
-    /// Something that is no socket is where the control socket should be.
+    /// The path of the control socket exists and is not a socket.
     NoSocket(PathBuf),
-    /// The folder of the control socket belongs to somebody else.
+    /// The folder of the control socket belongs to another user, or other users may write to it.
     ForeignFolder(PathBuf),
     /// The configuration file cannot be read.
     ConfigRead {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of reading it.
         error: std::io::Error,
     },
-    /// The configuration file makes no sense.
+    /// The configuration file is not valid.
     ConfigText {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// What is wrong, and where.
         error: String,
     },
-    /// The policy file cannot be used; the text says where the mistake is.
+    /// The policy file cannot be used; the text says where the error is.
     Policy(String),
     /// A value is out of range.
     Value {
-        /// The key, as in the file; flag and variable are made of it.
+        /// The key, as in the file; the names of flag and variable are made from it.
         key: &'static str,
-        /// What it must do.
+        /// What the value must do, as a verb phrase.
         must: &'static str,
     },
-    /// The user that the service is to become could not remove its socket from there.
+    /// The user of `--user` could not remove the control socket from this folder.
     FolderOfOthers(PathBuf),
-    /// The kernel has no filters for system calls, or does not let this process have one.
+    /// The kernel has no filters for system calls, or does not allow this process to install one.
     Filter {
-        /// The errno that the kernel answered with.
+        /// The error that the kernel gave.
         error: Errno,
     },
     /// The port could not be opened, or does not work; the text names the flag and says what to do.
     Port(String),
-    /// The kernel refused something the service cannot do without.
+    /// The kernel refused something that the service needs.
     Os {
-        /// What was tried.
+        /// What failed, as a verb for "cannot ...".
         doing: &'static str,
-        /// The kernel's answer.
+        /// The error that the kernel gave.
         error: Errno,
     },
 }

@@ -1,4 +1,4 @@
-//! What `towpath explain` is told: every socket with what it waits for, and the kernel sockets of each application by inode.
+//! The data of `towpath explain`: every socket and what it waits for, and each application's kernel sockets by inode.
 
 use crate::application::Application;
 use crate::limit::{self, Limit, Numbers};
@@ -14,27 +14,27 @@ use shm::half_flags::{FIN, WANT_SPACE};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What `towpath explain` says beside: what the socket waits for, and the numbers that say it.
+/// Fields of a socket in `towpath explain` beyond those of `towpath ss`: what limits the socket, and the numbers behind that.
 #[derive(Debug, Serialize)]
 pub struct Detail<'a> {
-    /// What it waits for.
+    /// The reason why the socket waits.
     pub limited_by: Limit,
     /// Bytes written and not sent.
     pub unsent: u64,
     /// Bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Bytes that the peer would take.
+    /// Bytes that the peer's receive window still allows.
     pub peer_window: u64,
-    /// Bytes of the ring that its program has written into last; 0: it has not written yet.
+    /// Size in bytes of the ring that the program writes into now; 0: it has not written yet.
     pub ring: u64,
-    /// The program at the other end, when it is one of ours.
+    /// Process number of the program at the other end, when it is registered here.
     pub peer_pid: Option<i32>,
-    /// Its command.
+    /// Command of the program at the other end.
     pub peer_process: Option<&'a str>,
-    /// The user of that program.
+    /// User of the program at the other end; decides whether the viewer sees it.
     #[serde(skip)]
     pub peer_uid: Option<u32>,
-    /// All that TCP knows, over a port.
+    /// The numbers of `TCP_INFO`, for a connection over the port.
     pub info: Option<TcpInfo>,
 }
 
@@ -45,7 +45,7 @@ struct Explained<'a> {
     process: &'a str,
     uid: u32,
     fallen_back: u64,
-    /// Its kernel sockets: inode, reason.
+    /// Its kernel sockets: the reason by inode.
     kernel: BTreeMap<u64, &'a str>,
 }
 
@@ -56,13 +56,13 @@ impl<'a> Explained<'a> {
             process: &a.process.process,
             uid: a.uid,
             fallen_back: a.process.fallen_back,
-            // The last of several with one number counts.
+            // The last of several entries with one inode counts.
             kernel: a.fallen.iter().map(|(inode, reason)| (*inode, reason.as_str())).collect(),
         }
     }
 }
 
-/// `towpath explain`.
+/// The whole answer to `towpath explain`.
 #[derive(Debug, Serialize)]
 pub struct Explanation<'a> {
     applications: Vec<Explained<'a>>,
@@ -70,7 +70,7 @@ pub struct Explanation<'a> {
 }
 
 impl Registry {
-    /// `Report::Explain`: of the processes that `viewer` sees.
+    /// Answers `Report::Explain`: the processes and sockets that `viewer` may see.
     pub fn explanation(&self, viewer: Viewer) -> Explanation<'_> {
         let seen = self.applications.values().filter(|a| viewer.sees(a.uid));
         let mut applications: Vec<_> = seen.map(Explained::of).collect();
@@ -82,7 +82,7 @@ impl Registry {
 }
 
 impl<'a> Detail<'a> {
-    /// Nothing but what it waits for is known.
+    /// A detail in which only the limit is known.
     pub fn of(limited_by: Limit) -> Self {
         Self {
             limited_by,
@@ -98,13 +98,13 @@ impl<'a> Detail<'a> {
     }
 }
 
-/// Bytes of the ring that this end lends itself.
+/// Size in bytes of the larger ring that this end lends.
 fn ring_of(half: &Half) -> u64 {
     let rings = half.ring.iter().filter_map(|word| Ring::parse(word.load(Relaxed), u64::MAX).ok());
     rings.map(Ring::size).max().unwrap_or(0)
 }
 
-/// One end of a connection through shared memory.
+/// The detail of one end of a connection through shared memory.
 pub fn of_shared<'a>(stage: Stage, (own, peer): (&Half, &Half), queued: u64, unread: u64) -> Detail<'a> {
     let wants_space = queued > 0 && own.flags.load(Relaxed) & WANT_SPACE != 0;
     let limited_by = match stage {
@@ -115,7 +115,7 @@ pub fn of_shared<'a>(stage: Stage, (own, peer): (&Half, &Half), queued: u64, unr
     Detail { in_flight: queued, ring: ring_of(own), ..Detail::of(limited_by) }
 }
 
-/// A connection over the port; the halves are the service's and the application's.
+/// The detail of a connection over the port. `halves` are the service's and the application's.
 pub fn of_flow<'a>(
     state: slowpath::State,
     halves: Option<(&Half, &Half)>,

@@ -1,12 +1,12 @@
-//! The time limit of what programs hold back within one host (`TCP_CORK`, `MSG_MORE`): a program that never comes back to it has no
-//! thread that could let it go, so the control thread does.
+//! The time limit of bytes that programs hold back within one host (`TCP_CORK`, `MSG_MORE`). The program has no thread that could release
+//! them in time, so the control thread does.
 //!
 //! ```text
 //!   program: writes, sets its bit in HELD_CONTEXT --first--> bell --> looked at every TICK --> nothing for a while: asleep again
 //! ```
-//! Between the first bell and the last look a program that holds something back makes no system call. Everything here is said by
-//! programs: a look costs as much as bits were set and sockets hold back, at most one of each for every slot, and what is let go is a
-//! position of the program's own stream, which its reader checks as ever.
+//! After the first bell a program that holds bytes back makes no system call until the control thread sleeps again. All input here is
+//! hostile: a look costs as much as bits are set and sockets hold back, at most one of each per slot; what is released is a position of the
+//! program's own stream, which the reader checks as always.
 
 use crate::departure::side_named;
 use crate::region::Use;
@@ -21,37 +21,37 @@ use std::time::{Duration, Instant};
 
 /// "there is a 200 millisecond ceiling on the time for which output is corked" (tcp(7)).
 const LIMIT: Duration = Duration::from_millis(200);
-/// Between two looks.
+/// Pause between two looks.
 const TICK: Duration = Duration::from_millis(50);
-/// Looks that find nothing before a region's bell is to ring again.
+/// Looks that find nothing in a region before its program must ring the bell again.
 const QUIET: u32 = 10;
 
 /// One socket that holds bytes back.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// From this position on.
+    /// Position of the first byte held back.
     from: u64,
     due: Instant,
 }
 
-/// What is known to be held back.
+/// The sockets that hold bytes back, as far as the control thread knows.
 #[derive(Debug, Default)]
 pub struct Holds {
-    /// Application regions that are looked at, with the number of looks that found nothing.
+    /// Application regions that are looked at each tick, with the number of looks in a row that found nothing.
     awake: HashMap<u32, u32>,
-    /// By application region and block.
+    /// Held bytes by application region and socket block.
     holds: HashMap<(u32, u32), Hold>,
     tick: Option<Instant>,
 }
 
 impl Holds {
-    /// When to look.
+    /// When to look next; `None`: nothing is held back.
     pub fn due(&self) -> Option<Instant> {
         self.tick
     }
 }
 
-/// The connection of a block that holds bytes back.
+/// The connection of a socket block that holds bytes back.
 struct Holder<'a> {
     own: &'a Half,
     block: &'a SockBlock,
@@ -59,11 +59,11 @@ struct Holder<'a> {
     to: To,
 }
 
-/// Who is told.
+/// The reader of the held bytes.
 enum To {
-    /// The other side of a pair region: that family.
+    /// A process of that family, on that side of the pair region.
     Family(u32, Side),
-    /// The core that relays.
+    /// The core that runs that relay.
     Relay(u32),
 }
 
@@ -78,7 +78,7 @@ fn place_of(block: &SockBlock) -> (u32, u32) {
 }
 
 impl Registry {
-    /// The bell of an application region has rung, perhaps because something is held back.
+    /// The slow-path bell of a region has rung, perhaps because bytes are held back there.
     pub fn hear_held(&mut self, region: u32, now: Instant) {
         let is_awake = self.held.awake.contains_key(&region);
         if !is_awake && self.collect(region, now + LIMIT) > 0 {
@@ -94,7 +94,7 @@ impl Registry {
         Some((Doorbell::new(block, layout.words_per_group), layout.params.slots))
     }
 
-    /// Takes the bits of a region; what holds bytes back is due then. Returns how many bits there were.
+    /// Reads and clears the bits of a region's sockets that hold bytes back, with time limit `due`. Returns the number of bits.
     fn collect(&mut self, region: u32, due: Instant) -> usize {
         let Some((bell, slots)) = self.held_bell(region) else { return 0 };
         let mut blocks = Vec::new();
@@ -108,12 +108,12 @@ impl Registry {
         blocks.len()
     }
 
-    /// Looks at everything that is held back, and lets go what is due.
+    /// Looks at every socket that holds bytes back, and releases them when their time is over.
     pub fn look_at_held(&mut self, now: Instant) {
         if self.held.tick.is_none_or(|at| now < at) {
             return;
         }
-        // What has come since the last look is as old as the pause between them at most.
+        // A hold found now began after the last look, at most one tick ago.
         let due = now + LIMIT - TICK;
         let awake: Vec<u32> = self.held.awake.keys().copied().collect();
         let found: Vec<usize> = awake.iter().map(|region| self.collect(*region, due)).collect();
@@ -124,7 +124,7 @@ impl Registry {
             let is_idle = found == 0 && !self.held.holds.keys().any(|(holder, _)| *holder == region);
             let quiet = if is_idle { self.held.awake.get(&region).map_or(0, |quiet| quiet + 1) } else { 0 };
             self.held.awake.insert(region, quiet);
-            // Once it is announced that nobody looks, the next bit rings.
+            // After `prepare_sleep` the next hold rings the bell.
             if quiet >= QUIET && self.held_bell(region).is_none_or(|(bell, _)| bell.prepare_sleep()) {
                 self.held.awake.remove(&region);
             }
@@ -132,7 +132,7 @@ impl Registry {
         self.held.tick = (!self.held.awake.is_empty()).then(|| now + TICK);
     }
 
-    /// False: nothing is held back there any more.
+    /// Looks at one hold, and releases it if its time is over. False: nothing is held back there any more.
     fn is_still_held(
         &self,
         (region, index): (u32, u32),
@@ -143,7 +143,7 @@ impl Registry {
         let Some(holder) = self.holder(region, index) else { return false };
         let Some(from) = held_from(holder.own, holder.block) else { return false };
         if from != hold.from {
-            // What was held then has gone; this is another.
+            // The bytes held before were sent; these are others.
             *hold = Hold { from, due };
         } else if now >= hold.due {
             if let_go_for(holder.own, holder.block, from, || holder.is_its()) {
@@ -165,7 +165,7 @@ impl Registry {
         }
     }
 
-    /// Whose bytes block `index` of that application region holds back, if it says that it holds any.
+    /// The connection of block `index` in application region `home`, if the block says that it holds bytes back.
     fn holder(&self, home: u32, index: u32) -> Option<Holder<'_>> {
         let home = self.regions.get(&home)?;
         let block = home.memory.region().sock(index)?;

@@ -1,13 +1,13 @@
-//! Helper threads: they make the calls that another process can make wait. A process that passes a descriptor decides how long its
-//! close takes (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and holds the lock under which
-//! `getsockname` looks at a socket, or seals are put on a memfd. So the control thread neither receives, closes nor looks into such
-//! descriptors: it hands the control line to a helper thread, and stops reading that line until the helper has answered.
+//! Helper threads: they make the calls that another process can block. A process that passes a descriptor decides how long closing it takes
+//! (a TCP socket with `SO_LINGER` and unsent data, a file of its own file system), and can hold the lock that `getsockname` on a socket, or
+//! sealing a memfd, needs. So the control thread neither receives, closes nor examines such descriptors: it hands the control line to a
+//! helper thread, and does not read that line until the helper has answered.
 //!
 //! ```text
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
 //! ```
-//! Each helper has a descriptor table of its own: one that sticks in a close keeps neither the port nor the control socket open when
-//! the service ends. At most one helper works for a user at a time, so a user that makes it stick delays only his own programs.
+//! Each helper has its own descriptor table: one that is stuck in a close keeps neither the port nor the control socket open when the
+//! service ends. At most one helper works for a user at a time, so a user that blocks it delays only his own programs.
 
 use crate::alive::Alive;
 use crate::registry::write_eventfd;
@@ -28,61 +28,61 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Helpers at work for all users but root; root's helper is not counted.
+/// Most helpers at work for users other than root; root's helper is not counted.
 const HELPERS_MAX: usize = 16;
-/// A helper at work for longer than this is stuck: the control lines of its user that wait for it are closed.
+/// A helper that works longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// Sets in which descriptors of listening sockets, and of connections on their way to another process, are watched.
+/// Epoll sets that watch sockets of other processes.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Listening sockets: all are looked at together, and their set is readable when one of them listens no more.
+    /// Listening sockets, in one set: it is readable when one of them no longer listens.
     pub listeners: Alive,
-    /// Connections that were left with the service.
+    /// Sockets of connections that were left with the service.
     pub connections: Alive,
 }
 
 impl Watched {
-    /// Makes both kinds of sets, empty.
+    /// Makes both kinds of sets, without members.
     pub fn open() -> rustix::io::Result<Self> {
         Ok(Self { listeners: Alive::open(1)?, connections: Alive::open(16)? })
     }
 }
 
-/// A message that came with descriptors, which are closed again.
+/// A message that came with descriptors. The helper has closed them.
 #[derive(Debug)]
 pub struct Message {
     /// The decoded message with its number.
     pub said: ToService,
-    /// What the kernel says of the one descriptor that came along. `None`: there were several, or it is no TCP socket.
+    /// The kernel's facts about the one descriptor that came along. `None`: there were several, or it is not a TCP socket.
     pub shown: Option<Shown>,
-    /// Descriptors were lost, because the helper could have no more.
+    /// The kernel dropped descriptors, because the helper's table was full.
     pub is_short: bool,
 }
 
-/// What a helper is asked to do.
+/// A job for a helper.
 #[derive(Debug)]
 pub enum Job {
-    /// Receive the next message of that control line, which has descriptors.
+    /// Receive the next message of that process's control line; it has descriptors.
     Receive(u32, Arc<Line>),
     /// Close a control line that still holds unread descriptors.
     Close(OwnedFd),
-    /// Seal that pair region.
+    /// Seal the memfd of that pair region.
     Seal(u32, Arc<OwnedFd>),
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub enum Done {
-    /// The next message of that control line.
+    /// The next message of that process's control line.
     Received(u32, Result<Message, LineError>),
     /// That pair region is sealed.
     Sealed(u32),
-    /// Waited for too long: that control line is to be closed.
+    /// A job took too long: the control line of that process is to be closed.
     Stuck(u32),
 }
 
-/// What a helper does with the descriptor that it gets.
+/// Task of a helper, for the descriptor that it is sent.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     Receive(u32),
@@ -108,7 +108,7 @@ impl Job {
     }
 }
 
-/// A job under way.
+/// A job that a helper works on.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     uid: u32,
@@ -117,41 +117,41 @@ struct Running {
     is_stuck: bool,
 }
 
-/// What a helper says.
+/// Message from a helper thread.
 #[derive(Debug)]
 enum Word {
-    /// It has a descriptor table of its own, or could not have one and ends.
+    /// It has its own descriptor table, or could not get one and ends.
     Separate(rustix::io::Result<()>),
-    /// It has done what it was asked last.
+    /// It has done its last task; the result, if there is one to report.
     Done(Option<Done>),
 }
 
 #[derive(Debug)]
 struct Helper {
-    /// Descriptors go by this.
+    /// Socket by which the helper is sent descriptors.
     socket: OwnedFd,
-    /// The helper's end, until it has a descriptor table of its own.
+    /// The helper's end of that socket, until the helper has its own descriptor table.
     its: Option<OwnedFd>,
     tasks: Sender<Task>,
     running: Option<Running>,
 }
 
-/// All helpers, and what waits for them.
+/// All helpers, and the jobs that wait for them.
 #[derive(Debug)]
 pub struct Helpers {
     helpers: Vec<Helper>,
     waiting: HashMap<u32, VecDeque<Job>>,
-    /// Users with something in `waiting`; the user to be served next comes first.
+    /// Users with jobs in `waiting`; the next to be served is first.
     turns: VecDeque<u32>,
     outbox: Sender<(usize, Word)>,
     inbox: Receiver<(usize, Word)>,
-    /// Readable when a helper has finished something. No other process has it.
+    /// Eventfd, readable when a helper has finished a job. No other process has it.
     pub told: Arc<OwnedFd>,
     watched: Watched,
 }
 
 impl Helpers {
-    /// No helper yet: each starts when it is needed.
+    /// Starts no helper: each starts when it is needed.
     pub fn new(watched: Watched) -> rustix::io::Result<Self> {
         let (outbox, inbox) = channel();
         Ok(Self {
@@ -165,7 +165,7 @@ impl Helpers {
         })
     }
 
-    /// Has `job` done in the name of `uid`. `Err`: its user's helper is stuck.
+    /// Queues `job` for user `uid`. `Err`: that user's helper is stuck.
     pub fn ask(&mut self, uid: u32, job: Job, now: Instant) -> Result<(), Errno> {
         let is_stuck = self.running().any(|running| running.uid == uid && running.is_stuck);
         if is_stuck && !matches!(job, Job::Close(_)) {
@@ -180,7 +180,7 @@ impl Helpers {
         Ok(())
     }
 
-    /// What helpers have finished, and what is waited for in vain.
+    /// Takes the results of finished jobs, and gives up jobs that take too long.
     pub fn finished(&mut self, now: Instant) -> Vec<Done> {
         let mut all = Vec::new();
         while let Ok((which, word)) = self.inbox.try_recv() {
@@ -196,7 +196,7 @@ impl Helpers {
                 }
                 (Word::Done(done), running) => {
                     helper.running = None;
-                    // What was given up is not waited for any more.
+                    // The result of a job that was given up is dropped.
                     all.extend(done.filter(|_| running.is_some_and(|running| !running.is_stuck)));
                 }
             }
@@ -234,7 +234,7 @@ impl Helpers {
         }
     }
 
-    /// Gives idle helpers what waits, each user in turn.
+    /// Gives waiting jobs to idle helpers, each user in turn.
     fn start(&mut self, now: Instant) {
         for _ in 0..self.turns.len() {
             let Some(uid) = self.turns.pop_front() else { return };
@@ -255,7 +255,7 @@ impl Helpers {
         }
     }
 
-    /// An idle helper, which is started when there may be one more.
+    /// Index of an idle helper; starts one if there is none and the limit allows it.
     fn idle(&mut self, uid: u32) -> Option<usize> {
         let root = rustix::process::Uid::ROOT.as_raw();
         let busy = self.running().filter(|running| running.uid != root).count();
@@ -292,7 +292,7 @@ impl Helpers {
                 Ok(socket) => (Some(socket), Ok(())),
                 Err(e) => (None, Err(e)),
             };
-            // From here on what the starter closes stays open here.
+            // The starter may close its end now: this thread's copy stays open.
             let _ = outbox.send((which, Word::Separate(word)));
             if let Some(socket) = socket {
                 thread.run(&socket, which, &outbox);
@@ -306,7 +306,7 @@ impl Helpers {
         let helper = &mut self.helpers[which];
         let task = job.task();
         helper.running = Some(Running { uid, task, since: now, is_stuck: false });
-        // Neither waits: the helper has received all that was sent before.
+        // Neither call waits: the helper has taken everything that was sent before.
         if send_descriptor(&helper.socket, job.descriptor()).is_err() || helper.tasks.send(task).is_err() {
             tracing::error!("a helper thread has ended by a fault of its own");
         }
@@ -314,7 +314,7 @@ impl Helpers {
 }
 
 impl Drop for Helpers {
-    /// What waits to be closed is closed by the kernel when the process ends, which does not wait then.
+    /// Leaves lines that wait to be closed open: the kernel closes them at the process's end, and that does not wait.
     fn drop(&mut self) {
         for job in self.waiting.drain().flat_map(|(_, jobs)| jobs) {
             if let Job::Close(fd) = job {
@@ -345,7 +345,7 @@ fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     Ok(rights.flatten().next())
 }
 
-/// What a helper thread has.
+/// The state of a helper thread.
 struct Thread {
     orders: Receiver<Task>,
     told: Arc<OwnedFd>,
@@ -353,13 +353,13 @@ struct Thread {
 }
 
 impl Thread {
-    /// What it keeps of the descriptors that the service has.
+    /// The descriptors of the service that the helper keeps in its own table.
     fn descriptors(&self) -> Vec<RawFd> {
         let sets = [&self.watched.listeners, &self.watched.connections].into_iter().flat_map(Alive::sets);
         sets.map(|set| set.as_raw_fd()).chain([self.told.as_raw_fd()]).collect()
     }
 
-    /// Works until the service is gone.
+    /// Does tasks until the service has closed its end.
     fn run(&self, socket: &OwnedFd, which: usize, outbox: &Sender<(usize, Word)>) {
         loop {
             let fd = match receive_descriptor(socket) {
@@ -370,7 +370,7 @@ impl Thread {
             let Ok(task) = self.orders.recv() else { return };
             let done = match task {
                 Task::Receive(peer) => Some(Done::Received(peer, self.receive(&Line::new(fd)))),
-                // What is closed here takes its queue along, and what is in that: this may stick.
+                // Closing the last descriptor of a line also closes the descriptors in its queue, and that may block.
                 Task::Close => {
                     drop(fd);
                     None
@@ -384,8 +384,8 @@ impl Thread {
         }
     }
 
-    /// Receives a message and looks into what came along. When this returns, all of it is closed again: an application that has its answer
-    /// may close its socket, and bind another to the same port.
+    /// Receives a message and looks into its descriptor. All descriptors are closed when this returns: an application that has its answer
+    /// may close its socket and bind another to the same port.
     fn receive(&self, line: &Line) -> Result<Message, LineError> {
         let Received { message, fds, is_short } = line.receive::<ToService>(false)?;
         let set = match message.request {

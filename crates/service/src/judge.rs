@@ -1,6 +1,6 @@
-//! Which socket of the kernel's would get a connection: asked of the kernel's own TCP by `sock_diag`, which looks it up as it does for
-//! a SYN. So wildcards, exact addresses, `IPV6_V6ONLY`, `SO_REUSEPORT` and sockets that listen no more count as they do on Linux, and no
-//! application has to be believed. Takes no lock of the socket's. Speaks for the network namespace of the service only.
+//! Asks the kernel which of its sockets would get a connection. `sock_diag` looks the socket up as for a SYN, so wildcards, exact
+//! addresses, `IPV6_V6ONLY`, `SO_REUSEPORT` and sockets that no longer listen count as on Linux, and no application has to be believed. The
+//! question takes no socket lock. It covers the service's own network namespace only.
 //!
 //! ```text
 //!   nlmsghdr 16: length u32 | type u16 | flags u16 | sequence u32 | port 0 u32
@@ -22,11 +22,11 @@ const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const TCP_LISTEN: u8 = 10;
 const REQUEST_LEN: usize = 72;
-/// Where the socket's name begins in the reply, and in it the cookie.
+/// Offset of the cookie in the reply, inside its `inet_diag_sockid`.
 const REPLY_COOKIE: usize = 20 + 40;
 const REPLY_LEAST: usize = REPLY_COOKIE + 8;
 
-/// A `NETLINK_SOCK_DIAG` socket and the number of its last question.
+/// A `NETLINK_SOCK_DIAG` socket and the number of its last request.
 #[derive(Debug)]
 pub struct Judge {
     socket: OwnedFd,
@@ -44,7 +44,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The question for the socket at `local` that gets what comes from `from`.
+/// The request for the socket at `local` that would get a connection from `from`.
 fn question(sequence: u32, local: SocketAddr, from: SocketAddr) -> [u8; REQUEST_LEN] {
     let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let mut b = [0; REQUEST_LEN];
@@ -59,12 +59,13 @@ fn question(sequence: u32, local: SocketAddr, from: SocketAddr) -> [u8; REQUEST_
     b[26..28].copy_from_slice(&from.port().to_be_bytes());
     b[28..44].copy_from_slice(&octets(local.ip()));
     b[44..60].copy_from_slice(&octets(from.ip()));
-    // INET_DIAG_NOCOOKIE: whichever it is.
+    // INET_DIAG_NOCOOKIE: the socket's cookie is not known.
     b[64..72].fill(0xff);
     b
 }
 
-/// The cookie of the listening socket that an answer to `sequence` names. `None`: it is none. `Err(AGAIN)`: it answers another question.
+/// The cookie of the listening socket in the reply to `sequence`. `None`: no socket listens. `Err(AGAIN)`: it is the reply to another
+/// request.
 fn answer(sequence: u32, b: &[u8]) -> Result<Option<u64>, Errno> {
     let word = |at: usize| b.get(at..at + 4).and_then(|w| w.first_chunk()).map(|w| u32::from_ne_bytes(*w));
     let kind = b.get(4..6).and_then(|w| w.first_chunk()).map(|w| u16::from_ne_bytes(*w));
@@ -86,7 +87,7 @@ fn answer(sequence: u32, b: &[u8]) -> Result<Option<u64>, Errno> {
 }
 
 impl Judge {
-    /// Opens the socket, and tries it.
+    /// Opens the socket and sends a first request, to see whether the kernel answers.
     pub fn open() -> rustix::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?;
@@ -98,19 +99,19 @@ impl Judge {
         Ok(judge)
     }
 
-    /// The cookie of the socket that gets a connection from `from` to `to`, if one listens.
+    /// The cookie of the socket that would get a connection from `from` to `to`; `None`: no socket listens.
     ///
     /// # Errors
-    /// The errno that the kernel answered with.
+    /// The kernel's error.
     pub fn listener(&mut self, to: SocketAddr, from: SocketAddr) -> rustix::io::Result<Option<u64>> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         send(&self.socket, &question(self.sequence, to, from), SendFlags::DONTWAIT)?;
         loop {
-            // The kernel has answered when `send` returns.
+            // The kernel has queued its reply when `send` returns.
             let mut bytes = [0; 512];
             let (_, n) = recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT)?;
             match answer(self.sequence, &bytes[..n.min(512)]) {
-                // What was asked before, and not waited for.
+                // A late reply to an earlier request.
                 Err(Errno::AGAIN) => {}
                 other => return other,
             }

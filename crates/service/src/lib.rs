@@ -1,5 +1,5 @@
-//! The daemon: it registers applications, decides who may talk to whom, sets up what they share, moves bytes where they
-//! must not share, and cleans up when one dies. The only part of the service's side that reads clocks and starts threads.
+//! The daemon: it registers applications, decides which may connect to each other, sets up the memory that they share, relays between those
+//! that must not share memory, and cleans up when one dies. On the service's side only this crate reads clocks and starts threads.
 //!
 //! ```text
 //!   listening  the control socket's path         control   the one loop: control lines, signals, bells
@@ -75,7 +75,7 @@ pub use privilege::page as privileges;
 pub use sys::signals;
 pub use values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 
-/// Runs a service until it is told to leave.
+/// Runs a service until it is told to end.
 ///
 /// # Errors
 /// See [`ServiceError`].

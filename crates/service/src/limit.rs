@@ -1,68 +1,68 @@
-//! What limits a connection at this moment, from the numbers of that moment. For people: the numbers come from memory that
-//! applications write, and whoever lies is told lies about itself.
+//! Finds what limits a connection at this moment, from its numbers at this moment. For reports only: the numbers come from memory that
+//! applications write, and a program that writes wrong numbers spoils only the report about itself.
 
 use serde::Serialize;
 
-/// What a connection waits for.
+/// The reason why a connection waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// The handshake is under way.
+    /// The handshake is not complete.
     Handshake,
-    /// A listener: for connections to come.
+    /// A listener: it waits for connections.
     Connections,
-    /// A listener: for its program to accept what has come.
+    /// A listener: it waits for its program to accept connections.
     Accept,
-    /// It ends; what is to be sent was written.
+    /// The connection is closing; its program writes nothing more.
     Closing,
-    /// For its program, which has written nothing that is not on its way.
+    /// It waits for its program: everything that the program has written is sent.
     Application,
-    /// For its program to read what has come.
+    /// It waits for its program to read received bytes.
     Reader,
-    /// For the program at the other end, on this host, to read.
+    /// It waits for the program at the other end, on this host, to read.
     PeerReader,
-    /// For the peer's window.
+    /// It waits for the peer's receive window to open.
     ReceiverWindow,
-    /// For the congestion window.
+    /// It waits for the congestion window.
     CongestionWindow,
-    /// For an answer: what was sent is sent again.
+    /// It waits for acknowledgements after a timeout: bytes are sent again.
     Loss,
-    /// For room for what its program wants to write; what it has written is on its way.
+    /// Its program waits for room to write; everything written before is sent.
     SendBuffer,
-    /// For a full segment: Nagle's rule, or a cork.
+    /// It waits for a full segment, because of Nagle's algorithm or a cork.
     SmallWrites,
-    /// For the pacer, or for a core that has yet to come round.
+    /// It waits for the pacer, or for the core's next round.
     Pacing,
 }
 
-/// The numbers of one end of an established connection. Bytes.
+/// The numbers of one end of an established connection, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
-    /// Came, and its program has not read it.
+    /// Received bytes that the program has not read.
     pub unread: u64,
-    /// Written, and not acknowledged (on one host: not read by the other program).
+    /// Bytes written and not acknowledged (within one host: not read by the other program).
     pub queued: u64,
-    /// Of that, not sent.
+    /// Those of `queued` that were not sent.
     pub unsent: u64,
-    /// The peer's window.
+    /// The peer's receive window.
     pub peer_window: u64,
-    /// The congestion window.
+    /// The sender's congestion window.
     pub congestion_window: u64,
-    /// Our own window.
+    /// This end's receive window.
     pub own_window: u64,
-    /// A full segment.
+    /// Payload bytes of a full segment.
     pub segment: u64,
-    /// Timeouts in a row.
+    /// Number of retransmission timeouts in a row.
     pub timeouts: u8,
-    /// A writer waits for room.
+    /// The program waits for room to write.
     pub wants_space: bool,
-    /// `TCP_NODELAY`.
+    /// The program has set `TCP_NODELAY`.
     pub no_delay: bool,
-    /// Corked, or told that more follows.
+    /// The program has set `TCP_CORK`, or its last send had `MSG_MORE`.
     pub is_corked: bool,
 }
 
-/// A connection through shared memory.
+/// The limit of a connection through shared memory.
 pub fn of_shared(n: &Numbers) -> Limit {
     match () {
         () if n.wants_space => Limit::PeerReader,
@@ -72,7 +72,7 @@ pub fn of_shared(n: &Numbers) -> Limit {
     }
 }
 
-/// A connection over the port.
+/// The limit of a connection over the port.
 pub fn of_flow(n: &Numbers) -> Limit {
     let in_flight = n.queued.saturating_sub(n.unsent);
     let next = in_flight.saturating_add(n.segment.min(n.unsent).max(1));
@@ -94,7 +94,7 @@ pub fn of_flow(n: &Numbers) -> Limit {
 mod tests {
     use super::*;
 
-    /// In the middle of a transfer: 20 segments in flight, room for more in both windows.
+    /// A transfer at its full rate: 20 segments in flight, both windows have room.
     const BUSY: Numbers = Numbers {
         unread: 0,
         queued: 100_000,

@@ -1,9 +1,9 @@
-//! Lines: what a process needs to connect to a listener of another one of its user without asking each time. A line is a slot of
-//! their pair region whose stream carries the records of new connections; the slots of those connections are lent beforehand.
+//! Lines: queues in shared memory by which a process connects to a listener of its own user without asking the service. A line is a slot of
+//! their pair region with a stream of accept records; the slots of the new connections are lent to the connector beforehand.
 //!
-//! The service decides once (policy, which process listens, limits, and the addresses that each slot's connections have) and takes back what
-//! it has granted by a flag: `FIN` at the acceptor's half when others begin to listen there, `READ_CLOSED` when nothing does any more. What
-//! the two sides write there is believed only where it concerns themselves: how many connections each says it has made or taken.
+//! The service decides once (policy, listener, limits, addresses of each lent slot) and revokes a line by a flag in the acceptor's half:
+//! `FIN` when another socket begins to listen at the port, with `READ_CLOSED` when the queue is closed. What both sides write there is
+//! believed only as far as it concerns themselves: how many connections each has made or accepted.
 
 use crate::listeners::{Origin, QueueKey};
 use crate::region::{AppRegion, Connection, Line, PairRegion, Stage};
@@ -19,27 +19,27 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
-/// Slots granted at once, at most; it begins with fewer, and each time it is as many as are granted already. Each time costs the
-/// connector a wait for the service, about 140 us on two cores.
+/// Slots granted at once, least and most: each time as many as are granted already. Each time the connector waits for the service, about
+/// 140 us on two cores.
 const STEP: (u32, u32) = (8, 240);
-// Slots and ports of all of them go into one message, 3 bytes each number at most, and leave room for the rest of it.
+// All slots and ports of a step go into one message, at most 3 bytes per number, with room for its other fields.
 const _: () = assert!(SLOTS_MAX < 1 << 21 && STEP.1 as usize * 6 + 512 <= MESSAGE_MAX);
-/// Of a region's slots only every so manyth is lent: the others are the service's to give.
+/// At most one in this many slots of a region is lent; the service keeps the others for connections that it sets up.
 const SHARE: u32 = 4;
-/// Of the ports that the kernel has, only every so manyth is granted to one connector for one listener.
+/// At most one in this many ports of the kernel's range is granted to one connector for one listener.
 const PORTS_SHARE: u32 = 4;
-/// A listener with room for fewer gets no line.
+/// A listener with a smaller backlog gets no line.
 const BACKLOG_LEAST: u32 = 8;
-/// In less time no connection is made, and none accepted, by any processor: with its end it takes 18 us where that was measured.
+/// No processor makes or accepts a connection in less time; measured, with its end, 18 us.
 const CONNECT_LEAST: Duration = Duration::from_micros(1);
-/// Lines to one queue: the acceptor looks into each.
+/// Most lines to one queue: the acceptor polls each of them.
 const LINES_MOST: usize = 8;
 
-/// Lent slots, by region, in which sockets stand by their holders' word.
+/// Lent slots in which a socket lives, as region and slot, according to the socket blocks of their holders.
 pub type InUse = HashSet<(u32, u32)>;
 
-/// Ports granted at most for connections from one address to one listener: of those that the kernel gives, most stay for connections
-/// that the service is asked for.
+/// Most ports granted for connections from one address to one listener. Most of the kernel's range stays free for connections that the
+/// service sets up.
 fn grants_most() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut bounds = text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok());
@@ -49,19 +49,19 @@ fn grants_most() -> u32 {
     }
 }
 
-/// What stands for connections of which nothing is known.
+/// A connection without addresses: for the slot of a line.
 fn nothing(parties: [u32; 2], stage: Stage) -> Connection {
     let nowhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
     Connection { addresses: [nowhere; 2], applications: parties, stage }
 }
 
-/// Of a line, by what both sides write.
+/// Unread bytes in a line, from the positions that both sides have written. Hostile.
 fn unread_bytes(connector: &Half, acceptor: &Half) -> u64 {
     connector.tx_head.load(Relaxed).saturating_sub(acceptor.rx_tail.load(Relaxed))
 }
 
 impl Line {
-    /// Records in it that are not taken; what its owner writes counts for what it may at most.
+    /// Records in the line that the acceptor has not taken, at most as many as the line may hold. Hostile numbers.
     fn unread(&self, [connector, acceptor]: &[Half; 2]) -> u64 {
         if connector.flags.load(Acquire) & RELEASED != 0 {
             return 0;
@@ -69,7 +69,7 @@ impl Line {
         (unread_bytes(connector, acceptor) / RECORD_LEN as u64).min(u64::from(self.most))
     }
 
-    /// Connections made and connections taken since it was last asked, as far as there was time for so many.
+    /// Connections made and accepted since the last call, at most as many as there was time for.
     fn count(&mut self, [connector, acceptor]: &[Half; 2], at: Instant) -> [u64; 2] {
         let elapsed = at.saturating_duration_since(self.asked).as_nanos() / CONNECT_LEAST.as_nanos();
         self.asked = at;
@@ -82,27 +82,27 @@ impl Line {
 }
 
 impl PairRegion {
-    /// The line to a queue by that address, unless it has been taken back or given up.
+    /// The line to queue `key` at address `local`, unless it was revoked or closed.
     fn open_line(&self, key: QueueKey, local: SocketAddr) -> Option<&Line> {
         let is_open = |half: &Half| half.flags.load(Acquire) & (FIN | READ_CLOSED | RELEASED | RESET) == 0;
         let mut of_it = self.lines.iter().filter(|line| (line.queue, line.local) == (key, local));
         of_it.find(|line| self.region.slot(line.slot).is_some_and(|s| s.half.iter().all(is_open)))
     }
 
-    /// Slots of connections between these addresses, whichever way they were made.
+    /// Slots of connections between these addresses, made by the service or through a line.
     fn between(&self, source: IpAddr, local: SocketAddr) -> impl Iterator<Item = (Stage, Grant)> {
         let is_between = move |c: &Connection| c.addresses[0].ip() == source && c.addresses[1] == local;
         let slots = self.slots.iter().filter(move |(_, c)| is_between(c));
         slots.map(|(slot, c)| (c.stage, Grant { slot, port: c.addresses[0].port() }))
     }
 
-    /// Whether a slot is the service's again. Lent slots stay lent, and lines open, as long as both parties live. What one of them has
-    /// scribbled there before it died keeps nothing: then a lent slot stays as long as a socket of the other's stands in it, `is_used`.
+    /// True when the service may free a slot. While both parties live, a lent slot stays lent; a line ends when both halves are closed.
+    /// With a dead party a lent slot also ends, whatever its flags say, when no socket is in it (`is_used`) and no line can bring more.
     pub fn is_over(&self, slot: u32, is_used: impl FnOnce() -> bool) -> bool {
         let released = |half: &Half| half.flags.load(Acquire) & RELEASED != 0;
         let both = || self.region.slot(slot).is_some_and(|s| s.half.iter().all(released));
         match self.slots.get(slot).map(|c| c.stage) {
-            // There may be very many, and this is asked of each now and then.
+            // First and cheap: there may be very many lent slots, and each is checked at every sweep.
             Some(Stage::Lent) if !self.has_dead_side() => false,
             Some(Stage::Lent) => {
                 both() || !is_used() && self.lines.iter().all(|line| self.is_line_over(line))
@@ -112,7 +112,7 @@ impl PairRegion {
         }
     }
 
-    /// Whether nothing more comes by a line, or can be taken from it, because a party is dead.
+    /// True when a party is dead and no further record can come through a line, or be taken from it.
     fn is_line_over(&self, line: &Line) -> bool {
         let Some([connector, acceptor]) = self.region.slot(line.slot).map(|s| &s.half) else { return true };
         let unread = unread_bytes(connector, acceptor);
@@ -121,8 +121,8 @@ impl PairRegion {
 }
 
 impl Registry {
-    /// What `parties` need for further connections from `source` to the listener with the accept queue `key` at `local`, and whether the
-    /// acceptor is to hear of a new line. The region is known to both.
+    /// The line and slots that `parties` need for further connections from `source` to accept queue `key` at `local`, and whether the line
+    /// is new, so that the acceptor must be told. Both parties have the region.
     pub fn lend(
         &mut self,
         (region, key): (u32, QueueKey),
@@ -147,7 +147,7 @@ impl Registry {
                 (self.new_line(region, parties, new)?, most)
             }
         };
-        // Before the acceptor has taken the line no connection can come by it, and its ports would be kept from others.
+        // Before the acceptor has opened the line no connection can use it, and granted ports would only be kept from others.
         let half = &self.pairs.get(&region)?.region.slot(line)?.half[1];
         let grants = match half.flags.load(Acquire) & OPEN {
             0 => Vec::new(),
@@ -182,7 +182,7 @@ impl Registry {
         Some(slot)
     }
 
-    /// More slots, which count as sockets of both, each with a port of its own.
+    /// Grants more slots, each with its own port. They count as sockets of both parties.
     fn grant_slots(
         &mut self,
         region: u32,
@@ -214,7 +214,7 @@ impl Registry {
         grants
     }
 
-    /// `Request::Grants`: what the acceptor of a line believes of the records in it.
+    /// Answers `Request::Grants`: the granted slots of a line with their ports, by which its acceptor checks records.
     pub fn grants(&self, id: u32, region: u32, (line, first): (u32, u32)) -> Answer {
         if self.side_in(region, id).is_none() {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
@@ -224,7 +224,7 @@ impl Registry {
         else {
             return Answer::refused(Errno::NOENT, "that line is gone");
         };
-        // The slot that is asked for is no lent one any more when its connector has let the connection go to another process.
+        // The slot asked for first is no longer lent if its connector has passed the connection on.
         let is_told = |(stage, grant): &(Stage, Grant)| {
             grant.slot == first || *stage == Stage::Lent && grant.slot > first
         };
@@ -233,7 +233,7 @@ impl Registry {
         Answer::plain(Reply::Grants { local: line.local, source: line.source, grants: grants.collect() })
     }
 
-    /// How many more sockets, that nobody has asked for, both of them may have.
+    /// How many more lent sockets both parties may have.
     fn room_to_lend(&self, parties: [u32; 2]) -> u32 {
         let most = self.config.max_sockets / 2;
         let [a, b] =
@@ -249,7 +249,7 @@ impl Registry {
         }
     }
 
-    /// Raises `flags` at the acceptor's half of the lines to queues that `which` names.
+    /// Raises `flags` in the acceptor's half of all lines to queues that `which` selects.
     fn flag_lines(&self, flags: u32, which: impl Fn(QueueKey) -> bool) {
         for pair in self.pairs.values() {
             for line in pair.lines.iter().filter(|line| which(line.queue)) {
@@ -260,25 +260,25 @@ impl Registry {
         }
     }
 
-    /// The queue is closed: no connection comes by its lines any more.
+    /// Queue `key` is closed: ends its lines.
     pub fn end_lines(&mut self, key: QueueKey) {
         self.count_lines();
         self.flag_lines(FIN | READ_CLOSED, |queue| queue == key);
     }
 
-    /// Who connects to that port asks again: who shall have the connection has to be decided each time, or within other bounds.
+    /// Revokes the lines to listeners at that port: each connection must be decided anew, or under other limits.
     pub fn revoke_lines(&self, port: u16) {
         let listeners = self.listeners.all.values().filter(|l| l.local.port() == port);
         let queues: Vec<QueueKey> = listeners.flat_map(|l| l.queues.iter().copied()).collect();
         self.flag_lines(FIN, |queue| queues.contains(&queue));
     }
 
-    /// Every process asks again before it connects.
+    /// Revokes all lines: every process must ask again before it connects.
     pub fn revoke_all_lines(&self) {
         self.flag_lines(FIN, |_| true);
     }
 
-    /// Records in the lines to a queue.
+    /// Unread records in the lines to queue `key`.
     pub fn unread_in_lines(&self, key: QueueKey) -> u64 {
         let regions = self.listeners.queues.get(&key).into_iter().flat_map(|queue| &queue.lines);
         let pairs = regions.filter_map(|region| self.pairs.get(region));
@@ -287,7 +287,7 @@ impl Registry {
         of_it.filter_map(|(pair, line)| Some(line.unread(&pair.region.slot(line.slot)?.half))).sum()
     }
 
-    /// Takes in how many connections were made and accepted without the service.
+    /// Adds the connections made and accepted through lines to the statistics.
     pub fn count_lines(&mut self) {
         let (mut counts, now) = (Vec::new(), Instant::now());
         for pair in self.pairs.values_mut() {
@@ -302,7 +302,7 @@ impl Registry {
         }
     }
 
-    /// The service may come to stand at one side of a slot: from now on it is no lent one.
+    /// A connection in a lent slot was left with the service: the slot is no longer lent.
     pub fn keep_slot(&mut self, left: &Left) {
         let Some(pair) = self.pairs.get_mut(&left.region) else { return };
         let lent = pair.slots.get_mut(left.slot).filter(|c| c.stage == Stage::Lent);
@@ -315,7 +315,8 @@ impl Registry {
         }
     }
 
-    /// Lent slots of these regions in use, where it matters: with one dead party. Only the family of the other can have sockets there.
+    /// Lent slots of these regions with a socket in them, for regions with one dead party. Only the other party's family can have such
+    /// sockets.
     pub fn lent_in_use(&self, regions: &[u32]) -> InUse {
         let is_half_dead = |pair: &&PairRegion| pair.lent > 0 && pair.dead[0] != pair.dead[1];
         let pairs = regions.iter().filter_map(|id| self.pairs.get(id));
@@ -328,7 +329,7 @@ impl Registry {
         self.lent_blocks(is_theirs).collect()
     }
 
-    /// All lent slots in which sockets stand.
+    /// All lent slots with a socket in them.
     pub fn all_lent_in_use(&self) -> InUse {
         if self.pairs.values().all(|pair| pair.lent == 0) {
             return InUse::new();
@@ -336,7 +337,7 @@ impl Registry {
         self.lent_blocks(|_| true).collect()
     }
 
-    /// The lent slots that socket blocks of the processes that `of` names stand in.
+    /// The lent slots named by socket blocks of the processes that `of` selects.
     fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (u32, u32)> {
         let regions = self.regions.values().filter(move |r| of(r.owner));
         regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {

@@ -1,4 +1,4 @@
-//! Listening, and the way of a connection into an accept queue.
+//! Listening, and how a connection gets into an accept queue.
 
 use crate::application::Application;
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
@@ -17,13 +17,13 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// The burden of a queue that is empty, and on which somebody sleeps.
+/// The burden (see [`Registry::burden`]) of an empty queue on which its process sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
-/// So many processes at most are named in an answer: all that may share a listener's region.
+/// Most processes named in `Reply::Look`: as many as a family can have.
 const LOOKED_AT: usize = 63;
 
 impl Registry {
-    /// `Request::Listen`: by the socket block `sock`, with that backlog.
+    /// Answers `Request::Listen`: the socket of block `sock` listens with `backlog`.
     pub fn listen(&mut self, id: u32, (sock, backlog): (u32, u32), shown: Option<&Shown>) -> Answer {
         if !self.applications.contains_key(&id) {
             return Answer::Silent;
@@ -56,7 +56,7 @@ impl Registry {
             kept: Vec::new(),
         };
         self.clear_place(&listener);
-        // Within one namespace the kernel has decided.
+        // Within one namespace the kernel has checked for conflicts.
         let is_elsewhere = |other: &Listener| other.namespace != listener.namespace;
         let is_served = self.tcp.owns(listener.local.ip()) || listener.local.ip().is_unspecified();
         if is_served && self.listeners.overlapping(&listener).any(|(_, other)| is_elsewhere(other)) {
@@ -73,14 +73,14 @@ impl Registry {
             self.end_listener(listener);
             return Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string());
         }
-        // One that was there before may have had none.
+        // A listener that shared the port may have had no queue, and so no room.
         self.tcp_room(listener);
         self.listens_here(id, inode);
         Answer::plain(Reply::Listening { slot: slot.1 })
     }
 
-    /// The kernel lets a socket listen where `new` does: those that have listened there before, and are closed or listen no more without
-    /// the service having heard of it, end.
+    /// The kernel lets a socket listen at the place of `new`. Ends listeners there that were closed, or listen no longer, unnoticed by the
+    /// service.
     fn clear_place(&mut self, new: &Listener) {
         self.hear_ended_listeners();
         let before: Vec<(u32, u64)> = self.listeners.overlapping(new).map(|(id, l)| (id, l.cookie)).collect();
@@ -90,7 +90,7 @@ impl Registry {
         over.for_each(|(id, _)| self.stop_queues(id));
     }
 
-    /// Sockets that have listened and do so no more get nothing from here on.
+    /// Stops the queues of sockets that no longer listen.
     pub fn hear_ended_listeners(&mut self) {
         for cookie in self.listeners.alive.ended() {
             if let Some(id) = self.listeners.of_socket(cookie) {
@@ -99,7 +99,7 @@ impl Registry {
         }
     }
 
-    /// A listener is counted, which was the kernel's perhaps, until a program with a ring has begun to wait for it.
+    /// Counts a listener. It may have been the kernel's until a program with an io_uring began to wait for it.
     fn listens_here(&mut self, id: u32, inode: u64) {
         if let Some(a) = self.applications.get_mut(&id)
             && let Some(reason) = a.fallen.take(inode)
@@ -109,7 +109,7 @@ impl Registry {
         self.accelerated(id, |p| &mut p.listeners, 1);
     }
 
-    /// One more process accepts from a socket that is known, and gets what waits there where nobody takes it.
+    /// Gives another process a queue at a known socket, and the connections there that no process accepts.
     fn join(&mut self, id: u32, listener: u32, (sock, backlog): (u32, u32), inode: u64) -> Answer {
         if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
             return Answer::kernel("the process accepts from that socket already");
@@ -126,25 +126,25 @@ impl Registry {
         Answer::plain(Reply::Joined { slot: key.1, nonblocking })
     }
 
-    /// `O_NONBLOCK` of a listening socket, which processes that share no memory do not tell each other.
+    /// `O_NONBLOCK` of a listening socket. Processes that share no memory learn it from each other only through the service.
     fn is_nonblocking(&self, listener: u32) -> bool {
         let Some(listener) = self.listeners.all.get(&listener) else { return false };
         let first = listener.queues.iter().find(|key| self.reader_of(**key).is_some());
         first.map_or(listener.nonblocking, |key| self.reads_nonblocking(*key))
     }
 
-    /// `O_NONBLOCK` as the reader of an accept queue has it, or had when it let go. Hostile.
+    /// `O_NONBLOCK` as the reader of an accept queue has set it, or had when it closed. Hostile.
     fn reads_nonblocking(&self, key: QueueKey) -> bool {
         self.block_of(key).is_some_and(|block| block.flags.load(Ordering::Relaxed) & NONBLOCK != 0)
     }
 
-    /// The socket block that listens by an accept queue, or did. Hostile.
+    /// The socket block that listens through accept queue `key`, or did. Hostile.
     fn block_of(&self, key: QueueKey) -> Option<&SockBlock> {
         let sock = self.listeners.queues.get(&key)?.sock?;
         self.regions.get(&key.0)?.memory.region().sock(sock)
     }
 
-    /// The memory of an accept queue, and which socket block there reads it. The block is hostile.
+    /// The region of an accept queue and the index of the socket block that reads it; `None`: none reads it now. The block is hostile.
     pub fn reader_of(&self, key: QueueKey) -> Option<(Arc<Memory>, u32)> {
         let block = self.block_of(key)?;
         let place = (block.region.load(Ordering::Acquire), block.slot.load(Ordering::Relaxed));
@@ -152,7 +152,7 @@ impl Registry {
         (place == key).then(|| (memory.clone(), sock))
     }
 
-    /// The same socket listens again: another backlog. Another one: it is a new socket in an old block.
+    /// `listen` for a socket block with a queue. The same socket gets the new backlog; for another socket the old queue is closed.
     fn listen_again(&mut self, id: u32, (sock, backlog): (u32, u32), cookie: u64) -> Option<Answer> {
         let queues = self.listeners.queues.iter();
         let mine = |q: &Queue| q.application == id && q.sock == Some(sock);
@@ -170,7 +170,7 @@ impl Registry {
         Some(Answer::plain(Reply::Listening { slot: key.1 }))
     }
 
-    /// `Request::ShareListener`.
+    /// Answers `Request::ShareListener`: a forked child gets a queue of its own at its parent's listener.
     pub fn share(&mut self, id: u32, of: QueueKey) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let Some(queue) = self.listeners.queues.get(&of) else {
@@ -189,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// `Request::Unlisten`.
+    /// Answers `Request::Unlisten`: closes one queue, or for `Stopped` all queues of the socket.
     pub fn unlisten(&mut self, id: u32, key: QueueKey, because: Unlisten) -> Answer {
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
         let is_its = self.regions.get(&key.0).is_none_or(|r| a.descends_from(r.owner));
@@ -212,7 +212,7 @@ impl Registry {
         Answer::plain(Reply::Done)
     }
 
-    /// Nothing comes by any queue of a listener any more. Those who have them close them.
+    /// Ends a listener: nothing more comes into its queues, and connections in them are reset. The processes close the queues themselves.
     fn stop_queues(&mut self, listener: u32) {
         let queues = self.listeners.all.get(&listener).map(|l| l.queues.clone()).unwrap_or_default();
         self.end_listener(listener);
@@ -226,17 +226,17 @@ impl Registry {
         }
     }
 
-    /// Processes hold the listening socket of a queue beside the one whose bit that is, and none of them has a queue of its own: children
-    /// that have not accepted yet. They take what comes from here.
+    /// True when other processes hold the listening socket of queue `key` (beside the holder of `bit`) and none of them has a queue of its
+    /// own: children that have not accepted yet. They will accept from this queue.
     fn has_other_holders(&self, key: QueueKey, bit: u64) -> bool {
         let Some(queue) = self.listeners.queues.get(&key) else { return false };
         let holders = self.block_of(key).map_or(0, |block| block.holders.load(Ordering::Acquire));
         holders & !(bit | TRUST) != 0 && self.listeners.others(queue.listener, queue.application).is_empty()
     }
 
-    /// The processes that may accept from that queue, where none of them has waited for connections there by a call that a library has
-    /// seen: one that has an io_uring may accept by that, and hears of the kernel's connections alone. The process that connects looks at
-    /// their descriptors, which takes rights that this service has not got.
+    /// Process numbers of those that may accept from queue `key`, if no library call of theirs has ever waited there. One with an io_uring
+    /// may accept through that, and would see the kernel's connections only. The connecting process looks at their descriptors, because
+    /// this service has no right to.
     pub fn unseen_acceptors(&self, key: QueueKey) -> Option<Vec<i32>> {
         let id = self.listeners.queues.get(&key)?.listener;
         let listener = self.listeners.all.get(&id)?;
@@ -251,7 +251,7 @@ impl Registry {
         Some(acceptors.take(LOOKED_AT).collect())
     }
 
-    /// Takes a slot in the application's own region for an accept queue.
+    /// Takes a slot in the application's own region for a new accept queue.
     fn new_queue(&mut self, id: u32, backlog: u32, sock: Option<u32>) -> Result<QueueKey, &'static str> {
         let a = self.applications.get_mut(&id).ok_or("not registered")?;
         let region = a.region.ok_or("its region is not open")?;
@@ -291,9 +291,8 @@ impl Registry {
         }
     }
 
-    /// The queue that shall take the next connection: one on whose news somebody sleeps. Else, as on Linux, whoever comes first takes it:
-    /// of processes that share a listener all look at the queue of the one that had it first. Else one that somebody watches, the
-    /// shortest.
+    /// The queue for the next connection: one on which its process sleeps. Else an ancestor's queue, which all processes that share the
+    /// listener look at, so that, as on Linux, the first to come takes the connection. Else a queue that its process watches, the shortest.
     pub fn choose_queue(&mut self, candidates: &[QueueKey]) -> Option<QueueKey> {
         let turn = self.listeners.turn();
         let n = candidates.len();
@@ -303,12 +302,12 @@ impl Registry {
         if burden == IDLE { Some(best) } else { self.shared_queue(candidates, best).or(Some(best)) }
     }
 
-    /// Of those queues another one out of which the process of `own` accepts as well, and perhaps others: its ancestor's.
+    /// Another one of `candidates` that the process of `own` accepts from, too: its ancestor's queue.
     pub fn shared_queue(&self, candidates: &[QueueKey], own: QueueKey) -> Option<QueueKey> {
         candidates.iter().find(|key| key.0 != own.0 && self.is_shared(**key, own)).copied()
     }
 
-    /// Who has `own` for itself takes connections from `queue`, too.
+    /// True when the process of queue `own` also accepts from `queue`, its ancestor's.
     pub fn is_shared(&self, queue: QueueKey, own: QueueKey) -> bool {
         let [shared, own] = [queue, own].map(|key| self.listeners.queues.get(&key));
         let (Some(shared), Some(own)) = (shared, own) else { return false };
@@ -317,13 +316,13 @@ impl Registry {
         shared.sock.is_some() && shared.listener == own.listener && is_descendant()
     }
 
-    /// True when somebody sleeps until something comes into that queue, and nothing is there.
+    /// True when the queue is empty and its process sleeps on it.
     pub fn is_idle(&self, key: QueueKey) -> bool {
         self.burden(key) == IDLE
     }
 
-    /// The less, the better: (its own process does not watch, unread, awake). Children that watch a parent's queue have queues of their
-    /// own, in memory that goes with them.
+    /// Order for choosing a queue, least first: (its own process does not watch it, unread connections, that process is awake). Children
+    /// that watch a parent's queue do not count: they have queues of their own, in memory that ends with them.
     fn burden(&self, key: QueueKey) -> (bool, usize, bool) {
         let (Some(queue), Some(r)) = (self.listeners.queues.get(&key), self.regions.get(&key.0)) else {
             return (true, usize::MAX, true);
@@ -343,7 +342,7 @@ impl Registry {
         (context.is_none(), unread, !sleeps)
     }
 
-    /// Lets waiting connections of one region's listeners in, as far as there is room.
+    /// Moves waiting connections into the accept queues of one region, as far as there is room.
     pub fn admit_waiting(&mut self, region: u32) {
         let keys = self.listeners.queues.iter().filter(|(k, q)| k.0 == region && !q.waiting.is_empty());
         let keys: Vec<QueueKey> = keys.map(|(k, _)| *k).collect();
@@ -353,7 +352,7 @@ impl Registry {
         }
     }
 
-    /// Connections that were given up while they waited are let in no more.
+    /// Drops waiting connections that their connectors have closed.
     fn forget_given_up(&mut self, key: QueueKey) {
         let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
         let waiting = mem::take(&mut queue.waiting);
@@ -363,7 +362,7 @@ impl Registry {
         }
     }
 
-    /// Resets those that were given up, and returns the others.
+    /// Resets the connections that were given up, and returns the others.
     pub fn without_given_up(&mut self, waiting: VecDeque<Incoming>) -> VecDeque<Incoming> {
         let is_gone = |(origin, _): &Incoming| self.is_given_up(*origin);
         let (gone, kept): (VecDeque<_>, VecDeque<_>) = waiting.into_iter().partition(is_gone);
@@ -371,7 +370,7 @@ impl Registry {
         kept
     }
 
-    /// A connection has come for a listener.
+    /// Takes a new connection for queue `key`.
     pub fn arrive(&mut self, key: QueueKey, incoming: Incoming) {
         let Some(queue) = self.listeners.queues.get_mut(&key) else { return };
         queue.waiting.push_back(incoming);
@@ -380,7 +379,7 @@ impl Registry {
         self.admit_queue(key);
     }
 
-    /// Looks what the application has accepted, and lets waiting connections in.
+    /// Notes which connections the application has accepted, and moves waiting ones into the queue.
     pub fn admit_queue(&mut self, key: QueueKey) {
         let elsewhere = self.unread_in_lines(key);
         let mut established = Vec::new();
@@ -414,8 +413,8 @@ impl Registry {
         }
     }
 
-    /// Asks whoever uses an application region for more memory, once at a time: its owner may have forked processes that serve its
-    /// connections and wait for their ends, or be gone.
+    /// Asks all processes that use an application region to populate more of it, once at a time. The owner alone might not answer: it may
+    /// be gone, or wait for children that serve its connections.
     pub fn grow(&mut self, region: u32) {
         let Some(r) = self.regions.get_mut(&region).filter(|r| r.growing.is_none()) else { return };
         let present = r.memory.area.lendable();
@@ -431,7 +430,7 @@ impl Registry {
         }
     }
 
-    /// A process has come that may do what others were asked and have not done: they may wait for its end.
+    /// Asks a new process to populate regions of its ancestors that were asked in vain: they may be waiting for this process.
     pub fn ask_to_grow(&mut self, id: u32) {
         let Some(a) = self.applications.get(&id) else { return };
         let wanted = |r: &AppRegion| r.growing.filter(|_| r.owner != id && a.descends_from(r.owner));
@@ -441,8 +440,8 @@ impl Registry {
         }
     }
 
-    /// Closes an accept queue. What was not accepted goes to another of the same listener, as on Linux, where all who accept
-    /// share one. Where there is none it is kept for whoever shows the socket next. It is reset where the queue's owner has misbehaved.
+    /// Closes an accept queue. Connections not yet accepted go to another queue of the socket, because on Linux all its processes share one
+    /// queue. Without one they are kept for the next process that shows the socket. Those of an `offender` are reset.
     pub fn close_queue(&mut self, key: QueueKey, offender: bool) {
         self.end_lines(key);
         self.leave_deferred(key, false, offender);
@@ -451,7 +450,7 @@ impl Registry {
         let slot = self.regions.get(&key.0).and_then(|r| r.memory.region().slot(key.1));
         let unaccepted = queue.take_unread(slot.map(|slot| &slot.half[1]));
         if let Some(r) = self.regions.get_mut(&key.0) {
-            // Read and unread alike: nobody looks at these rings any more.
+            // No process reads these rings any more, read or not.
             let rings = [queue.sender.ring.take(), queue.sender.old.take()];
             rings.into_iter().flatten().for_each(|ring| r.memory.give_back(&mut r.pool, ring));
             if let Some(slot) = r.memory.region().slot(key.1) {
@@ -467,13 +466,13 @@ impl Registry {
     }
 }
 
-/// How far filling went.
+/// Why filling a queue stopped.
 enum Filled {
     All,
     NoMemory,
 }
 
-/// Moves waiting records into the stream while the backlog and the memory allow.
+/// Moves waiting records into the queue's stream, as far as backlog and memory allow.
 fn fill(
     (queue, elsewhere): (&mut Queue, u64),
     own: &Half,
@@ -487,7 +486,7 @@ fn fill(
     let mut announced = false;
     while let Some((origin, record)) = queue.waiting.front().copied() {
         let unread = (sender.head - sender.tail) / RECORD_LEN as u64;
-        // Linux admits one more than the backlog says.
+        // Linux admits one connection more than the backlog.
         let full = unread + elsewhere > u64::from(queue.backlog);
         let roomy = !full && (sender.space() >= RECORD_LEN || lend(sender, own, memory, pool, unread, rings));
         if roomy {
@@ -499,7 +498,7 @@ fn fill(
         } else if announced {
             return Ok(if full { Filled::All } else { Filled::NoMemory });
         } else {
-            // Pairs with the fence in `consumed`: the reader sees the flag, or we see what it read.
+            // Pairs with the fence in `consumed`: the reader sees the flag, or this thread sees what it has read.
             own.flags.fetch_or(half_flags::WANT_SPACE, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             rings.extend(sender.update(peer)?);
@@ -510,7 +509,7 @@ fn fill(
     Ok(Filled::All)
 }
 
-/// Puts a ring for twice the unread records under the stream.
+/// Lends the stream a ring with room for twice the unread records.
 fn lend(
     sender: &mut Sender,
     own: &Half,

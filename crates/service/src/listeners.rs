@@ -1,4 +1,4 @@
-//! Who listens where, and who waits to be accepted.
+//! Listening sockets, their accept queues, and the connections in them.
 
 use crate::alive::Alive;
 use crate::deferred::Deferred;
@@ -11,101 +11,101 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// An accept queue: the region and the slot of its stream.
+/// Name of an accept queue: its region and the slot of its stream.
 pub type QueueKey = (u32, u32);
 
-/// A connection on its way to be accepted, and what announces it.
+/// A connection to be accepted, and the accept record that announces it.
 pub type Incoming = (Origin, AcceptRecord);
 
-/// Which connection a record announces.
+/// The connection that an accept record announces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
-    /// Through that pair region, at that slot.
+    /// A connection through a pair region: the region and the slot.
     Pair(u32, u32),
-    /// That relay.
+    /// A relayed connection: the relay's id.
     Relay(u32),
-    /// Over the port, at that region and slot.
+    /// A connection over the port: the application region and the slot.
     Flow(u32, u32),
 }
 
-/// A listening socket. It stays when the last of its queues is gone, as long as somebody has a descriptor for it.
+/// A listening socket. It remains without queues as long as some process has a descriptor of it.
 #[derive(Debug)]
 pub struct Listener {
-    /// The kernel's name for it (`SO_COOKIE`).
+    /// `SO_COOKIE` of the socket.
     pub cookie: u64,
-    /// Where, v4-mapped addresses as v4.
+    /// Address that it listens at; v4-mapped addresses as IPv4.
     pub local: SocketAddr,
-    /// A wildcard IPv6 address takes no IPv4 connections.
+    /// `IPV6_V6ONLY`: the IPv6 wildcard does not take IPv4 connections.
     pub v6_only: bool,
-    /// Others of the same user may listen there too.
+    /// `SO_REUSEPORT`: other sockets of the same user may listen at the same address.
     pub reuse_port: bool,
-    /// Network namespace of the kernel socket.
+    /// Network namespace of the socket (`SO_NETNS_COOKIE`).
     pub namespace: u64,
-    /// One per process that accepts.
+    /// Its accept queues, at most one for each process.
     pub queues: Vec<QueueKey>,
-    /// What its socket was told, for connections over the port.
+    /// Socket options for its connections over the port.
     pub options: slowpath::FlowOptions,
-    /// Its `O_NONBLOCK`, as it was when the last queue went.
+    /// `O_NONBLOCK` of the socket when its last queue was closed.
     pub nonblocking: bool,
-    /// Connections that nobody had accepted then, and by which trust each is kept.
+    /// Connections kept since its last queue was closed, each with the number of its [`Trust`](crate::trusts::Trust).
     pub kept: Vec<(u64, AcceptRecord)>,
 }
 
 /// The accept queue of one process.
 #[derive(Debug)]
 pub struct Queue {
-    /// Its listener.
+    /// Number of its listener.
     pub listener: u32,
-    /// Its process.
+    /// Id of its process.
     pub application: u32,
-    /// Its user.
+    /// User of its process.
     pub uid: u32,
-    /// The socket block that listens; `None` for a forked child's share.
+    /// The socket block that listens; `None`: a forked child's share of its parent's listener.
     pub sock: Option<u32>,
-    /// As given to `listen`.
+    /// The backlog, as given to `listen`.
     pub backlog: u32,
-    /// The stream of records.
+    /// The stream of accept records, as its sender sees it.
     pub sender: Sender,
-    /// Records in the stream that are not known to be read, each with the position behind it.
+    /// Records in the stream that may be unread, each with the position of its end.
     pub queued: VecDeque<(u64, Incoming)>,
-    /// Connections that found no room.
+    /// Connections for which the backlog or the memory has no room yet.
     pub waiting: VecDeque<Incoming>,
-    /// Pair regions with a line to it, or with one that was.
+    /// Ids of pair regions with a line to this queue, or with a closed one.
     pub lines: Vec<u32>,
 }
 
-/// All listeners.
+/// All listening sockets and their accept queues.
 #[derive(Debug)]
 pub struct Listeners {
     next: u32,
     turn: usize,
     /// Connections that wait for their first bytes.
     pub deferred: Deferred,
-    /// When to look whether what waits at one process is another's to take.
+    /// When to look for connections that one process leaves unaccepted while another one waits; `None`: not needed.
     pub relief: Option<Instant>,
-    /// Their descriptors. All are looked at together.
+    /// Watches the listening sockets.
     pub alive: Alive,
-    /// By number.
+    /// Listeners, by number.
     pub all: HashMap<u32, Listener>,
-    /// Accept queues.
+    /// Accept queues, by region and slot.
     pub queues: HashMap<QueueKey, Queue>,
     by_port: HashMap<u16, Vec<u32>>,
     by_cookie: HashMap<u64, u32>,
 }
 
-/// v4-mapped addresses as v4.
+/// The address, a v4-mapped one as IPv4.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 impl Queue {
-    /// Linux admits one more than the backlog says.
+    /// True when the queue has as many connections as Linux admits: one more than the backlog.
     pub fn is_full(&self) -> bool {
         let unread = (self.sender.head - self.sender.tail) as usize / control::RECORD_LEN;
         unread + self.waiting.len() > self.backlog as usize
     }
 
-    /// What was queued and `reader` has not read, which nobody will read any more. Hostile.
+    /// Takes the queued records that `reader`, a hostile half, has not read. The queue is about to close.
     pub fn take_unread(&mut self, reader: Option<&Half>) -> Vec<Incoming> {
         let read = reader.map_or(0, |half| half.rx_tail.load(Ordering::Acquire));
         let queued = mem::take(&mut self.queued).into_iter();
@@ -114,10 +114,10 @@ impl Queue {
 }
 
 impl Listener {
-    /// How well it fits: the more exact address first, as Linux scores them. `None`: not at all. The service's own
-    /// addresses are the same whatever namespace the caller sits in: `namespace` is `None` for them.
+    /// How exactly this listener fits `remote`, as Linux ranks listeners: higher is better. `None`: it does not fit. `namespace` is the
+    /// connector's; `None`: the address is the service's own, which is the same for all namespaces.
     fn fits(&self, remote: SocketAddr, namespace: Option<u64>) -> Option<u8> {
-        // Another address of the host: whether a wildcard covers it, only the kernel knows.
+        // Another address of the host: only the kernel knows whether a wildcard covers it.
         let exact_only = namespace.is_some() && !remote.ip().is_loopback();
         let elsewhere = namespace.is_some_and(|n| n != self.namespace);
         if elsewhere || (exact_only && self.local.ip() != remote.ip()) {
@@ -141,7 +141,7 @@ impl Listener {
 }
 
 impl Listeners {
-    /// None. Their descriptors are watched in `alive`.
+    /// No listeners. `alive` is to watch their sockets.
     pub fn new(alive: Alive) -> Self {
         Self {
             next: 0,
@@ -156,7 +156,7 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener without queues.
+    /// Adds a listener without queues. Returns its number.
     pub fn add(&mut self, listener: Listener) -> u32 {
         self.next = self.next.wrapping_add(1);
         self.by_cookie.insert(listener.cookie, self.next);
@@ -165,7 +165,7 @@ impl Listeners {
         self.next
     }
 
-    /// Removes one accept queue. Returns it.
+    /// Removes and returns one accept queue.
     pub fn remove_queue(&mut self, key: QueueKey) -> Option<Queue> {
         let queue = self.queues.remove(&key)?;
         if let Some(listener) = self.all.get_mut(&queue.listener) {
@@ -174,7 +174,7 @@ impl Listeners {
         Some(queue)
     }
 
-    /// Removes a listener. Returns it.
+    /// Removes and returns a listener.
     pub fn remove(&mut self, id: u32) -> Option<Listener> {
         let listener = self.all.remove(&id)?;
         self.by_cookie.remove(&listener.cookie);
@@ -188,7 +188,7 @@ impl Listeners {
         Some(listener)
     }
 
-    /// The listener with that cookie.
+    /// Number of the listener with that cookie.
     pub fn of_socket(&self, cookie: u64) -> Option<u32> {
         self.by_cookie.get(&cookie).copied()
     }
@@ -198,7 +198,7 @@ impl Listeners {
         self.all.get(&id).is_some_and(|listener| listener.queues.is_empty())
     }
 
-    /// Listeners without a queue, and their cookies.
+    /// Numbers and cookies of the listeners without a queue.
     pub fn deserted(&self) -> impl Iterator<Item = (u32, u64)> {
         self.all.iter().filter(|(_, l)| l.queues.is_empty()).map(|(id, l)| (*id, l.cookie))
     }
@@ -212,7 +212,7 @@ impl Listeners {
         of_best.flat_map(|listener| listener.queues.iter().copied()).collect()
     }
 
-    /// The queues of a listener that are not that process's.
+    /// The queues of a listener, without that of process `application`.
     pub fn others(&self, listener: u32, application: u32) -> Vec<QueueKey> {
         let all = self.all.get(&listener).map_or(&[][..], |listener| listener.queues.as_slice());
         let is_other =
@@ -220,13 +220,13 @@ impl Listeners {
         all.iter().filter(is_other).copied().collect()
     }
 
-    /// Listeners that may get the same connections over the port as `new`.
+    /// Listeners that may get the same connections over the port as `new` does.
     pub fn overlapping(&self, new: &Listener) -> impl Iterator<Item = (u32, &Listener)> {
         let ids = self.by_port.get(&new.local.port()).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.all.get(id)?))).filter(|(_, listener)| listener.overlaps(new))
     }
 
-    /// The queues of a listener, and of those of its `SO_REUSEPORT` group: which of them gets a connection is the service's choice.
+    /// The queues of a listener and of its `SO_REUSEPORT` group; the service chooses between them.
     pub fn queues_of_group(&self, id: u32) -> Vec<QueueKey> {
         let Some(listener) = self.all.get(&id) else { return Vec::new() };
         if !listener.reuse_port {
@@ -241,7 +241,7 @@ impl Listeners {
         group.flat_map(|listener| listener.queues.iter().copied()).collect()
     }
 
-    /// A number that goes round, to spread equals.
+    /// A number that rises with each call, by which equally good queues take turns.
     pub fn turn(&mut self) -> usize {
         self.turn = self.turn.wrapping_add(1);
         self.turn

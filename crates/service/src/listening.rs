@@ -1,4 +1,4 @@
-//! The control socket's path: made, guarded by a lock, and taken over from a service that died.
+//! The path of the control socket: created, guarded by a lock, and taken over from a service that has died.
 
 use crate::ServiceError;
 use crate::config::Config;
@@ -14,18 +14,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Connections that may wait to be accepted.
+/// Most connections to the control socket that wait to be accepted.
 const BACKLOG: i32 = 512;
 
-/// The listening control socket. Dropping it removes the path, if it is still ours.
+/// The listening control socket. Dropping it removes the path, if the socket there is still its own.
 #[derive(Debug)]
 pub struct Listening {
-    /// Accept here.
+    /// The listening socket, non-blocking.
     pub fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of our socket.
+    /// Device and inode of the socket file.
     made: Option<(u64, u64)>,
-    /// Held as long as the service lives; the kernel frees it with the process, however it ends.
+    /// Lock of the path, held while the service lives; the kernel releases it when the process ends, in whatever way.
     _lock: OwnedFd,
 }
 
@@ -53,7 +53,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 impl Listening {
-    /// Makes the folder, takes the lock, replaces a stale socket and binds. Lock and socket are the user's that the service becomes.
+    /// Makes the folder, takes the lock, replaces a stale socket and binds. Lock and socket belong to the user that the service becomes.
     /// Connections are refused until [`begin`](Self::begin).
     pub fn open(config: &Config) -> Result<Self, ServiceError> {
         folder(&config.control, config.user.as_ref())?;
@@ -69,7 +69,7 @@ impl Listening {
         let failed =
             |doing, e: Errno| ServiceError::Control { control: path.clone(), doing, error: e.into() };
         let address = SocketAddrUnix::new(&path).map_err(|e| failed("use the path", e))?;
-        // Before the lock: beside what is no control socket not even a lock is made.
+        // Before the lock: beside a file that is no control socket not even a lock is created.
         occupant(&path)?;
         let lock_path = path.with_file_name(lock_name(&path));
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -79,7 +79,7 @@ impl Listening {
             return Err(ServiceError::AlreadyUp { pid: pid_behind(&path), control: path });
         }
         match occupant(&path)? {
-            // Services hold the lock: this is another program's.
+            // A service would hold the lock, so the socket is another program's.
             Some(Occupant::Live) => {
                 return Err(failed("take the socket of another program at", Errno::ADDRINUSE));
             }
@@ -96,8 +96,8 @@ impl Listening {
         Ok(Self { fd, path, made, _lock: lock })
     }
 
-    /// Accepts connections from here on. Called last when a service starts: a program that can connect has a service that works,
-    /// and `up --detach` takes the first connection as the proof of it.
+    /// Begins to listen. Called last at start: a program that can connect finds a working service, and `up --detach` takes the first
+    /// connection as proof that the start is complete.
     pub fn begin(&self) -> Result<(), ServiceError> {
         listen(&self.fd, BACKLOG).map_err(|e| ServiceError::Control {
             control: self.path.clone(),
@@ -107,16 +107,16 @@ impl Listening {
     }
 }
 
-/// A socket that is at the path already.
+/// State of a socket that is at the path already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Occupant {
-    /// Somebody listens on it.
+    /// A program listens on it.
     Live,
-    /// Nobody listens on it any more.
+    /// No program listens on it.
     Stale,
 }
 
-/// What is at `path`. Anything but a socket is an error: it is not ours to remove.
+/// Looks at what is at `path`. Anything but a socket is an error, because it is not the service's to remove.
 fn occupant(path: &Path) -> Result<Option<Occupant>, ServiceError> {
     let failed = |doing, error| ServiceError::Control { control: path.to_owned(), doing, error };
     match std::fs::symlink_metadata(path) {
@@ -130,23 +130,23 @@ fn occupant(path: &Path) -> Result<Option<Occupant>, ServiceError> {
     match connect(&fd, &address) {
         Err(Errno::CONNREFUSED) => Ok(Some(Occupant::Stale)),
         Err(Errno::NOENT) => Ok(None),
-        // A full backlog, another type, no permission: in each case somebody may be there.
+        // A full backlog, another socket type, no permission: a program may listen there.
         _ => Ok(Some(Occupant::Live)),
     }
 }
 
-/// The process that listens at `path`.
+/// Number of the process that listens at `path`; `None`: no process does.
 pub fn pid_behind(path: &Path) -> Option<i32> {
     let fd = socket().ok()?;
     connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
     Some(rustix::net::sockopt::socket_peercred(&fd).ok()?.pid.as_raw_pid())
 }
 
-/// Where a service of root's has its socket by default. Only root can make this folder, or let another have it.
+/// Default folder of a root service's control socket. Only root can create it or give it away.
 const OF_ROOT: &str = "/run/towpath";
 
-/// Makes the socket's folder if it is missing; refuses one that others could use to put their socket in our place. The user that the
-/// service becomes must be able to remove the socket: a folder that is made now, and root's usual one, are given to that user.
+/// Makes the socket's folder if it is missing; refuses one where other users could replace the socket. The user that the service becomes
+/// must be able to remove the socket, so a new folder, and root's default one, are given to that user.
 fn folder(path: &Path, user: Option<&User>) -> Result<(), ServiceError> {
     let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) else { return Ok(()) };
     let uid = rustix::process::geteuid();
@@ -172,7 +172,7 @@ fn folder(path: &Path, user: Option<&User>) -> Result<(), ServiceError> {
     }
 }
 
-/// Makes `folder` and those above it. True when it was not there: then no other process has put anything into it.
+/// Makes `folder` and its parents. True when it did not exist: then no other process has put anything into it.
 fn make(folder: &Path, mode: u32) -> std::io::Result<bool> {
     let mut builder = std::fs::DirBuilder::new();
     builder.mode(mode);
@@ -185,7 +185,7 @@ fn make(folder: &Path, mode: u32) -> std::io::Result<bool> {
     }
 }
 
-/// Gives `folder` itself, not what a link points to, to that user and group, and a lock that an earlier service has left there.
+/// Gives `folder` to that user and group, and a lock that an earlier service has left there. Does not follow symbolic links.
 fn give(folder: &Path, lock: &OsStr, uid: Uid, gid: Gid) -> std::io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags | OFlags::DIRECTORY, Mode::empty())?;
@@ -204,7 +204,7 @@ mod tests {
     use crate::config::Options;
     use tempfile::TempDir;
 
-    /// A folder that only we may write to.
+    /// A folder that only this user can write to.
     fn folder() -> TempDir {
         tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
     }

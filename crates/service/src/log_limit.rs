@@ -1,25 +1,25 @@
-//! Lines of the log that processes of a user can bring about: so many a minute for each user, and then a number. Reads no clock.
+//! Limits the log lines that a user's processes can cause: some per minute and user, then only their number. Reads no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines for one user in one window.
+/// Lines for one user and window.
 const LINES: u32 = 20;
-/// How long a window is.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Users with a window of their own; all others share one.
+/// Most users with a window of their own; all further users share one.
 const USERS: usize = 256;
-/// That one: the number that stands for no user.
+/// Key of the shared window; no user has this number.
 const OTHERS: u32 = u32::MAX;
 
-/// What is to be written.
+/// Decision about one log line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Say {
     /// Write the line to the log.
     Line,
-    /// So many lines of the window before were left out; and then the line.
+    /// So many lines of the window before were left out: log their number, then the line.
     AfterLeftOut(u64),
-    /// The line, and that no more are written in this window.
+    /// Log the line, and that further lines of this window are left out.
     Last,
     /// Write nothing; the line is only counted.
     Nothing,
@@ -39,7 +39,7 @@ pub struct LogLimit {
 }
 
 impl LogLimit {
-    /// What to do with a line that user `uid` is the cause of.
+    /// Decides about a log line that user `uid` has caused.
     pub fn line(&mut self, uid: u32, now: Instant) -> Say {
         if self.users.len() >= USERS && !self.users.contains_key(&uid) {
             self.users.retain(|_, w| now.duration_since(w.since) < WINDOW || w.left_out > 0);
@@ -65,7 +65,7 @@ impl LogLimit {
     }
 }
 
-/// `log_for!(limit, uid, warn, "...")`: a line of the service's log that user `uid` is the cause of.
+/// `log_for!(limit, uid, warn, "...")`: logs a line that user `uid` has caused, within the limits.
 macro_rules! log_for {
     ($limit:expr, $uid:expr, $level:ident, $($text:tt)+) => {{
         let uid = $uid;

@@ -1,4 +1,4 @@
-//! The memory of one application region, as all threads of the service use it.
+//! The memory of one application region, shared by all threads of the service.
 
 use crate::bells::Bells;
 use crate::present::Pages;
@@ -9,52 +9,52 @@ use rustix::fd::{AsFd, OwnedFd};
 use shm::{Half, Region, Side};
 use std::sync::Arc;
 
-/// An application region: its mapping, and what the service keeps about it out of the application's reach.
+/// An application region: its mapping, and what the service knows of it. The application cannot write to the latter.
 #[derive(Debug)]
 pub struct Memory {
-    /// Its name.
+    /// Id of the region.
     pub id: u32,
-    /// Its index in the threads' tables.
+    /// Index of the region in the threads' tables.
     pub index: u16,
-    /// Mapping, lent pages, watermark.
+    /// The mapping with its lent pages and the watermark.
     pub area: Arc<AppRegion>,
-    /// The memfd, to ask what is present.
+    /// The memfd of the region.
     pub fd: OwnedFd,
 }
 
 impl Memory {
-    /// A region of which nothing is populated yet.
+    /// A region without populated pages.
     pub fn new(id: u32, index: u16, region: Region, fd: OwnedFd) -> Self {
         Self { id, index, area: Arc::new(AppRegion::new(region)), fd }
     }
 
-    /// The mapping.
+    /// The mapping of the region.
     pub fn region(&self) -> &Region {
         self.area.region()
     }
 
-    /// Its pages, to ask which are present.
+    /// The region with its memfd, to ask which pages are present.
     pub fn pages(&self) -> Pages<'_> {
         Pages { region: self.region(), fd: self.fd.as_fd() }
     }
 
-    /// Lends a ring of the service's side, below the watermark.
+    /// Lends a ring in the service's data area, below the watermark.
     pub fn lend(&self, pool: &mut Pool, class: usize) -> Option<Ring> {
         let pages = (self.area.lendable() / u64::from(base::limits::RING_MIN)) as usize;
         pool.lend(class, pages, |i| self.area.page_word(i))
     }
 
-    /// Takes a ring back.
+    /// Returns a ring to the pool.
     pub fn give_back(&self, pool: &mut Pool, ring: Ring) {
         pool.give_back(ring, |i| self.area.page_word(i));
     }
 
-    /// Returns every warm ring.
+    /// Returns every ring that the pool keeps warm.
     pub fn flush(&self, pool: &mut Pool) {
         pool.flush(|i| self.area.page_word(i));
     }
 
-    /// Raises the watermark to `bytes` if the kernel agrees that both sides are present up to there.
+    /// Raises the watermark to `bytes` if the kernel confirms that all pages below it are present on both sides.
     pub fn raise_watermark(&self, bytes: u64) -> bool {
         let fits = bytes <= self.region().layout().params.data_len;
         let present = |side: Side| {
@@ -68,8 +68,8 @@ impl Memory {
         ok
     }
 
-    /// Checks that a ring of the application's may be read. Above the watermark the kernel is asked: the application may
-    /// have populated more and its word for it may still be on the way.
+    /// Checks that a ring in the application's data area may be read. Above the watermark the kernel is asked: the application may have
+    /// populated more pages than it has reported.
     pub fn check_ring(&self, ring: Ring) -> Result<(), Violation> {
         self.area.check_ring(ring).or_else(|violation| {
             let start = self.region().layout().data[Side::One.index()] as u64 + ring.offset();
@@ -78,12 +78,12 @@ impl Memory {
         })
     }
 
-    /// Both halves of a slot: the service's, the application's.
+    /// The two halves of a slot: the service's and the application's.
     pub fn halves(&self, slot: u32) -> Option<(&Half, &Half)> {
         self.area.halves(slot)
     }
 
-    /// Tells the application that `slot` has news.
+    /// Rings the application's doorbell for `slot`, and wakes the application if it sleeps.
     pub fn tell(&self, bells: &Bells, slot: u32) {
         if let Some(news) = tell(&self.area, self.index, slot) {
             bells.wake(news.region, news.context);

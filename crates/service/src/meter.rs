@@ -1,10 +1,10 @@
-//! Where the time of a core's thread goes.
+//! Accounts for the time of a core's thread.
 
 use cycles::{Account, Spent, Switch};
 use fastpath::{Counters, Meter, Part};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Sections behind the parts of a round.
+/// Sections of the thread's time; the first [`Part::COUNT`] are the parts of a round.
 const WAKES: usize = Part::COUNT;
 const LOOP: usize = WAKES + 1;
 const RELAYS: usize = LOOP + 1;
@@ -12,7 +12,7 @@ const POLLING: usize = RELAYS + 1;
 const ASLEEP: usize = POLLING + 1;
 const SECTIONS: usize = ASLEEP + 1;
 
-/// As results name them.
+/// Names of the sections in reports.
 pub const NAMES: [&str; SECTIONS] = [
     "port: receive",
     "TCP/IP: receive",
@@ -30,14 +30,14 @@ pub const NAMES: [&str; SECTIONS] = [
 
 const _: () = assert!(Part::PortSend as usize + 1 == Part::COUNT && Part::PortReceive as usize == 0);
 
-/// What was spent on what, and for how many packets.
+/// Ticks of a core by section, and the packets in the same time.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Metered {
-    /// Which counting this is.
+    /// Number of the counting that the values belong to.
     pub generation: u32,
-    /// By section.
+    /// Ticks and entries of each section.
     pub spent: [Spent; SECTIONS],
-    /// Packets in and segments out while it was counted.
+    /// Packets received and segments sent while counting was on.
     pub packets: [u64; 2],
 }
 
@@ -47,7 +47,7 @@ pub struct CoreMeter {
     account: Account<SECTIONS>,
     generation: u32,
     packets: [u64; 2],
-    /// What the core had counted when the window began.
+    /// The core's counters of packets when the present window began; `None`: no window is open.
     base: Option<[u64; 2]>,
 }
 
@@ -59,10 +59,10 @@ impl Meter for CoreMeter {
 }
 
 impl CoreMeter {
-    /// A round begins.
+    /// Begins a round: follows the switch, and sets the mark for `idle`.
     #[inline]
     pub fn begin(&mut self, word: &AtomicU32, counters: &Counters) {
-        // Relaxed: nothing but the word is read by it.
+        // Relaxed: no other data depends on the word.
         if self.account.follow(Switch::from_word(word.load(Ordering::Relaxed)), LOOP) {
             self.turned(counters);
         }
@@ -88,25 +88,25 @@ impl CoreMeter {
         self.base = Some(now);
     }
 
-    /// The round is over; what it has for sleepers is written.
+    /// The round is over: eventfds of sleeping applications are written now.
     #[inline]
     pub fn wakes(&mut self) {
         self.account.enter(WAKES);
     }
 
-    /// What is not the fast path's.
+    /// The thread turns to work outside the fast path.
     #[inline]
     pub fn rest(&mut self) {
         self.account.enter(LOOP);
     }
 
-    /// Relays.
+    /// The thread turns to the relays.
     #[inline]
     pub fn relays(&mut self) {
         self.account.enter(RELAYS);
     }
 
-    /// Nothing was found in this whole round.
+    /// The round found no work: its time counts as polling.
     #[inline]
     pub fn idle(&mut self) {
         self.account.redeem(POLLING);
@@ -117,7 +117,7 @@ impl CoreMeter {
         self.account.enter(ASLEEP);
     }
 
-    /// Everything so far.
+    /// The account up to now.
     pub fn metered(&mut self, counters: &Counters) -> Metered {
         self.count_packets(counters);
         let (generation, spent) = self.account.spent();

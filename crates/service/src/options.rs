@@ -1,5 +1,4 @@
-//! What sockets are told on their way to the slow path. The numbers come from an application: each is brought into the
-//! range that Linux would have accepted.
+//! Socket options on their way to the slow path. The numbers come from an application; each is brought into the range that Linux accepts.
 
 use crate::registry::{Answer, Registry};
 use base::Duration;
@@ -8,12 +7,12 @@ use control::{Congestion, SocketOptions};
 use slowpath::{FlowOptions, Keepalive, Linger2};
 use std::num::NonZeroU64;
 
-/// Seconds at most that Linux waits in FIN-WAIT-2 for a socket's sake.
+/// Most seconds that Linux keeps a connection in FIN-WAIT-2 because of `TCP_LINGER2`.
 const LINGER2_MAX: u64 = 120;
-/// Largest number of probes and repetitions that Linux takes.
+/// Most keepalive probes (`TCP_KEEPCNT`) and SYNs (`TCP_SYNCNT`) that Linux accepts.
 const COUNT_MAX: u8 = 127;
 
-/// As the slow path takes them.
+/// Converts options into the slow path's form; 0 stands for an option that is not set.
 pub fn of_flow(told: &SocketOptions) -> FlowOptions {
     let default = Keepalive::default();
     let seconds =
@@ -42,7 +41,7 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
         },
         syn_retries: (told.syn_count > 0).then_some(told.syn_count.min(COUNT_MAX)),
         defer_accept: (told.defer_accept > 0).then(|| Duration::from_secs(u64::from(told.defer_accept))),
-        // The lower bits are congestion notification's, which is not the application's.
+        // The lowest two bits are ECN's: TCP sets them, not the application.
         dscp_v4: told.tos >> 2,
         dscp_v6: told.traffic_class >> 2,
         may_fragment: told.may_fragment,
@@ -50,12 +49,12 @@ pub fn of_flow(told: &SocketOptions) -> FlowOptions {
 }
 
 impl Registry {
-    /// A socket was told something. A slot that is no longer the socket's was let go of meanwhile: no offence.
+    /// Sets options of a socket. A slot that the socket has left meanwhile is no offence.
     pub fn set_options(&mut self, id: u32, region: u32, slot: u32, told: &SocketOptions) -> Answer {
         let (Some(a), Some(r)) = (self.applications.get(&id), self.regions.get(&region)) else {
             return Answer::Silent;
         };
-        // A forked child goes on with its parent's connections.
+        // A forked child may use its parent's connections.
         if !a.descends_from(r.owner) {
             return Answer::Offence(format!("options for region {region}, which is a stranger's"));
         }
@@ -67,7 +66,7 @@ impl Registry {
             if let Some(listener) = self.listeners.all.get_mut(&listener) {
                 let before = std::mem::replace(&mut listener.options, options);
                 if before.defer_accept != options.defer_accept {
-                    // Who has a line asks nobody.
+                    // A process with a line connects without asking the service, so its lines are revoked.
                     let port = listener.local.port();
                     self.revoke_lines(port);
                 }

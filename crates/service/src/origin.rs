@@ -1,5 +1,5 @@
-//! What happens to a connection inside this host after it was asked for, whether shared or relayed: it is established,
-//! accepted, or reset because its listener went away.
+//! The life of a connection inside this host after the request, shared or relayed: it is established, accepted, or reset because its
+//! listener is gone.
 
 use crate::connect::as_asked;
 use crate::cores::Command;
@@ -16,7 +16,7 @@ use shm::half_flags::{FIN, NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-/// The core that relays.
+/// Index of the core that relays.
 const RELAY_CORE: u32 = 0;
 
 impl Registry {
@@ -68,7 +68,7 @@ impl Registry {
         Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
     }
 
-    /// A clean slot in each of the two regions (they may be one), or none at all.
+    /// A slot with cleared halves in each of the two regions (which may be the same one), or no slot at all.
     fn take_relay_slots(&mut self, relay: u32, regions: [u32; 2]) -> Option<[u32; 2]> {
         let mut slots = [0; 2];
         for end in 0..2 {
@@ -89,8 +89,8 @@ impl Registry {
         Some(slots)
     }
 
-    /// The record is in the accept queue: that end is established, 1 for the acceptor's, and then 0: from there on the connector may
-    /// tell others.
+    /// The record is in the accept queue: marks one end established. The acceptor's end, 1, must come before the connector's, 0: once its
+    /// end is established the connector may tell other processes.
     pub fn establish(&mut self, origin: Origin, end: usize) {
         self.set_stage(origin, Stage::Queued);
         match origin {
@@ -102,7 +102,7 @@ impl Registry {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
-            // The slow path has opened it.
+            // The slow path has done that.
             Origin::Flow(..) => {}
             Origin::Relay(id) => {
                 let Some((region, slot)) = self.relays.get(&id).map(|relay| relay.places[end]) else {
@@ -117,7 +117,7 @@ impl Registry {
         }
     }
 
-    /// Notes where a connection stands.
+    /// Sets the stage of a connection inside this host.
     pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
         let connection = match origin {
             Origin::Pair(region, slot) => self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)),
@@ -129,7 +129,7 @@ impl Registry {
         }
     }
 
-    /// Which connection of this host has that place as its connector's.
+    /// The connection of this host with its connector's end in that slot.
     pub fn origin_at(&self, region: u32, slot: u32) -> Origin {
         match self.regions.get(&region).and_then(|r| r.slots.get(slot)) {
             Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
@@ -137,17 +137,17 @@ impl Registry {
         }
     }
 
-    /// What is known of a connection of this host.
+    /// The service's record of a connection inside this host; `None`: there is none.
     pub fn connection_of(&self, origin: Origin) -> Option<&Connection> {
         match origin {
             Origin::Pair(region, slot) => self.pairs.get(&region)?.slots.get(slot),
             Origin::Relay(id) => self.relays.get(&id).map(|relay| &relay.connection),
-            // The slow path knows.
+            // Only the slow path knows it.
             Origin::Flow(..) => None,
         }
     }
 
-    /// The flags of its connector's half. Hostile.
+    /// The flags of the connector's half. Hostile.
     pub fn connector_flags(&self, origin: Origin) -> Option<u32> {
         let half = match origin {
             Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
@@ -160,13 +160,14 @@ impl Registry {
         Some(half.flags.load(Ordering::Acquire))
     }
 
-    /// The connector has let go of it before it was established. Afterwards it is accepted as it is, as on Linux.
+    /// True when the connector has closed before the connection was established. A later close does not matter: as on Linux it can still be
+    /// accepted.
     pub fn is_given_up(&self, origin: Origin) -> bool {
         let is_pending = self.connection_of(origin).is_some_and(|c| c.stage == Stage::Pending);
         is_pending && self.connector_flags(origin).is_some_and(|flags| flags & RELEASED != 0)
     }
 
-    /// The listener is gone before it accepted: the connector sees a reset.
+    /// Resets a connection after its listener ended without accepting it.
     pub fn reset_unaccepted(&mut self, (origin, record): Incoming) {
         match origin {
             Origin::Pair(region, slot) => {
@@ -177,7 +178,7 @@ impl Registry {
                     self.ring(&pair.region, Side::Zero, family, slot);
                 }
             }
-            // The relay may have become part of another.
+            // The relay may have become part of another one.
             Origin::Relay(_) => {
                 let used = self.regions.get(&record.region).and_then(|r| r.slots.get(record.slot));
                 if let Some(Use::Relay(id, end)) = used {
@@ -188,7 +189,7 @@ impl Registry {
         }
     }
 
-    /// Closes one end of a relay by Linux's rule, in the name of a holder that is gone.
+    /// Closes one end of a relay as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
     pub fn close_relay_end(&self, id: u32, end: usize, reset: bool) {
         let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
         let (region, slot) = relay.places[end];
@@ -200,12 +201,12 @@ impl Registry {
         self.look_at_relay(id);
     }
 
-    /// The core looks at a relay again.
+    /// Tells the core to look at a relay again.
     pub fn look_at_relay(&self, id: u32) {
         self.cores[RELAY_CORE as usize].say(Command::Look(id));
     }
 
-    /// Takes in what the cores have reported.
+    /// Handles what the cores' relays have reported.
     pub fn hear_cores(&mut self) {
         let outcomes: Vec<Outcome> = self.cores.iter().flat_map(|core| core.outcomes.try_iter()).collect();
         for outcome in outcomes {

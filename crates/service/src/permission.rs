@@ -1,4 +1,4 @@
-//! The policy in use: what it says to a registered process, and how it is read anew.
+//! The policy in force: its answers about registered processes, and how it is read again.
 
 use crate::policy::{Limits, Refusal, Subject};
 use crate::proc;
@@ -11,38 +11,38 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Characters of a mistake in the policy file that travel to the command line: more would fit no message.
+/// Most characters of an error in the policy file that are sent to the command line, so that they fit a message.
 const MISTAKE_LEN: usize = 1024;
 
-/// To the kernel where it has the address; at the service's own there is no other way.
+/// A refusal. The kernel gets the socket, unless the address is the service's own, which the kernel does not have.
 fn refused(is_own: bool, errno: Errno, reason: &str) -> Option<Answer> {
     Some(if is_own { Answer::refused(errno, reason) } else { Answer::kernel(reason) })
 }
 
-/// True for root and the service's own user: for them some of everything is kept that other users could use up.
+/// True for root and the service's own user: a part of every limit is kept for them.
 pub fn is_privileged(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// What of `all` one user may have at most, where the policy says nothing: an ordinary one leaves a quarter to others.
+/// Most of `all` that one user may have where the policy sets no limit: an ordinary user leaves a quarter to others.
 fn fair(uid: u32, all: u32) -> u32 {
     if is_privileged(uid) { all } else { all - all / 4 }
 }
 
 impl Registry {
-    /// A process that is not registered yet, or asks for a report.
+    /// The policy's view of a process that is not registered.
     pub fn subject_of(&self, who: Credentials) -> Subject {
         let cgroup = if self.policy.asks_for_cgroups() { proc::cgroup(who.pid) } else { None };
         Subject { uid: who.uid, gid: who.gid, cgroup, namespace: who.namespace }
     }
 
-    /// A registered process, as the policy tells processes apart.
+    /// The policy's view of a registered process.
     pub fn subject(&self, application: u32) -> Option<Subject> {
         let a = self.applications.get(&application)?;
         Some(Subject { uid: a.uid, gid: a.gid, cgroup: a.cgroup.clone(), namespace: a.namespace })
     }
 
-    /// May one more process of this user register?
+    /// True when one more process of this user may register, or ask for a report.
     pub fn admits(&self, who: Credentials) -> bool {
         let subject = self.subject_of(who);
         let most = self.policy.limits(&subject).applications.min(fair(who.uid, self.config.max_applications));
@@ -50,14 +50,14 @@ impl Registry {
             && self.applications.values().filter(|a| a.uid == who.uid).count() < most as usize
     }
 
-    /// May one more connection over the port be an application's? Its user's together leave some to others.
+    /// True when the application may have one more connection over the port; an ordinary user leaves some to other users.
     pub fn may_have_flow(&self, application: u32) -> bool {
         let Some(a) = self.applications.get(&application) else { return true };
         let of_user = self.applications.values().filter(|other| other.uid == a.uid);
         of_user.map(|other| other.flows).sum::<u32>() < fair(a.uid, self.config.link.flows)
     }
 
-    /// The answer to a `Listen` by such a socket that the policy is against.
+    /// The refusal of a `Listen`, if the policy forbids that socket to listen.
     pub fn refuses_listen(&self, id: u32, shown: &Shown) -> Option<Answer> {
         let (local, v6_only) = (shown.local, shown.v6_only);
         let subject = Subject { namespace: shown.namespace, ..self.subject(id)? };
@@ -68,7 +68,7 @@ impl Registry {
         self.exceeds(&subject, is_own)
     }
 
-    /// The answer to a `Connect` of a socket of that network namespace that the policy is against.
+    /// The refusal of a `Connect`, if the policy forbids it to a socket of that network namespace.
     pub fn refuses_connect(&mut self, id: u32, namespace: u64, remote: SocketAddr) -> Option<Answer> {
         let subject = Subject { namespace, ..self.subject(id)? };
         let is_own = self.tcp.owns(remote.ip());
@@ -87,7 +87,7 @@ impl Registry {
         refused(is_own, Errno::ACCESS, &refusal.to_string())
     }
 
-    /// The answer to one more connection or listener of a user that has as much as it may.
+    /// The refusal of one more connection or listener, if the user has as much as it may.
     fn exceeds(&self, subject: &Subject, is_own: bool) -> Option<Answer> {
         let uid = subject.uid;
         let Limits { flows, memory, .. } = self.policy.limits(subject);
@@ -105,7 +105,7 @@ impl Registry {
         None
     }
 
-    /// Bytes of shared memory in use by regions that processes of a user are party to.
+    /// Bytes of shared memory in use by regions that processes of the user own or share.
     fn memory_of_user(&self, uid: u32) -> u64 {
         let is_its = |id: &u32| self.applications.get(id).is_some_and(|a| a.uid == uid);
         let own = self.regions.values().filter(|r| is_its(&r.owner)).map(|r| r.memory.fd.as_fd());
@@ -113,7 +113,7 @@ impl Registry {
         own.chain(pairs).map(|fd| rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)).sum()
     }
 
-    /// True for a process that may be lent slots, by which it connects without asking: no limit counts those connections.
+    /// True for a process that may be lent slots, and so connect without asking: no limit of the policy counts its connections.
     pub fn may_be_lent(&self, application: u32) -> bool {
         let limits = self.subject(application).map(|subject| self.policy.limits(&subject));
         limits.is_some_and(|l| {
@@ -121,7 +121,7 @@ impl Registry {
         })
     }
 
-    /// `Report::Reload`, and SIGHUP. A file with a mistake changes nothing.
+    /// Answers `Report::Reload`, and SIGHUP: reads the policy again. A file with an error changes nothing.
     pub fn reload(&mut self) -> Answer {
         let source = self.config.policy_source.clone();
         let rules = match source.read(false) {
@@ -138,7 +138,7 @@ impl Registry {
                 a.cgroup = proc::cgroup(a.pid);
             }
         }
-        // What was granted by the old rules is asked for again.
+        // The old rules granted these lines: processes must ask again.
         self.revoke_all_lines();
         let path = source.path().map(|path| path.display().to_string());
         tracing::info!(rules = self.policy.len(), path, "the policy is read anew");

@@ -1,10 +1,10 @@
-//! What the administrator lets the processes of each user do: where they may listen, where they may connect to, and how much they may
-//! have. This file decides and does nothing else: it opens no file, asks the kernel nothing and reads no clock.
+//! What the administrator allows the processes of each user: where to listen, where to connect, and how much to use. This file only
+//! decides: it opens no file, asks the kernel nothing and reads no clock.
 //!
 //! ```text
-//!   door   --allow-uids, --allow-gids: a user that is not among them may not register
-//!   rules  those of the policy file, in its order; the first that fits the process decides everything
-//!   else   the service's own network namespace: everything that Linux allows; any other: nothing
+//!   door   --allow-uids, --allow-gids: any other user may not register
+//!   rules  the rules of the policy file, in order; the first one that fits a process decides everything
+//!   else   in the service's own network namespace all that Linux allows, in any other nothing
 //! ```
 
 mod names;
@@ -19,58 +19,58 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// A process, as far as the rules tell processes apart.
+/// A process, as the rules see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subject {
-    /// The user by which it has connected to the control socket.
+    /// The user that it runs as.
     pub uid: u32,
     /// That user's primary group.
     pub gid: u32,
-    /// Path of its control group below the mount point, `/system.slice/nginx.service`; `None`: unknown, so that no rule with a
-    /// `cgroup` fits.
+    /// Path of its control group below the mount point, like `/system.slice/nginx.service`; `None`: unknown, and no rule with a `cgroup`
+    /// fits.
     pub cgroup: Option<String>,
-    /// Number of its network namespace, of the same kind as [`Policy::new`] was told.
+    /// Number of its network namespace (`SO_NETNS_COOKIE`), as in [`Policy::new`].
     pub namespace: u64,
 }
 
-/// Network namespaces that a rule is for.
+/// The network namespaces that a rule applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Namespace {
     /// The network namespace of the service itself.
     #[default]
     Own,
-    /// Any that there is.
+    /// Every network namespace.
     Any,
-    /// The one with this number.
+    /// The network namespace with this number (`SO_NETNS_COOKIE`).
     Number(u64),
 }
 
-/// A set of addresses and a range of ports.
+/// A range of addresses and a range of ports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Address and prefix length; `None`: every address of both families.
+    /// Address and prefix length; `None`: all addresses of both families.
     pub network: Option<(IpAddr, u8)>,
-    /// The ports, both ends included.
+    /// Ports, both ends included.
     pub ports: RangeInclusive<u16>,
 }
 
-/// What all processes of one user may have together. The largest number of a type stands for no limit.
+/// Limits for all processes of one user together. The type's largest number means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Registered processes at the same time.
+    /// Most registered processes at once.
     pub applications: u32,
-    /// Accelerated connections and listeners.
+    /// Most accelerated connections and listeners.
     pub flows: u32,
-    /// Bytes of shared memory in use.
+    /// Most bytes of shared memory in use.
     pub memory: u64,
-    /// Connections begun in one second.
+    /// Most connections begun per second.
     pub new_connections_per_second: u32,
-    /// Connections to the control socket over which no hello has come yet.
+    /// Most control lines on which no hello has arrived.
     pub unfinished_hellos: u32,
 }
 
 impl Limits {
-    /// What a rule that names no limit leaves as it is.
+    /// No limits.
     pub const NONE: Self = Self {
         applications: u32::MAX,
         flows: u32::MAX,
@@ -80,20 +80,21 @@ impl Limits {
     };
 }
 
-/// One `[[rule]]` of the file. What it does not name is left to the other keys; `listen` and `connect` that it does not name to Linux.
+/// One `[[rule]]` of the file. A limit that it does not set is the service's; without `listen` or `connect` all that Linux allows is
+/// allowed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rule {
-    /// Users that it is for; `None`: all.
+    /// Users that it applies to; `None`: all.
     pub users: Option<Vec<u32>>,
-    /// Primary groups that it is for; `None`: all.
+    /// Primary groups that it applies to; `None`: all.
     pub groups: Option<Vec<u32>>,
-    /// Control group that it is for, with all below it; `None`: all.
+    /// Control group that it applies to, with all below; `None`: all.
     pub cgroup: Option<String>,
-    /// Network namespaces that it is for.
+    /// Network namespaces that it applies to.
     pub namespace: Namespace,
-    /// Where to listen; `None`: everywhere.
+    /// Where its processes may listen; `None`: everywhere.
     pub listen: Option<Vec<Place>>,
-    /// Where to connect to; `None`: everywhere.
+    /// Where its processes may connect to; `None`: everywhere.
     pub connect: Option<Vec<Place>>,
     /// The key `applications`: see [`Limits::applications`].
     pub applications: Option<u32>,
@@ -105,40 +106,40 @@ pub struct Rule {
     pub connections_per_second: Option<u32>,
 }
 
-/// Which users may register at all.
+/// The users that may register at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Door {
     /// Every user may register.
     Open,
     /// These users, and users with one of these primary groups.
     Only {
-        /// Numbers of the users that may.
+        /// Numbers of the users that may register.
         users: Vec<u32>,
-        /// Numbers of the groups that may, as primary groups.
+        /// Numbers of the primary groups that may register.
         groups: Vec<u32>,
     },
 }
 
-/// What a refusal keeps a process from doing.
+/// The act that a refusal concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// To listen at an address.
+    /// Listen at an address.
     Listen,
-    /// To connect to an address.
+    /// Connect to an address.
     Connect,
 }
 
-/// A refusal; it prints as the reason that `towpath explain` shows.
+/// A refusal. It prints as the reason that `towpath explain` shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// Number of the rule in the file, from 1; `None`: none fits the process, and its network namespace is not the service's.
+    /// Number of the rule that refuses, from 1; `None`: no rule fits the process, and its network namespace is not the service's.
     pub rule: Option<usize>,
     uid: u32,
     act: Act,
     address: SocketAddr,
 }
 
-/// All rules, and what holds where none fits.
+/// All rules, and the defaults where no rule fits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     door: Door,
@@ -148,7 +149,7 @@ pub struct Policy {
 }
 
 impl Place {
-    /// True for an address and port of this place.
+    /// True when the address and its port are in this place.
     pub fn contains(&self, address: SocketAddr) -> bool {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32),
@@ -184,43 +185,43 @@ impl Rule {
 }
 
 impl Policy {
-    /// `own` is the number of the service's own network namespace, `limits` what a user has whom no rule gives less or more.
+    /// `own` is the number of the service's own network namespace; `limits` apply where no rule sets others.
     #[must_use]
     pub fn new(door: Door, rules: Vec<Rule>, own: u64, limits: Limits) -> Self {
         Self { door, rules, own, limits }
     }
 
-    /// The same door and limits with the rules of another file.
+    /// The same door and limits with other rules.
     #[must_use]
     pub fn with_rules(&self, rules: Vec<Rule>) -> Self {
         Self { rules, ..self.clone() }
     }
 
-    /// Number of rules in the file.
+    /// Number of rules in force.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// True without a file, or where the file has no rule.
+    /// True when there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// True where it matters in which control group a process is.
+    /// True when a rule names a control group.
     #[must_use]
     pub fn asks_for_cgroups(&self) -> bool {
         self.rules.iter().any(|rule| rule.cgroup.is_some())
     }
 
-    /// The first rule that fits, with its number.
+    /// The first rule that fits the process, and its number, from 1.
     fn rule(&self, subject: &Subject) -> Option<(usize, &Rule)> {
         let mut numbered = self.rules.iter().enumerate();
         numbered.find(|(_, rule)| rule.fits(subject, self.own)).map(|(index, rule)| (index + 1, rule))
     }
 
-    /// May such a process register, and ask for reports? How many of its user's have done so is for the caller to count.
+    /// True when the process may register and ask for reports. The caller checks how many of the user's processes are registered.
     #[must_use]
     pub fn admits(&self, subject: &Subject) -> bool {
         let is_let_in = match &self.door {
@@ -246,10 +247,10 @@ impl Policy {
         }
     }
 
-    /// May such a process listen there? A wildcard that takes connections of both families (`v6_only` false) needs both.
+    /// Whether the process may listen there. The IPv6 wildcard without `IPV6_V6ONLY` must be allowed for both families.
     ///
     /// # Errors
-    /// Which rule is against it.
+    /// The refusal, with the number of the rule.
     pub fn may_listen(&self, subject: &Subject, address: SocketAddr, v6_only: bool) -> Result<(), Refusal> {
         self.may(subject, Act::Listen, address)?;
         if address.is_ipv6() && address.ip().is_unspecified() && !v6_only {
@@ -259,15 +260,15 @@ impl Policy {
         Ok(())
     }
 
-    /// May such a process connect to that address?
+    /// Whether the process may connect to that address.
     ///
     /// # Errors
-    /// Which rule is against it.
+    /// The refusal, with the number of the rule.
     pub fn may_connect(&self, subject: &Subject, address: SocketAddr) -> Result<(), Refusal> {
         self.may(subject, Act::Connect, address)
     }
 
-    /// What the user of such a process may have, over all of its processes that the same rule fits.
+    /// The limits of the process's user, over all of the user's processes.
     #[must_use]
     pub fn limits(&self, subject: &Subject) -> Limits {
         let all = self.limits;

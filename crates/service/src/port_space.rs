@@ -1,7 +1,7 @@
-//! Addresses and ports of connections inside this host: no two connections have the same ends, and a connector that is bound to no port
-//! gets one. To an address of the service's own it is any port of Linux's usual range, of which the service alone keeps account. To an
-//! address of the kernel's it is a port that a socket of the service's holds in the kernel, for connections to all destinations, so
-//! that no other program is given it; the service holds as many as are needed at once for one destination.
+//! Addresses and ports of connections inside this host. No two connections have the same ends; a connector that is bound to no port gets
+//! one. To an address of the service's own that is any port of Linux's default range, which only the service manages. To an address of the
+//! kernel's it is a port that a socket of the service holds in the kernel, so that no other program gets it. Each held port serves all
+//! destinations: the service holds as many as one destination needs at once.
 
 use crate::listeners::Origin;
 use rustix::fd::OwnedFd;
@@ -12,21 +12,21 @@ use std::ops::RangeInclusive;
 
 /// The default of Linux's `net.ipv4.ip_local_port_range`.
 const RANGE: RangeInclusive<u16> = 32_768..=60_999;
-/// Ports that are held at least, once one is, and ports that are added at once at most.
+/// Fewest ports held, once one is needed, and most ports added at once.
 const STEP: (usize, usize) = (32, 256);
 
-/// The connector's address and the acceptor's.
+/// The two ends of a connection: the connector's address and the acceptor's.
 pub type Ends = [SocketAddr; 2];
 
-/// A port that is held in the kernel at all of the host's addresses.
+/// A port that a socket holds in the kernel, at all addresses of the host.
 #[derive(Debug)]
 struct Held {
     port: u16,
     _socket: OwnedFd,
 }
 
-/// Which ends are in use by which connection. What has ended is not taken out at once: it is found out when it is in the
-/// way, and once in every round.
+/// The ends in use, and their connections. An ended connection is removed later: when its ends are wanted, or after each pass over the
+/// ports.
 #[derive(Debug)]
 pub struct PortSpace {
     next_own: u16,
@@ -42,8 +42,8 @@ impl Default for PortSpace {
 }
 
 impl PortSpace {
-    /// The next port of `local`, an address of the service's own, that no connection to `remote` uses and that is not `reserved`.
-    /// `None`: all are in use.
+    /// The next port of `local`, an address of the service's own, that no connection to `remote` uses and that is not reserved. `None`: all
+    /// are in use.
     pub fn find_own(
         &mut self,
         local: IpAddr,
@@ -64,7 +64,7 @@ impl PortSpace {
         None
     }
 
-    /// The next port of `local`, an address of the kernel's, that is held and no connection to `remote` uses. `None`: all are in use.
+    /// The next held port with which `local`, an address of the kernel's, has no connection to `remote`. `None`: all are in use.
     pub fn find_held(
         &mut self,
         local: IpAddr,
@@ -92,7 +92,7 @@ impl PortSpace {
         self.taken.retain(|ends, origin| is_live(ends, *origin));
     }
 
-    /// Has the kernel give as many ports again as are held; the next search begins with them. False: it gives none.
+    /// Holds as many more ports as are held now, within `STEP`; the next search begins with them. False: the kernel gives none.
     pub fn hold_more(&mut self) -> bool {
         let wanted = self.held.len().clamp(STEP.0, STEP.1);
         let new: Vec<Held> = (0..wanted).map_while(|_| hold()).collect();
@@ -104,7 +104,7 @@ impl PortSpace {
         is_more
     }
 
-    /// Gives ports back to the kernel when far fewer connections use them than there are.
+    /// Gives ports back to the kernel when connections use less than a quarter of them.
     pub fn release(&mut self, is_live: impl Fn(&Ends, Origin) -> bool) {
         if self.held.len() <= STEP.0 {
             return;
@@ -124,18 +124,18 @@ impl PortSpace {
         self.next_held = 0;
     }
 
-    /// The connection that was last known to use these ends.
+    /// The connection that was last recorded with these ends.
     pub fn user(&self, ends: &Ends) -> Option<Origin> {
         self.taken.get(ends).copied()
     }
 
-    /// These ends are in use now.
+    /// Records that `origin` uses these ends.
     pub fn take(&mut self, ends: Ends, origin: Origin) {
         self.taken.insert(ends, origin);
     }
 }
 
-/// Has the kernel choose a port and holds it: at all addresses of both families, where there are two.
+/// Has the kernel choose a port and holds it, at all addresses of both families, or of IPv4 alone where there is no IPv6.
 fn hold() -> Option<Held> {
     let both = || {
         let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -1,4 +1,4 @@
-//! The port the service was told to use: opened, wrapped, or none at all.
+//! Opens the configured port, with faults around it if tests ask for them, or a port without a network.
 
 use crate::ServiceError;
 use crate::config::{Config, Link};
@@ -9,22 +9,22 @@ use port_packet::{PacketError, PacketOptions};
 use port_tap::{TapError, TapOptions};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Ethernet's usual.
+/// Default MTU of a TAP: Ethernet's usual one.
 const TAP_MTU: u16 = 1500;
 
 /// The queues of the port, one for each core.
 pub struct Opened {
-    /// In the order of the cores.
+    /// The queues, in the order of the cores.
     pub queues: Vec<Box<dyn Port>>,
-    /// Our Ethernet address.
+    /// Ethernet address of the service.
     pub mac: [u8; 6],
-    /// Largest IP packet.
+    /// Bytes of the largest IP packet.
     pub mtu: u16,
-    /// For the banner.
+    /// Description of the port for the banner.
     pub description: String,
 }
 
-/// No network: nothing comes, nothing goes.
+/// A port without a network: no packet comes or goes.
 #[derive(Debug)]
 struct Nowhere;
 
@@ -51,7 +51,7 @@ impl Port for Nowhere {
     }
 }
 
-/// Opens what the configuration names.
+/// Opens the port that the configuration names.
 pub fn open(config: &Config) -> Result<Opened, ServiceError> {
     match config.port {
         PortKind::None => Ok(Opened {
@@ -88,7 +88,7 @@ fn open_tap(config: &Config) -> Result<Opened, ServiceError> {
         host_v6,
         namespace: link.namespace.clone(),
     };
-    // While the link is not there yet: it brings the host's addresses with it.
+    // Before the link exists: the link brings the host's addresses with it.
     check_addresses(link)?;
     let mtu = options.mtu;
     let tap = port_tap::open(&options).map_err(|e| {
@@ -116,7 +116,7 @@ fn open_packet(config: &Config) -> Result<Opened, ServiceError> {
     let interface = port_packet::open(&options).map_err(|e| {
         let flag = match e {
             PacketError::NoNamespace { .. } => "--netns".to_owned(),
-            // All others were checked with the configuration.
+            // All other options were checked with the configuration.
             PacketError::BadOption { .. } => "--mtu".to_owned(),
             _ => format!("--port packet:{}", link.name),
         };
@@ -163,17 +163,17 @@ fn wrap<P: Port + 'static>(link: &Link, queues: Vec<P>) -> Vec<Box<dyn Port>> {
     (0..).zip(queues).map(wrap).collect()
 }
 
-/// The first of the service's addresses that the host has on any interface of the link's network namespace: the kernel
-/// would keep packets to it for itself.
+/// The first of the service's addresses that the host has on an interface in the link's network namespace. The kernel would keep packets to
+/// it for itself.
 fn taken_by_host(link: &Link) -> Option<IpAddr> {
     let first = || link.own.iter().map(|n| n.address).find(|address| is_of_host(*address));
     let Some(namespace) = &link.namespace else { return first() };
-    // A namespace that cannot be entered is the port's to report.
+    // The port reports a namespace that cannot be entered.
     port::in_namespace(namespace, first).ok().flatten()
 }
 
-/// Asks the kernel's routes, without sending anything: it talks to an address of its own from that very address, and from
-/// no other address does it talk to itself.
+/// Asks the kernel's routes, without sending: the kernel sends to an address of its own from that same address, and to any other address
+/// from a different one.
 fn is_of_host(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn addresses_of_the_host_are_known() {
         assert!(is_of_host(Ipv4Addr::LOCALHOST.into()) && is_of_host(Ipv4Addr::new(127, 9, 9, 9).into()));
-        // TEST-NET-1 (RFC 5737) and the documentation prefix (RFC 3849) are nobody's.
+        // No host has addresses of TEST-NET-1 (RFC 5737) or of the documentation prefix (RFC 3849).
         assert!(!is_of_host(Ipv4Addr::new(192, 0, 2, 77).into()));
         assert!(!is_of_host("2001:db8::77".parse().unwrap()));
     }

@@ -1,17 +1,17 @@
-//! Which pages of a region exist: the service never touches a page that the application has not made present (and paid for) itself.
-//! Asked by `mincore`, which takes no lock of the memfd's; seeking for holes would wait for a process that holds the memfd's lock.
+//! Which pages of a region are present. The service never touches a page that the application has not made present, and so paid for.
+//! `mincore` tells it without a lock of the memfd; `SEEK_HOLE` would wait for a process that holds that lock.
 
 use base::limits::PAGE;
 use rustix::fd::BorrowedFd;
 use shm::Region;
 use std::ops::Range;
 
-/// Bytes that are read at once to bring swapped pages back.
+/// Bytes read at a time to bring swapped pages back.
 const CHUNK: usize = 64 << 10;
-/// Pages that one question covers.
+/// Most pages that one `mincore` call asks about.
 const PAGES: usize = 4096;
 
-/// A region and its memfd.
+/// A region and its memfd, to ask which pages are present.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'a> {
     /// The service's mapping of the region.
@@ -21,8 +21,8 @@ pub struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// True when every page of `range`, bytes of the region, is present. Pages that were swapped out are brought back by reading the
-    /// memfd, which makes no page where there is none.
+    /// True when every page of `range` (bytes of the region) is present. Reads the memfd to bring swapped pages back; that makes no new
+    /// pages.
     pub fn is_present(&self, range: &Range<u64>) -> bool {
         self.parts(range, false).into_iter().all(|part| {
             self.read(&part);
@@ -30,7 +30,7 @@ impl Pages<'_> {
         })
     }
 
-    /// The parts of `range`, bytes of the region, that are present, in order.
+    /// The parts of `range` (bytes of the region) that are present, in order.
     pub fn present_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         if has_swapped() {
             self.parts(range, false).iter().for_each(|part| self.read(part));
@@ -38,7 +38,7 @@ impl Pages<'_> {
         self.parts(range, true)
     }
 
-    /// The parts of `range` that are in memory (`resident`), or that are not.
+    /// The parts of `range` that are in memory, or with `resident` false those that are not.
     fn parts(&self, range: &Range<u64>, resident: bool) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         let (mut at, end) = (range.start as usize / PAGE, range.end.div_ceil(PAGE as u64) as usize);
@@ -46,7 +46,7 @@ impl Pages<'_> {
         while at < end {
             let pages = &mut pages[..(end - at).min(PAGES)];
             if self.region.residency(at * PAGE, pages).is_err() {
-                // Nothing is known of them: they count as absent.
+                // The kernel does not tell: these pages count as absent.
                 pages.fill(0);
             }
             for (i, _) in pages.iter().enumerate().filter(|(_, page)| (**page & 1 != 0) == resident) {
@@ -74,7 +74,7 @@ impl Pages<'_> {
     }
 }
 
-/// True when the machine has pages in its swap space.
+/// True when the machine has swapped pages.
 fn has_swapped() -> bool {
     let info = rustix::system::sysinfo();
     info.totalswap > info.freeswap

@@ -1,9 +1,9 @@
-//! What the service may do once it serves: the capabilities and system calls that [`table`] lists for its configuration, and nothing
-//! else. Everything that needs more (opening the port, binding the control socket) is done before [`confine`].
+//! Limits the service to what it needs while it serves: the capabilities and system calls that [`table`] lists for its configuration.
+//! Everything that needs more (opening the port, binding the control socket) is done before [`confine`].
 //!
-//! Capabilities, user, NoNewPrivs and filters belong to a thread, and a thread hands them to the threads that it starts. So there is one
-//! rule: the control thread confines itself before it starts any other. (`SECCOMP_FILTER_FLAG_TSYNC` would do the same for the filter
-//! alone, and to threads of a program that merely holds a service, as tests do.)
+//! Capabilities, user, NoNewPrivs and filters belong to a thread and are inherited by the threads that it starts. So the control thread
+//! confines itself before it starts any other thread. (`SECCOMP_FILTER_FLAG_TSYNC` would extend the filter alone to all threads, even to
+//! those of a program that only holds a service, as tests do.)
 //!
 //! ```text
 //!   open control socket, port ─► confine ─► start cores, helpers ─► serve
@@ -27,10 +27,10 @@ use crate::config::Config;
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
-/// Gives up, for this thread and all that it starts from now on, what the service needs no more.
+/// Drops the privileges that the service no longer needs, for this thread and all threads that it starts from now on.
 ///
 /// # Errors
-/// The kernel refuses; nothing may be served then.
+/// The kernel refuses; the service must not serve then.
 pub fn confine(config: &Config) -> Result<(), ServiceError> {
     let os = |doing| move |error| ServiceError::Os { doing, error };
     let kept = table::kept(config);
@@ -46,11 +46,11 @@ pub fn confine(config: &Config) -> Result<(), ServiceError> {
     Ok(())
 }
 
-/// A thread without `CAP_SETPCAP` cannot change its bounding set. It gains nothing from it either: the set bounds what `execve` gives,
-/// which NoNewPrivs ends.
+/// Empties the bounding set. A thread without `CAP_SETPCAP` cannot, and loses nothing: the set limits what `execve` grants, and NoNewPrivs
+/// ends that anyway.
 fn empty_bounding_set() {
     let all = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
-    // The kernel says EINVAL for the first number that is no capability of its.
+    // The kernel returns EINVAL for the first number that is not a capability.
     let known = all.take_while(|one| thread::capability_is_in_bounding_set(*one).is_ok());
     for one in known {
         if let Err(error) = thread::remove_capability_from_bounding_set(one) {
@@ -60,11 +60,11 @@ fn empty_bounding_set() {
     }
 }
 
-/// Supplementary groups go first, the user last: each step takes a capability that the last one ends.
+/// Supplementary groups first, the user last: each step needs a capability that setting the user removes.
 fn become_user(user: &User) -> Result<(), Errno> {
     thread::set_thread_groups(&[])?;
     thread::set_thread_res_gid(user.gid, user.gid, user.gid)?;
-    // Without it the permitted set would be emptied together with the effective one.
+    // Otherwise setting the user would empty the permitted set, too.
     thread::set_keep_capabilities(true)?;
     thread::set_thread_res_uid(user.uid, user.uid, user.uid)?;
     thread::set_keep_capabilities(false)

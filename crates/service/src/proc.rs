@@ -1,6 +1,6 @@
-//! What `/proc` says about a process. Decides nothing that concerns another application.
+//! What `/proc` says about a process. The result affects only that process's own application.
 
-/// The path of `pid`'s control group (version 2, or of the hierarchy of systemd's); `None`: it cannot be seen.
+/// The path of `pid`'s control group (version 2, or systemd's hierarchy of version 1); `None`: it is not visible.
 pub fn cgroup(pid: i32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let of = |hierarchy: &str| text.lines().find_map(|line| line.split_once(hierarchy));

@@ -1,21 +1,21 @@
-//! How fast each user begins connections, where the policy bounds that. Reads no clock.
+//! Limits how fast each user begins connections, where the policy asks for it. Reads no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Users that are kept in mind before those are forgotten that may begin at once.
+/// Most users remembered; then those that may begin a connection at once are forgotten.
 const KEPT: usize = 1024;
-/// So much may be begun ahead of its time: a burst of what one second allows.
+/// How far ahead of an even rate a user may be: a burst of one second's connections.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// By user: when its last connection would have been due, had it begun them evenly.
+/// By user: when its last connection would have been due at an even rate.
 #[derive(Debug, Default)]
 pub struct Rates {
     due: HashMap<u32, Instant>,
 }
 
 impl Rates {
-    /// True when user `uid`, that may begin `rate` connections per second, may begin one now; that one is counted.
+    /// True when user `uid`, limited to `rate` connections per second, may begin one now; that one is counted.
     pub fn begin(&mut self, uid: u32, rate: u32, now: Instant) -> bool {
         if rate == u32::MAX {
             return true;

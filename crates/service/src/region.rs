@@ -1,4 +1,4 @@
-//! The regions: memory, parties, slots and what each slot is used for.
+//! Regions: their memory, parties and slots, and what each slot is used for.
 
 use crate::listeners::QueueKey;
 use crate::memory::Memory;
@@ -16,37 +16,38 @@ use std::time::Instant;
 /// What a slot of an application region is used for.
 #[derive(Debug)]
 pub enum Use {
-    /// An accept queue.
+    /// The stream of an accept queue.
     Queue,
-    /// One end of a relayed connection: the relay and the end's index.
+    /// One end of a relayed connection: the relay's id and the end's index.
     Relay(u32, usize),
     /// A connection over the port.
     Flow(Flow),
 }
 
-/// An application region as the control thread knows it.
+/// An application region, as the control thread knows it.
 #[derive(Debug)]
 pub struct AppRegion {
-    /// Shared with the other threads.
+    /// The region's memory, which all threads share.
     pub memory: Arc<Memory>,
-    /// Whose.
+    /// Id of the process that the region was made for.
     pub owner: u32,
-    /// The owner has mapped it, and it is sealed.
+    /// The owner has mapped and sealed it.
     pub sealed: bool,
-    /// `Push::Grow` is on its way: so many bytes are wanted.
+    /// Bytes that the application was asked to populate (`Push::Grow`) and has not yet; `None`: it was not asked.
     pub growing: Option<u64>,
-    /// Slot 0 is the control slot.
+    /// Uses of the slots. Slot 0 is the control slot.
     pub slots: Slots<Use>,
-    /// The control thread's warm rings.
+    /// Rings that the control thread keeps warm.
     pub pool: Pool,
-    /// By these the application wakes the service: first the slow path, then each core.
+    /// Eventfds by which the application wakes the service: first the slow path, then each core.
     pub bells: Vec<Arc<OwnedFd>>,
 }
 
-/// The smallest region there is.
+/// Slots and payload bytes of the smallest region.
 const LEAST: (u32, u64) = (64, 1 << 20);
 
-/// Slots and bytes of payload of an application region: halved until it takes half of `room` bytes of address space.
+/// Slots and payload bytes for an application region: the `usual` ones, halved until the region needs at most half of `room` bytes of
+/// address space.
 pub fn fitting(usual: (u32, u64), room: u64) -> (u32, u64) {
     let (mut slots, mut data_len) = usual;
     let total = |slots, data_len| {
@@ -60,7 +61,7 @@ pub fn fitting(usual: (u32, u64), room: u64) -> (u32, u64) {
 }
 
 impl AppRegion {
-    /// Makes a region for `owner`.
+    /// Makes a region for the process `owner`.
     pub fn create(
         (id, index): (u32, u16),
         owner: u32,
@@ -80,7 +81,7 @@ impl AppRegion {
         })
     }
 
-    /// The socket blocks that may be in use: those whose pages are present.
+    /// The socket blocks in pages that are present; no other block can be in use.
     pub fn sock_blocks(&self) -> impl Iterator<Item = &SockBlock> {
         let region = self.memory.region();
         let start = region.layout().socks as u64;
@@ -94,89 +95,89 @@ impl AppRegion {
     }
 }
 
-/// Where a connection through a pair region stands.
+/// State of a slot of a pair region, or of a relayed connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// The accept queue is full; the connector waits.
+    /// The accept queue is full, and the connector waits.
     Pending,
-    /// Established, in the accept queue.
+    /// Established, and in the accept queue.
     Queued,
-    /// Established and accepted.
+    /// Established, and accepted by a process.
     Accepted,
-    /// None, or one that the connector has made by itself, and may again and again, always with these addresses.
+    /// Lent to the connector, which may make a connection in it without the service, again and again, always with these addresses.
     Lent,
-    /// None: the slot is a line.
+    /// The slot is a line, not a connection.
     Line,
 }
 
 /// A connection inside this host.
 #[derive(Debug)]
 pub struct Connection {
-    /// The connector's address, the acceptor's address.
+    /// Addresses of the connector and of the acceptor.
     pub addresses: [SocketAddr; 2],
-    /// The connector, the acceptor.
+    /// Ids of the connecting process and of the accepting one.
     pub applications: [u32; 2],
-    /// Where it stands.
+    /// How far the connection has come.
     pub stage: Stage,
 }
 
-/// By which a connector brings connections to an accept queue by itself.
+/// A line: by it a process connects to an accept queue without asking the service.
 #[derive(Debug)]
 pub struct Line {
-    /// Its slot.
+    /// Its slot in the pair region.
     pub slot: u32,
-    /// The accept queue that its connections come to.
+    /// The accept queue that its connections go to.
     pub queue: QueueKey,
-    /// The acceptor's address and port.
+    /// Address and port of the acceptor.
     pub local: SocketAddr,
-    /// The address that they come from.
+    /// Address of the connector, for all connections through this line.
     pub source: IpAddr,
-    /// Connections in it at most.
+    /// Most records in it at once.
     pub most: u32,
-    /// Positions up to which connections made, and connections taken, are in the statistics.
+    /// Stream positions of the connections made, and of those accepted, that the statistics include.
     pub counted: [u64; 2],
-    /// When both sides were last asked how many there were.
+    /// When the positions were last read.
     pub asked: Instant,
 }
 
 /// A connection that the service copies between two application regions.
 #[derive(Debug)]
 pub struct Relay {
-    /// Region and slot of the connector, of the acceptor.
+    /// Region and slot of the connector's end, and of the acceptor's.
     pub places: [(u32, u32); 2],
-    /// As `Connection` has it.
+    /// Addresses, processes and stage.
     pub connection: Connection,
-    /// The core has let go of that end's slot.
+    /// Ends that no longer use their slots.
     pub gone: [bool; 2],
 }
 
-/// The region of one ordered pair of processes.
+/// The region of one ordered pair of processes: the first connects, the second accepts.
 #[derive(Debug)]
 pub struct PairRegion {
-    /// The mapping.
+    /// The service's mapping of the region.
     pub region: Arc<Region>,
-    /// The memfd.
+    /// The memfd of the region.
     pub fd: Arc<OwnedFd>,
-    /// The connector, the acceptor.
+    /// Ids of the connector and of the acceptor.
     pub parties: [u32; 2],
-    /// Who has mapped it.
+    /// The parties that have mapped it.
     pub mapped: [bool; 2],
-    /// No further mapping, no holes.
+    /// It is sealed: no further writable mapping, no hole punching.
     pub sealed: bool,
-    /// Nobody of that side lives.
+    /// Sides on which no process lives any more.
     pub dead: [bool; 2],
-    /// Connections.
+    /// Connections, lent slots and lines, by slot.
     pub slots: Slots<Connection>,
-    /// Of these: lines.
+    /// The lines among the slots.
     pub lines: Vec<Line>,
-    /// Of these: lent ones.
+    /// Number of lent slots among them.
     pub lent: u32,
-    /// Eventfds by which one side wakes a context of the other: (the sleeper's side, its context).
+    /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
     pub wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
 }
 
 impl PairRegion {
-    /// Makes a region for two parties.
+    /// Makes a region for two processes: the connector and the acceptor.
     pub fn create(id: u32, parties: [u32; 2], (slots, data_len): (u32, u64)) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
         let (region, fd) = Region::create(params)?;
@@ -194,14 +195,14 @@ impl PairRegion {
         })
     }
 
-    /// A clean slot for a connection, which comes back when none is free.
+    /// Takes a slot with cleared halves. Returns the connection when no slot is free.
     pub fn take(&mut self, connection: Connection) -> Result<u32, Connection> {
         let slot = self.slots.take(connection)?;
         self.region.slot(slot).iter().flat_map(|slot| &slot.half).for_each(Half::clear);
         Ok(slot)
     }
 
-    /// True when nobody of one side, or of both, lives.
+    /// True when no process of one side, or of both, lives.
     pub fn has_dead_side(&self) -> bool {
         self.dead != [false; 2]
     }

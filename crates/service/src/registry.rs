@@ -1,7 +1,7 @@
-//! Everything the control thread knows: applications, families, regions, listeners; and how news reach an application.
+//! All state of the control thread: applications, families, regions, listeners; and how applications are told of news.
 //!
-//! What is read from shared memory here is loaded once and checked; an application that wrote what it must not goes to
-//! `doomed`, and the control loop detaches it before it serves anybody else.
+//! Values from shared memory are loaded once and checked. An application that broke the rules is put on `doomed`, and the control loop
+//! detaches it before it serves another one.
 
 use crate::application::{Application, Family};
 use crate::bells::Bells;
@@ -31,14 +31,14 @@ use shm::{Region, Side};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a request comes to.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// This, with these descriptors.
+    /// Send this reply with these descriptors.
     Reply(Reply, Vec<Arc<OwnedFd>>),
-    /// Nothing is said.
+    /// Send no reply at all.
     Silent,
-    /// The sender misbehaved.
+    /// Detach the sender: it misbehaved, for this reason.
     Offence(String),
 }
 
@@ -48,31 +48,31 @@ impl Answer {
         Self::Reply(reply, Vec::new())
     }
 
-    /// The kernel shall do it.
+    /// The kernel serves the socket, for this reason.
     pub fn kernel(reason: &str) -> Self {
         Self::plain(Reply::Kernel { reason: reason.to_owned() })
     }
 
-    /// Refused with an errno.
+    /// The call fails with this errno.
     pub fn refused(errno: rustix::io::Errno, reason: &str) -> Self {
         Self::plain(Reply::Refused { errno: errno.raw_os_error(), reason: reason.to_owned() })
     }
 }
 
-/// All state of the control thread that is not a descriptor of its own.
+/// All state of the control thread but its own descriptors.
 #[derive(Debug)]
 pub struct Registry {
-    /// What the service was told.
+    /// The configuration in use.
     pub config: Config,
-    /// What the administrator lets users do.
+    /// The policy in force.
     pub policy: Policy,
-    /// How fast they begin connections.
+    /// Rates at which users begin connections.
     pub rates: Rates,
-    /// How many lines of the log they bring about.
+    /// Numbers of log lines that users have caused.
     pub log_limit: LogLimit,
-    /// By id.
+    /// Registered processes, by id.
     pub applications: HashMap<u32, Application>,
-    /// By the id of the root.
+    /// Families, by the id of their root process.
     pub families: HashMap<u32, Family>,
     /// Application regions by id.
     pub regions: HashMap<u32, AppRegion>,
@@ -80,60 +80,60 @@ pub struct Registry {
     pub pairs: HashMap<u32, PairRegion>,
     /// Pair regions by connector and acceptor.
     pub pair_of: HashMap<[u32; 2], u32>,
-    /// Relayed connections.
+    /// Relayed connections, by id.
     pub relays: HashMap<u32, Relay>,
-    /// The threads that move bytes.
+    /// Handles of the threads that move bytes.
     pub cores: Vec<Core>,
-    /// Indices of application regions in the threads' tables. Free again when all threads have let go.
+    /// Ids of application regions by their index in the threads' tables. An index is free again when no thread uses it.
     pub indices: Slots<u32>,
-    /// TCP over the port.
+    /// The slow path and its state.
     pub tcp: Tcp,
     /// Addresses and ports of connections inside this host.
     pub ports: PortSpace,
-    /// What the kernel's own TCP knows of listeners; `None` where it does not say.
+    /// Asks the kernel's TCP about listening sockets; `None` where the kernel does not answer.
     pub judge: Option<Judge>,
-    /// The network namespace of the service (`SO_NETNS_COOKIE`).
+    /// Network namespace of the service (`SO_NETNS_COOKIE`).
     pub namespace: u64,
-    /// Pair regions that a helper is to seal, in the name of that application.
+    /// Pair regions for a helper to seal: the application that has asked, the region, its memfd.
     pub to_seal: Vec<(u32, u32, Arc<OwnedFd>)>,
-    /// How the threads wake applications.
+    /// Eventfds of the applications' contexts, shared with all threads.
     pub bells: Arc<Bells>,
-    /// The port in words.
+    /// Description of the port.
     pub port: String,
-    /// Who listens.
+    /// Listening sockets and accept queues.
     pub listeners: Listeners,
-    /// Connections on their way from one process to another.
+    /// Connections that processes have left with the service.
     pub trusts: Trusts,
-    /// What is held back within this host.
+    /// Sockets that hold bytes back within this host.
     pub held: Holds,
-    /// What is counted.
+    /// Counts for `towpath stat`.
     pub statistics: Statistics,
-    /// Whether cycles are counted.
+    /// The counting of cycles.
     pub counting: Counting,
-    /// Applications to detach, with the reason.
+    /// Applications to detach, with reasons.
     pub doomed: Vec<(u32, String)>,
-    /// Application regions whose bell the control loop must start or stop watching.
+    /// Slow-path bells that the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
     next_region: u32,
     next_relay: u32,
 }
 
-/// A bell of an application region comes or goes.
+/// An application region's slow-path bell was added or removed.
 #[derive(Debug)]
 pub enum BellChange {
-    /// Watch this region's slow-path bell.
+    /// Watch the slow-path bell of this region.
     New(u32, Arc<OwnedFd>),
-    /// Stop watching it.
+    /// Stop watching this slow-path bell.
     Gone(Arc<OwnedFd>),
 }
 
-/// Adds one to an eventfd's counter. A full counter means that the reader has not looked yet: nothing is lost.
+/// Adds one to an eventfd's counter. A full counter loses nothing: its reader has not looked yet.
 pub fn write_eventfd(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 impl Registry {
-    /// Nobody is registered.
+    /// A registry without applications.
     pub fn new(
         config: Config,
         (cores, bells, tcp): (Vec<Core>, Arc<Bells>, Tcp),
@@ -172,27 +172,27 @@ impl Registry {
         }
     }
 
-    /// A name for a new region.
+    /// An id for a new region.
     pub fn new_region_id(&mut self) -> u32 {
         let id = self.next_region;
-        // 2^32 regions later names come again; by then the first are long gone.
+        // Ids repeat after 2^32 regions; the first regions have ended by then.
         self.next_region = self.next_region.checked_add(1).unwrap_or(1);
         id
     }
 
-    /// A name for a new relay.
+    /// An id for a new relay.
     pub fn new_relay_id(&mut self) -> u32 {
         let id = self.next_relay;
         self.next_relay = self.next_relay.checked_add(1).unwrap_or(1);
         id
     }
 
-    /// Marks an application for detaching.
+    /// Puts an application on the list of those to detach.
     pub fn doom(&mut self, application: u32, reason: impl Into<String>) {
         self.doomed.push((application, reason.into()));
     }
 
-    /// Counts sockets of a process as accelerated. What comes to a process that is gone is for those forked from it.
+    /// Counts `n` accelerated sockets of a process, and adds them to `of`. If the process has ended, a descendant by fork gets the count.
     pub fn accelerated(&mut self, application: u32, of: fn(&mut Process) -> &mut u64, n: u64) {
         let id = if self.applications.contains_key(&application) {
             Some(application)
@@ -207,7 +207,7 @@ impl Registry {
         *of(process) += n;
     }
 
-    /// Tells `side` of `region`, held by `family`, that `slot` has news.
+    /// Rings the doorbell of `side` of `region`, on which processes of `family` live: `slot` has news.
     pub fn ring(&self, region: &Region, side: Side, family: u32, slot: u32) {
         let Some(half) = region.slot(slot).map(|s| &s.half[side.index()]) else { return };
         if let Some(context) = watcher(half) {
@@ -225,14 +225,14 @@ impl Registry {
     /// Writes the eventfd of a context.
     pub fn wake(&self, family: u32, context: u32) {
         if context == TRUST_CONTEXT {
-            // A deputy: the core that relays looks at them all.
+            // A deputy waits there: the core that relays reads the doorbells of all deputies.
             self.cores[0].wake();
         } else if let Some(context) = self.families.get(&family).and_then(|f| f.contexts.get(&context)) {
             write_eventfd(context.eventfd.as_fd());
         }
     }
 
-    /// The family of a process, dead or alive: what it mapped is now held by that family.
+    /// The family of a process, dead or alive. The family has what the process has mapped.
     pub fn family_of(&self, application: u32) -> Option<u32> {
         if let Some(a) = self.applications.get(&application) {
             return Some(a.family());
@@ -240,7 +240,7 @@ impl Registry {
         self.families.iter().find(|(_, f)| f.members.contains_key(&application)).map(|(id, _)| *id)
     }
 
-    /// Says something unasked; `context` (or all of the application's) looks at its control line.
+    /// Sends an application a message without a request, and wakes `context` (`None`: all contexts of the process) to read it.
     pub fn push(&mut self, application: u32, context: Option<u32>, push: Push, fds: &[BorrowedFd<'_>]) {
         let Some(a) = self.applications.get(&application) else { return };
         let sent = a.line.send(&ToApplication::Push(push), fds, false);
@@ -256,24 +256,24 @@ impl Registry {
         self.after_send(application, sent);
     }
 
-    /// An application that does not read its control line is detached.
+    /// Detaches an application that does not read its control line.
     pub fn after_send(&mut self, application: u32, sent: Result<(), LineError>) {
         match sent {
-            // A line that is gone is noticed by its hang-up.
+            // The hang-up of a closed line is handled elsewhere.
             Ok(()) | Err(LineError::Closed) => {}
             Err(LineError::WouldBlock) => self.doom(application, "it does not read its control socket"),
             Err(e) => self.doom(application, e.to_string()),
         }
     }
 
-    /// The region whose control slot reaches this application: its own, or its nearest ancestor's.
+    /// The region with the control slot that reaches this application: its own, or its nearest ancestor's.
     fn control_region(&self, a: &Application) -> Option<Arc<Memory>> {
         let line = std::iter::once(a.id).chain(a.ancestors.iter().rev().copied());
         let mut regions = line.filter_map(|id| self.regions.values().find(|r| r.owner == id));
         regions.next().map(|r| r.memory.clone())
     }
 
-    /// Bytes of shared memory in use by regions that `application` caused.
+    /// Bytes of shared memory in use by the application's own region and its pair regions.
     pub fn memory_of(&self, application: u32) -> u64 {
         let size = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
         let own = self.regions.values().filter(|r| r.owner == application).map(|r| size(r.memory.fd.as_fd()));

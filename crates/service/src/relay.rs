@@ -1,13 +1,13 @@
-//! Connections between two applications that must not share memory: the service copies ring to ring. No I/O and no
-//! clock; the core that owns the relays calls `news` and `work`.
+//! Relays: the service copies from ring to ring between two applications that must not share memory. No I/O and no clock: the core that
+//! owns the relays calls `news` and `work`.
 //!
 //! ```text
 //!   end 0's region                     service                     end 1's region
-//!   half[1] (application) --bytes--> copy, at most TURN at once --> half[0] (service) ... and the same the other way
+//!   half[1] (application) --bytes--> copy, at most TURN at once --> half[0] (service); the other direction likewise
 //! ```
-//! Each end looks to its application like a connection over the wire: FIN follows the bytes, RESET overtakes them, a
-//! full ring on one side fills the ring of the other. A connection that has moved to another process goes through a relay,
-//! too: one of its ends is the deputy of the process that let it go.
+//! To its application each end behaves like a connection over a network: a FIN follows the bytes, a RESET overtakes them, and a full ring
+//! on one side fills the ring of the other. A connection that was passed to another process also goes through a relay; one end is then a
+//! deputy, which acts for the process that passed it on.
 
 use crate::bells::Bells;
 use crate::deputies::Deputies;
@@ -22,36 +22,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 mod join;
 
-/// Bytes copied for one relay and direction before the others have their turn: a few hundred microseconds at most.
+/// Bytes copied for one relay and direction before other relays are served: a few hundred microseconds at most.
 const TURN: usize = 256 << 10;
 /// Bytes copied at once: both copies stay in the second-level cache.
 const PIECE: usize = 32 << 10;
 
-/// What the control thread must know.
+/// Report of a relay to the control thread.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The slot of that end may be used again.
+    /// That end of that relay no longer uses its slot, which is free again.
     EndGone(u32, usize),
     /// The application of that region broke the rules.
     Violation(u32, Violation),
-    /// That region is too small for what its application receives.
+    /// The application of that region must populate more memory for what it receives.
     MemoryShort(u32),
-    /// The outer of two relays in a row has become part of the inner.
+    /// Two relays in a row have become one: the inner.
     Joined {
-        /// No more.
+        /// The relay that has ended.
         outer: u32,
-        /// It goes on to where the outer led.
+        /// The relay that now leads to the outer one's end.
         inner: u32,
     },
 }
 
 /// How one direction's turn ended.
 enum Flowed {
-    /// Nothing more to do until somebody rings.
+    /// Nothing more to do until an end's doorbell rings.
     Done,
-    /// There is more.
+    /// The turn is over, and more bytes are there.
     More,
-    /// The sink's region has no memory left.
+    /// The receiving end's region has no memory for a ring.
     Starved,
     /// The application of that end broke the rules.
     Broken(usize, Violation),
@@ -62,21 +62,21 @@ enum Flowed {
 pub struct Relays {
     all: HashMap<u32, [End; 2]>,
     by_slot: HashMap<(u16, u32), u32>,
-    /// Warm rings by seat, with the number of ends there.
+    /// Pools of warm rings by seat, each with the number of ends there.
     pools: HashMap<Seat, (Pool, usize)>,
     queue: VecDeque<u32>,
     queued: HashSet<u32>,
-    /// Relays that wait for memory of a region.
+    /// Relays that wait for memory, by region.
     starved: HashMap<u32, HashSet<u32>>,
     scratch: Vec<u8>,
-    /// Of those ends that are one.
+    /// The ends that are deputies.
     pub deputies: Deputies,
-    /// Bytes copied so far, for everybody to see.
+    /// Bytes copied so far; read by the control thread.
     pub bytes: Arc<AtomicU64>,
 }
 
 impl Relays {
-    /// Begins to relay.
+    /// Begins to relay between two ends.
     pub fn open(&mut self, id: u32, ends: [End; 2]) {
         for end in &ends {
             let seat = end.place.seat();
@@ -92,14 +92,14 @@ impl Relays {
         self.look(id);
     }
 
-    /// A slot has news.
+    /// The application has rung for a slot of its region: serves that relay in the next `work`.
     pub fn news(&mut self, region: u16, slot: u32) {
         if let Some(id) = self.by_slot.get(&(region, slot)) {
             self.look(*id);
         }
     }
 
-    /// Takes in what deputies are told.
+    /// Reads the doorbells of deputies.
     pub fn listen(&mut self) {
         if let Some(relays) = self.deputies.listen() {
             relays.into_iter().for_each(|id| self.look(id));
@@ -107,12 +107,12 @@ impl Relays {
         }
     }
 
-    /// Takes back the rings of deputies that have let go and that nobody reads any more.
+    /// Takes back the rings of closed deputies after their streams were read.
     fn sweep(&mut self) {
         self.deputies.over().into_iter().for_each(|end| self.leave_seat(end));
     }
 
-    /// An end is over: its rings, and its seat when nobody else sits there, are given back.
+    /// Gives back the rings of an end that is over, and its seat when no other end is there.
     fn leave_seat(&mut self, mut end: End) {
         let seat = end.place.seat();
         let Some((pool, ends)) = self.pools.get_mut(&seat) else { return };
@@ -129,19 +129,19 @@ impl Relays {
         self.fed(seat.0);
     }
 
-    /// Looks at a relay in the next `work`.
+    /// Serves that relay in the next `work`.
     pub fn look(&mut self, id: u32) {
         if self.queued.insert(id) {
             self.queue.push_back(id);
         }
     }
 
-    /// True when no relay has news.
+    /// True when no relay waits for `work`.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Serves each relay with news once.
+    /// Serves each relay that has news once.
     pub fn work(&mut self, bells: &Bells, out: &mut Vec<Outcome>) {
         for _ in 0..self.queue.len() {
             let Some(id) = self.queue.pop_front() else { break };
@@ -159,7 +159,7 @@ impl Relays {
         self.sweep();
     }
 
-    /// The news of that slot are no longer this relay's.
+    /// News of the slot of `end` no longer concerns this relay.
     fn forget(&mut self, id: u32, end: &End) {
         match end.place.memory().filter(|_| !end.place.is_deputy()) {
             Some(memory) => {
@@ -172,7 +172,7 @@ impl Relays {
         }
     }
 
-    /// Both directions. True: there is more.
+    /// Copies in both directions. True: there is more to do.
     fn serve(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) -> bool {
         let mut more = false;
         ends[0].advise(&ends[1], bells);
@@ -199,7 +199,7 @@ impl Relays {
         if ends[from].ended {
             return Flowed::Done;
         }
-        // Flags before bytes: a FIN seen here was raised after the last byte that `copy` finds.
+        // Flags before bytes: a FIN seen here was raised after the last byte that `copy` can find.
         let (flags, peer) = (ends[from].flags(), ends[to].flags());
         let over = [ends[from].cut(flags), ends[to].cut(peer)];
         if over != [0, 0] {
@@ -219,7 +219,7 @@ impl Relays {
                 Flowed::Done
             }
             Copied::Refused => {
-                // Linux answers data for a closed socket with RST.
+                // Linux answers data for a closed socket with a RST.
                 ends.iter_mut().for_each(|e| e.ended = true);
                 ends[from].raise(bells, RESET);
                 Flowed::Done
@@ -267,7 +267,7 @@ impl Relays {
                 sink_own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
             }
             let Some(ring) = sink.sender.ring.filter(|_| room > 0) else {
-                // Who waits for more than is there (SO_RCVLOWAT) is to read that.
+                // A reader that waits for more bytes than there are (`SO_RCVLOWAT`) must read them, because the ring is full.
                 told |= shm::low_water(sink_app.flags.load(Ordering::Relaxed)) > 1;
                 break if sink.sender.is_empty() { Copied::Starved } else { Copied::Full };
             };
@@ -295,8 +295,8 @@ impl Relays {
         Ok(result)
     }
 
-    /// A region has no memory for `sink`. Takes back what other streams into it no longer need; true: some came back. Else
-    /// the relay waits until the application has populated more.
+    /// The region of `sink` has no memory for a ring. Takes back rings that other streams into the region no longer need. True: some came
+    /// back; else the relay waits until the application has populated more.
     fn starve(&mut self, id: u32, sink: &mut End, out: &mut Vec<Outcome>) -> bool {
         let seat = sink.place.seat();
         let Some((pool, _)) = self.pools.get_mut(&seat) else { return false };
@@ -304,14 +304,14 @@ impl Relays {
         for end in self.all.values_mut().flatten().filter(|end| end.place.seat() == seat && !end.gone) {
             let place = end.place.clone();
             let Some((_, app)) = place.halves(end.slot) else { continue };
-            // What it did wrong is found when its own relay is served.
+            // Violations are found when that end's own relay is served.
             let old = end.sender.update(app).ok().flatten();
             for ring in old.into_iter().chain(end.sender.give_back()) {
                 place.give_back(pool, ring);
                 freed = true;
             }
         }
-        // Warm rings of other sizes are memory, too.
+        // Rings of other sizes that the pool keeps warm are free memory, too.
         sink.place.flush(pool);
         if freed {
             return true;
@@ -323,14 +323,14 @@ impl Relays {
         false
     }
 
-    /// An application has populated more of its region.
+    /// The application of that region has populated more: serves the relays that waited for it.
     pub fn fed(&mut self, region: u32) {
         self.starved.remove(&region).into_iter().flatten().for_each(|id| self.look(id));
     }
 
-    /// Lets go of ends whose application has let go and has nothing more to say, then of the deputies opposite to them.
+    /// Leaves the slots of ends that are closed and have passed everything on, then those of the deputies opposite to them.
     fn retire(&mut self, id: u32, ends: &mut [End; 2], bells: &Bells, out: &mut Vec<Outcome>) {
-        // The deputy comes first: see `Command::Open`.
+        // The other end first: a deputy, always end 0 (see `Command::Open`), closes after it.
         for i in (0..2).rev() {
             let is_deputy = ends[i].place.is_deputy();
             let lets_go = match is_deputy {
@@ -356,19 +356,19 @@ impl Relays {
 }
 
 enum Copied {
-    /// Everything that was there.
+    /// All bytes that were there.
     Empty,
-    /// The reader's ring is full.
+    /// The receiving end's ring is full.
     Full,
-    /// No memory for a ring, and nothing in flight whose reader would ring.
+    /// No memory for a ring, and no bytes in flight, so that no reader will ring.
     Starved,
     /// The turn is over.
     Turn,
-    /// The reader reads no more.
+    /// The receiving application has closed.
     Refused,
 }
 
-/// Tells the reader how far the urgent bytes that it has yet to get reach.
+/// Announces to the reader how far the urgent bytes ahead of it reach.
 #[cold]
 fn pass_urgent(source: &End, sink: &End) {
     let ahead = source.place.urgent(source.slot).map_or(0, |up| up.saturating_sub(source.tail));
@@ -378,7 +378,7 @@ fn pass_urgent(source: &End, sink: &End) {
     }
 }
 
-/// Space in the sink's ring, after lending a larger one when the stream has outgrown it. 0: the sink will ring.
+/// Room in the sink's ring; lends a larger ring when the stream has filled its ring. 0: there is none, and the reader will ring.
 fn make_room(
     sink: &mut End,
     pool: &mut Pool,
@@ -392,11 +392,11 @@ fn make_room(
         return Ok(space);
     }
     if sink.sender.may_lend() {
-        // Twice what the last ring held: a backlog needs more.
+        // At least twice the last ring: the reader is behind.
         let last = sink.sender.ring.map_or(0, |ring| 2 * ring.size() as usize);
         let class = class_of(wanted.max(last).min(TURN));
         let grows = sink.sender.ring.is_none_or(|ring| class > class_of(ring.size() as usize));
-        // Little memory is better than none, but no reason to swap.
+        // Without a ring a smaller one is welcome; an existing ring is replaced by a larger one only.
         let classes = if sink.sender.ring.is_none() { 0..=class } else { class..=class };
         let lent = || classes.rev().find_map(|class| sink.place.lend(pool, class));
         if let Some(ring) = if grows { lent() } else { None } {

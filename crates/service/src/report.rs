@@ -1,4 +1,4 @@
-//! Reports for people: every socket, and the counters, as JSON in a memfd.
+//! Reports for the command line: sockets and counters, as JSON in a memfd.
 
 use crate::cores::Core;
 use crate::explain::{self, Detail};
@@ -27,7 +27,7 @@ pub struct Socket<'a> {
     remote: String,
     pid: i32,
     process: &'a str,
-    /// Its user; the kernel's `ss` shows that of every socket, too.
+    /// User of its process, shown to every user, as by the kernel's `ss`.
     pub uid: u32,
     kind: &'static str,
     recv_queue: u64,
@@ -35,41 +35,41 @@ pub struct Socket<'a> {
     bytes_in: u64,
     bytes_out: u64,
     retransmits: u64,
-    /// Smoothed round trip, microseconds.
+    /// Smoothed round-trip time, microseconds; 0: unknown.
     rtt_us: u32,
-    /// Congestion window, segments.
+    /// Congestion window, segments; 0: unknown.
     cwnd: u32,
-    /// Payload of a full segment.
+    /// Payload bytes of a full segment; 0: unknown.
     mss: u32,
-    /// For `towpath explain`.
+    /// The further fields of `towpath explain`.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     detail: Option<Box<Detail<'a>>>,
 }
 
-/// Which processes are shown to the user that asks.
+/// The processes that a user may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Viewer {
-    /// All of them: to root and the service's own user.
+    /// All processes: for root and the service's own user.
     All,
-    /// Those of this user. Of others' sockets it sees what Linux's `ss` shows: addresses, states, queues, the user's number.
+    /// Processes of this user. Other users' sockets show what Linux's `ss` shows: addresses, states, queues, user number.
     User(u32),
 }
 
 impl Viewer {
-    /// What the user of a control line may see.
+    /// The viewer for the user of a control line.
     pub fn of(uid: u32) -> Self {
         let own = rustix::process::geteuid().as_raw();
         if uid == own || uid == 0 { Self::All } else { Self::User(uid) }
     }
 
-    /// True when it sees processes of user `uid`.
+    /// True when processes of user `uid` may be seen.
     pub fn sees(self, uid: u32) -> bool {
         self == Self::All || self == Self::User(uid)
     }
 }
 
 impl Socket<'_> {
-    /// Takes away what `viewer` may not see.
+    /// Removes the fields that `viewer` may not see.
     fn hide_from(&mut self, viewer: Viewer) {
         if !viewer.sees(self.uid) {
             (self.pid, self.process, self.detail) = (0, "-", None);
@@ -81,7 +81,7 @@ impl Socket<'_> {
     }
 }
 
-/// As Linux names the state of the end that `own` describes.
+/// Linux's name for the state of the end that `own` describes.
 fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str {
     let (own, peer) = (own.flags.load(Relaxed), peer.flags.load(Relaxed));
     match (own & FIN != 0, peer & FIN != 0) {
@@ -100,7 +100,7 @@ fn state(own: &Half, peer: &Half, stage: Stage, connector: bool) -> &'static str
     }
 }
 
-/// As Linux's `ss` names a state.
+/// The name of a TCP state, as in Linux's `ss`.
 fn name_of(state: slowpath::State) -> &'static str {
     use slowpath::State;
     match state {
@@ -119,7 +119,7 @@ fn name_of(state: slowpath::State) -> &'static str {
 }
 
 impl Registry {
-    /// `Request::Report`, but for shutting down, which the control loop does.
+    /// Answers `Request::Report`; the control loop handles shutdown and reload.
     pub fn report(&mut self, report: Report, viewer: Viewer) -> Answer {
         let json = match report {
             Report::Sockets => {
@@ -147,7 +147,7 @@ impl Registry {
         answer_of(json)
     }
 
-    /// Every socket there is, as far as `viewer` may see it.
+    /// All sockets, with the fields that `viewer` may see.
     pub fn sockets(&self, detailed: bool, viewer: Viewer) -> Vec<Socket<'_>> {
         let mut all = Vec::new();
         for ((region, slot), queue) in &self.listeners.queues {
@@ -207,7 +207,7 @@ impl Registry {
 
     fn flow_sockets<'a>(&'a self, all: &mut Vec<Socket<'a>>) {
         self.tcp.slow.for_each_socket(|s| {
-            // Listeners are listed with their queues already.
+            // Listeners were listed with their accept queues.
             let Some(remote) = s.remote else { return };
             let slot = s.owner.and_then(|owner| {
                 let region = self.regions.get(self.indices.get(u32::from(owner.region))?)?;
@@ -238,7 +238,7 @@ impl Registry {
         });
     }
 
-    /// One end of a connection, unless it is closed.
+    /// The line of one end of a connection, unless it is closed.
     fn end(
         &self,
         kind: &'static str,
@@ -249,7 +249,7 @@ impl Registry {
         if own.flags.load(Relaxed) & RELEASED != 0 {
             return None;
         }
-        // Both ends are written by programs: no more waits than a region has room for.
+        // Programs write both positions: the difference is bounded by a region's size.
         let most = self.usual_size().1;
         let queued = |from: &Half, to: &Half| {
             from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed)).min(most)
@@ -299,7 +299,7 @@ impl Registry {
     }
 }
 
-/// The answer with a report, or why there is none.
+/// The reply with a report's memfd, or a refusal if it could not be written.
 pub fn answer_of(json: serde_json::Result<Vec<u8>>) -> Answer {
     match json.map_err(|_| Errno::INVAL).and_then(|text| memfd_of(&text)) {
         Ok(fd) => Answer::Reply(Reply::Text, vec![Arc::new(fd)]),

@@ -1,4 +1,4 @@
-//! Registration and regions: every request that is no listen, connect or report.
+//! Registration and regions: every request that is not a listen, connect or report.
 
 use crate::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::cores::Command;
@@ -22,37 +22,37 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Who is at the other end of a control line, by the kernel's word.
+/// The process at the other end of a control line, as the kernel reports it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials {
-    /// Process.
+    /// Number of the process.
     pub pid: i32,
-    /// User.
+    /// User that it runs as.
     pub uid: u32,
-    /// Primary group.
+    /// That user's primary group.
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
 }
 
-/// Characters of a program's name.
+/// Most characters kept of a program's name.
 const NAME_LEN: usize = 32;
 
-/// An eventfd.
+/// A non-blocking eventfd with counter 0.
 pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
 }
 
-/// An eventfd to write, and what the sleeper gets to sleep on. Whoever has an eventfd can fill it and take its
-/// `O_NONBLOCK` away, so that the next writer blocks: a sleeper that is not trusted gets an epoll descriptor that holds
-/// the eventfd instead, which wakes it just the same (edge-triggered, never read).
+/// An eventfd to write, and a descriptor for its sleeper. A process that has the eventfd can fill it and clear its `O_NONBLOCK`, so that
+/// the next writer blocks. So an untrusted sleeper gets an epoll descriptor that watches the eventfd instead; it wakes the sleeper equally
+/// well (edge-triggered, never read).
 fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
     let bell = new_eventfd()?;
     let shell = shell_of(&bell, trusted)?;
     Ok((bell, shell))
 }
 
-/// What a sleeper gets of `bell`.
+/// The descriptor that a sleeper gets: `bell` itself, or an epoll descriptor that watches it.
 fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedFd>> {
     if trusted {
         return Ok(bell.clone());
@@ -64,7 +64,7 @@ fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedF
 }
 
 impl Registry {
-    /// A process says hello on the line that the control loop calls `id`.
+    /// Answers `Request::Hello` on the control line with number `id`: registers the process.
     pub fn hello(&mut self, id: u32, line: Arc<Line>, who: Credentials, request: Request) -> Answer {
         let Request::Hello { protocol, layout, name, parent } = request else {
             return Answer::Offence("its first message was no hello".to_owned());
@@ -103,7 +103,7 @@ impl Registry {
         Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
     }
 
-    /// Ancestors and holder bit of a new process.
+    /// Ancestors of a new process and its holder bit; checks that it is the child that it says it is.
     fn place(&self, id: u32, parent: Option<Parent>) -> Result<(Vec<u32>, u8), Box<Answer>> {
         let Some(parent) = parent else { return Ok((Vec::new(), 0)) };
         let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
@@ -133,7 +133,7 @@ impl Registry {
         let root = ancestors.first().copied().unwrap_or(id);
         let family = self.families.entry(root).or_default();
         family.holders |= 1 << holder;
-        // The bit may have been somebody's who was awaited; from now on it is known whose it is.
+        // The bit may have been an unknown one that a dead process waited for; its process is known now.
         for (_, bits) in family.members.values_mut().filter_map(|m| m.ghost.as_mut()) {
             *bits &= !(1 << holder);
         }
@@ -162,7 +162,7 @@ impl Registry {
         self.applications.insert(id, application);
     }
 
-    /// Everything a registered process may ask.
+    /// Answers the requests of a registered process.
     pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
         match request {
             Request::Leave(left) => self.leave(id, left, shown),
@@ -214,7 +214,7 @@ impl Registry {
         }
     }
 
-    /// Slots and bytes of payload of a region.
+    /// Slots and payload bytes of a region, as configured.
     pub fn usual_size(&self) -> (u32, u64) {
         (self.config.region_slots, self.config.region_data)
     }
@@ -281,7 +281,7 @@ impl Registry {
             }
             return Answer::plain(Reply::Done);
         }
-        // A forked child takes records from its parent's accept queue and maps their regions then.
+        // A forked child reads records in its parent's accept queue, and then maps the pair regions that they name.
         let parties = self.pairs.get(&region).map(|pair| pair.parties);
         let alone = parties.is_some_and(|parties| parties.iter().all(|p| !self.has_forked(*p)));
         let Some(pair) = self.pairs.get_mut(&region) else {
@@ -297,7 +297,7 @@ impl Registry {
         Answer::plain(Reply::Done)
     }
 
-    /// True when a process has forked, or is about to: the library takes a holder bit for the child first.
+    /// True when a process has forked or is about to: the library takes a holder bit for the child before it forks.
     pub fn has_forked(&self, id: u32) -> bool {
         let Some(a) = self.applications.get(&id) else { return false };
         let oldest = a.ancestors.first().copied().unwrap_or(id);
@@ -314,7 +314,7 @@ impl Registry {
         if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
             return Answer::Offence(format!("context {context} is out of range"));
         }
-        // The service must never block on an application's account.
+        // The service must never block in a write because of an application.
         let Ok((eventfd, shell)) = new_bell(false) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
@@ -330,8 +330,8 @@ impl Registry {
         Answer::Reply(Reply::Done, vec![shell])
     }
 
-    /// The number may have been a dead relative's: other processes know eventfds that wake it, and the new owner has to
-    /// sleep on the same ones.
+    /// The context number may have been a dead relative's. Other processes have eventfds that wake it, and its new owner must sleep on the
+    /// same ones.
     fn hand_over_wakers(&mut self, id: u32, family: u32, context: u32) {
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
         let mut known = Vec::new();
@@ -349,7 +349,7 @@ impl Registry {
         }
     }
 
-    /// Which side of a pair region a process is on: as party, else by descent.
+    /// Side of a pair region that a process is on: as a party, else as a party's descendant.
     pub fn side_in(&self, pair: u32, id: u32) -> Option<usize> {
         let (pair, a) = (self.pairs.get(&pair)?, self.applications.get(&id)?);
         let exact = pair.parties.iter().position(|p| *p == id);
@@ -382,11 +382,11 @@ impl Registry {
             return Answer::Reply(Reply::Done, vec![known.clone()]);
         }
         let uid = |application| self.applications.get(&application).map(|a| a.uid);
-        // Two processes of one user may stop each other anyway; for them the shorter way counts.
+        // Two processes of one user could stop each other anyway, so they share the eventfd itself, which is faster.
         let Ok((new, shell)) = new_bell(uid(id) == uid(target)) else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
-        // Before anybody else has it: whoever learns of it later finds it ready when adding it.
+        // Before any other process has it: an epoll set that adds it later then reports it at once.
         write_eventfd(new.as_fd());
         if let Some(pair) = self.pairs.get_mut(&region) {
             pair.wakers.insert((sleeper, context), new.clone());
@@ -424,7 +424,7 @@ impl Registry {
         let (Some(side), Some(pair)) = (side, self.pairs.get(&region)) else {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         };
-        // An accept record is read by the acceptor; in a region of a process with itself both sides are its own.
+        // Asked by the acceptor, which has read an accept record; in a region of a process with itself both sides are its own.
         let side = if pair.parties[0] == pair.parties[1] { 1 } else { side };
         let params = pair.region.layout().params;
         let info = RegionInfo {
@@ -443,8 +443,8 @@ impl Registry {
     }
 }
 
-/// Announces the slow path's sleep in a new region: from here on the application writes its bell once for any number of
-/// news, until `control` has looked. What is the service's own among the application's contexts and holders is taken.
+/// Prepares a new region. Announces the sleep of the control thread, so that the application writes its bell only once until the bell was
+/// read. Marks the context and the holder bit of the service as taken.
 fn arm(region: &Region) {
     let header = region.header();
     header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
@@ -453,7 +453,7 @@ fn arm(region: &Region) {
     for block in
         [SLOW_CONTEXT, HELD_CONTEXT].iter().filter_map(|context| region.context(Side::Zero, *context))
     {
-        // In a new region there is no news yet.
+        // A new region cannot have news yet.
         let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
     }
 }

@@ -1,5 +1,5 @@
-//! A socket that an application shows: what the kernel says of it. Looking may wait for the process that has the socket locked, so a
-//! helper thread does it.
+//! The kernel's facts about a socket that an application shows. The questions may wait for a process that holds the socket's lock, so a
+//! helper thread asks them.
 
 use crate::alive::Alive;
 use crate::listeners::canonical;
@@ -8,30 +8,30 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, ipproto, sockopt};
 use std::net::SocketAddr;
 
-/// What the kernel says of a TCP socket.
+/// The kernel's facts about a TCP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
-    /// The kernel's name for it (`SO_COOKIE`).
+    /// `SO_COOKIE` of the socket.
     pub cookie: u64,
-    /// The kernel's name for its network namespace (`SO_NETNS_COOKIE`).
+    /// Its network namespace (`SO_NETNS_COOKIE`).
     pub namespace: u64,
-    /// Its inode, by which `/proc/PID/fd` names it.
+    /// Its inode, as in `/proc/PID/fd`.
     pub inode: u64,
-    /// Where it is bound, v4-mapped addresses as v4; port 0: nowhere.
+    /// The address that it is bound to, v4-mapped ones as IPv4; port 0: not bound to a port.
     pub local: SocketAddr,
     /// It listens now (`SO_ACCEPTCONN`).
     pub listens: bool,
-    /// An IPv6 wildcard takes no IPv4 connections.
+    /// It is IPv6 and has `IPV6_V6ONLY` set.
     pub v6_only: bool,
     /// It has `SO_REUSEPORT` set.
     pub reuse_port: bool,
-    /// It is in the set that was asked for, and stays there as long as any process has it.
+    /// It is in the epoll set that was given, and stays there while any process has it open.
     pub watched: bool,
 }
 
-/// Looks at `socket`, and puts it into `set`. `None`: it is no TCP socket.
+/// Asks the kernel about `socket`, and adds it to `set`. `None`: it is not a TCP socket.
 pub fn look(socket: &OwnedFd, set: Option<&Alive>) -> Option<Shown> {
-    // First, and by what only sockets know: nothing is asked of a file.
+    // First a question that only sockets answer: files of other kinds are asked nothing.
     if sockopt::socket_protocol(socket).ok()? != Some(ipproto::TCP) {
         return None;
     }

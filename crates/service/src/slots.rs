@@ -1,6 +1,6 @@
-//! The service's own table of a region's slots: which are in use, and for what. Nothing here is read from shared memory.
+//! The service's own table of a region's slots and their uses. It reads nothing from shared memory.
 
-/// Slots `first..end` of a region with the use of each.
+/// The slots `first..end` of a region with their uses.
 #[derive(Debug)]
 pub struct Slots<T> {
     uses: Vec<Option<T>>,
@@ -11,12 +11,12 @@ pub struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// All free.
+    /// Slots `first..end`, all of them free.
     pub fn new(first: u32, end: u32) -> Self {
         Self { uses: Vec::new(), free: Vec::new(), first, end, used: 0 }
     }
 
-    /// Takes a slot, the one freed last first because its lines are warm. Gives the use back when none is free.
+    /// Takes a slot: the last one freed, because its cache lines are warm. Returns the use when no slot is free.
     pub fn take(&mut self, what: T) -> Result<u32, T> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -42,22 +42,22 @@ impl<T> Slots<T> {
         Some(what)
     }
 
-    /// The use of a slot.
+    /// The use of a slot; `None`: it is free.
     pub fn get(&self, slot: u32) -> Option<&T> {
         self.uses.get(slot.checked_sub(self.first)? as usize)?.as_ref()
     }
 
-    /// The use of a slot, to change.
+    /// The use of a slot, mutable.
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.uses.get_mut(slot.checked_sub(self.first)? as usize)?.as_mut()
     }
 
-    /// Slots in use, in order.
+    /// The slots in use with their uses, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.uses.iter().enumerate().filter_map(|(i, u)| Some((self.first + i as u32, u.as_ref()?)))
     }
 
-    /// How many are in use.
+    /// Number of slots in use.
     pub fn used(&self) -> u32 {
         self.used
     }

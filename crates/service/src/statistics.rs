@@ -1,4 +1,4 @@
-//! What is counted: sockets accelerated and fallen back, by process and reason.
+//! Counts of accelerated sockets and of sockets that fell back to the kernel, by process and reason.
 
 use crate::report::Viewer;
 use crate::text;
@@ -6,44 +6,44 @@ use crate::traffic::Traffic;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Ended processes whose counts are still listed one by one.
+/// Most ended processes that are listed one by one.
 const ENDED_MAX: usize = 256;
-/// Different reasons kept of one process, and in sums of several; what is told beyond is counted under [`OTHER`].
+/// Most different reasons kept for one process, and for a sum of processes; sockets with further reasons count under [`OTHER`].
 const REASONS_MAX: (usize, usize) = (16, 64);
-/// Characters of a reason.
+/// Most characters of a reason.
 const REASON_LEN: usize = 80;
-/// Stands for all reasons for which there is no room.
+/// The reason under which sockets count when there is no room for theirs.
 const OTHER: &str = "other";
 
 /// Counts of one process.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Process {
-    /// Process number.
+    /// Number of the process.
     pub pid: i32,
-    /// Its command.
+    /// Command of the process.
     pub process: String,
-    /// Its user.
+    /// User of the process.
     pub uid: u32,
-    /// False once it has ended.
+    /// False when the process has ended.
     pub alive: bool,
-    /// Sockets accelerated: connections made and accepted, and listeners.
+    /// Accelerated sockets: connections made or accepted, and listeners.
     pub accelerated: u64,
-    /// Of these, connections it made.
+    /// Those of `accelerated` that are connections made by the process.
     pub connected: u64,
-    /// Of these, connections that came for its listeners.
+    /// Those of `accelerated` that are connections to its listeners.
     pub accepted: u64,
-    /// Of these, listeners.
+    /// Those of `accelerated` that are listeners.
     pub listeners: u64,
-    /// Sockets left to the kernel.
+    /// Sockets that fell back to the kernel.
     pub fallen_back: u64,
-    /// Why.
+    /// Those of `fallen_back` by reason.
     pub by_reason: BTreeMap<String, u64>,
-    /// Connects left to the kernel where nobody listened: no connections.
+    /// Connects given to the kernel because no socket listened there; they made no connection.
     pub refused: u64,
 }
 
 impl Process {
-    /// Counts one socket left to the kernel. The reason as it may be shown.
+    /// Counts a socket that fell back. Returns the reason in printable form.
     pub fn fell_back(&mut self, reason: &str) -> String {
         let reason = text::bounded(reason, REASON_LEN);
         self.fallen_back += 1;
@@ -51,7 +51,7 @@ impl Process {
         reason
     }
 
-    /// One of these is accelerated after all.
+    /// A socket that had fallen back for `reason` is accelerated after all.
     pub fn came_back(&mut self, reason: &str) {
         self.fallen_back -= 1;
         let key = if self.by_reason.contains_key(reason) { reason } else { OTHER };
@@ -62,45 +62,45 @@ impl Process {
     }
 }
 
-/// Counts of all processes, ended ones included.
+/// Counts of all processes, also of those that have ended.
 #[derive(Debug, Default)]
 pub struct Statistics {
     ended: VecDeque<Process>,
-    /// Sums of what `ended` has no room for.
+    /// Sums of the ended processes that are no longer listed.
     pub forgotten: Process,
-    /// Applications detached for misbehaviour.
+    /// Number of applications detached for misbehaviour.
     pub detached: u64,
-    /// Bytes copied by relays.
+    /// Bytes that relays have copied.
     pub relayed_bytes: u64,
 }
 
-/// As printed.
+/// The report of `towpath stat`.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// The service's version.
+    /// Version of the service.
     pub version: &'static str,
-    /// Sockets accelerated since the service is up.
+    /// Sockets accelerated since the service started.
     pub accelerated: u64,
-    /// Sockets left to the kernel.
+    /// Sockets that fell back to the kernel.
     pub fallen_back: u64,
-    /// Why.
+    /// Those of `fallen_back` by reason.
     pub by_reason: BTreeMap<String, u64>,
-    /// Connects left to the kernel where nobody listened: no connections.
+    /// Connects given to the kernel because no socket listened there; they made no connection.
     pub refused: u64,
-    /// Applications registered now.
+    /// Number of applications registered now.
     pub applications: usize,
-    /// Applications detached for misbehaviour.
+    /// Number of applications detached for misbehaviour.
     pub detached: u64,
-    /// Bytes copied by relays.
+    /// Bytes that relays have copied.
     pub relayed_bytes: u64,
-    /// The port, and what was dropped and why.
+    /// Packets and bytes of the port, and drops by reason.
     pub traffic: Traffic,
-    /// By process, ended ones last.
+    /// Counts by process; ended processes come last.
     pub per_process: Vec<Process>,
 }
 
 impl Statistics {
-    /// A process has ended.
+    /// Moves the counts of a process that has ended to the list of ended ones.
     pub fn end(&mut self, mut process: Process) {
         process.alive = false;
         self.ended.push_front(process);
@@ -111,7 +111,7 @@ impl Statistics {
         }
     }
 
-    /// Everything that may be seen, with the processes that live. An ordinary user sees its own processes and their sums.
+    /// The report, with the counts of live processes. An ordinary user sees its own processes and their sums.
     pub fn summary<'a>(
         &self,
         alive: impl Iterator<Item = &'a Process>,
@@ -148,7 +148,7 @@ fn add(sum: &mut Process, p: &Process) {
     }
 }
 
-/// Counts `n` sockets under their reason, where the table has room for it.
+/// Adds `n` sockets to their reason, or to [`OTHER`] when there is no room for it.
 fn count(by_reason: &mut BTreeMap<String, u64>, reason: &str, n: u64, most: usize) {
     let has_room = by_reason.contains_key(reason) || by_reason.len() < most;
     *by_reason.entry(if has_room { reason } else { OTHER }.to_owned()).or_default() += n;

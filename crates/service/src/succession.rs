@@ -1,10 +1,10 @@
-//! What waits in an accept queue while its listening socket is another's to accept from. On Linux there is one queue for all who
-//! have the socket, in whatever way they got it; here each process that accepts has one of its own, or looks into its parent's.
+//! Handing unaccepted connections from one process's accept queue to another's. On Linux all processes that have a listening socket share
+//! one queue; here each process that accepts has its own, or reads its parent's.
 //!
-//! A queue that closes leaves what waits to the others of its socket; the last one leaves it with the service, as long as anybody
-//! has the socket (`alive` knows), for whoever shows it next. Who comes to a socket that others have gets what waits with them,
-//! and so does who waits while others let it wait: they may have handed the socket on to be accepted from, as `inetd` does.
-//! A connection stays where it was set up, with what its peer has sent already, and is relayed from there.
+//! A closing queue leaves its connections to other queues of the socket; the last one leaves them with the service, for the next process
+//! that shows the socket, as long as any process has it (see `alive`). A process that joins a socket gets the connections that wait at its
+//! other queues, and so does a process that sleeps while others accept nothing: they may have passed the socket on, as `inetd` does. A
+//! connection stays in its slot, with the bytes received so far, and is relayed from there.
 
 use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
 use crate::region::Stage;
@@ -18,12 +18,12 @@ use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A connection that one process lets wait for so long goes to another, if that one sleeps until something comes.
+/// A connection that one process leaves unaccepted for this time goes to another process that sleeps at the same socket.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Listeners without a queue that are remembered.
+/// Most listeners without a queue that are remembered.
 const DESERTED_MOST: usize = 1024;
-/// A connection that is kept is reset when nobody has come to accept it for so long: programs that know nothing of us may have the socket.
+/// A kept connection that no process accepts in this time is reset: perhaps only programs without our library still have the socket.
 const KEPT: Duration = Duration::from_secs(5);
 
 fn left_of(record: &AcceptRecord) -> Left {
@@ -32,7 +32,7 @@ fn left_of(record: &AcceptRecord) -> Left {
 }
 
 impl Registry {
-    /// What was in a queue of `listener` that is closed: the queue of that process.
+    /// Disposes of the connections in a closed queue of `listener`, the queue of process `application`.
     pub fn leave_unaccepted(
         &mut self,
         (listener, application): (u32, u32),
@@ -54,7 +54,7 @@ impl Registry {
         }
     }
 
-    /// Keeps a connection for whoever accepts from that listener next.
+    /// Keeps a connection for the next process that accepts from that listener. False: it cannot be kept.
     fn keep(&mut self, listener: u32, (origin, record): Incoming) -> bool {
         let Some(trust) = self.hold_unused(left_of(&record), [record.local, record.peer]) else {
             return false;
@@ -66,10 +66,10 @@ impl Registry {
         true
     }
 
-    /// Gives a connection that nobody has accepted to one of `heirs`. False: there is none, or it cannot take it.
+    /// Gives an unaccepted connection to one of the queues `heirs`. False: there is none, or it cannot take the connection.
     pub fn bequeath(&mut self, (origin, record): Incoming, heirs: &[QueueKey]) -> bool {
         let Some(key) = self.choose_queue(heirs) else { return false };
-        // Who found no room yet is let in over the backlog this once.
+        // A connection for which the backlog had no room is established all the same, this once.
         [1, 0].into_iter().for_each(|end| self.establish(origin, end));
         let Some(trust) = self.hold_unused(left_of(&record), [record.local, record.peer]) else {
             return false;
@@ -83,14 +83,14 @@ impl Registry {
         is_delivered
     }
 
-    /// Puts a connection that is held into a queue. False: there is no room for it.
+    /// Puts a held connection into a queue, relayed from its slot. False: there is no room for it.
     fn deliver(&mut self, trust: u64, record: &AcceptRecord, key: QueueKey) -> bool {
         let heir = self.listeners.queues.get(&key).map(|queue| queue.application);
         let has_room =
             |id: &u32| self.applications.get(id).is_some_and(|a| a.sockets < self.config.max_sockets);
         let carried = heir.filter(has_room).and_then(|heir| self.carry_unused(trust, key.0, heir));
         let Some((relay, slot)) = carried else { return false };
-        // It waits there from now on.
+        // The time for which it waits there begins now.
         let AcceptRecord { local, peer, .. } = *record;
         let record = AcceptRecord { region: key.0, slot, side: 1, local, peer, time: now_ns(), line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
@@ -100,7 +100,7 @@ impl Registry {
         true
     }
 
-    /// The last queue of a listener may be gone.
+    /// Called when a queue of a listener was closed: if it was the last, remembers the listener without a queue.
     pub fn desert(&mut self, id: u32, nonblocking: bool) {
         let Some(listener) = self.listeners.all.get_mut(&id).filter(|l| l.queues.is_empty()) else { return };
         listener.nonblocking = nonblocking;
@@ -112,7 +112,7 @@ impl Registry {
         self.trusts.soon = true;
     }
 
-    /// Resets what was kept too long.
+    /// Resets the connections that were kept for too long.
     pub fn forget_kept(&mut self) {
         let old = now_ns().saturating_sub(KEPT.as_nanos() as u64);
         let mut over = Vec::new();
@@ -122,7 +122,7 @@ impl Registry {
         over.into_iter().for_each(|(trust, _)| self.end_trust(trust, true));
     }
 
-    /// Ends those listeners without a queue that `which` names and whose socket nobody has any more. True: some are left.
+    /// Ends the listeners without a queue that `which` selects, if no process has their socket open. True: some of them remain.
     pub fn forget_deserted(&mut self, which: impl Fn(&Listener) -> bool) -> bool {
         let all = &self.listeners.all;
         let deserted = self.listeners.deserted().filter(|(id, _)| all.get(id).is_some_and(&which));
@@ -134,14 +134,14 @@ impl Registry {
         forsaken.len() < deserted.len()
     }
 
-    /// Nobody listens there any more.
+    /// Removes a listener, and resets the connections kept for it.
     pub fn end_listener(&mut self, id: u32) {
         let Some(listener) = self.listeners.remove(id) else { return };
         listener.kept.into_iter().for_each(|(trust, _)| self.end_trust(trust, true));
         self.tcp_unlisten(id);
     }
 
-    /// The owner of `key` has come to a listener: what waits there is its to take.
+    /// The owner of queue `key` has joined a listener: gives it the connections that wait there.
     pub fn succeed(&mut self, listener: u32, key: QueueKey) {
         let kept = self.listeners.all.get_mut(&listener).map(|l| mem::take(&mut l.kept)).unwrap_or_default();
         for (trust, record) in kept {
@@ -155,7 +155,7 @@ impl Registry {
         }
     }
 
-    /// The other queues of its listener: those whose owners do not look into that one, nor its owner into theirs.
+    /// Queues of the same listener that share no reader with queue `key`: neither owner reads the other's queue.
     fn strangers(&self, key: QueueKey) -> Vec<QueueKey> {
         let Some(queue) = self.listeners.queues.get(&key) else { return Vec::new() };
         let mut others = self.listeners.others(queue.listener, queue.application);
@@ -163,7 +163,7 @@ impl Registry {
         others
     }
 
-    /// Gives what nobody has accepted out of a queue to `heirs`. What they have no room for stays.
+    /// Gives the unaccepted connections of a queue to `heirs`. Those for which `heirs` have no room stay.
     fn hand_on(&mut self, key: QueueKey, heirs: &[QueueKey]) {
         match self.take_back(key) {
             Ok(unaccepted) => {
@@ -183,7 +183,7 @@ impl Registry {
         }
     }
 
-    /// Takes what nobody has accepted out of a queue. Nothing where its owner accepts at this moment.
+    /// Takes the unaccepted connections out of a queue. Takes none while the queue's owner is in the middle of an accept.
     fn take_back(&mut self, key: QueueKey) -> Result<VecDeque<Incoming>, Violation> {
         let Some((memory, sock)) = self.reader_of(key) else { return Ok(VecDeque::new()) };
         let region = memory.region();
@@ -222,8 +222,8 @@ impl Registry {
         Ok(unaccepted)
     }
 
-    /// Something has come into a queue, or is there, which strangers may have to be given. Nothing is taken from children that have a
-    /// queue beside their parent's.
+    /// Schedules `relieve` when queue `key` has connections that may have to go to another process's queue. Nothing is taken from a forked
+    /// child's share (`sock` is `None`).
     pub fn look_after(&mut self, key: QueueKey) {
         let is_relieved = |queue: &Queue| queue.sock.is_some() && self.listeners.relief.is_none();
         if self.listeners.queues.get(&key).is_some_and(is_relieved) && !self.strangers(key).is_empty() {
@@ -231,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// Relieves processes that accept nothing of what they have, where others of the same socket sleep until something comes.
+    /// Gives connections that a process leaves unaccepted to processes that sleep at the same socket.
     pub fn relieve(&mut self, now: Instant) {
         if self.listeners.relief.is_none_or(|at| at > now) {
             return;

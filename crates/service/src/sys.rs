@@ -1,11 +1,11 @@
-//! What has no safe wrapper: signals as a descriptor, a thread's own descriptor table, and a socket option.
+//! Calls that have no safe wrapper: signals as a descriptor, a thread's own descriptor table, and a socket option.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
-/// Blocks SIGTERM, SIGINT and SIGHUP for this thread (and those it starts) and returns a descriptor that becomes
-/// readable when one comes.
+/// Blocks SIGTERM, SIGINT and SIGHUP for this thread and the threads that it starts. Returns a descriptor that is readable when one of them
+/// has come.
 pub fn signals() -> Result<OwnedFd, Errno> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given.
@@ -27,20 +27,20 @@ pub fn signals() -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS));
     }
-    // SAFETY: signalfd returned a new descriptor that nobody else owns.
+    // SAFETY: signalfd returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives the calling thread a descriptor table of its own, in which nothing is open but `own` and `keep`, under the same numbers, and
-/// `/dev/null`, to read, as standard input, output and error. Returns `own`, which the thread has from then on for itself.
+/// Gives the calling thread its own descriptor table with `own` and `keep`, under the same numbers, and `/dev/null`, for reading, as
+/// standard input, output and error. Returns `own`, which belongs to the thread alone from then on.
 pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno> {
     fn ok(result: i64) -> Result<i64, Errno> {
         let error = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS);
         if result < 0 { Err(error()) } else { Ok(result) }
     }
-    // SAFETY: the thread has no descriptors that it shares by number with code that expects them to stay: it has just begun.
+    // SAFETY: the thread has just begun: no code in it expects a descriptor number of the old table to stay.
     ok(i64::from(unsafe { libc::unshare(libc::CLONE_FILES) }))?;
-    // To read: the service's filter lets nothing be opened for writing, and what is written there fails as to a closed descriptor.
+    // For reading: the service's filter refuses opening for writing. Writes to it fail like writes to a closed descriptor.
     // SAFETY: the path is a C string.
     let null = ok(i64::from(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }))?;
     for number in 0..3 {
@@ -62,7 +62,7 @@ pub fn separate_descriptors(own: RawFd, keep: &[RawFd]) -> Result<OwnedFd, Errno
     Ok(unsafe { OwnedFd::from_raw_fd(own) })
 }
 
-/// The kernel's name for the network namespace of a socket; `None` before Linux 5.14.
+/// The number of the network namespace of a socket (`SO_NETNS_COOKIE`); `None` before Linux 5.14.
 pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let to = (&raw mut cookie).cast();
@@ -73,7 +73,7 @@ pub fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
-/// The kernel's name for the network namespace of this process; 0 before Linux 5.14.
+/// The number of the network namespace of this process; 0 before Linux 5.14.
 pub fn own_namespace() -> u64 {
     let any = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
     any.ok().and_then(|socket| namespace_cookie(socket.as_fd())).unwrap_or(0)

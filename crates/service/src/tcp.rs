@@ -1,5 +1,4 @@
-//! TCP over the port, as the control thread sees it: the slow path with what it needs from here, its events, and the
-//! life of a flow's slot.
+//! TCP over the port, as the control thread sees it: the slow path and its events, and the life of a flow's slot.
 //!
 //! ```text
 //!   connect, Incoming --> slot taken --> established ... --application lets go--> release_slot --Free----> slot free
@@ -28,37 +27,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::{Endpoint, MacAddr};
 
-/// Exceptions taken in before the control lines have their turn.
+/// Most exceptions handled before the control lines are served.
 const EXCEPTIONS_MAX: usize = 2048;
 
-/// A connection over the port.
+/// A connection over the port, as the use of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Whose.
+    /// Id of the application that it belongs to.
     pub application: u32,
-    /// The application has let go of it; the slot is free at `Released`.
+    /// The application has closed it; the slot is free after `Event::Released`.
     closed: bool,
-    /// The application's address, the peer's.
+    /// Addresses of the application and of the peer.
     pub ends: [SocketAddr; 2],
 }
 
-/// An address at which the slow path listens for one or more listeners.
+/// An address at which the slow path listens, for one or more listeners.
 #[derive(Debug)]
 struct Place {
     token: u64,
     listeners: Vec<u32>,
 }
 
-/// The slow path and what is kept for it.
+/// The slow path, and the control thread's state around it.
 #[derive(Debug)]
 pub struct Tcp {
-    /// The machine.
+    /// The slow path's state machine.
     pub slow: SlowPath,
     exceptions: Vec<ExceptionReceiver>,
     clock: Clock,
     places: HashMap<Endpoint, Place>,
     next_token: u64,
-    /// Regions whose application is gone and whose last flows still send what it sent.
+    /// Memory of regions without an application, while their last flows still send.
     departing: HashMap<u16, Arc<Memory>>,
 }
 
@@ -71,7 +70,7 @@ fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
     }
 }
 
-/// The flow records that `config` asks for.
+/// Makes the flow records for `config`.
 pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
     let none = config.port == PortKind::None;
     let [sack, timestamps, window_scaling, ecn] = config.link.switches;
@@ -96,7 +95,7 @@ pub fn flows(config: &Config) -> Result<Arc<Flows>, ServiceError> {
 }
 
 impl Tcp {
-    /// A slow path over the rings to all cores.
+    /// A slow path with its rings to and from all cores.
     pub fn new(
         config: &Config,
         flows: Arc<Flows>,
@@ -127,7 +126,7 @@ impl Tcp {
         Ok(Self { slow, exceptions, clock, places: HashMap::new(), next_token: 1, departing: HashMap::new() })
     }
 
-    /// The time, as the slow path counts it.
+    /// The present time, as the slow path counts it.
     pub fn now(&self) -> base::Instant {
         self.clock.now()
     }
@@ -137,7 +136,7 @@ impl Tcp {
         self.slow.routes().owns(ip)
     }
 
-    /// Where the slow path listens for a listener at `local`.
+    /// The addresses at which the slow path must listen for a listener at `local`; none if the port does not serve it.
     fn places_of(&self, local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
         let of = |ip: IpAddr| Endpoint::new(ip, local.port());
         let any_v4 = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
@@ -149,7 +148,7 @@ impl Tcp {
         }
     }
 
-    /// Takes in what the cores have said. True: more waits.
+    /// Handles the cores' exceptions. True: more wait.
     #[must_use]
     pub fn hear(&mut self) -> bool {
         let mut more = false;
@@ -168,7 +167,7 @@ impl Tcp {
         more
     }
 
-    /// Does what is due.
+    /// Runs the slow path's timers that are due.
     pub fn handle_timers(&mut self) {
         let now = self.clock.now();
         if self.slow.next_deadline() <= now {
@@ -176,7 +175,7 @@ impl Tcp {
         }
     }
 
-    /// When something is due next.
+    /// When the slow path's next timer is due.
     pub fn due(&self) -> Option<std::time::Instant> {
         let next = self.slow.next_deadline();
         (next != base::Instant::NEVER).then(|| self.clock.system(next))
@@ -184,7 +183,7 @@ impl Tcp {
 }
 
 impl Registry {
-    /// Passes on what the slow path has to say, until it has nothing more.
+    /// Handles the slow path's events, rings applications, and wakes cores with new commands.
     pub fn pump_tcp(&mut self) {
         while let Some(event) = self.tcp.slow.poll_event() {
             self.tcp_event(event);
@@ -226,13 +225,13 @@ impl Registry {
         }
     }
 
-    /// The application whose region has that index.
+    /// Id of the application that owns the region with that index.
     pub fn owner_of_index(&self, index: u16) -> Option<u32> {
         let region = self.indices.get(u32::from(index))?;
         self.regions.get(region).map(|r| r.owner)
     }
 
-    /// Listens over the port for a listener, as far as it concerns the port.
+    /// Has the slow path listen for a listener, if the port serves its address.
     pub fn tcp_listen(&mut self, id: u32, backlog: u32) -> Result<(), slowpath::ListenError> {
         let Some(listener) = self.listeners.all.get(&id) else { return Ok(()) };
         for at in self.tcp.places_of(listener.local, listener.v6_only) {
@@ -249,7 +248,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Tells the slow path what a listener was told. Where several share a port, the last word holds for all.
+    /// Passes a listener's socket options to the slow path. Where several listeners share an address, the last options hold for all.
     pub fn tcp_options(&mut self, id: u32) {
         let Some(listener) = self.listeners.all.get(&id) else { return };
         let Tcp { slow, places, .. } = &mut self.tcp;
@@ -258,7 +257,7 @@ impl Registry {
         }
     }
 
-    /// The listener is gone.
+    /// A listener has ended: the slow path stops listening at addresses without another one.
     pub fn tcp_unlisten(&mut self, id: u32) {
         let now = self.tcp.clock.now();
         let Tcp { slow, places, .. } = &mut self.tcp;
@@ -271,7 +270,7 @@ impl Registry {
         });
     }
 
-    /// Tells the slow path how many more connections a listener's queues take.
+    /// Tells the slow path for how many more connections a listener's accept queues have room.
     pub fn tcp_room(&mut self, id: u32) {
         let Registry { tcp, listeners, .. } = self;
         for place in tcp.places.values().filter(|place| place.listeners.contains(&id)) {
@@ -284,14 +283,14 @@ impl Registry {
         }
     }
 
-    /// A peer has completed its handshake.
+    /// A peer has completed its handshake: gives the connection to an accept queue.
     fn incoming(&mut self, local: Endpoint, remote: Endpoint, pending: PendingId) {
         let now = self.tcp.clock.now();
         let (local, remote) =
             (SocketAddr::new(local.addr, local.port), SocketAddr::new(remote.addr, remote.port));
         self.hear_ended_listeners();
         let candidates = self.listeners.candidates(local, None);
-        // Nobody accepts from it at the moment, or everybody has let go of it and the service will hear so.
+        // No process accepts from the socket now, or all have closed it and the service has not heard of it yet.
         let Some(key) = self.choose_queue(&candidates) else { return self.tcp.slow.postpone(now, pending) };
         let Some(queue) = self.listeners.queues.get(&key) else {
             return self.tcp.slow.refuse(now, pending);
@@ -321,7 +320,7 @@ impl Registry {
         self.arrive(key, (Origin::Flow(key.0, slot), record));
     }
 
-    /// A clean slot for a flow, and how the slow path names it.
+    /// Takes a slot with cleared halves for a flow. Returns it, and the slow path's name for it.
     fn take_flow_slot(&mut self, region: u32, flow: Flow) -> Option<(u32, Owner)> {
         let r = self.regions.get_mut(&region)?;
         let slot = r.slots.take(Use::Flow(flow)).ok()?;
@@ -345,7 +344,7 @@ impl Registry {
         }
     }
 
-    /// A connection over the port.
+    /// Connects over the port.
     pub fn tcp_connect(
         &mut self,
         id: u32,
@@ -368,7 +367,7 @@ impl Registry {
         let what = Connect {
             token: 0,
             local: Some(if bound.ip().is_unspecified() {
-                // A dual-stack socket bound to no address connects from one of the peer's family.
+                // A dual-stack socket that is bound to no address connects from an address of the peer's family.
                 Endpoint::new(any_like(remote.ip()), bound.port())
             } else {
                 Endpoint::new(bound.ip(), bound.port())
@@ -408,7 +407,7 @@ impl Registry {
         Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
     }
 
-    /// `TCP_INFO` of a connection over the port.
+    /// Answers `Request::Info`: the `TCP_INFO` of a connection over the port.
     pub fn flow_info(&self, id: u32, region: u32, slot: u32) -> Answer {
         let (Some(a), Some(r)) = (self.applications.get(&id), self.regions.get(&region)) else {
             return Answer::refused(Errno::NOTCONN, "that region is gone");
@@ -430,7 +429,7 @@ impl Registry {
         }
     }
 
-    /// The application lets go of a flow's slot, or is dead: what it has not said in its half is said for it.
+    /// The application has closed a flow, or is dead: raises the flags that it has not raised itself.
     pub fn close_flow(&mut self, region: u32, slot: u32, reset: bool) {
         let Some(r) = self.regions.get_mut(&region) else { return };
         let memory = r.memory.clone();
@@ -449,7 +448,7 @@ impl Registry {
         }
     }
 
-    /// The core touches the slot no more.
+    /// The core no longer uses the slot.
     fn flow_released(&mut self, index: u16, slot: u32) {
         if let Some(region) = self.indices.get(u32::from(index)).copied() {
             let what = self.regions.get(&region).and_then(|r| r.slots.get(slot));
@@ -462,7 +461,7 @@ impl Registry {
         }
     }
 
-    /// The application is gone: its flows end, those with something to send first send it, unless it was an offender.
+    /// The application is gone: its flows end, after sending the bytes that it has written, unless it was an offender.
     pub fn depart_region(&mut self, memory: Arc<Memory>, offender: bool) {
         let index = memory.index;
         self.tcp.departing.insert(index, memory);
@@ -476,7 +475,7 @@ impl Registry {
     }
 }
 
-/// The unspecified address of that family.
+/// The unspecified address of the same family.
 pub fn any_like(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

@@ -1,7 +1,7 @@
-//! Text that other programs have given, made fit for a terminal, a log and a table: bounded, on one line, in one direction.
+//! Makes text from other programs safe for a terminal, a log and a table: bounded, on one line, in one writing direction.
 
-/// True for what changes how the text around it is shown: control characters, line and paragraph separators, and the characters that
-/// set the direction of writing or are not seen at all.
+/// True for characters that change how text around them is shown: control characters, line and paragraph separators, and characters that
+/// set the writing direction or are invisible.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
@@ -9,12 +9,12 @@ pub fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with such characters written out, `\u{202e}`, cut to `most` characters.
+/// The text with hidden characters written as `\u{202e}`, cut to `most` characters.
 #[must_use]
 pub fn bounded(text: &str, most: usize) -> String {
     let mut shown = String::new();
     let mut left = most;
-    // Each character becomes one at least: what is behind `most` of them is not looked at.
+    // Each character becomes at least one: characters after the first `most` cannot be shown.
     for c in text.chars().take(most) {
         let written = if is_hidden(c) { c.escape_unicode().to_string() } else { c.to_string() };
         match left.checked_sub(written.chars().count()) {
@@ -26,7 +26,7 @@ pub fn bounded(text: &str, most: usize) -> String {
     shown
 }
 
-/// A value of a file in a message.
+/// A value from a file, for use in a message.
 #[must_use]
 pub fn shown(text: &str) -> String {
     const MOST: usize = 80;

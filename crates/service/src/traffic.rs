@@ -1,4 +1,4 @@
-//! What went in and out of the port, what was dropped and why, for `towpath stat`.
+//! Counts of the port: what was received, sent and dropped, for `towpath stat`.
 
 use crate::meter::Metered;
 use port::Stats;
@@ -7,46 +7,46 @@ use slowpath::SlowPath;
 use std::collections::BTreeMap;
 use wire::DropReason;
 
-/// What one core says of itself.
+/// The counters of one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Its fast path.
+    /// Counters of its fast path.
     pub core: fastpath::Counters,
-    /// Its queue of the port.
+    /// Counters of its queue of the port.
     pub port: Stats,
-    /// Where its time goes.
+    /// The account of its time.
     pub cycles: Metered,
 }
 
-/// Everything about the port, summed over cores.
+/// The counts of the port, summed over all cores.
 #[derive(Debug, Default, Serialize)]
 pub struct Traffic {
-    /// Packets taken from the port; a super-frame is one.
+    /// Packets received from the port; a super-frame is one packet.
     pub received_packets: u64,
-    /// Their bytes.
+    /// Bytes of the received packets.
     pub received_bytes: u64,
-    /// Packets given to the port.
+    /// Packets given to the port; a super-frame is one packet.
     pub sent_packets: u64,
-    /// Their bytes.
+    /// Bytes of the sent packets.
     pub sent_bytes: u64,
-    /// Segments of established connections handled by the fast path.
+    /// Segments of established connections that the fast path has received.
     pub segments_in: u64,
-    /// Segments it sent.
+    /// Segments that the fast path has sent.
     pub segments_out: u64,
-    /// Of those, acknowledgements without data.
+    /// Those of `segments_out` that are acknowledgements without data.
     pub pure_acks_out: u64,
-    /// Bytes it sent again.
+    /// Bytes that the fast path has retransmitted.
     pub retransmitted_bytes: u64,
-    /// Segments it received out of order.
+    /// Segments that the fast path has received out of order.
     pub out_of_order: u64,
-    /// Packets dropped, by reason; reasons that never happened are left out.
+    /// Dropped packets by reason; reasons with no drops are left out.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// What the slow path did and refused, by name; what never happened is left out.
+    /// Counters of the slow path by name; those that are 0 are left out.
     pub slow_path: BTreeMap<&'static str, u64>,
 }
 
 impl Traffic {
-    /// The sum of what cores and slow path say.
+    /// The sum over all cores, and the slow path's counters.
     pub fn sum(cores: &[Counted], slow: &SlowPath) -> Self {
         let mut all = Self::default();
         cores.iter().for_each(|core| all.add(core));

@@ -1,17 +1,16 @@
-//! Connections that go from one process to another, by `exec` or `SCM_RIGHTS`: a descriptor is the capability. A process that
-//! lets one out leaves its connection with the service. Whoever shows the descriptor gets the connection, in its own region, and
-//! has it until somebody else shows it: of several who have the descriptor the last that used it.
+//! Connections that go from one process to another, by `exec` or `SCM_RIGHTS`. The descriptor is the capability: a process that passes it
+//! on leaves its connection with the service, and the process that shows the descriptor gets the connection, in its own region, until
+//! another process shows it. Of several processes with the descriptor the last one that used it has the connection.
 //!
 //! ```text
 //!   Leave --> the service may take it --Present--> relayed: old slot <-- deputy | service --> new slot
 //!                  ^        |                                                          |
-//!                  |        '-- nobody has the descriptor any more --> closed          |
+//!                  |        '-- no process has the descriptor open --> closed          |
 //!                  '------------------------ at once, from the new slot ---------------'
 //! ```
-//! Nothing is copied when it moves: what is unread or unsent lies in the old slot's rings, and the relay goes on from there.
-//! Relays in a row become one as soon as nothing is under way in between (`relay::join`).
-//! Which descriptor it is the kernel says (`SO_COOKIE`), and so it does whether anybody still has it: the service keeps it in
-//! an epoll set, where it vanishes with its last holder.
+//! Moving copies nothing: unread and unsent bytes stay in the old slot's rings, and the relay goes on from there. Relays in a row become
+//! one as soon as nothing is under way between them (`relay::join`). The kernel identifies the descriptor (`SO_COOKIE`) and tells whether
+//! any process still has it: the service keeps it in an epoll set, which it leaves when the last process closes it.
 
 use crate::cores::{Command, Core};
 use crate::end::{ADVICE, End, Place};
@@ -29,12 +28,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The core that relays.
+/// Index of the core that relays.
 const RELAY_CORE: u32 = 0;
-/// Relays in a row that wait to become one; whoever asks next has to wait, too.
+/// Most relays in a row. A further move must wait until two of them have become one.
 const ROW_MAX: usize = 16;
 
-/// Takes both directions' locks for good. False: one of the other holders is in the middle of a copy.
+/// Takes the locks of both directions for good. False: another holder of the socket is in the middle of a copy.
 fn seize(block: &SockBlock) -> bool {
     let alone = block.holders.load(Ordering::Acquire) & !TRUST == 0;
     let locks = [&block.tx_lock, &block.rx_lock];
@@ -49,14 +48,14 @@ fn seize(block: &SockBlock) -> bool {
     true
 }
 
-/// What the holder before has ended.
+/// Directions that the previous holder has shut down.
 struct Shut {
     read: bool,
     write: bool,
 }
 
 impl Registry {
-    /// `Request::Leave`.
+    /// Answers `Request::Leave`: a process passes a connection's descriptor on and leaves the connection with the service.
     pub fn leave(&mut self, id: u32, left: Left, shown: Option<&Shown>) -> Answer {
         let Some(&Shown { cookie, watched, .. }) = shown else {
             return Answer::Offence("it left something that is no TCP socket".to_owned());
@@ -75,14 +74,14 @@ impl Registry {
         };
         block.holders.fetch_or(TRUST, Ordering::AcqRel);
         self.keep_slot(&left);
-        // Its next holder knows nothing of announcing it.
+        // Its next holder does not know that the first bytes must be announced.
         self.let_in(self.origin_at(left.region, left.slot));
         let trust = Trust { cookie, left, ends, owners, family, relay: None };
         let known = self.trusts.find(cookie);
         if known.is_some_and(|(_, t)| t.place() == trust.place()) {
             return Answer::plain(Reply::Done);
         }
-        // Who holds somebody else's descriptor must not give out a connection of its own under its name.
+        // A process with another program's descriptor must not pass a connection of its own off as that descriptor's.
         if known.is_some() || self.trusts.iter().any(|(_, t)| t.place() == trust.place()) {
             self.hold_no_more(&left);
             return Answer::refused(Errno::EXIST, "that descriptor or that connection is known otherwise");
@@ -95,7 +94,7 @@ impl Registry {
         Answer::plain(Reply::Done)
     }
 
-    /// The service holds that connection no more, unless for another reason.
+    /// Clears the service's holder bit in the connection's socket block, unless another trust needs it.
     fn hold_no_more(&self, left: &Left) {
         if !self.trusts.iter().any(|(_, t)| (t.left.home, t.left.sock) == (left.home, left.sock))
             && let Some(block) = self.block(left)
@@ -104,7 +103,7 @@ impl Registry {
         }
     }
 
-    /// Whose region a connection lies in, or whose side of a pair region.
+    /// Id of the process that owns the region of a connection, or its side of a pair region.
     fn party_of(&self, left: &Left) -> Option<u32> {
         match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
             (Some(r), _) => Some(r.owner),
@@ -112,7 +111,7 @@ impl Registry {
         }
     }
 
-    /// What `getsockname` and `getpeername` say of the connection at that place, as the service knows it. `None`: there is none.
+    /// The results of `getsockname` and `getpeername` for the connection in that slot, as the service knows them. `None`: there is none.
     fn ends_of(&self, left: &Left) -> Option<[SocketAddr; 2]> {
         let of = |connection: &Connection, side: usize| {
             let addresses = connection.addresses;
@@ -129,8 +128,8 @@ impl Registry {
         }
     }
 
-    /// While it was being left somebody else showed its descriptor, or it came to its end: no fault of whoever leaves it. What has
-    /// gone on is with the service already, and whoever gets the descriptor finds it.
+    /// Another process has shown the descriptor meanwhile, or the connection has ended: no offence. In the first case the service has the
+    /// connection already, and the process that gets the descriptor will find it.
     fn left_too_late(&self, cookie: u64, left: &Left) -> Answer {
         self.hold_no_more(left);
         match self.trusts.find(cookie) {
@@ -143,7 +142,7 @@ impl Registry {
         self.regions.get(&left.home)?.memory.region().sock(left.sock)
     }
 
-    /// `Request::Present`: `sock` is the block of the holder to be.
+    /// Answers `Request::Present`: gives the connection behind a shown descriptor to the socket block `sock` of the process.
     pub fn present(&mut self, id: u32, sock: u32, shown: Option<&Shown>) -> Answer {
         let Some(&Shown { cookie, .. }) = shown else {
             return Answer::Offence("it showed something that is no TCP socket".to_owned());
@@ -172,13 +171,13 @@ impl Registry {
             Err(errno) => {
                 self.regions.get_mut(&own).and_then(|r| r.slots.release(slot));
                 if errno == Errno::CONNRESET {
-                    // Its positions make no sense, or its owner was killed in the middle of a send.
+                    // Its positions make no sense, or its holder was killed in the middle of a send.
                     self.end_trust(key, true);
                 }
                 return Answer::refused(errno, "it cannot be taken over");
             }
         };
-        // What its holder before has ended stays so, and what it wanted of TCP.
+        // Directions that the previous holder has shut down stay so; its options for TCP stay, too.
         near.ended = shut.write;
         if let (Some((own, _)), Some((_, app))) =
             (deputy.place.halves(deputy.slot), near.place.halves(near.slot))
@@ -196,7 +195,7 @@ impl Registry {
         Answer::plain(Reply::Moved { slot, local, peer, shut_read: shut.read, shut_write: shut.write })
     }
 
-    /// Relays from where a connection was left to `place`, for `holder`.
+    /// Relays from the slot where a connection was left to `place`, the new slot of process `holder`.
     fn carry_on(
         &mut self,
         relay: u32,
@@ -207,7 +206,7 @@ impl Registry {
     ) {
         let connection =
             Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
-        // The deputy's slot is freed the way it always would have been: it counts as gone.
+        // The deputy's slot is freed together with its old use, so this end counts as gone.
         let places = [(left.region, left.slot), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
         if let Some(a) = self.applications.get_mut(&holder) {
@@ -216,7 +215,8 @@ impl Registry {
         self.cores[RELAY_CORE as usize].say(Command::Open(relay, Box::new(ends)));
     }
 
-    /// Holds an established connection that nobody has used at its acceptor's place. Says by which trust.
+    /// Records that the service holds an established connection that no process has accepted, in its acceptor's slot. Returns the trust's
+    /// number.
     pub fn hold_unused(&mut self, left: Left, ends: [SocketAddr; 2]) -> Option<u64> {
         let owner = self.party_of(&left)?;
         if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
@@ -227,7 +227,7 @@ impl Registry {
         Some(self.trusts.add(Trust { cookie: 0, left, ends, owners: [owner; 2], family, relay: None }))
     }
 
-    /// Gives such a connection to `holder` in `region`. Says which relay carries it, to which slot.
+    /// Moves such a connection to process `holder`, into `region`. Returns the relay and the new slot.
     pub fn carry_unused(&mut self, trust: u64, region: u32, holder: u32) -> Option<(u32, u32)> {
         let Trust { left, ends, .. } = *self.trusts.get(trust)?;
         let place = self.place_of(&left).ok()?;
@@ -239,7 +239,7 @@ impl Registry {
         Some((relay, slot))
     }
 
-    /// The service takes the place of whoever has a connection.
+    /// Takes a connection from the process that has it: the service becomes that process's deputy in the slot.
     fn deputize(&mut self, trust: &Trust) -> Result<(End, Shut), Errno> {
         let left = &trust.left;
         let place = self.place_of(left)?;
@@ -249,7 +249,7 @@ impl Registry {
             return Err(Errno::AGAIN);
         }
         let sender = Sender::taken_over(block, own, place.own_bytes()).map_err(|_| Errno::CONNRESET)?;
-        // Whoever sleeps on it there finds it gone.
+        // A thread that sleeps on the connection there must see that it has moved.
         if let Some(family) = self.family_of(trust.owners[1]) {
             self.ring(place.region(), place.side(), family, left.slot);
         }
@@ -257,13 +257,13 @@ impl Registry {
         let shut = Shut { read: flags & READ_CLOSED != 0, write: flags & FIN != 0 };
         let end = End::deputy(place.clone(), left.slot, sender);
         if end.sender.let_go(own) {
-            // A time limit that began there does not move along.
+            // Held bytes are released now: their time limit does not move with the connection.
             end.tell(&self.bells);
         }
         Ok((end, shut))
     }
 
-    /// Where the service can stand for whoever has an established connection.
+    /// The side of a region where the service can be the deputy of an established connection's holder.
     fn place_of(&mut self, left: &Left) -> Result<Place, Errno> {
         let side = Side::from_index(left.side).ok_or(Errno::INVAL)?;
         let place = match (self.regions.get(&left.region), self.pairs.get(&left.region)) {
@@ -286,7 +286,7 @@ impl Registry {
         Ok(place)
     }
 
-    /// By that bell the other party wakes the core that relays.
+    /// Makes the eventfd by which the other party of a pair region wakes the core that relays.
     fn bell_of_pair(&mut self, pair: u32, side: usize) {
         let Some(pair) = self.pairs.get_mut(&pair) else { return };
         if pair.wakers.contains_key(&(side, TRUST_CONTEXT)) {
@@ -301,9 +301,9 @@ impl Registry {
         }
     }
 
-    /// The new holder's end of a connection that was at `slot` of `from`.
+    /// The new holder's end, in `region`, of a connection that was at `slot` of region `from`.
     fn new_end(&mut self, region: u32, relay: u32, from: u32, slot: u32) -> Option<(u32, End)> {
-        // Where it was, the service's own word says where it goes.
+        // The service's half of the old slot says whether the bytes stay on this host; in a pair region they always do.
         let before = self.regions.get(&from).map(|r| r.memory.halves(slot));
         let near = match before {
             Some(halves) => halves.map_or(0, |(own, _)| own.flags.load(Ordering::Relaxed) & NEAR),
@@ -318,9 +318,9 @@ impl Registry {
         Some((slot, End::new(r.memory.clone(), slot)))
     }
 
-    /// Where the connection at a slot was before its moves, which is where TCP knows it, and how many relays lie in between.
+    /// The slot where a connection was before all its moves, which is where TCP knows it, and the number of relays from there.
     pub fn origin_of(&self, mut place: (u32, u32)) -> ((u32, u32), usize) {
-        // Each step leads to an earlier holder.
+        // The loop ends, because each step leads to an earlier holder.
         let mut steps = 0;
         while let Some(Use::Relay(relay, 1)) = self.regions.get(&place.0).and_then(|r| r.slots.get(place.1))
             && let Some((_, Trust { left, .. })) = self.trusts.behind(*relay)
@@ -331,7 +331,7 @@ impl Registry {
         (place, steps)
     }
 
-    /// Two relays in a row have become one, the inner: nobody is in the middle any more.
+    /// Two relays in a row have become one, the inner: frees the slot between them.
     pub fn joined(&mut self, outer: u32, inner: u32) {
         let Some(far) = self.relays.remove(&outer) else { return };
         let [middle, place] = far.places;
@@ -351,18 +351,18 @@ impl Registry {
             self.trusts.remove(key);
             self.hold_no_more(&trust.left);
         }
-        // What was said to the outer relay meanwhile nobody has heard.
+        // Commands to the outer relay may have been lost meanwhile.
         self.look_at_relay(inner);
     }
 
-    /// A relay's deputy has let go: the connection is closed, and of the journey nothing is left.
+    /// A relay's deputy has closed: the connection has ended, and so does its trust.
     pub fn deputy_gone(&mut self, relay: u32, end: usize) {
         if let Some((key, _)) = self.trusts.behind(relay).filter(|_| end == 0) {
             self.end_trust(key, false);
         }
     }
 
-    /// The service lets go. The last holder's close is done in its name.
+    /// Ends a trust: the service holds the connection no longer. If no other process does, closes it in the last holder's name.
     pub fn end_trust(&mut self, key: u64, reset: bool) {
         let Some(trust) = self.trusts.remove(key) else { return };
         let left = trust.left;
@@ -373,7 +373,7 @@ impl Registry {
         }
         let last = if is_carried || reset { None } else { self.deputize(&trust).ok() };
         if let Some((end, _)) = &last {
-            // By this it is told when everything is read.
+            // WANT_SPACE has the reader ring when it has read everything.
             end.raise(&self.bells, WANT_SPACE);
         }
         match self.regions.get(&left.region).map(|r| r.slots.get(left.slot)) {
@@ -382,17 +382,17 @@ impl Registry {
             Some(_) => {}
             None => self.close_end(left.region, left.slot, usize::from(left.side), reset),
         }
-        // The rings it sent by are free when they are read.
+        // The rings that it sent from can be taken back when they were read.
         if let Some((end, _)) = last {
             self.cores[RELAY_CORE as usize].say(Command::Linger(Box::new(end)));
         }
         self.hold_no_more(&left);
     }
 
-    /// Closes connections, and ends listeners, whose descriptor nobody has any more. Returns when to look again.
+    /// Closes connections and ends listeners that no process has a descriptor of. Returns when to look again.
     pub fn settle_trusts(&mut self, now: Instant) -> Option<Instant> {
         let is_alone = |t: &Trust| {
-            // Who waits at a listener ends with that.
+            // Trusts with cookie 0 are connections kept at a listener; they end with it.
             t.relay.is_none()
                 && t.cookie != 0
                 && self.block(&t.left).is_none_or(|b| b.holders.load(Ordering::Acquire) & !TRUST == 0)

@@ -1,28 +1,28 @@
-//! Values of configuration keys that are more than a number or a word. Each reads from and prints as text.
+//! Values of configuration keys that are more than a number or a word. Each type parses and prints its text form.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// What packets go in and out of.
+/// Kinds of ports: what packets go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortKind {
-    /// Nothing: only connections inside this host are accelerated.
+    /// No port: only connections inside this host are accelerated.
     None,
-    /// A TAP interface that we make; the kernel is the peer.
+    /// A TAP interface that the service makes; the kernel is the peer.
     Tap,
-    /// An interface that exists; whoever is at its other end is the peer.
+    /// An existing interface; the station at the other end of its link is the peer.
     Packet,
 }
 
-/// A kind of port, and where it needs one the interface: `none`, `tap`, `tap:tp0`, `packet:eth1`.
+/// A kind of port, and its interface if it needs one: `none`, `tap`, `tap:tp0`, `packet:eth1`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortChoice {
-    /// The kind.
+    /// The kind of the port.
     pub kind: PortKind,
-    /// The interface.
+    /// Name of the interface; `None`: not given.
     pub name: Option<String>,
 }
 
@@ -55,9 +55,9 @@ impl fmt::Display for PortChoice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Network {
-    /// The address itself.
+    /// The address, with its host bits.
     pub address: IpAddr,
-    /// Bits of the network's prefix.
+    /// Length of the network's prefix, bits.
     pub prefix: u8,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// How often something happens, per million: `1%`, `0.05%`.
+/// A share in millionths; as text a percentage: `1%`, `0.05%`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(pub u32);
@@ -120,7 +120,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Congestion control: `cubic`.
+/// Congestion control algorithm, by name: `cubic`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Congestion(pub congestion::Algorithm);

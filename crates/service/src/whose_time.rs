@@ -1,4 +1,4 @@
-//! `towpath stat --cycles`: where the time of the service's threads went, and what applications say of theirs.
+//! `towpath stat --cycles`: where the time of the service's threads went, and what applications report of theirs.
 
 use crate::cores::Core;
 use crate::counting::{self, Counting, Mode};
@@ -13,22 +13,22 @@ use shm::{ACCOUNTS, SECTIONS, ThreadAccount};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// One module of one thread or process.
+/// Time of one module in one thread or process.
 #[derive(Debug, Serialize)]
 pub struct Module {
     module: &'static str,
-    /// In the unit that stands above.
+    /// Cycles spent, in the unit named in the report.
     cycles: u64,
-    /// Of all of the thread's, or the process'.
+    /// Share of the thread's or process's total, from 0 to 1.
     share: f64,
-    /// How often it was turned to.
+    /// Number of times that the module was entered.
     times: u64,
-    /// Cycles for each packet in or out; of an application for each time.
+    /// Cycles per packet received or sent; in applications and the control thread, per entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     each: Option<f64>,
 }
 
-/// A thread of the service.
+/// Time of one thread of the service.
 #[derive(Debug, Serialize)]
 struct Thread {
     thread: String,
@@ -39,7 +39,7 @@ struct Thread {
     modules: Vec<Module>,
 }
 
-/// What an application says of its threads.
+/// Times that an application reports of its threads.
 #[derive(Debug, Serialize)]
 struct Process<'a> {
     pid: i32,
@@ -49,15 +49,15 @@ struct Process<'a> {
     modules: Vec<Module>,
 }
 
-/// As printed.
+/// The report of `towpath stat --cycles`.
 #[derive(Debug, Serialize)]
 pub struct WhoseTime<'a> {
     counting: &'static str,
-    /// What cycles are counted in.
+    /// Unit in which cycles are counted.
     unit: &'static str,
-    /// Of that unit.
+    /// Ticks of that unit per second; `None`: not known.
     ticks_per_second: Option<f64>,
-    /// Of these, so many were counted: all windows together.
+    /// Ticks during which counting was on: all windows together.
     counted: u64,
     service: Vec<Thread>,
     applications: Vec<Process<'a>>,
@@ -91,7 +91,7 @@ impl Thread {
     }
 }
 
-/// What an application says, each number bounded by what is possible.
+/// Times that an application reports, each bounded by what is possible.
 #[derive(Clone, Copy, Default)]
 struct Said {
     threads: u32,
@@ -99,13 +99,13 @@ struct Said {
 }
 
 impl Said {
-    /// Adds one account. `now`: the counter, where the section that it is in shall be added up to now.
+    /// Adds one account. With `now`, the counter's present value, time in the section that the thread is in counts up to now.
     fn add(&mut self, (index, account): (u32, &ThreadAccount), counting: &Counting, now: Option<u64>) {
         if account.generation.load(Relaxed) != counting.generation() {
             return;
         }
         let most = counting.counted();
-        // The first is of threads that are no more.
+        // The first account sums up threads that have ended.
         self.threads += u32::from(index > 0);
         for (sum, [ticks, times]) in self.spent.iter_mut().zip(&account.spent) {
             sum.ticks = sum.ticks.saturating_add(ticks.load(Relaxed).min(most));
@@ -118,7 +118,7 @@ impl Said {
     }
 }
 
-/// All accounts of an application. Nothing is read that the application has not made present.
+/// The sum of an application's accounts. Reads only pages that the application has made present.
 fn said(memory: &Memory, counting: &Counting) -> Said {
     let mut said = Said::default();
     let region = memory.region();
@@ -127,7 +127,7 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
         memory.pages().is_present(&(start..start + size_of::<ThreadAccount>() as u64))
     };
     let taken = region.header().accounts_taken.load(Relaxed);
-    // Between windows nobody is in a section.
+    // In sampled counting no thread is in a section between windows.
     let now = (counting.mode() == Mode::Always).then(|| Ticks::here().now());
     for index in (0..ACCOUNTS as u32).filter(|index| taken & (1 << index) != 0 && is_there(*index)) {
         let Some(account) = region.account(index) else { continue };
@@ -137,7 +137,7 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
 }
 
 impl Registry {
-    /// Obeys, and tells where time went; when it is to end, until now.
+    /// Carries out the wish and reports the times; a wish to end the counting is carried out after the report.
     pub fn whose_time(&mut self, wish: Wish, viewer: Viewer) -> serde_json::Result<Vec<u8>> {
         if wish != Wish::Off {
             self.count(wish);
@@ -149,14 +149,14 @@ impl Registry {
         text
     }
 
-    /// Turns the switch, here and in every region.
+    /// Sets the counting mode, here and in every region.
     fn count(&mut self, wish: Wish) {
         if self.counting.obey(wish, Instant::now()) {
             self.spread_switch();
         }
     }
 
-    /// Shows every application what the switch says.
+    /// Writes the switch's word into every application region.
     pub fn spread_switch(&self) {
         let word = self.counting.word();
         for region in self.regions.values() {

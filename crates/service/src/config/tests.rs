@@ -1,4 +1,4 @@
-//! Where values come from, and which are refused.
+//! Tests of the sources of values and of the values that are refused.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Where the policy file is and how it is read, and the names of users, groups and network namespaces of this machine.
+//! Where the policy file is and how it is read; names of users, groups and network namespaces of this machine.
 
 use super::{Mistake, Names, Rule, parse};
 use crate::sys;
@@ -11,24 +11,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What a public service of root reads where it is not told of another file.
+/// Policy file of a public root service that is given no other.
 pub const DEFAULT: &str = "/etc/towpath/policy.toml";
-/// Bytes of a policy file.
+/// Most bytes of a policy file.
 const LEN_MAX: u64 = 1 << 20;
 
-/// Where the rules come from, at start and at each reload.
+/// Where the rules are read from, at start and at each reload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// From nowhere: there are none.
+    /// From no file: there are no rules.
     Nowhere,
-    /// From this file, when there is one.
+    /// From this file, if it exists.
     Perhaps(PathBuf),
     /// From this file, which must exist.
     File(PathBuf),
 }
 
 impl Source {
-    /// The file that the rules come from.
+    /// The path of the file with the rules.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -37,11 +37,11 @@ impl Source {
         }
     }
 
-    /// Reads the rules. A service that serves may enter no other network namespace any more: with `is_start` false only those namespaces
-    /// have numbers that were looked up at its start.
+    /// Reads the rules. After its start a service can enter no other network namespace: with `is_start` false only namespaces that were
+    /// looked up at start have numbers.
     ///
     /// # Errors
-    /// Why there are none, with the file's name and the line.
+    /// Why the rules cannot be read, with the file's name and the line.
     pub fn read(&self, is_start: bool) -> Result<Vec<Rule>, String> {
         let Some(path) = self.path() else { return Ok(Vec::new()) };
         if matches!(self, Self::Perhaps(_)) && matches!(path.try_exists(), Ok(false)) {
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// The text of a file that only root and the service's own user may write. Nothing is waited for, whatever the path leads to.
+/// Text of a file that only root and the service's own user may write. Never blocks, whatever the path leads to.
 fn text_of(path: &Path) -> Result<String, String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("cannot be read: {e}"))?;
@@ -73,19 +73,19 @@ fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The names in `/etc/passwd` and `/etc/group`. Of users and groups that are known elsewhere a policy file gives the numbers.
+/// The names in `/etc/passwd` and `/etc/group`. Users and groups from other sources must be given by number in the policy file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SystemNames {
     users: HashMap<String, u32>,
     groups: HashMap<String, u32>,
-    /// Namespaces may be entered.
+    /// The service is starting: it may enter network namespaces.
     is_start: bool,
 }
 
-/// Inode and number of the namespaces that were looked up at start, by path.
+/// Inode and number of the network namespaces that were looked up at start, by path.
 static ENTERED: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
-/// First and third column.
+/// First and third column of a file with columns separated by colons: names and numbers.
 fn numbers(path: &str) -> HashMap<String, u32> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let entry = |line: &str| {
@@ -112,7 +112,7 @@ impl Names for SystemNames {
         self.groups.get(name).copied()
     }
 
-    /// The number that sockets there show (`SO_NETNS_COOKIE`): a thread of its own goes there and looks.
+    /// The number of the network namespace behind `path` (`SO_NETNS_COOKIE`): a new thread enters the namespace and asks.
     fn namespace(&self, path: &str) -> Option<u64> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;

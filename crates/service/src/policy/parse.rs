@@ -1,4 +1,4 @@
-//! The policy file's text into rules. A mistake says its line, the key, and what was expected there.
+//! Parses the policy file. An error gives the line, the key, and what was expected there.
 
 use super::{Namespace, Place, Rule};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Rules of one file at most: the control thread looks through them for each listen and connect.
+/// Most rules of one file: the control thread searches them at each listen and connect.
 const RULES_MAX: usize = 1024;
 
-/// What the parser has to be told of the machine.
+/// Names that the parser looks up on this machine.
 pub trait Names {
     /// The number of the user with that name.
     fn user(&self, name: &str) -> Option<u32>;
@@ -20,14 +20,14 @@ pub trait Names {
     fn namespace(&self, path: &str) -> Option<u64>;
 }
 
-/// What is wrong with a policy file.
+/// An error in a policy file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mistake {
-    /// Line of the file, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
-    /// The key; empty where the text is no TOML.
+    /// The key; empty where the text is not TOML.
     pub key: String,
-    /// What should be there, and what is.
+    /// What was expected, and what is there.
     pub expected: String,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Where in the text something is, until its line is counted.
+/// Position of an error in the text, and what was expected; the line is counted later.
 type Wrong = (Range<usize>, String);
 
 type Value<'i> = Spanned<DeValue<'i>>;
@@ -47,7 +47,7 @@ type Value<'i> = Spanned<DeValue<'i>>;
 /// Reads a policy file.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first error in the file.
 pub fn parse(text: &str, names: &impl Names) -> Result<Vec<Rule>, Mistake> {
     let mistake = |(span, key, expected): (Range<usize>, &str, String)| {
         let before = text.as_bytes().get(..span.start).unwrap_or(text.as_bytes());
@@ -73,7 +73,7 @@ pub fn parse(text: &str, names: &impl Names) -> Result<Vec<Rule>, Mistake> {
                 return Err(mistake((one.span(), "rule", expected)));
             };
             let mut rule = Rule::default();
-            // As they stand in the file: of two mistakes the first is told.
+            // In the file's order, so that the first error is reported.
             let mut keys: Vec<_> = keys.iter().collect();
             keys.sort_by_key(|(key, _)| key.span().start);
             for (key, value) in keys {
@@ -86,7 +86,7 @@ pub fn parse(text: &str, names: &impl Names) -> Result<Vec<Rule>, Mistake> {
     Ok(rules)
 }
 
-/// Reads the value of one key into its rule.
+/// Parses the value of one key into `rule`.
 fn set(
     rule: &mut Rule,
     key: &str,
@@ -123,7 +123,7 @@ fn wrong<T>(value: &Value<'_>, expected: &str) -> Result<T, Wrong> {
     Err((value.span(), format!("expected {expected} instead of {found}")))
 }
 
-/// A whole number, where the value is one that fits.
+/// The value as a whole number, if it is one that fits.
 fn integer(value: &Value<'_>) -> Option<u64> {
     let number = value.get_ref().as_integer()?;
     u64::from_str_radix(number.as_str(), number.radix()).ok()
@@ -134,7 +134,7 @@ fn number(value: &Value<'_>) -> Result<u32, Wrong> {
     number.map_or_else(|| wrong(value, "a whole number from 0 to 4294967294"), Ok)
 }
 
-/// One value, or an array of them.
+/// Reads one value, or an array of values.
 fn list<T>(value: &Value<'_>, read: impl Fn(&Value<'_>) -> Result<T, Wrong>) -> Result<Vec<T>, Wrong> {
     match value.get_ref() {
         DeValue::Array(all) => all.iter().map(read).collect(),
@@ -206,7 +206,7 @@ fn places(value: &Value<'_>) -> Result<Vec<Place>, Wrong> {
     all.iter().map(read).collect()
 }
 
-/// `127.0.0.0/8:1024-65535`, `[fd00::]/8:80`, `10.0.0.1`, `*:8080`.
+/// Parses `127.0.0.0/8:1024-65535`, `[fd00::]/8:80`, `10.0.0.1` or `*:8080`.
 fn place(text: &str) -> Option<Place> {
     const ALL: RangeInclusive<u16> = 0..=u16::MAX;
     if let Some(rest) = text.strip_prefix('*') {
@@ -241,7 +241,7 @@ fn ports(text: &str) -> Option<RangeInclusive<u16>> {
     (first <= last).then_some(first..=last)
 }
 
-/// Digits alone: no sign.
+/// A decimal number of digits alone, without a sign.
 fn decimal(text: &str) -> Option<u16> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }

@@ -1,9 +1,9 @@
-//! The filter for system calls, in three layers; the kernel asks all of them, and one that refuses is enough.
+//! The filter for system calls, in three layers. The kernel runs all of them; a call is refused if one layer refuses it.
 //!
-//! A refused call fails, it does not end the process: the list is of what this build calls, and another libc may make a call that it
-//! does not hold. A daemon that dies of it takes every connection with it, one that hears ENOSYS goes the way that libc has for old kernels.
-//! What no part of the service ever calls, a new process or `ptrace`, is EPERM. Either leaves a line in the kernel's log
-//! (`type=1326`, with the number of the call).
+//! A refused call fails and does not end the process: the list has the calls of this build, and another libc may make further ones. A
+//! daemon that is killed loses every connection; one that gets ENOSYS takes the path that libc has for old kernels. Calls that the service
+//! never makes, such as starting a process or `ptrace`, get EPERM. Both leave a line in the kernel's log (`type=1326`, with the number of
+//! the call).
 
 use super::{sys, table};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use table::Test;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Puts all layers before the system calls of this thread.
+/// Installs all layers for this thread.
 pub fn install() -> Result<(), Errno> {
     for (program, is_logged) in layers().map_err(|_| Errno::INVAL)? {
         sys::install_filter(&program, is_logged)?;
@@ -24,8 +24,8 @@ pub fn install() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Programs in the order in which they are installed, and whether what they refuse is logged. Of two that refuse, the later one's error
-/// number is what the caller gets. The first allows `seccomp`, which installs the others; the last does not.
+/// The layers in the order of installation, and whether the calls that they refuse are logged. Where two layers refuse a call, the later
+/// one's errno counts. The first layer allows `seccomp`, which installs the others; the last one does not.
 fn layers() -> Result<[(BpfProgram, bool); 3], BackendError> {
     let numbers = table::calls().map(|(_, number)| number).chain([libc::SYS_seccomp]);
     let known: Rules = numbers.map(|number| (number, Vec::new())).collect();
@@ -34,7 +34,7 @@ fn layers() -> Result<[(BpfProgram, bool); 3], BackendError> {
     for refusal in table::REFUSED.into_iter().flatten() {
         refused.entry(refusal.call.1).or_default().push(rule(refusal.when)?);
     }
-    // Its flags lie in memory, where no filter looks. libc takes `clone` where the kernel has no `clone3`.
+    // The flags of `clone3` lie in memory, which a filter cannot read. After ENOSYS libc uses `clone`.
     let hidden: Rules = [(libc::SYS_clone3, Vec::new())].into();
     let (allow, unknown) = (SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
     let denied = SeccompAction::Errno(libc::EPERM as u32);
@@ -49,7 +49,7 @@ fn compile(rules: Rules, other: SeccompAction, listed: SeccompAction) -> Result<
     SeccompFilter::new(rules, other, listed, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// The rule that holds where all of `tests` do.
+/// The rule that matches when all of `tests` do.
 fn rule(tests: &[Test]) -> Result<SeccompRule, BackendError> {
     let own = rustix::process::getpid().as_raw_pid() as u64;
     let condition = |test: &Test| {
@@ -59,7 +59,7 @@ fn rule(tests: &[Test]) -> Result<SeccompRule, BackendError> {
             Test::Bits(index, mask, value) => (index, SeccompCmpOp::MaskedEq(mask), value),
             Test::IsNotOwnProcess(index) => (index, SeccompCmpOp::Ne, own),
         };
-        // Flags, families and numbers of processes are ints: the kernel looks at no more of the register either.
+        // Flags, families and process numbers are ints: the kernel, too, looks at 32 bits only.
         SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
     };
     SeccompRule::new(tests.iter().map(condition).collect::<Result<_, _>>()?)

@@ -1,17 +1,17 @@
-//! The tables of `docs/privileges.md`.
+//! Generates the tables of `docs/privileges.md`.
 
 use super::table::{Call, NEVER, REFUSED, Row, TABLE};
 use rustix::thread::CapabilitySet;
 use std::fmt::Write as _;
 
-/// What each feature takes and keeps, and which system calls the filter lets through, as two tables and a list in Markdown.
+/// Two tables and a list in Markdown: what each feature needs and keeps, and which system calls the filter allows.
 #[must_use]
 pub fn page() -> String {
     let mut page = String::from(
         "| feature | capabilities it takes at start | keeps | files | system calls while it serves |\n|---|---|---|---|---|\n",
     );
     let mut say = |line: std::fmt::Arguments<'_>| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = page.write_fmt(line);
     };
     for Row { feature, at_start, kept, files, calls, .. } in TABLE {

@@ -1,20 +1,20 @@
-//! What has no safe wrapper: filters for system calls, and users and groups by their names.
+//! Calls that have no safe wrapper: filters for system calls, and users and groups by name.
 
 use rustix::io::Errno;
 use seccompiler::sock_filter;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
-/// Bytes for what a name service says of a user or group; a group with more members is not found.
+/// Bytes for a user's or group's entry; a group with too many members is not found.
 const ENTRY_LEN: usize = 1 << 16;
 
-/// Puts `program` before every system call of this thread and of those that it starts. Calls it refuses stand in the kernel's log where
-/// `is_logged`.
+/// Installs `program` as a filter for the system calls of this thread and of the threads that it starts. With `is_logged`, refused calls
+/// appear in the kernel's log.
 pub fn install_filter(program: &[sock_filter], is_logged: bool) -> Result<(), Errno> {
     let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
-    // Before Linux 5.16 a filter also turned speculation past stores off, which costs every access to memory. It protects a process
-    // from code that it runs for others; the service runs none.
+    // Before Linux 5.16 a filter also disabled speculative store bypass, which slows every memory access. That protects a process from
+    // untrusted code that it runs; the service runs none.
     let mut flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     if is_logged {
         flags |= libc::SECCOMP_FILTER_FLAG_LOG;
@@ -51,7 +51,7 @@ pub fn group(name: &str) -> Option<u32> {
     unsafe { found.as_ref() }.map(|entry| entry.gr_gid)
 }
 
-/// Makes a system call with these arguments, which must not point to memory: what the kernel says.
+/// Makes a system call with these arguments, which must not point to memory. Returns the kernel's result.
 #[cfg(test)]
 pub fn attempt(number: i64, arguments: [usize; 4]) -> Result<i64, Errno> {
     let [a, b, c, d] = arguments;

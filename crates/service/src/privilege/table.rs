@@ -1,5 +1,5 @@
-//! Which feature takes what, as a table. `docs/privileges.md` shows it, the filter and the capabilities that the service keeps are made
-//! from it, and each row has a test (`crates/towpath/tests/privileges.rs`).
+//! The table of features and the privileges that each needs. `docs/privileges.md` shows it; the filter and the kept capabilities are made
+//! from it; each row has a test (`crates/towpath/tests/privileges.rs`).
 
 use crate::config::Config;
 use crate::values::PortKind;
@@ -8,43 +8,43 @@ use rustix::thread::CapabilitySet;
 /// A system call: the constant's name in `libc`, and this machine's number.
 pub type Call = (&'static str, i64);
 
-/// What one feature takes.
+/// One feature and the privileges that it needs.
 pub struct Row {
-    /// As the user asks for it.
+    /// The feature, in the words of the command line.
     pub feature: &'static str,
-    /// Capabilities that starting with it takes; they are given up afterwards.
+    /// Capabilities that it needs at start only; they are dropped afterwards.
     pub at_start: CapabilitySet,
-    /// Capabilities that it keeps.
+    /// Capabilities that it needs while the service serves.
     pub kept: CapabilitySet,
     /// Files and folders that it opens, at start unless the text says otherwise.
     pub files: &'static str,
-    /// System calls that it makes while it serves. One filter allows those of all rows: what an argument or a descriptor does not allow
-    /// is no danger in a process that lacks the capability.
+    /// System calls that it makes while the service serves. One filter allows the calls of all rows: a call that only other features make
+    /// is harmless without their capabilities and descriptors.
     pub calls: &'static [&'static [Call]],
-    /// Whether a service with this configuration has it.
+    /// Whether a service with this configuration has the feature.
     pub is_used: fn(&Config) -> bool,
 }
 
-/// One test of an argument: its index, from 0, and numbers. Arguments are compared as 32 bits.
+/// A test of one argument of a system call: the argument's index, from 0, and numbers. Arguments are compared as 32 bits.
 #[derive(Clone, Copy, Debug)]
 pub enum Test {
-    /// It is that value.
+    /// The argument equals the value.
     Is(u8, u64),
-    /// It is any other.
+    /// The argument differs from the value.
     IsNot(u8, u64),
-    /// Under the first number as a mask it is the second.
+    /// The argument's bits under the mask, the second field, equal the third field.
     Bits(u8, u64, u64),
-    /// It is not this process's number.
+    /// The argument is not the number of this process.
     IsNotOwnProcess(u8),
 }
 
-/// A call that is known, with arguments that are never good.
+/// A system call that the service makes, but never with arguments like these.
 pub struct Refused {
-    /// The number of the system call.
+    /// Name and number of the system call.
     pub call: Call,
-    /// Its name, for docs/privileges.md.
+    /// Meaning of the refused arguments, for docs/privileges.md.
     pub what: &'static str,
-    /// It is refused where all of these hold.
+    /// The call is refused when all of these tests hold.
     pub when: &'static [Test],
 }
 
@@ -52,11 +52,11 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
 
-/// The allocator, regions and which of their pages exist, stacks of threads.
+/// The allocator, regions and their present pages, stacks of threads.
 const MEMORY: &[Call] = calls![
     SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_mincore SYS_sysinfo
 ];
-/// Starting, waiting, ending; `tgkill` is how `abort` ends a process. Clocks: where the vDSO has none for the machine.
+/// Starting, waiting, ending; `abort` ends a process by `tgkill`. Clocks, on machines where the vDSO has none.
 const THREADS: &[Call] = calls![
     SYS_clone SYS_set_robust_list SYS_rseq SYS_futex SYS_sched_yield SYS_sched_getaffinity SYS_sigaltstack
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_restart_syscall SYS_gettid SYS_getpid
@@ -64,11 +64,11 @@ const THREADS: &[Call] = calls![
     SYS_gettimeofday SYS_clock_nanosleep SYS_nanosleep SYS_getrandom SYS_getcpu SYS_getuid SYS_geteuid
     SYS_getgid SYS_getegid
 ];
-/// Bells, lines, the port.
+/// Waiting for bells, control lines and the port.
 const WAITING: &[Call] = calls![
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_ppoll SYS_eventfd2
 ];
-/// Control lines, and what is asked of sockets that programs show.
+/// Control lines, and questions about sockets that programs show.
 const LINES: &[Call] = calls![
     SYS_listen SYS_accept4 SYS_recvmsg SYS_sendmsg SYS_getsockopt SYS_setsockopt SYS_getsockname SYS_getpeername
     SYS_shutdown SYS_socketpair SYS_fcntl SYS_dup SYS_close
@@ -78,28 +78,28 @@ const REGIONS: &[Call] = calls![
     SYS_memfd_create SYS_ftruncate SYS_fallocate SYS_lseek SYS_fstat SYS_read SYS_write SYS_pread64
     SYS_pwrite64 SYS_readv SYS_writev SYS_ioctl
 ];
-/// Reading below `/proc`; removing the control socket; leaving the folder that it was started in (`up --detach`). (`getcwd`: a panic's text.)
+/// Reading below `/proc`; removing the control socket; leaving the start folder (`up --detach`); `getcwd` for the text of a panic.
 const FILES: &[Call] = calls![
     SYS_openat SYS_newfstatat SYS_statx SYS_getdents64 SYS_readlinkat SYS_unlinkat SYS_getcwd
     SYS_chdir
 ];
-/// Threads with descriptor tables of their own.
+/// Helper threads with their own descriptor tables.
 const HELPERS: &[Call] = calls![
     SYS_unshare SYS_close_range SYS_dup3
 ];
-/// One listening socket, asked of the kernel instead of all of them.
+/// Asking the kernel which socket listens (`sock_diag`).
 const ASKING: &[Call] = calls![
     SYS_socket SYS_sendto SYS_recvfrom
 ];
-/// Ports of connections that are over.
+/// Holding ports in the kernel for connections inside this host, and testing whether an address is the host's.
 const HOLDING: &[Call] = calls![SYS_bind];
-/// What newer machines have under other names only.
+/// Older forms of calls, which newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Call] =
     calls![SYS_poll SYS_epoll_wait SYS_open SYS_dup2 SYS_readlink SYS_unlink SYS_stat SYS_lstat SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[Call] = &[];
-/// No part of the service makes these, nor does a library it is built with: another program, another process, the machine's state.
+/// Calls that neither the service nor its libraries make: they start programs or processes, or change the machine's state.
 const NEVER_ANYWHERE: &[Call] = calls![
     SYS_seccomp SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise
     SYS_kcmp SYS_pidfd_getfd SYS_mount SYS_umount2 SYS_move_mount SYS_open_tree SYS_fsopen SYS_fsmount
@@ -112,7 +112,7 @@ const NEVER_ANYWHERE: &[Call] = calls![
     SYS_symlinkat SYS_linkat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_truncate
     SYS_memfd_secret
 ];
-/// The same, where the machine has them.
+/// Further such calls of x86-64.
 #[cfg(target_arch = "x86_64")]
 const NEVER_HERE: &[Call] = calls![
     SYS_fork SYS_vfork SYS_modify_ldt SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_mknod SYS_symlink SYS_link SYS_rename
@@ -121,7 +121,7 @@ const NEVER_HERE: &[Call] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[Call] = &[];
 
-/// Calls that are refused as such. They would be without this list, too: so they are EPERM, and a line in the log that means something.
+/// Calls that are always refused. The list of allowed calls would refuse them, too; listed here they get EPERM and a telling log line.
 pub const NEVER: [&[Call]; 2] = [NEVER_ANYWHERE, NEVER_HERE];
 
 macro_rules! call {
@@ -133,20 +133,20 @@ macro_rules! call {
 const NETLINK_SOCK_DIAG: u64 = libc::NETLINK_SOCK_DIAG as u64;
 const TYPE: u64 = 0xF;
 
-/// `PR_GET_AUXV` (linux/prctl.h), which `libc` has for other systems only: rustix finds the vDSO by it.
+/// `PR_GET_AUXV` (linux/prctl.h), by which rustix finds the vDSO; the `libc` crate lacks it for Linux.
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
-/// The bits of `flags` are all set in argument `index`.
+/// Argument `index` has all bits of `flags`.
 const fn has(index: u8, flags: i32) -> Test {
     Test::Bits(index, flags as u64, flags as u64)
 }
 
-/// Argument `index` of an `open` says so: to read, to write or both.
+/// Argument `index`, the flags of an `open`, has this access mode.
 const fn access(index: u8, access: i32) -> Test {
     Test::Bits(index, libc::O_ACCMODE as u64, access as u64)
 }
 
-/// Calls that are made, but never with these arguments.
+/// Calls that the service makes, but never with these arguments.
 pub const REFUSED: [&[Refused]; 2] = [REFUSED_ANYWHERE, REFUSED_HERE];
 
 #[cfg(target_arch = "x86_64")]
@@ -305,12 +305,12 @@ pub const TABLE: &[Row] = &[
     },
 ];
 
-/// Every call of every row; some stand in several.
+/// The calls of all rows; some occur several times.
 pub fn calls() -> impl Iterator<Item = Call> {
     TABLE.iter().flat_map(|row| row.calls).flat_map(|group| group.iter().copied())
 }
 
-/// What a service with this configuration keeps.
+/// The capabilities that a service with this configuration keeps.
 #[must_use]
 pub fn kept(config: &Config) -> CapabilitySet {
     TABLE.iter().filter(|row| (row.is_used)(config)).fold(NONE, |all, row| all | row.kept)

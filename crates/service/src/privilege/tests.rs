@@ -1,4 +1,4 @@
-//! The filter in a thread of its own, as a service's control thread has it.
+//! Tests of the filter, each in a thread of its own.
 
 use super::*;
 use crate::config::Options;
@@ -32,7 +32,7 @@ fn status(field: &str) -> String {
 fn the_page_shows_the_tables() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/privileges.md");
     let text = std::fs::read_to_string(path).unwrap();
-    // Other machines have fewer calls.
+    // Other architectures have fewer calls.
     if cfg!(target_arch = "x86_64") {
         assert!(text.contains(&page()), "docs/privileges.md lacks this:\n{}", page());
     }
@@ -49,7 +49,7 @@ fn calls_that_the_service_never_makes_are_refused() {
 
 #[test]
 fn calls_that_nobody_has_foreseen_do_not_exist() {
-    // Without the filter `times` with a null pointer works, and `clone3` says EINVAL.
+    // Without the filter `times` accepts a null pointer, and `clone3` returns EINVAL.
     assert!(sys::attempt(libc::SYS_times, [0; 4]).is_ok());
     filtered(|| {
         for number in [libc::SYS_times, libc::SYS_uname, libc::SYS_clone3, libc::SYS_connect] {
@@ -153,7 +153,7 @@ fn a_confined_thread_has_what_the_table_keeps() {
         assert!(!before.contains(CapabilitySet::SETPCAP) || status("CapBnd") == "0".repeat(16));
         assert_eq!((status("NoNewPrivs"), status("Seccomp")), ("1".to_owned(), "2".to_owned()));
         if is_root {
-            // Root's own files are the last thing that is left of root; --user takes those, too.
+            // The service can still open files that root owns; `--user` removes that, too.
             assert!(File::open("/proc/1/mem").is_err());
         }
     })

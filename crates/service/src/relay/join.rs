@@ -1,5 +1,5 @@
-//! Relays in a row: who has handed a connection on stands between two of them. When nothing is under way between them they become
-//! one, and the place in the middle is left.
+//! Relays in a row: a process that has passed a connection on is between two relays. When nothing is under way between them they become
+//! one, and the slot in the middle is free.
 //!
 //! ```text
 //!   other end <-- inner --> middle | deputy <-- outer --> end        becomes        other end <-- inner --> end
@@ -11,7 +11,7 @@ use crate::end::End;
 use shm::Side;
 
 impl Relays {
-    /// Joins the relay with its neighbours in a row, as far as that can be done now.
+    /// Joins a relay with its neighbours in the row, where that is possible now.
     pub(super) fn join(&mut self, id: u32, out: &mut Vec<Outcome>) {
         if !self.deputies.any() {
             return;
@@ -26,14 +26,14 @@ impl Relays {
         }
     }
 
-    /// The relay at the service's own side of the slot where that one's deputy stands.
+    /// The relay with an end at the service's side of the slot where the deputy of `outer` is.
     fn inner_of(&self, outer: u32) -> Option<u32> {
         let [deputy, _] = self.all.get(&outer)?;
         let memory = deputy.place.memory().filter(|_| deputy.place.is_deputy() && !deputy.gone)?;
         self.by_slot.get(&(memory.index, deputy.slot)).copied()
     }
 
-    /// The relay whose deputy stands at the other side of that end's slot.
+    /// The relay with a deputy at the application's side of the slot of that end.
     fn outer_of(&self, inner: u32, end: usize) -> Option<u32> {
         let end = self.all.get(&inner)?.get(end)?;
         let is_own = !end.place.is_deputy() && !end.gone;
@@ -62,7 +62,7 @@ impl Relays {
         out.push(Outcome::Joined { outer, inner });
     }
 
-    /// A deputy that has let go at once: its rings may yet be read.
+    /// Keeps a deputy that closes at once until its stream was read.
     pub fn linger(&mut self, end: End) {
         self.pools.entry(end.place.seat()).or_default().1 += 1;
         self.deputies.sit(&end);
@@ -71,13 +71,13 @@ impl Relays {
     }
 }
 
-/// True when `deputy` stands where `end` is the service's own.
+/// True when `end` is the service's own end of the slot where `deputy` is.
 fn is_opposite(end: &End, deputy: &End) -> bool {
     let same_slot = (end.place.region_id, end.slot) == (deputy.place.region_id, deputy.slot);
     same_slot && !end.place.is_deputy() && !end.gone
 }
 
-/// True when nothing is between the two relays: no byte, and no end that only one of them has passed on.
+/// True when nothing is between the two relays: no bytes, and no FIN that only one of them has passed on.
 fn is_quiet([deputy, end]: &[End; 2], near: &[End; 2], at: usize) -> bool {
     let (middle, other) = (&near[at], &near[at ^ 1]);
     let no_byte = deputy.sender.head == middle.tail && middle.sender.head == deputy.tail;
