@@ -220,7 +220,7 @@ unsafe fn receive(fd: c_int, to: &[iovec], flags: c_int) -> Result<usize, Errno>
 unsafe fn transmit(fd: c_int, from: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let mut all = Vec::new();
     for piece in from {
-        // SAFETY: says the caller.
+        // SAFETY: every piece is valid for reads of its length, as the caller guarantees.
         all.extend(unsafe { bytes(piece.iov_base, piece.iov_len) }?);
     }
     world()?.send(fd, &all, flags)

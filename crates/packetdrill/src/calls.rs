@@ -124,7 +124,7 @@ impl World {
         })
     }
 
-    /// The value of `TCP_INQ` for this socket: bytes that are still unread. `None` if the option is off.
+    /// The value of `TCP_INQ`: bytes that are still unread, and 1 for the end of the stream. `None` if the option is off.
     pub(crate) fn inquiry(&self, fd: i32) -> Option<i32> {
         let told = self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;

@@ -98,7 +98,7 @@ impl Stack {
         self.host.as_mut().is_some_and(Host::take_news)
     }
 
-    /// Readiness of a socket (epoll's bits), and its pulse, which changes with each new event.
+    /// Readiness of a socket (epoll's bits) and its pulse, which changes with every received byte or connection (see `sim::Host::pulse`).
     pub(crate) fn readiness(&self, fd: Fd) -> (u32, (u64, u32)) {
         self.host.as_ref().map_or((0, (0, 0)), |host| (host.readiness(fd), host.pulse(fd)))
     }
