@@ -56,7 +56,7 @@ pub enum Loss {
 /// Reordering: packets that are held back, so that later ones overtake them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reorder {
-    /// How often.
+    /// The probability that a packet is held back.
     pub probability: Probability,
     /// The extra delay of such a packet.
     pub extra: Duration,
@@ -74,9 +74,9 @@ pub struct Outage {
 /// A link that goes down periodically: up, then down, from time 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flap {
-    /// How long it is up.
+    /// How long it is up in each period.
     pub up: Duration,
-    /// How long it is down then.
+    /// How long it is down in each period.
     pub down: Duration,
 }
 
@@ -90,7 +90,7 @@ pub struct Flap {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinkConfig {
-    /// Bits of frames per second; without it, and without a trace, frames take no time to send.
+    /// Bits of frames per second. `None`, without a trace: sending a frame takes no time.
     pub rate_bits_per_second: Option<u64>,
     /// The times at which the line sends, instead of a rate.
     pub trace: Option<Trace>,
