@@ -11,7 +11,7 @@ pub enum Measure {
     Over(&'static str),
     /// As [`Over`](Self::Over); if that ratio misses the limit, the ratio to a floor (the second name) counts: at most [`OF_FLOOR`].
     OverOrFloor(&'static str, &'static str),
-    /// The system's number.
+    /// The system's number itself.
     Alone,
 }
 

@@ -1,5 +1,5 @@
-//! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4), Towpath or the kernel at either end, over
-//! TAP and over veth, beside two kernels over the same kind of link.
+//! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4) over TAP and over veth, with Towpath or the kernel at
+//! either end, compared with two kernels over the same kind of link.
 
 pub mod carrier;
 mod fairness;

@@ -75,7 +75,7 @@ pub struct Seen {
     pub spent: Account,
     far_ns: u64,
     frames: u64,
-    /// Including the warm-up.
+    /// RPCs including those of the warm-up.
     pub all_rpcs: u64,
 }
 

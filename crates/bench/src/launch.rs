@@ -16,12 +16,12 @@ const ACCELERATED_SHARE: f64 = 0.95;
 /// Seconds allowed for the service's start and for each answer.
 const PATIENCE: f64 = 10.0;
 
-/// The service's port.
+/// The kind of the service's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port<'a> {
     /// No port: connections within this host only.
     None,
-    /// A TAP interface whose kernel side is in a network namespace.
+    /// A TAP interface; its kernel side is in a network namespace.
     Tap {
         /// The network namespace's name.
         namespace: &'a str,
@@ -133,7 +133,7 @@ impl Service {
         Ok(Self { running, towpath, control, _folder: folder })
     }
 
-    /// The service's process.
+    /// The service's process id.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }

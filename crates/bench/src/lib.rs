@@ -47,7 +47,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// A measurement.
+/// A measurement with its name.
 struct Bench {
     name: &'static str,
     about: &'static str,

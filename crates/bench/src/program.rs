@@ -84,11 +84,11 @@ impl Drop for Running {
 /// The results of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The standard output.
+    /// The program's standard output.
     pub stdout: String,
     /// Processor time used, in nanoseconds.
     pub cpu_ns: u64,
-    /// Duration in nanoseconds.
+    /// Duration of the run in nanoseconds.
     pub wall_ns: u64,
 }
 

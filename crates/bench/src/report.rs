@@ -63,7 +63,7 @@ pub struct Machine {
     pub cpus: usize,
     /// The processor's model, as `/proc/cpuinfo` says.
     pub model: String,
-    /// The kernel's release.
+    /// The release of the kernel.
     pub kernel: String,
 }
 
@@ -89,7 +89,7 @@ pub struct Report {
     pub name: String,
     /// The machine on which it was measured.
     pub machine: Machine,
-    /// All numbers.
+    /// The numbers of all cases and systems.
     pub rows: Vec<Row>,
     /// The ratios of the numbers.
     pub ratios: Vec<Ratio>,

@@ -72,7 +72,7 @@ pub fn local_hosts(service: &Service) -> [Host<'_>; 2] {
     ]
 }
 
-/// A running server.
+/// A running server program.
 pub struct Served<'a> {
     host: Host<'a>,
     server: Running,
@@ -199,7 +199,7 @@ impl<'a> Served<'a> {
         })
     }
 
-    /// Stops the server.
+    /// Stops the server and waits for its end.
     pub fn stop(self) {
         self.server.stop();
     }

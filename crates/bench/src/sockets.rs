@@ -119,7 +119,8 @@ pub fn raise_limit() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the limit of descriptors to `descriptors`, or else to the hard limit. Root may raise the hard limit. Returns the new limit.
+/// Raises the limit of descriptors to `descriptors`, for which root may raise the hard limit, or else to the hard limit. Returns
+/// `descriptors`, or the hard limit if that is all.
 pub fn raise_limit_towards(descriptors: u64) -> anyhow::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|now| now >= descriptors) {

@@ -194,7 +194,7 @@ impl Run {
 /// Runs the measurement `stream`.
 ///
 /// # Errors
-/// When the service does not start, a process fails, or a tuple is lost, comes twice or is miscounted.
+/// When the service does not start, a process fails, or a tuple is lost, duplicated or miscounted.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("stream");
     local::limit_cores(&mut report)?;

@@ -62,7 +62,7 @@ impl Lane {
         }
     }
 
-    /// The direction's model.
+    /// The model of this direction.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model

@@ -15,7 +15,7 @@ pub struct Direction {
     pub offered: u64,
     /// Bytes of these packets' frames.
     pub offered_bytes: u64,
-    /// Packets delivered.
+    /// Packets that were delivered.
     pub delivered: u64,
     /// Bytes of these packets' frames.
     pub delivered_bytes: u64,
@@ -27,15 +27,15 @@ pub struct Direction {
     pub too_long: u64,
     /// Packets dropped because the link was down.
     pub down: u64,
-    /// Packets marked CE.
+    /// Packets that were marked CE.
     pub marked: u64,
-    /// Packets sent twice.
+    /// Packets that were sent twice.
     pub duplicated: u64,
     /// Packets held back so that others could overtake them.
     pub reordered: u64,
     /// Packets in which a byte was changed.
     pub corrupted: u64,
-    /// Packets cut short.
+    /// Packets that were cut short.
     pub truncated: u64,
     /// The largest number of packets in the queue.
     pub queue_packets_max: u64,

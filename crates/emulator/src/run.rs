@@ -38,7 +38,7 @@ pub enum Failure {
     Gone {
         /// The end with this interface.
         place: Place,
-        /// The kernel's error.
+        /// The error that the kernel reports.
         error: std::io::Error,
     },
     /// The kernel refuses to wait.

@@ -39,7 +39,7 @@ pub struct Burst {
     pub loss_good: Probability,
 }
 
-/// Which packets are lost. Loss happens before the queue, so a lost packet takes no capacity.
+/// The rule that selects lost packets. Loss happens before the queue, so a lost packet takes no capacity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Loss {
     /// No packet is lost.
@@ -94,7 +94,7 @@ pub struct LinkConfig {
     pub rate_bits_per_second: Option<u64>,
     /// The times at which the line sends, instead of a rate.
     pub trace: Option<Trace>,
-    /// The propagation delay.
+    /// The propagation delay of every packet.
     pub delay: Duration,
     /// A random delay between 0 and this is added to `delay`, with uniform distribution. The order of packets is kept.
     pub jitter: Duration,
@@ -104,9 +104,9 @@ pub struct LinkConfig {
     pub queue_bytes: Option<u64>,
     /// An ECN-capable packet is marked CE if the queue, including it, is longer than this (as RFC 8257 section 3.1 wants).
     pub ecn_threshold: Option<Amount>,
-    /// Which packets are lost.
+    /// The loss of packets.
     pub loss: Loss,
-    /// Which packets are held back, and how long.
+    /// The reordering of packets.
     pub reorder: Reorder,
     /// The probability that a packet arrives twice.
     pub duplicate: Probability,
@@ -118,7 +118,7 @@ pub struct LinkConfig {
     pub mtu: Option<u32>,
     /// Times at which the link is down, ascending and disjoint. A packet sent or due to arrive in such a time is lost.
     pub outages: Vec<Outage>,
-    /// Periodic outages.
+    /// Outages at regular intervals.
     pub flap: Option<Flap>,
 }
 

@@ -37,7 +37,7 @@ pub struct Counters {
     pub offered: u64,
     /// Bytes of these packets' frames.
     pub offered_bytes: u64,
-    /// Packets delivered.
+    /// Packets that were delivered.
     pub delivered: u64,
     /// Bytes of these packets' frames.
     pub delivered_bytes: u64,

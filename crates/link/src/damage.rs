@@ -77,7 +77,7 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
 }
 
 impl View {
-    /// What the model needs to know of `frame`.
+    /// The properties of `frame` that the model needs.
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
         let header = EthernetHeader::parse(frame).map_or(frame.len(), |header| header.header_len());

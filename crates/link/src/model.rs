@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 /// The least length to which a frame is cut: an Ethernet header.
 const FRAME_MIN: usize = 14;
 
-/// What the model needs to know of a frame.
+/// The properties of a frame that the model needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View {
     /// Length of the frame in bytes.
     pub len: usize,
     /// Length of the Ethernet header in bytes, including a VLAN tag.
     pub header_len: usize,
-    /// True for an IP packet whose ECN field is not zero.
+    /// True for an IP packet with an ECN field that is not zero.
     pub is_ect: bool,
 }
 
@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    /// The link's configuration.
+    /// The configuration of the link.
     #[must_use]
     pub fn config(&self) -> &LinkConfig {
         &self.config

@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// The link's configuration.
+    /// The configuration of the link.
     #[must_use]
     pub fn config(&self) -> &LinkConfig {
         self.model.config()
@@ -81,7 +81,7 @@ impl Link {
         self.model.change(config);
     }
 
-    /// The link's counters.
+    /// The counters of the link.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.model.counters()

@@ -1,4 +1,4 @@
-//! Exact probabilities.
+//! Probabilities as exact numbers.
 
 use base::Seed;
 
@@ -10,9 +10,9 @@ const WHOLE: u32 = 1_000_000_000;
 pub struct Probability(u32);
 
 impl Probability {
-    /// The probability 0.
+    /// The probability 0: never.
     pub const NEVER: Self = Self(0);
-    /// The probability 1.
+    /// The probability 1: always.
     pub const ALWAYS: Self = Self(WHOLE);
 
     /// The probability `parts / 1,000,000,000`, at most 1.

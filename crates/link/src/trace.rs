@@ -78,7 +78,7 @@ impl Trace {
         }
     }
 
-    /// The trace's name.
+    /// The trace's name in reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The most bytes of one call; more is a mistake of the script.
 const BYTES_MAX: usize = 256 << 20;
-/// From `linux/tcp.h`.
+/// A constant of `linux/tcp.h`.
 const TCP_CM_INQ: c_int = 36;
 /// The most bytes that one `splice` moves: a pipe of Linux's default size holds no more.
 const PIPE_BYTES: usize = 64 << 10;

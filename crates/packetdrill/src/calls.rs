@@ -13,9 +13,9 @@ pub(crate) type Event = (u32, i64);
 
 /// Bytes of `struct tcp_info` in the newest `linux/tcp.h` known here.
 const TCP_INFO_BYTES: usize = 288;
-/// From `linux/tcp.h`.
+/// A constant of `linux/tcp.h`.
 const TCP_CC_INFO: i32 = 26;
-/// From `asm-generic/socket.h`.
+/// A constant of `asm-generic/socket.h`.
 const SO_MEMINFO: i32 = 55;
 
 /// The value of `SO_MEMINFO`: unread bytes, receive buffer, bytes being sent, send buffer, then five counts of Linux's memory; the stack

@@ -41,7 +41,7 @@ fn ours(fd: c_int) -> Option<Arc<crate::world::World>> {
 /// Replaces the C library's `getsockopt`.
 ///
 /// # Safety
-/// As C's function.
+/// The same conditions as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,

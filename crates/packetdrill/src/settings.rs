@@ -53,7 +53,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The machine's configuration with `sysctls`. Also returns the sysctls that the stack does not support and whose values differ from
+    /// The machine's configuration with `sysctls`. Also returns the sysctls that the stack does not support, if their values differ from
     /// `before`.
     pub(crate) fn host(&self, before: &Sysctls, sysctls: &Sysctls) -> (HostConfig, Vec<String>) {
         let addresses: Vec<_> = self.local.iter().map(|local| (*local, prefix_len(*local))).collect();

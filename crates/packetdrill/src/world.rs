@@ -23,7 +23,7 @@ const TICKS_MAX: u32 = 300;
 /// of TCP, since a retransmission waits 120 s at most.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A thread whose call waits, or for which the driver must wait.
+/// A thread that waits in a call, or for which the driver must wait.
 struct Waiter {
     thread: ThreadId,
     /// Time at which its call times out; `None` if never.
@@ -64,7 +64,7 @@ pub(crate) struct World {
 type Guard<'w> = MutexGuard<'w, State>;
 
 impl State {
-    /// Wakes all waiting threads if readiness has changed, and those whose time-out is over. True if readiness has changed.
+    /// Wakes all waiting threads if readiness has changed, otherwise only those with an expired time-out. True if readiness has changed.
     fn wake(&mut self) -> bool {
         let has_news = self.stack.take_news();
         let now = self.stack.now();
@@ -169,7 +169,7 @@ impl World {
         self.leave(state);
     }
 
-    /// The current time. A look at the clock takes a microsecond, as in reality, but not for a thread whose call has just ended.
+    /// The current time. A look at the clock takes a microsecond, as in reality, but none for a thread directly after its call.
     pub(crate) fn clock(&self) -> Instant {
         let thread = std::thread::current().id();
         let mut state = self.lock();

@@ -15,7 +15,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// What limits an accelerated socket, and what would help; the second text is empty if nothing is wrong.
+/// The limit of an accelerated socket and advice, as texts; the advice is empty if nothing is wrong.
 pub fn of_limit(row: &Value) -> (String, String) {
     let info = &row["info"];
     let other = || match row["peer_process"].as_str() {

@@ -224,7 +224,7 @@ fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
     left.filter(|process| process.absence.as_ref().is_some_and(|a| a.cause == Cause::Gone)).collect()
 }
 
-/// A text that names these processes, whose connections were lost with their service; `None` if there is none.
+/// A text that names these processes, which lost their connections with their service; `None` if there is none.
 fn lost(left: &[Explained]) -> Option<String> {
     let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
     let names = names.join(", ");
@@ -232,7 +232,7 @@ fn lost(left: &[Explained]) -> Option<String> {
         .then(|| format!("the service which had the connections of {names} is gone, and they are reset"))
 }
 
-/// Reason and advice for a socket of a process whose service is gone: the socket is the kernel's or lost.
+/// Reason and advice for a socket of a process after its service has gone: the socket is the kernel's or lost.
 fn without_its_service(socket: &KernelSocket) -> (String, String) {
     let (reason, advice) = match socket.line.as_ref().map(|line| line.state) {
         None => (

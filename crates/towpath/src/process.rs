@@ -1,4 +1,4 @@
-//! What `/proc` tells about a process: its kernel sockets, whether the library is loaded in it, and if not, why.
+//! Information about a process from `/proc`: its kernel sockets, whether the library is loaded in it, and if not, why.
 
 use crate::program::{Unseen, unseen_format};
 use control::profile::{self, IO_URING_ENV, PROFILE_ENV, REQUIRE_ENV};
@@ -23,9 +23,9 @@ pub struct KernelSocket {
 pub struct Line {
     /// The TCP state as `ss` names it.
     pub state: &'static str,
-    /// The local address.
+    /// The local address and port.
     pub local: SocketAddr,
-    /// The peer's address.
+    /// The peer's address and port.
     pub remote: SocketAddr,
     /// Bytes sent or queued and not acknowledged.
     pub send_queue: u64,
@@ -53,7 +53,7 @@ pub struct Absence {
     pub cause: Cause,
     /// The reason as text.
     pub reason: String,
-    /// Advice as text.
+    /// Advice for the reader.
     pub advice: String,
 }
 

@@ -59,15 +59,15 @@ impl Unseen {
 const PT_INTERP: u32 = 3;
 /// The most program headers that are read: a file may claim any number.
 const HEADERS_MAX: u16 = 4096;
-/// The most scripts whose interpreter is a script, as on Linux.
+/// The longest chain of scripts that have a script as interpreter, as on Linux.
 const SCRIPTS_MAX: u32 = 4;
 
 /// The result of a search for a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// The program's file.
+    /// The file of the program.
     Program(PathBuf),
-    /// A file that cannot be executed.
+    /// A file or folder that cannot be executed.
     NoProgram(PathBuf),
     /// There is no such file.
     Nothing,

@@ -178,7 +178,7 @@ fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
     let by_variable = || std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map(PathBuf::from);
     let (path, by) = match (named, by_variable()) {
         (Some(path), _) => (path, "--control"),
-        // Perhaps set by an outer `run`, whose private service may have ended since.
+        // Perhaps set by an outer `run`: its private service may have ended since.
         (None, Some(path)) if path == own => return ready(own),
         (None, Some(path)) => (path, CONTROL_ENV),
         (None, None) => {

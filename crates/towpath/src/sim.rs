@@ -57,7 +57,7 @@ struct Work<'a> {
 }
 
 impl Sim {
-    /// Runs the command.
+    /// Runs the command's seeds.
     pub fn execute(&self) -> anyhow::Result<()> {
         if self.list {
             return list();

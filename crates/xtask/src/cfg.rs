@@ -1,7 +1,7 @@
 //! Whether an item behind `#[cfg(...)]` can be part of the product.
 //!
-//! A condition is evaluated with `test`, `loom` and `fuzzing` off and everything else unknown: it is true, false, or depends. Only an item
-//! whose condition is false is test code.
+//! A condition is evaluated with `test`, `loom` and `fuzzing` off and everything else unknown: it is true, false, or depends. Only items
+//! with a false condition are test code.
 
 /// The value of a condition that is only partly known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

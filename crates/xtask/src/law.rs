@@ -7,7 +7,7 @@ use crate::workspace::Package;
 
 /// Which crates of the workspace a crate may depend on.
 enum May {
-    /// Only these.
+    /// Only the crates of this list.
     Need(&'static [&'static str]),
     /// All: the crate measures or drives all others, and only the command line depends on it.
     NeedAny,

@@ -21,7 +21,7 @@ const SETUP_FILES: [&str; 2] = ["setup.rs", "pool.rs"];
 /// The root of a crate's tests if they are one program, and files beside it that are separate test programs.
 const TESTS_ROOT: &str = "/tests/all.rs";
 const TEST_PROGRAMS: [&str; 1] = ["allocation"];
-/// What the packet path must not contain, and what to do instead.
+/// Words that the packet path must not contain, each with advice.
 const PACKET_PATH: [(&str, &str); 21] = [
     ("std::thread", THREADS),
     ("thread::spawn", THREADS),

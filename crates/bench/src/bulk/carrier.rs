@@ -41,7 +41,7 @@ const BURST: usize = 44 * MSS as usize;
 /// The receive window of a flow in bytes: all windows together fit into a packet socket's buffer.
 const WINDOW: u32 = 256 * 1024;
 const WINDOW_SCALE: u8 = 7;
-/// The first sequence number of a sink, and the acknowledgement number in all segments of a source.
+/// The first sequence number of a sink and of a source's flows, and the acknowledgement number in all segments of a source.
 const FIRST: SeqNumber = SeqNumber(1_000);
 /// The local port of a source's first flow; the next flows use the next ports.
 const PORTS: u16 = 20_000;
@@ -56,7 +56,7 @@ const TCP_AT: u16 = 14 + 20;
 /// The network place of a carrier, sent to it first.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
-    /// The network namespace.
+    /// The network namespace's name.
     pub namespace: String,
     /// The carrier's address in that namespace, which no other socket uses.
     pub own: Ipv4Addr,
@@ -88,7 +88,7 @@ impl Carrier {
         Ok(Self { port, mac: MacAddr(interface.mac), area: Arc::new(Area::new()) })
     }
 
-    /// Sends a segment; the area's next `payload` bytes are its data. False when the port has no room.
+    /// Sends a segment with the area's oldest `payload` bytes as data. False if the port has no room.
     fn send(
         &mut self,
         to: MacAddr,
@@ -160,7 +160,7 @@ fn header(tuple: &FourTuple, seq: SeqNumber, ack: SeqNumber, flags: TcpFlags) ->
     TcpHeader { src_port: tuple.src.port, dst_port: tuple.dst.port, seq, ack, flags, window, urgent: 0 }
 }
 
-/// The receiving end.
+/// The receiving end of the flows.
 struct Sink {
     carrier: Carrier,
     /// `None` while the frames of the batch are handled.
@@ -168,7 +168,7 @@ struct Sink {
     /// The index into `bytes` of each flow, by the source's port.
     flows: HashMap<u16, usize>,
     bytes: Vec<u64>,
-    /// If true, every segment with payload is answered by a reset.
+    /// If true, every segment with payload or SYN is answered by a reset.
     is_reset: bool,
 }
 
@@ -273,7 +273,7 @@ impl End for Sink {
     }
 }
 
-/// The sending end.
+/// The sending end of the flows.
 struct Source {
     carrier: Carrier,
     /// `None` while the frames of the batch are handled.
@@ -322,8 +322,7 @@ impl Source {
         }
     }
 
-    /// Sends a super-frame of the next flow whose window allows it. False if no window does, the area has too few bytes or the port is
-    /// full.
+    /// Sends a super-frame of the next flow that has enough window. False if no flow has, the area has too few bytes or the port is full.
     fn send(&mut self) -> bool {
         if self.carrier.area.len() < BURST {
             return false;

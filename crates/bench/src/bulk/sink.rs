@@ -24,7 +24,7 @@ pub const TOLD_MAX: usize = 200;
 // A number takes at most ten bytes of a message, and so does the length of the list.
 const _: () = assert!((TOLD_MAX + 2) * 10 <= MESSAGE_MAX);
 
-/// Where to listen.
+/// The address at which the sink listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
     pub at: SocketAddr,
@@ -104,7 +104,7 @@ impl Sink {
         let listener =
             TcpListener::bind(orders.at).with_context(|| format!("cannot listen at {}", orders.at))?;
         listener.set_nonblocking(true)?;
-        // Hundreds of flows come at once.
+        // Hundreds of flows connect at once, so the default backlog is too small.
         calls::listen(&listener, BACKLOG)?;
         let set = calls::epoll_create()?;
         calls::epoll_add(&set, &line.as_fd(), LINE)?;

@@ -87,7 +87,7 @@ impl<'a> Place<'a> {
 pub struct Way<'a> {
     pub source: Place<'a>,
     pub sink: Place<'a>,
-    /// The sink's address.
+    /// The address at which the sink listens.
     pub address: Ipv4Addr,
     /// Ids of processes that forward packets between the two places, besides services.
     pub between: Vec<u32>,

@@ -58,7 +58,7 @@ impl Measured {
         }
     }
 
-    /// Adds all latencies.
+    /// Adds all quantiles and the longest latency.
     pub fn add_latencies(&self, case: &str, system: &str, samples: &mut Samples) {
         let names = QUANTILES.iter().map(|share| percentile(*share)).chain(["max".to_owned()]);
         for (name, us) in names.zip(&self.latencies_us) {
@@ -67,7 +67,7 @@ impl Measured {
     }
 }
 
-/// `p99.9` of 0.999.
+/// The name of a quantile: `p99.9` for 0.999.
 fn percentile(share: f64) -> String {
     // Round: the float is not exact, and four digits after the percentage's point suffice.
     format!("p{}", (share * 1e6).round() / 1e4)

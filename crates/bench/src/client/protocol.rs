@@ -59,7 +59,7 @@ impl Shape {
 }
 
 impl Protocol {
-    /// Writes a request.
+    /// Appends a request to `into`.
     pub fn write(self, shape: &Shape, request: Request, into: &mut Vec<u8>) {
         match (self, request.is_set) {
             (Self::Own, is_set) => {
@@ -85,7 +85,7 @@ impl Protocol {
         }
     }
 
-    /// Bytes of the reply to a request whose key is in the store.
+    /// Bytes of the reply to a request for a key that is in the store.
     pub fn reply_bytes(self, shape: &Shape, is_set: bool) -> u32 {
         let (key, value) = (shape.key_bytes, shape.value_bytes);
         match (self, is_set) {

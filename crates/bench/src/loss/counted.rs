@@ -1,4 +1,4 @@
-//! What each sender counts about its repairs; it helps to explain the result of a point.
+//! Counters of each sender about its repairs, which help to explain the result of a point.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -35,14 +35,14 @@ const BUFFER: &str = "16777216";
 /// Seconds allowed for opening all flows, and for an answer.
 const PATIENCE: f64 = 10.0;
 
-/// The sending system.
+/// The system that sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
     Towpath,
     Kernel,
 }
 
-/// What all runs share. Fields are dropped in this order: users before the namespaces that they use.
+/// Processes and namespaces that all runs share. Fields are dropped in this order: users before the namespaces that they use.
 #[derive(Debug)]
 pub struct Stage {
     service: Service,
@@ -62,10 +62,10 @@ struct Sender {
 }
 
 impl Stage {
-    /// Makes it.
+    /// Makes the namespaces and links, and starts the sink and the service.
     ///
+    /// # Errors
     /// When the user is not root, or the service does not start.
-    /// Without root, or when the service does not start.
     pub fn new(arguments: &Arguments) -> anyhow::Result<Self> {
         Namespace::remove_orphans();
         let [kernel, own, link, receiver] =

@@ -13,7 +13,7 @@ use std::sync::mpsc::Receiver;
 const RING: usize = 4096;
 /// The application's context number.
 pub const CONTEXT: u32 = 1;
-/// Slots ahead of the current one whose cache lines are prefetched, and slots ahead whose payload is: as the core does.
+/// Distance, in slots, at which a slot's cache lines are prefetched, and then its payload: as the core does.
 const AHEAD: usize = 8;
 const SOON: usize = 4;
 
@@ -90,7 +90,7 @@ impl Application {
         self.socks.get(slot as usize).into_iter().for_each(flow::prefetch);
     }
 
-    /// Prefetches the request's bytes, whose place the service's half tells.
+    /// Prefetches the request's bytes. The service's half tells where they are.
     fn prefetch_bytes(&self, slot: u32) {
         let shared = self.region.region();
         let sock = self.socks.get(slot as usize).copied().flatten();

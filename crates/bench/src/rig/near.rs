@@ -74,7 +74,7 @@ pub struct Served {
     pub cookies_taken: u64,
     pub half_open: usize,
     pub exceptions_lost: u64,
-    /// Retransmitted bytes.
+    /// Bytes that were retransmitted.
     pub retransmitted: u64,
     /// Time of the thread by part, if metered.
     pub parts: [Spent; Parts::COUNT],

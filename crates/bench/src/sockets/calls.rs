@@ -18,20 +18,20 @@ fn checked(result: i32) -> io::Result<i32> {
 
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     let fd = checked(fd)?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just made this descriptor, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A new unconnected TCP socket.
 pub fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: three numbers.
+    // SAFETY: the call takes three integers and no pointer.
     owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
 }
 
 /// Begins a connection to a port of this host without blocking.
 pub fn connect(port: u16) -> io::Result<TcpStream> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: three numbers.
+    // SAFETY: the call takes three integers and no pointer.
     let socket = owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
     match connect_to(&socket, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
@@ -43,7 +43,7 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
 pub fn bound(to: Ipv4Addr) -> io::Result<OwnedFd> {
     let socket = socket()?;
     let (address, len) = c_address(SocketAddrV4::new(to, 0));
-    // SAFETY: the address is alive during the call and as long as said.
+    // SAFETY: the address lives during the call and has `len` bytes.
     checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(socket)
 }
@@ -57,7 +57,7 @@ pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
 
 fn connect_to(socket: &OwnedFd, to: SocketAddrV4) -> io::Result<()> {
     let (address, len) = c_address(to);
-    // SAFETY: the address is alive during the call and as long as said.
+    // SAFETY: the address lives during the call and has `len` bytes.
     checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
 }
 
@@ -73,14 +73,14 @@ fn c_address(address: SocketAddrV4) -> (libc::sockaddr_in, libc::socklen_t) {
 
 /// Changes the backlog of a listener.
 pub fn listen(listener: &impl AsRawFd, backlog: i32) -> io::Result<()> {
-    // SAFETY: two numbers.
+    // SAFETY: the call takes two integers and no pointer.
     checked(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(|_| ())
 }
 
 /// Waits by `poll` until the descriptor is readable. False after `limit`.
 pub fn poll_readable(fd: &impl AsRawFd, limit: Option<Duration>) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, alive during the call.
+    // SAFETY: the pointer is to one entry, which lives during the call.
     Ok(checked(unsafe { libc::poll(&raw mut entry, 1, milliseconds(limit)) })? > 0)
 }
 
@@ -90,7 +90,7 @@ fn milliseconds(limit: Option<Duration>) -> i32 {
 
 /// Makes a new epoll set.
 pub fn epoll_create() -> io::Result<OwnedFd> {
-    // SAFETY: a number.
+    // SAFETY: the call takes an integer and no pointer.
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
@@ -134,7 +134,7 @@ fn epoll_control(set: &OwnedFd, op: i32, fd: &impl AsRawFd, what: For, data: u64
 /// Waits for events. Returns their number; 0 after `limit`.
 pub fn epoll_wait(set: &OwnedFd, events: &mut [Event], limit: Option<Duration>) -> io::Result<usize> {
     let (at, room) = (events.as_mut_ptr(), events.len() as i32);
-    // SAFETY: there is room for so many events.
+    // SAFETY: `at` has room for `room` events during the call.
     Ok(checked(unsafe { libc::epoll_wait(set.as_raw_fd(), at, room, milliseconds(limit)) })? as usize)
 }
 
@@ -150,7 +150,7 @@ pub fn reset_on_close(fd: &impl AsRawFd) -> io::Result<()> {
 
 fn set_socket_option<T: Copy>(fd: &impl AsRawFd, name: i32, value: &T) -> io::Result<()> {
     let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the value is alive during the call and as long as said.
+    // SAFETY: the value lives during the call and has `len` bytes.
     checked(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, at, len) }).map(|_| ())
 }
 
@@ -174,11 +174,11 @@ pub fn epoll_busy_poll(set: &OwnedFd, us: u32) -> io::Result<()> {
 
 /// Forks. The child runs `child` and exits; the parent gets the child's process id.
 pub fn fork(child: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: this process has one thread, so the child may do whatever its parent may.
+    // SAFETY: this process has one thread, so the child may call any function.
     let pid = checked(unsafe { libc::fork() })?;
     if pid == 0 {
         child();
-        // SAFETY: a number; nothing of this process is needed any more.
+        // SAFETY: the call takes an integer; it ends the child without destructors, which is intended.
         unsafe { libc::_exit(0) };
     }
     Ok(pid)

@@ -33,7 +33,7 @@ const READ: usize = 4096;
 /// The load that the client offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// Connections at once.
+    /// Number of connections at once.
     pub connections: u32,
     /// RPCs on each connection, which is then closed and replaced by a new one. `None`: connections stay open.
     pub rpcs: Option<u32>,

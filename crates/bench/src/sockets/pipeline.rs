@@ -37,7 +37,7 @@ const BARS: &[Bar] = &[
     Bar { cases: "pipeline/250c/tx/", metric: "rate", measure: KERNEL, limit: Limit::Least(6.0) },
 ];
 
-/// The server's task.
+/// The server's handling of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
     /// Receive messages, each with one call.
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A stream whose calls move this many bytes each, then return `WouldBlock`.
+    /// A stream with this many bytes for each call; further calls return `WouldBlock`.
     struct Pieces(Vec<usize>);
 
     impl Pieces {

@@ -85,7 +85,7 @@ fn push(ring: &mut IoUring, entries: &[Entry]) -> anyhow::Result<()> {
     if room < entries.len() {
         ring.submit()?;
     }
-    // SAFETY: the descriptors and buffers of these entries belong to `connections`, which is not changed and outlives the
-    // ring's use: each connection has at most one chain under way, and its buffer never moves.
+    // SAFETY: `connections` owns the descriptors and buffers of these entries, is not changed and outlives their use: each connection has
+    // at most one chain under way, and its buffer never moves.
     unsafe { ring.submission().push_multiple(entries) }.context("the ring of submissions is full")
 }

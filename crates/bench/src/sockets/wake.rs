@@ -26,7 +26,7 @@ const SETTLED: Duration = Duration::from_millis(20);
 /// A request to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// In each round, write to the eventfd and then once for each way to wait. The number is of rounds.
+    /// Write once for each way to wait, in this many rounds.
     Write(u32),
     /// Wait for all these writes; the answer is the median wake-up time of each way in microseconds.
     Read(u32),
@@ -41,7 +41,7 @@ pub enum Ask {
 pub enum Way {
     /// A blocking read of the eventfd.
     Eventfd,
-    /// A blocking `recv`.
+    /// A blocking call of `recv`.
     Receive,
     /// A `poll`, then `recv`.
     Poll,

@@ -72,7 +72,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::io;
 
-    /// A stream whose reads return these pieces, then `WouldBlock`; an empty piece is the end.
+    /// A stream that returns one of these pieces per read, then `WouldBlock`; an empty piece is the end.
     struct Pieces(VecDeque<Vec<u8>>);
 
     impl Read for Pieces {

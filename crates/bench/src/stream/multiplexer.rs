@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Write};
 /// Bytes in a buffer at which a batch leaves before its time.
 const FULL: usize = 64 * 1024;
 
-/// When tuples leave.
+/// When tuples leave their buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Batching {
     /// Each tuple leaves at once.
@@ -35,7 +35,7 @@ struct Lane<S> {
     is_stuck: bool,
     /// The time at which the first tuple entered the buffer.
     since_ns: u64,
-    /// Number of measured tuples in the buffer, and the sum of their times in it, counted from `since_ns`, at which they entered.
+    /// Number of measured tuples in the buffer, and the sum of the delays after `since_ns` with which they entered it.
     measured: u64,
     later_ns: u64,
 }
@@ -136,7 +136,7 @@ impl<S: Write> Multiplexer<S> {
         self.waited_ns
     }
 
-    /// All connections.
+    /// The streams of all connections.
     pub fn streams(&self) -> impl Iterator<Item = &S> {
         self.lanes.iter().map(|lane| &lane.stream)
     }

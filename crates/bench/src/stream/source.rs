@@ -26,7 +26,7 @@ const TURN: u32 = 16;
 /// The epoll data of the timer; connections have their index.
 const TIMER: u64 = u64::MAX;
 
-/// What the source sends, and how.
+/// The rate, duration and batching of the source's tuples.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub batching: Batching,
@@ -84,7 +84,7 @@ pub fn run(streams: Vec<TcpStream>, plan: &Plan) -> anyhow::Result<Answer> {
 }
 
 impl Source {
-    /// Of `streams`, the first half are outgoing connections, the second half incoming.
+    /// Takes the first half of `streams` as outgoing connections, the second half as incoming ones.
     fn new(mut streams: Vec<TcpStream>, plan: &Plan) -> anyhow::Result<Self> {
         let set = calls::epoll_create()?;
         let back = streams.split_off(streams.len() / 2);

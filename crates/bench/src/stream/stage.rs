@@ -62,7 +62,7 @@ pub fn count(streams: Vec<TcpStream>, batching: Batching) -> anyhow::Result<Answ
 }
 
 impl Stage {
-    /// Of `streams`, the first half are incoming connections, the second half outgoing.
+    /// Takes the first half of `streams` as incoming connections, the second half as outgoing ones.
     fn new(mut streams: Vec<TcpStream>, batching: Batching) -> anyhow::Result<Self> {
         let set = calls::epoll_create()?;
         let out = streams.split_off(streams.len() / 2);

@@ -25,7 +25,7 @@ const SPIN_MAX_NS: u64 = 10_000_000_000;
 /// A way to wait for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Waiting {
-    /// Sleeps at once.
+    /// Sleeps without spinning before.
     Block,
     /// Spins: looks for a message repeatedly.
     Spin,
@@ -106,7 +106,7 @@ pub enum Part {
 /// The first message to a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
-    /// The process's task.
+    /// The task of the process.
     pub part: Part,
     /// The process's way to wait.
     pub waiting: Waiting,

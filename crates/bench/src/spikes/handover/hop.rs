@@ -23,7 +23,7 @@ const SLEEP_MAX: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// One end of a hand-over.
 pub trait Hop {
-    /// Sends a message.
+    /// Sends a message to the other end.
     fn send(&mut self, message: &Message) -> anyhow::Result<()>;
     /// Takes a message if there is one.
     fn try_receive(&mut self) -> anyhow::Result<Option<Message>>;
@@ -183,7 +183,7 @@ impl Relay {
     }
 }
 
-/// Two eventfds and nothing else: the cost of waking alone. The message's first byte is sent as the counter's value minus 1.
+/// Two eventfds and nothing else: the cost of waking alone. The counter's value is the message's first byte plus 1.
 pub struct EventfdHop {
     /// The eventfd to read.
     pub ours: OwnedFd,

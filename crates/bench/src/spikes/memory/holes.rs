@@ -42,7 +42,7 @@ enum Act {
 struct Came {
     /// Number of pages populated, punched or read.
     pages: u64,
-    /// Duration in nanoseconds.
+    /// Duration of the act in nanoseconds.
     ns: u64,
 }
 
