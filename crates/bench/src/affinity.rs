@@ -1,4 +1,4 @@
-//! On which processors we run. Children inherit it.
+//! The processors that this process may use. Child processes inherit the set.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -8,7 +8,7 @@ pub fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// Keeps this thread, and what it starts from now on, on these processors.
+/// Restricts this thread, and the threads and processes that it starts from now on, to these processors.
 ///
 /// # Errors
 /// When the kernel refuses the set.

@@ -1,31 +1,31 @@
-//! What numbers have to reach, and whether they do.
+//! Limits that measured numbers must keep, and the check whether they do.
 
 use crate::table::number;
 use crate::{Ratio, Report};
 use std::fmt;
 
-/// What is held against a limit.
+/// The number that is compared with a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
-    /// The system's number over that of a peer.
+    /// The ratio of the system's number to that of another system (named here).
     Over(&'static str),
-    /// The same; where that is out of reach, over that of a floor, of which [`OF_FLOOR`] is enough.
+    /// As [`Over`](Self::Over); if that ratio misses the limit, the ratio to a floor (the second name) counts: at most [`OF_FLOOR`].
     OverOrFloor(&'static str, &'static str),
-    /// The system's number.
+    /// The system's number itself.
     Alone,
 }
 
-/// What it is held against.
+/// The limit of a measure.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
-    /// At most.
+    /// The number must be at most this.
     Most(f64),
-    /// At least.
+    /// The number must be at least this.
     Least(f64),
 }
 
 impl Limit {
-    /// The limit of the ratio to a floor, instead of this one.
+    /// The limit of the ratio to a floor, in the same direction as this limit.
     fn of_floor(self) -> Self {
         match self {
             Self::Most(_) => Self::Most(OF_FLOOR),
@@ -33,7 +33,7 @@ impl Limit {
         }
     }
 
-    /// Is the value within it?
+    /// True if the value keeps the limit.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Self::Most(limit) => value <= limit,
@@ -51,20 +51,20 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A requirement.
+/// A requirement on one metric of one case or of several.
 pub struct Bar {
-    /// A case's path; with a slash at its end, all below it.
+    /// The path of a case; with a slash at its end, all cases below it.
     pub cases: &'static str,
     pub metric: &'static str,
     pub measure: Measure,
     pub limit: Limit,
 }
 
-/// Of a floor, at most.
+/// The largest ratio of a number to its floor that still counts as reached.
 pub const OF_FLOOR: f64 = 1.3;
 
-/// A line for each bar that `system` is held against: among the notes when it is reached, among the failures when it is not, or
-/// was not measured.
+/// Adds a text to the report for each case of each bar: to the notes if `system` keeps the limit, to the failures if it does not or was not
+/// measured.
 pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
     for bar in bars {
         let found = bar.found(report, system);
@@ -90,7 +90,7 @@ pub fn judge(report: &mut Report, system: &str, bars: &[Bar]) {
     }
 }
 
-/// One line.
+/// Adds one text to the notes if `value` keeps the limit, otherwise to the failures.
 pub fn tell(report: &mut Report, text: String, value: f64, limit: Limit) {
     if limit.holds(value) {
         report.notes.push(format!("reached: {text}, {limit}"));
@@ -100,7 +100,7 @@ pub fn tell(report: &mut Report, text: String, value: f64, limit: Limit) {
 }
 
 impl Bar {
-    /// The cases it is about, with their numbers.
+    /// The cases to which this bar applies, each with its number.
     fn found(&self, report: &Report, system: &str) -> Vec<(String, f64)> {
         let is_under = |case: &str| self.cases.ends_with('/') && case.starts_with(self.cases);
         let is_meant =

@@ -1,5 +1,5 @@
-//! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4), Towpath or the kernel at either end, over
-//! TAP and over veth, beside two kernels over the same kind of link.
+//! The measurement `bulk`: many bulk flows from one machine to another (TAS, Table 4) over TAP and over veth, with Towpath or the kernel at
+//! either end, compared with two kernels over the same kind of link.
 
 pub mod carrier;
 mod fairness;
@@ -17,12 +17,12 @@ use crate::tap::namespace::{self, Namespace};
 use crate::{Options, Report};
 use transfer::{Outcome, Place, Way};
 
-/// Flows (TAS: 100).
+/// Flows of each run (TAS: 100).
 const FLOWS: u16 = 100;
-// Fairness is that of all of them.
+// An [`sink::Each`] reports all flows, so fairness covers all of them.
 const _: () = assert!(FLOWS as usize <= sink::TOLD_MAX);
 
-/// What the windows of both ends take at most, and the kernel's buffers.
+/// The most memory that the windows of both ends and the kernel's buffers take, in bytes.
 const MEMORY: f64 = (512 << 20) as f64;
 
 const OURS: &str = "towpath";
@@ -30,7 +30,7 @@ const TO: &str = "to-towpath";
 const FROM: &str = "from-towpath";
 const BOTH: &str = "towpath-to-towpath";
 
-/// Links, and who sends to whom over each, in the order of the tables.
+/// Each link with the direction of its flows, in the order of the tables.
 const CASES: [(&str, &str); 5] = [("tap", TO), ("tap", FROM), ("veth", TO), ("veth", FROM), ("veth", BOTH)];
 
 const GOODPUT: &str = "goodput";
@@ -46,14 +46,14 @@ const BARS: &[Bar] = &[
 const IN: &str = "bulk/veth/to-towpath/flows100";
 const OUT: &str = "bulk/veth/from-towpath/flows100";
 const ACROSS: &str = "bulk/veth/towpath-to-towpath/flows100";
-/// The floor of a packet socket: processes that carry the same bytes with the same copies.
+/// The floor of a packet socket: processes that move the same bytes with the same copies.
 const CARRIER: &str = "carrier";
 const OR_CARRIER: Measure = Measure::OverOrFloor("kernel-veth", CARRIER);
 
-/// The measurement.
+/// Runs the measurement.
 ///
 /// # Errors
-/// Without root, or when a service does not start.
+/// When the user is not root, or a service does not start.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     namespace::need_root()?;
     let mut report = Report::new("bulk");
@@ -107,7 +107,7 @@ fn case((link, who): (&str, &str)) -> String {
     format!("bulk/{link}/{who}/flows{FLOWS}")
 }
 
-/// In the order of the tables.
+/// The case's row number in the tables.
 fn place(path: &str) -> Option<usize> {
     CASES.into_iter().position(|of| case(of) == path)
 }
@@ -120,11 +120,11 @@ fn add(samples: &mut Samples, case: &str, system: &str, outcome: &Outcome) {
     samples.add(case, system, "p1 of median", "1", fairness.p1_of_median);
 }
 
-/// One run of a round.
+/// One run in a round.
 struct Turn<'a> {
     system: &'static str,
     way: Way<'a>,
-    /// Where its numbers stand.
+    /// The cases that get the numbers of this run.
     cases: Vec<String>,
 }
 
@@ -139,14 +139,14 @@ impl<'a> Turn<'a> {
         Self { system: OURS, way, cases: vec![case(case_of)] }
     }
 
-    /// The floor of a case, to the first end of that link.
+    /// Measures the floor of a case: carriers that send to the first end of that link.
     fn of_carriers(case: &str, source: Place<'a>, link: &'a Link) -> Self {
         let way =
             Way { source, sink: Place::Carrier(link, 0), address: link.addresses[0], between: Vec::new() };
         Self { system: CARRIER, way, cases: vec![case.to_owned()] }
     }
 
-    /// Two kernels, beside all cases over such links.
+    /// Measures two kernels; the numbers belong to all cases over the links named in `beside`.
     fn of_kernels(kind: Kind, link: &'a Link, beside: &[&str]) -> Self {
         let [sink, source] = link.namespaces.each_ref().map(Place::Kernel);
         let way = Way { source, sink, address: link.addresses[0], between: link.pids() };
@@ -155,7 +155,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Everything that stays over the runs. Services go before the interfaces that they use.
+/// Services, namespaces and links that all runs use. Services are dropped before the interfaces that they use.
 struct Stage {
     tap: Service,
     veth: Service,
@@ -189,7 +189,7 @@ impl Stage {
         })
     }
 
-    /// One round: each that is compared is near what it is compared with.
+    /// The runs of one round, ordered so that systems to be compared run shortly after each other.
     fn turns(&self) -> [Turn<'_>; 9] {
         let [tap, veth] = [&self.tap, &self.veth].map(Place::Towpath);
         let tap_kernel = Place::Kernel(&self.tap_kernel);
@@ -215,7 +215,7 @@ impl Stage {
     }
 }
 
-/// A service at that end of the link.
+/// Starts a service at that end of the link.
 fn service_at(options: &Options, link: &Link, end: usize) -> anyhow::Result<Service> {
     let (interface, address) = (format!("packet:{INTERFACE}"), format!("{}/24", link.addresses[end]));
     let namespace = link.namespaces[end].name();

@@ -1,6 +1,6 @@
-//! What asks a server: closed loop, each connection with one request under way; or open loop, requests at times fixed
-//! beforehand, whatever the answers do. A request's latency counts from the time at which it was due, so that one that had to
-//! wait for others (or for this process) is not left out ("coordinated omission").
+//! The client of a server. Closed loop: each connection has one request under way. Open loop: requests are sent at times chosen beforehand,
+//! whether or not replies have come. A request's latency counts from the time at which it was due, so the time in which it waited for other
+//! requests (or for this process) is included (no "coordinated omission").
 
 pub mod chance;
 mod measured;
@@ -25,22 +25,22 @@ use std::net::TcpStream;
 use std::time::Duration;
 use timer::Timer;
 
-/// Shares of the requests that were answered within the latencies of an answer; the longest one follows.
+/// The quantiles of latency in an answer; the longest latency follows them.
 pub const QUANTILES: [f64; 6] = [0.5, 0.75, 0.9, 0.99, 0.999, 0.9999];
-/// Of 100 requests so many are SET (TAS: 10).
+/// SET requests in 100 requests (TAS: 10).
 const SETS: u64 = 10;
-/// Requests chosen beforehand: a power of two.
+/// Number of requests chosen beforehand, used in turn: a power of two.
 const CHOSEN: usize = 1 << 16;
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
-/// Nothing came for so long: the server is gone.
+/// Time without an answer after which the server counts as gone.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest latency that is told apart.
+/// The longest latency of the histogram; longer ones count as this.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// The timer among connections.
+/// The epoll data of the timer; connections have their index.
 const TIMER: u64 = u64::MAX;
 
-/// What to ask, and how.
+/// The requests of a run, and their times.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub protocol: Protocol,
@@ -50,35 +50,35 @@ pub struct Load {
     pub pace: Pace,
     pub milliseconds: u32,
     pub seed: u64,
-    /// Whose processor time counts, this process included.
+    /// Processes that the processor time includes; this process must be among them.
     pub pids: Vec<u32>,
 }
 
 /// When requests are sent.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Pace {
-    /// When the last one of the connection was answered.
+    /// On each connection when its last request was answered.
     Closed,
-    /// So many under way, each on a connection chosen by chance: the next one leaves when one was answered.
+    /// That many under way, each on a random connection: the next request is sent when one was answered.
     Wandering(u32),
-    /// At so many per second, at random times; the client looks all the time, so that they leave when they are due.
+    /// That many per second, at random times; the client polls all the time, so that requests are sent when they are due.
     Polling(f64),
-    /// The same; the client sleeps meanwhile.
+    /// As [`Polling`](Self::Polling), but the client sleeps until the next request or reply.
     Waiting(f64),
-    /// At the same times nobody is asked; the timer is looked at all the time: who sleeps by it hears no sooner.
+    /// The times of [`Waiting`](Self::Waiting) without requests; the timer is polled. A floor: no client that sleeps on a timer is faster.
     Timer(f64),
 }
 
-/// What is asked of a process.
+/// A request to the process of a client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Set all keys.
+    /// Set all keys of the store.
     Fill(Protocol, Shape),
-    /// Ask, on all connections; then close them.
+    /// Send requests on all connections, then close them.
     Load(Load),
 }
 
-/// In a process: obeys.
+/// In the client's process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Fill(protocol, shape) => fill(actor, protocol, shape).map(|()| Answer::new()),
@@ -86,7 +86,7 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     }
 }
 
-/// What the measured time of a run gave.
+/// Totals of the measured time of a run.
 pub struct Window {
     pub requests: u64,
     pub ns: u64,
@@ -94,10 +94,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of the numbers of [`Window::answer`].
+    /// The count of numbers in [`Window::answer`].
     pub const NUMBERS: usize = 3 + QUANTILES.len() + 1;
 
-    /// As an answer: requests, nanoseconds, processor time, then latencies in nanoseconds (see [`QUANTILES`]). [`Measured`] reads it.
+    /// The answer: requests, nanoseconds, processor time, then latencies in nanoseconds (see [`QUANTILES`]). [`Measured`] reads it.
     pub fn answer(&self, latencies: &Histogram<u64>) -> Answer {
         let shares = QUANTILES.iter().map(|share| latencies.value_at_quantile(*share));
         let numbers = [self.requests, self.ns, self.cpu_ns].into_iter().chain(shares);
@@ -105,12 +105,12 @@ impl Window {
     }
 }
 
-/// For latencies in nanoseconds.
+/// A histogram of latencies in nanoseconds.
 pub fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)?)
 }
 
-/// What a run gave.
+/// Runs a load and returns its results.
 fn run(actor: &mut Actor, load: Load) -> anyhow::Result<Answer> {
     let mut client = Client::new(std::mem::take(&mut actor.streams), load)?;
     client.meet()?;
@@ -145,11 +145,11 @@ fn fill(actor: &Actor, protocol: Protocol, shape: Shape) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A request that was sent.
+/// A request that was sent and not yet answered in full.
 struct Due {
-    /// When it should have been.
+    /// The time at which it should have been sent.
     at_ns: u64,
-    /// Bytes of the reply that are still to come.
+    /// Bytes of the reply that have not arrived.
     left: u32,
     is_set: bool,
 }
@@ -197,7 +197,7 @@ impl Client {
         })
     }
 
-    /// Asks once on each connection, so that what comes afterwards is about neither the server's start nor theirs.
+    /// Sends one request on each connection, so that the measured time does not include the first use of the server and the connections.
     fn meet(&mut self) -> anyhow::Result<()> {
         self.first()?;
         while self.answered < self.asked {
@@ -208,7 +208,7 @@ impl Client {
         Ok(())
     }
 
-    /// The first requests of a closed loop.
+    /// Sends the first requests of a closed loop.
     fn first(&mut self) -> anyhow::Result<()> {
         if let Pace::Wandering(at_once) = self.load.pace {
             return (0..at_once).try_for_each(|_| self.ask_somewhere());
@@ -234,8 +234,8 @@ impl Client {
         measured.context("all was answered before the time was over")
     }
 
-    /// The loop of [`open`](Self::open) with requests that cost nothing and are answered at once: the timer is heard of, armed again, and
-    /// the answer is there.
+    /// The loop of [`open`](Self::open) with requests that cost nothing and are answered at once: take the timer's event, arm it again, and
+    /// count the answers.
     fn only_timer(&mut self, start: u64, end: u64, rate: f64, meter: &Meter) -> anyhow::Result<Window> {
         let mut timer = Timer::new(&self.set, TIMER)?;
         let mut times = Poisson::new(self.load.seed, start, rate);
@@ -294,7 +294,7 @@ impl Client {
         }
     }
 
-    /// Waits, and takes what was answered; with a closed loop asks again before `until`. True when there was something.
+    /// Waits for events and handles replies; with a closed loop sends new requests until the time `until`. True if there was an event.
     fn take(&mut self, wait: Option<Duration>, until: u64) -> anyhow::Result<bool> {
         let mut events = [calls::NO_EVENT; EVENTS];
         let count = calls::epoll_wait(&self.set, &mut events, wait)?;
@@ -302,7 +302,7 @@ impl Client {
             bail!("no answer of the server");
         }
         for event in &events[..count] {
-            // The timer has done its work; it is armed anew.
+            // The timer only had to wake this thread; it is armed again later.
             let answered = if event.u64 == TIMER { 0 } else { self.hear(event.u64 as usize)? };
             let now = clock::now_ns();
             match self.load.pace {
@@ -329,7 +329,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes replies of one connection; how many requests were answered.
+    /// Reads replies of one connection. Returns the number of requests that were answered completely.
     fn hear(&mut self, at: usize) -> anyhow::Result<u32> {
         let connection = &mut self.connections[at];
         let mut buffer = [0; 4096];
@@ -360,7 +360,7 @@ impl Client {
     }
 }
 
-/// Requests in random order, keys by Zipf's law.
+/// Random requests with keys by Zipf's law.
 fn choose(keys: u32, skew: u32, seed: u64) -> Vec<Request> {
     let (zipf, mut random) = (Zipf::new(keys, skew), Seed::new(seed));
     let mut one = || Request { key: zipf.pick(&mut random), is_set: random.next_u64() % 100 < SETS };

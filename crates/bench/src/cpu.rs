@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Processor nanoseconds that a process has used so far, in all its living threads; also of one that has ended and is not
-/// yet waited for. `None` when there is no such process.
+/// Processor time in nanoseconds that a process has used so far in all its living threads. A process that has ended but is not yet waited
+/// for counts too. `None` if the process does not exist.
 pub fn process_ns(pid: u32) -> Option<u64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let precise: Option<u64> = threads
@@ -12,11 +12,11 @@ pub fn process_ns(pid: u32) -> Option<u64> {
             text.split_whitespace().next()?.parse::<u64>().ok()
         })
         .sum();
-    // Kernels without scheduler statistics count in ticks of 10 ms.
+    // Without scheduler statistics the kernel counts in ticks of 10 ms.
     precise.filter(|&ns| ns > 0).or_else(|| ticks_ns(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
 
-/// A process, its children and theirs.
+/// The ids of a process and all its descendants.
 pub fn with_children(pid: u32) -> Vec<u32> {
     let mut pids = vec![pid];
     let mut at = 0;
@@ -35,31 +35,31 @@ pub fn with_children(pid: u32) -> Vec<u32> {
     pids
 }
 
-/// User and system time of a line of `/proc/PID/stat`; the command's name may hold spaces and parentheses.
+/// User plus system time of a `/proc/PID/stat` line, in nanoseconds. The command's name may contain spaces and parentheses.
 fn ticks_ns(stat: &str) -> Option<u64> {
     const TICK_NS: u64 = 10_000_000;
     let [user, system] = modes(stat)?;
     Some((user + system) * TICK_NS)
 }
 
-/// Processor time of a process and the kernel's on its behalf, softirqs that ran there included: nanoseconds in user and in system mode.
+/// Nanoseconds of a process in user and in system mode; the latter include softirqs that ran on its time.
 pub fn split_ns(pid: u32) -> Option<[u64; 2]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let [user, system] = modes(&stat)?;
-    // Ticks say how it is divided, the scheduler how much it is.
+    // The ticks give the ratio of the two, the scheduler's statistics their sum.
     let ticks = (user + system).max(1);
     let whole = process_ns(pid)?;
     let system = (u128::from(whole) * u128::from(system) / u128::from(ticks)) as u64;
     Some([whole - system, system])
 }
 
-/// Ticks in user and in system mode.
+/// Ticks in user and in system mode, fields 14 and 15 of a `/proc/PID/stat` line.
 fn modes(stat: &str) -> Option<[u64; 2]> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some([fields.get(11)?.parse().ok()?, fields.get(12)?.parse().ok()?])
 }
 
-/// Processor nanoseconds of several processes and of the kernel's own packet threads.
+/// Counts the processor time of several processes and of the kernel's `ksoftirqd` threads.
 #[derive(Clone, Debug)]
 pub struct Meter {
     pids: Vec<u32>,
@@ -67,7 +67,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts to count what `pids` use, and `ksoftirqd`, which does the network's work under load.
+    /// Starts to count the time of `pids` and of `ksoftirqd`, which handles packets under load.
     pub fn start(pids: &[u32]) -> Self {
         let mut pids = pids.to_vec();
         pids.extend(softirq_threads());
@@ -75,7 +75,7 @@ impl Meter {
         Self { pids, before_ns }
     }
 
-    /// Nanoseconds since the start.
+    /// Nanoseconds of processor time since the start.
     pub fn used_ns(&self) -> u64 {
         total(&self.pids).saturating_sub(self.before_ns)
     }
@@ -85,7 +85,7 @@ fn total(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|&pid| process_ns(pid)).sum()
 }
 
-/// Processor nanoseconds of the kernel's own packet threads.
+/// Processor time of the kernel's `ksoftirqd` threads, in nanoseconds.
 pub fn softirqs_ns() -> u64 {
     total(&softirq_threads())
 }
@@ -96,7 +96,7 @@ fn softirq_threads() -> Vec<u32> {
     let is_softirq = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
     };
-    // Kernel threads are children of the second process, so all of them have small numbers.
+    // Kernel threads are children of process 2 and start at boot, so their ids are small.
     pids.filter(|&pid| pid < 1000).filter(is_softirq).collect()
 }
 
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((modes(line), ticks_ns("7 (cut")), (Some([30, 12]), None));
     }
 
-    /// Of a process of its own: threads that end take their time with them, and other tests' do.
+    /// Measures a child process: in this process, threads of other tests end and take their processor time with them.
     #[test]
     fn the_time_of_a_busy_process_grows() {
         let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();

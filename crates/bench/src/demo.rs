@@ -9,19 +9,19 @@ use crate::table::{bar, number};
 use crate::{Report, program};
 use std::io::{IsTerminal, Write};
 
-/// How often each case is measured on each system.
+/// Runs of each case on each system.
 const ROUNDS: usize = 3;
-/// About how long one run takes: all of them half a minute.
+/// Duration of one run in seconds; all runs together take about half a minute.
 const SECONDS: f64 = 0.8;
 
-/// Medians of one case on both systems.
+/// The medians of one case on both systems.
 struct Line {
     case: Case,
-    /// Towpath, kernel.
+    /// Towpath's, then the kernel's.
     medians: [Measured; 2],
 }
 
-/// Colours, where they are wanted.
+/// Colours the output if it goes to a terminal and `NO_COLOR` is not set.
 struct Paint {
     on: bool,
 }
@@ -41,7 +41,7 @@ impl Paint {
     }
 }
 
-/// See [`crate::demo`].
+/// Runs the demo; see [`crate::demo`].
 pub fn run() -> anyhow::Result<()> {
     for name in ["redis-server", "redis-benchmark", "redis-cli"] {
         program::find(name)?;
@@ -49,7 +49,7 @@ pub fn run() -> anyhow::Result<()> {
     let paint = Paint::new();
     let mut out = std::io::stdout().lock();
     let options = Options::default_for_demo();
-    // Its notes are not shown: two cores of many are said in the first line.
+    // This report is not printed: the first line says that two cores are used.
     let mut report = Report::new("demo");
     local::limit_cores(&mut report)?;
     writeln!(
@@ -72,7 +72,7 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cases worth half a minute.
+/// The cases that the demo shows.
 fn shown() -> impl Iterator<Item = Case> {
     CASES.into_iter().filter(|case| case.test == "get" || (case.clients, case.pipeline) == (50, 1))
 }

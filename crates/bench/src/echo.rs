@@ -1,7 +1,7 @@
-//! Small RPCs over the memory port: what the fast path costs alone, from one connection to tens of thousands (TAS, Figure 4).
+//! Small RPCs over the memory port: the cost of the fast path alone, with one to tens of thousands of connections (TAS, Figure 4).
 //!
-//! Closed loop: each connection has one request under way, always. The application runs beside the far end, so that the service's
-//! core does nothing but TCP; and, for comparison, inline.
+//! Closed loop: each connection always has one request under way. The application runs in the far end's thread, so that the service's core
+//! only does TCP; for comparison it also runs in the service's thread (inline).
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::rig::{Account, Application, Far, Heard, Rig, Served, Setup};
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 const REQUEST: usize = 64;
 const CONNECTIONS: [u32; 5] = [1, 64, 1024, 16_384, 64_000];
-/// Frames in flight each way.
+/// The most frames in flight in each direction.
 pub const FRAMES: usize = 512;
-/// What the rate with the most connections is of the best, at least.
+/// The rate with the most connections must be at least this share of the best rate.
 const KEEP: f64 = 0.93;
 
-/// Share of the replies' bytes that may be sent again.
+/// The largest share of the replies' bytes that may be retransmitted.
 const AGAIN_MOST: f64 = 0.02;
 
-/// Where the application runs.
+/// Where the application runs: the system's name in the report, and whether it runs inline.
 const PLACES: [(&str, bool); 2] = [(BESIDE, false), ("inline", true)];
 const BESIDE: &str = "towpath";
 
@@ -44,7 +44,7 @@ const RATE: &str = "rate";
 /// The measurement `echo`.
 ///
 /// # Errors
-/// When no memory or thread is to be had, or replies are not what was asked for.
+/// When memory or a thread cannot be had, or replies do not have the length that was asked for.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("echo");
     let mut samples = Samples::default();
@@ -68,14 +68,14 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What one run saw.
+/// Totals of one run.
 pub struct Seen {
     elapsed_ns: u64,
     pub rpcs: u64,
     pub spent: Account,
     far_ns: u64,
     frames: u64,
-    /// Before that time, too.
+    /// RPCs including those of the warm-up.
     pub all_rpcs: u64,
 }
 
@@ -103,10 +103,10 @@ fn case(connections: u32) -> String {
     format!("echo/64B/n{connections}/memory")
 }
 
-/// One run.
+/// One run: a warm-up, then the measured time.
 ///
 /// # Errors
-/// When replies are not what was asked for.
+/// When replies do not have the length that was asked for, or too much was retransmitted.
 pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
     let (rig, port, application) = Rig::start(setup)?;
     let mut client = Client {
@@ -137,8 +137,8 @@ pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
     });
     let served = rig.stop()?;
     let seen = outcome?;
-    // A handshake's round trip is much shorter than one through a full queue, so each connection may probe its tail once or twice; and where a
-    // thread loses its core for milliseconds, more do. A run with many of these measures something else.
+    // A handshake's round trip is much shorter than one through a full queue, so each connection may send one or two tail loss probes; more
+    // if a thread loses its core for milliseconds. A run with many probes measures something else.
     let probes = 2 * u64::from(setup.connections) * REQUEST as u64;
     let again =
         served.retransmitted.saturating_sub(probes) as f64 / (client.rpcs.max(1) * REQUEST as u64) as f64;
@@ -153,7 +153,7 @@ pub fn one(setup: Setup, time: Duration) -> anyhow::Result<(Seen, Served)> {
     Ok((seen, served))
 }
 
-/// The far end's thread, with the application when it is not inline.
+/// The far end's thread, which also runs the application unless that is inline.
 struct Client {
     far: Far,
     application: Option<Application>,
@@ -175,7 +175,7 @@ impl Client {
         })
     }
 
-    /// Each reply is followed by the next request, for so long.
+    /// Runs the closed loop for `time`: each reply is followed by the next request.
     fn run(&mut self, time: Duration) {
         let mut at = clock::now_ns();
         let until = at + time.as_nanos() as u64;
@@ -199,7 +199,7 @@ impl Client {
     }
 }
 
-/// The rate must hold as connections become many.
+/// Adds the bar for the rate with the most connections.
 fn judge_rate(report: &mut Report) {
     let rates = report.rows.iter().filter(|row| row.metric == RATE && row.system == BESIDE);
     let rates: Vec<(String, f64)> = rates.map(|row| (row.case.clone(), row.median)).collect();

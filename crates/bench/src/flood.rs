@@ -1,11 +1,11 @@
-//! A SYN flood beside established connections: do they keep their rate, does anybody new get in, what does a SYN cost?
+//! A SYN flood beside established connections: whether they keep their rate, whether new connections succeed, and the cost of a SYN.
 //!
 //! ```text
 //!   generator thread                          service thread
 //!   64 RPC flows, 200,000 SYN/s,  <- memory -> core, slow path, echo
 //!   100 new connections/s            port
 //! ```
-//! Neither side makes a system call but to read the clock. With and without the flood are run in turns.
+//! Both sides make no system call except to read the clock. Runs with and without the flood alternate.
 
 mod generator;
 
@@ -15,26 +15,26 @@ use crate::{Options, Report, clock};
 use generator::{Generator, Load, Seen, YOUNG};
 use std::time::Duration;
 
-/// Established flows.
+/// Established RPC flows.
 const FLOWS: u32 = 64;
 const REQUEST: usize = 64;
-/// Connections at once at most.
+/// The most connections at once.
 const CONNECTIONS: u32 = 1000;
-/// Frames in flight each way.
+/// The most frames in flight in each direction.
 const FRAMES: usize = 4096;
-/// Of the flood.
+/// SYNs per second of the flood.
 const SYNS_PER_SECOND: u64 = 200_000;
-/// New connections a second, meanwhile.
+/// New connections per second during both kinds of runs.
 const OPENS_PER_SECOND: u64 = 100;
-/// What they must keep of their rate.
+/// The smallest share of their rate that flows must keep in the flood.
 const KEEP: f64 = 0.9;
-/// Growth of the process that is no growth: page tables, the allocator's moods.
+/// Growth of the process in KiB that is allowed: page tables and the allocator's reserves.
 const FLAT_KIB: u64 = 2048;
 
-/// The measurement `syn-flood`.
+/// Runs the measurement `syn-flood`.
 ///
 /// # Errors
-/// When no memory or thread is to be had.
+/// When memory or a thread cannot be had.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("syn-flood");
     let setup = Setup { connections: CONNECTIONS, frames: FRAMES, inline: true, is_metered: false };
@@ -62,7 +62,7 @@ fn measure(
     let half = peak / 2.0;
     let calm = Load { rpcs_per_second: half, syns_per_second: 0, opens_per_second: OPENS_PER_SECOND };
     let storm = Load { syns_per_second: SYNS_PER_SECOND, ..calm };
-    // Everything is touched once before memory is looked at.
+    // The first run touches all memory before the resident size is read.
     generator.run(seconds, storm);
     let before = resident_kib()?;
     let mut samples = Samples::default();
@@ -102,7 +102,7 @@ fn judge(report: &mut Report, totals: &[Seen; 2], grown: u64) {
     }
     for (seen, when) in totals.iter().zip(["without the flood", "in the flood"]) {
         report.note(format!("new connections {when}: {} of {} served", seen.opened, seen.opens));
-        // The last ones are still under way when a run ends.
+        // The last connections are still under way when a run ends.
         if seen.opened * 100 < seen.opens * 95 {
             report.failures.push(format!("{when} {} of {} new connections", seen.opened, seen.opens));
         }

@@ -1,5 +1,5 @@
-//! What `echo` cannot do without on its two cores: the cache lines of a 64-byte RPC change sides, those of its connection are touched,
-//! and nothing else is done.
+//! A lower bound for `echo` on its two cores: the cache lines of a 64-byte RPC move between the cores, the lines of its connection are read
+//! and written, and nothing else is done.
 //!
 //! ```text
 //!   far core                                    service's core
@@ -7,9 +7,8 @@
 //!   both read, own line, reply, 2 lines     -->  read; descriptor and frame written, 4 lines
 //!   read, next request
 //! ```
-//! Everything that a batch publishes is announced by one position, as there. No instruction hints at what is needed next: what the
-//! processor overlaps by itself is the floor, what is fetched ahead may lie below it. Frames and rings are few and warm, as there; what
-//! belongs to a connection is met in no order, as there after some rounds.
+//! As in `echo`, one position publishes a whole batch; frames and rings are few and warm; and the lines of connections are accessed in
+//! random order. There is no prefetch instruction: a program that prefetches may be below this floor.
 
 use crate::samples::Samples;
 use crate::{Options, Report, clock};
@@ -19,22 +18,22 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-/// Connections, each with an RPC under way.
+/// Connections, each with one RPC under way.
 const FLOWS: [usize; 3] = [64, 1024, 64_000];
-/// Lines of a descriptor and its frame.
+/// Cache lines of a descriptor and its frame.
 const FRAME: usize = 4;
-/// Frames at most, as in `echo`; those of others wait.
+/// The most frames in flight, as in `echo`; other connections wait.
 const FRAMES: usize = crate::echo::FRAMES;
-/// Rings that are lent at once: the warm ones of a pool.
+/// Receive rings lent at once: the warm rings of a pool.
 const RINGS: usize = 64;
-/// Lines that only the service's core touches: a bucket of the table, the flow's record, its place in a list.
+/// Cache lines of a flow that only the service's core touches: a bucket of the table, the flow's record, its list entry.
 const OWN_OF_FLOW: usize = 7;
-/// The same of the application: what it knows of its socket.
+/// Cache lines of a socket that only the application's core touches.
 const OWN_OF_SOCKET: usize = 1;
-/// RPCs of a batch at most, as `base::limits::BATCH`.
+/// The most RPCs in a batch, as `base::limits::BATCH`.
 const BATCH: u64 = base::limits::BATCH as u64;
 
-/// A cache line.
+/// One cache line of 64 bytes.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Line([AtomicU64; 8]);
@@ -51,7 +50,7 @@ impl Line {
     }
 }
 
-/// Lines of a kind: so many together at each place.
+/// Cache lines of one kind, in groups of `each` lines.
 #[derive(Debug)]
 struct Lines {
     lines: Box<[Line]>,
@@ -80,12 +79,12 @@ impl Lines {
     }
 }
 
-/// Lines that one side writes and the other reads, and how many RPCs have got so far.
+/// Cache lines that one core writes and the other reads, and the number of RPCs published so far.
 #[derive(Debug)]
 struct Leg {
-    /// Used in turn: frames, rings.
+    /// Frames or rings, which RPCs use in turn.
     shared: Lines,
-    /// Of each connection: its half of the slot.
+    /// One line of each connection: one side's half of its slot. `None` for frames.
     halves: Option<Lines>,
     position: Line,
 }
@@ -112,7 +111,7 @@ impl Leg {
         self.shared.read(rpc as usize).wrapping_add(half)
     }
 
-    /// Pairs with the Acquire in `reached`: the lines before the position that announces them.
+    /// Publishes the lines of all RPCs before `rpc`. Release: pairs with the Acquire load in `reached`.
     #[inline]
     fn announce(&self, rpc: u64) {
         self.position.0[0].store(rpc, Release);
@@ -126,7 +125,7 @@ impl Leg {
 
 #[derive(Debug)]
 struct Shared {
-    /// Whose turn it is.
+    /// The order in which connections send: a random permutation.
     order: Vec<u32>,
     requests: Leg,
     told: Leg,
@@ -155,8 +154,8 @@ impl Shared {
         self.order[rpc as usize % self.order.len()] as usize
     }
 
-    /// Takes what has come on `from` since `seen`, a batch at most, touches what is the taker's own of those connections, and passes it on.
-    /// What was read is returned, so that it is read.
+    /// Takes up to a batch of RPCs that `from` has published after `seen`, reads and writes the `own` lines of their connections, and
+    /// publishes them on `to`. Returns a sum of all that was read, so that the compiler keeps the reads.
     #[inline]
     fn pass(&self, from: &Leg, own: Option<&Lines>, to: &Leg, seen: &mut u64) -> u64 {
         let end = from.reached().min(*seen + BATCH);
@@ -179,10 +178,10 @@ impl Shared {
     }
 }
 
-/// The measurement `floor`.
+/// Runs the measurement `floor`.
 ///
 /// # Errors
-/// When no thread is to be had.
+/// When a thread cannot be started.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("floor");
     let mut samples = Samples::default();
@@ -199,7 +198,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Nanoseconds of the service's core for each RPC, and RPCs per second.
+/// Nanoseconds of the service's core per RPC, and RPCs per second.
 fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
     let shared = Arc::new(Shared::new(flows));
     let sockets = Lines::new(flows, OWN_OF_SOCKET);
@@ -209,7 +208,7 @@ fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
     };
     let start = clock::now_ns();
     let until = start + time.as_nanos() as u64;
-    // No more under way than there are frames, as there.
+    // At most `FRAMES` RPCs are under way, as in `echo`.
     let most = flows.min(FRAMES) as u64;
     let (mut asked, mut heard, mut answered) = (0u64, 0u64, 0u64);
     while clock::now_ns() < until {
@@ -233,7 +232,7 @@ fn one(flows: usize, time: Duration) -> anyhow::Result<(f64, f64)> {
     Ok((spent as f64 / served.max(1) as f64, rate))
 }
 
-/// The service's side: its time in rounds that found work, and the RPCs served.
+/// The service's thread. Returns its nanoseconds in rounds that found work, and the number of RPCs served.
 fn serve(shared: &Shared, flows: usize) -> (u64, u64) {
     let own = Lines::new(flows, OWN_OF_FLOW);
     let (mut seen, mut served, mut spent) = (0u64, 0u64, 0u64);

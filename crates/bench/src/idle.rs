@@ -1,4 +1,4 @@
-//! What connections cost on which nothing happens: processor time of 1,000, and memory of many.
+//! The cost of connections without traffic: processor time of 1,000 of them, memory of many.
 
 mod many;
 
@@ -16,19 +16,19 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const CONNECTIONS: u64 = 1_000;
-/// Length of the look; the requirement is stated over 10 s.
+/// Seconds for which processor time is measured; the requirement is stated over 10 s.
 const LOOK_SECONDS: u64 = 10;
-/// Percent of a core that the service may use.
+/// Percent of a core that the idle service must stay below.
 const LIMIT_PERCENT: f64 = 1.0;
 
-/// Connections of [`many`], unless they are given.
+/// Default number of connections of [`many`].
 const MANY: u32 = 50_000;
 const MANY_QUICK: u32 = 10_000;
 
-/// The name: it takes arguments of its own.
+/// The measurement's name; it takes arguments of its own.
 pub const NAME: &str = "idle";
 
-/// What it takes.
+/// The arguments of the measurement.
 #[derive(Parser, Clone, Debug)]
 #[command(no_binary_name = true, disable_version_flag = true)]
 pub struct Arguments {
@@ -45,15 +45,15 @@ impl Arguments {
     }
 }
 
-/// The measurement `idle` as `all` has it.
+/// Runs the measurement `idle` with default arguments, for `all`.
 ///
 /// # Errors
-/// See [`measure`].
+/// As [`measure`].
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     measure(&Arguments { common: options.clone(), connections: None })
 }
 
-/// The measurement `idle`.
+/// Runs the measurement `idle`.
 ///
 /// # Errors
 /// When redis is not installed or the service does not start.
@@ -61,7 +61,7 @@ pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let options = &arguments.common;
     let mut report = Report::new(NAME);
     let limit = getrlimit(Resource::Nofile);
-    // With fewer descriptors redis says what it lacks.
+    // If the limit stays too low, redis reports that it lacks descriptors.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let mut samples = Samples::default();
     {
@@ -107,7 +107,7 @@ fn look(
         (accepted >= before + CONNECTIONS).then_some(())
     })?;
     let seconds = if options.quick { 3 } else { LOOK_SECONDS };
-    // Accepting is over; what it left to do is done.
+    // Work that accepting left behind is done after this pause.
     sleep(Duration::from_millis(500));
     let used = || [service.pid(), system.pid()].map(|pid| cpu::process_ns(pid).unwrap_or(0));
     let (start, before) = (clock::now_ns(), used());

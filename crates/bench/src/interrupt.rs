@@ -1,4 +1,4 @@
-//! Ctrl-C and its kind while a measurement has things to put away: every wait asks here, and the way out drops them.
+//! SIGINT, SIGTERM and SIGHUP during a measurement: every wait checks for them and returns an error, so that drops clean up.
 
 use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,39 +8,39 @@ use std::sync::OnceLock;
 
 static SIGNALS: OnceLock<OwnedFd> = OnceLock::new();
 
-/// From now on SIGINT, SIGTERM and SIGHUP make [`check`] fail instead of ending this process. To be called before threads
-/// are started; children begin with signals as usual.
+/// Makes SIGINT, SIGTERM and SIGHUP fail [`check`] instead of ending this process. Call it before threads are started. Child processes
+/// start with the default handling of signals.
 ///
 /// # Errors
-/// When the kernel has no descriptor for us.
+/// When the kernel cannot make a signal descriptor.
 pub fn watch() -> anyhow::Result<()> {
     if SIGNALS.get().is_none() {
-        // Only the first watcher's descriptor is kept; another one would see the same signals.
+        // If another thread was faster, its descriptor is kept: both report the same signals.
         let _ = SIGNALS.set(service::signals()?);
     }
     Ok(())
 }
 
-/// Goes on, unless a signal came.
+/// Does nothing unless a signal has come.
 ///
 /// # Errors
-/// "interrupted", from the signal on.
+/// "interrupted", once a signal has come.
 pub fn check() -> anyhow::Result<()> {
     pause(0.0)
 }
 
-/// Sleeps.
+/// Sleeps for `seconds`.
 ///
 /// # Errors
-/// "interrupted", as soon as a signal comes.
+/// "interrupted" as soon as a signal comes.
 pub fn pause(seconds: f64) -> anyhow::Result<()> {
     readable(None, seconds).map(|_| ())
 }
 
-/// True when `what` has become readable (or hung up) within `seconds`.
+/// Waits up to `seconds` until `what` is readable or hung up. False after `seconds`. `what` may be `None`.
 ///
 /// # Errors
-/// "interrupted", as soon as a signal comes.
+/// "interrupted" as soon as a signal comes.
 pub fn readable(what: Option<BorrowedFd<'_>>, seconds: f64) -> anyhow::Result<bool> {
     let until = crate::clock::now_ns() + (seconds * 1e9) as u64;
     let signals = SIGNALS.get().map(AsFd::as_fd);

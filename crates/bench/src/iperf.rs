@@ -1,4 +1,4 @@
-//! The measurement `iperf`: one stream of iperf3, unmodified, between two programs of one host, both ways.
+//! The measurement `iperf`: one stream of unmodified iperf3 between two programs on one host, in both directions.
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::launch::{Port, Service};
@@ -9,10 +9,10 @@ use crate::{Options, Report, interrupt, program, served};
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-/// To the one that listens, and from it: iperf3's `-R`.
+/// The direction of the stream; true for iperf3's `-R`, where the server sends.
 const DIRECTIONS: [(&str, bool); 2] = [("to-server", false), ("from-server", true)];
 
-/// 1.5 times the kernel's bits for the same processor time.
+/// At most 1/1.5 of the kernel's processor time per MiB.
 const BARS: &[Bar] = &[Bar {
     cases: "iperf/local/",
     metric: "cpu_ns_per_op",
@@ -20,10 +20,10 @@ const BARS: &[Bar] = &[Bar {
     limit: Limit::Most(1.0 / 1.5),
 }];
 
-/// The measurement.
+/// Runs the measurement `iperf`.
 ///
 /// # Errors
-/// When the service does not start, or iperf3 fails.
+/// When the service does not start or iperf3 fails.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("iperf");
     if served::lacks(&["iperf3"], &mut report) {

@@ -1,5 +1,4 @@
-//! The measurement `kv`: a key-value store of our own that does not scale (TAS, Table 7), and the latency of its answers while
-//! little is asked (Figure 9, Table 5).
+//! The measurement `kv`: a key-value store that does not scale (TAS, Table 7), and its latency at low load (Figure 9, Table 5).
 
 pub mod server;
 
@@ -18,18 +17,18 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use server::Store;
 
-/// One hot key (TAS: a key and a value of 4 bytes, 256 connections).
+/// A store with one key (TAS: a key and a value of 4 bytes, 256 connections).
 const HOT: Shape = Shape { keys: 1, key_bytes: 4, value_bytes: 4 };
-/// TAS: 100,000 keys of 32 bytes, values of 64, chosen by Zipf's law with an exponent of 0.9.
+/// TAS: 100,000 keys of 32 bytes, values of 64 bytes, chosen by Zipf's law with an exponent of 0.9.
 const MANY: Shape = Shape { keys: 100_000, key_bytes: 32, value_bytes: 64 };
 const SKEW: u32 = 90;
-/// Connections while as much as possible is asked.
+/// Connections at the highest load.
 const BUSY: u32 = 256;
-/// Connections while little is.
+/// Connections at low load.
 const CALM: u32 = 64;
-/// Threads of the server.
+/// Numbers of threads of the server.
 const THREADS: [u32; 2] = [1, 2];
-/// Of what the kernel answers at most, so much is asked when little is.
+/// The low load as a share of the kernel's highest rate.
 const CALM_SHARE: f64 = 0.15;
 
 const KERNEL: Measure = Measure::Over("kernel");
@@ -43,20 +42,20 @@ const BARS: &[Bar] = &[
     Bar { cases: WAITING, metric: "p99", measure: OR_TIMER, limit: THIRD },
 ];
 const WAITING: &str = "kv/profile-latency/waiting";
-/// A client that sleeps by a timer hears of it late, whatever carries its requests: its floor, as systems are named.
+/// The floor of a client that sleeps on a timer, which wakes it late whatever carries the requests; named like a system.
 const TIMER: &str = "timer";
 const OR_TIMER: Measure = Measure::OverOrFloor("kernel", TIMER);
 
-/// What is asked of the server's process.
+/// A request to the server's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Make such a table.
+    /// Make a table of this shape.
     Hold(Shape),
-    /// Answer on all connections, with so many threads, until all are closed.
+    /// Serve all connections with this many threads until the peer has closed all of them.
     Serve(u32),
 }
 
-/// In that process: obeys.
+/// In the server's process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Hold(shape) => actor.store = Some(Store::new(shape)),
@@ -68,7 +67,7 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     Ok(Answer::new())
 }
 
-/// One way to use the store.
+/// One load on the store.
 struct Use {
     shape: Shape,
     connections: u32,
@@ -96,7 +95,7 @@ impl Use {
     }
 }
 
-/// The measurement `kv`.
+/// Runs the measurement `kv`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.
@@ -137,7 +136,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// All cases once on one system.
+/// Runs every case once on one system.
 fn one(
     system: Option<&Service>,
     seed: u64,
@@ -176,7 +175,7 @@ fn one(
     Ok(())
 }
 
-/// What is asked per second while little is: the same of both systems.
+/// Requests per second at low load, the same for both systems.
 fn calm_rate(options: &Options) -> anyhow::Result<f64> {
     let most = Use { shape: MANY, connections: CALM, threads: 1, pace: Pace::Closed };
     Ok(most.measure(Place::Kernel, options.seconds(), 0).context("the kernel's highest rate")?.rate

@@ -1,4 +1,4 @@
-//! How Towpath itself is started: the only place that knows the flags of its command line.
+//! Starts `towpath`: the only module that knows its command-line flags.
 
 use crate::Options;
 use crate::program::{self, Running};
@@ -13,37 +13,37 @@ use tempfile::{Builder, TempDir};
 
 /// Share of a measurement's connections that must be accelerated for its numbers to count.
 const ACCELERATED_SHARE: f64 = 0.95;
-/// Seconds until the service answers, or has answered.
+/// Seconds allowed for the service's start and for each answer.
 const PATIENCE: f64 = 10.0;
 
-/// What the service's packets go through.
+/// The kind of the service's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port<'a> {
-    /// Nothing: same host only.
+    /// No port: connections within this host only.
     None,
-    /// A TAP whose kernel side is in the network namespace of that name.
+    /// A TAP interface; its kernel side is in a network namespace.
     Tap {
-        /// Where the kernel is the peer.
+        /// The network namespace's name.
         namespace: &'a str,
-        /// Checksum and segmentation offload.
+        /// True for checksum and segmentation offload.
         offloads: bool,
     },
-    /// An interface that exists.
+    /// A packet socket on an existing interface.
     Packet {
-        /// As `towpath up --port` takes it.
+        /// The argument of `towpath up --port`.
         interface: &'a str,
-        /// Where it is.
+        /// The name of the interface's network namespace.
         namespace: &'a str,
-        /// The service's, with prefix length.
+        /// The service's address with prefix length.
         address: &'a str,
-        /// Further flags.
+        /// More flags of `towpath up`.
         flags: &'a [&'a str],
     },
 }
 
-/// The service's own address over TAP.
+/// The service's address over TAP.
 pub const TAP_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// The kernel's at the other end.
+/// The kernel's address at the other end of the TAP.
 pub const TAP_HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 impl<'a> Port<'a> {
@@ -69,7 +69,7 @@ impl<'a> Port<'a> {
 /// The `towpath` program to measure.
 ///
 /// # Errors
-/// When it is nowhere.
+/// When no such file is found.
 pub fn towpath(options: &Options) -> anyhow::Result<PathBuf> {
     if let Some(path) = &options.towpath {
         return path.canonicalize().with_context(|| format!("no program {}", path.display()));
@@ -85,10 +85,10 @@ pub fn towpath(options: &Options) -> anyhow::Result<PathBuf> {
     bail!("no `towpath` beside {}: build it, or name it with --towpath", own.display())
 }
 
-/// A folder of our own that only this user may enter, gone with everything in it when dropped.
+/// Makes a temporary folder that only this user may enter. Dropping it deletes it with its contents.
 ///
 /// # Errors
-/// When there is no place for temporary files.
+/// When a temporary folder cannot be made.
 pub fn folder() -> anyhow::Result<TempDir> {
     let ours = fs::Permissions::from_mode(0o700);
     Builder::new()
@@ -98,7 +98,7 @@ pub fn folder() -> anyhow::Result<TempDir> {
         .context("cannot make a temporary folder")
 }
 
-/// A running service of our own, on a control socket that nobody else knows.
+/// A running service with its own control socket in a private folder.
 #[derive(Debug)]
 pub struct Service {
     running: Running,
@@ -108,10 +108,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one and waits until it answers.
+    /// Starts a service and waits until it answers.
     ///
     /// # Errors
-    /// With the last line that the service said.
+    /// When it does not start: the last line of its log.
     pub fn start(options: &Options, port: Port<'_>) -> anyhow::Result<Self> {
         let towpath = towpath(options)?;
         let folder = folder()?;
@@ -133,12 +133,12 @@ impl Service {
         Ok(Self { running, towpath, control, _folder: folder })
     }
 
-    /// The service's process.
+    /// The service's process id.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// A command that runs `program` through it, under the same process id.
+    /// A command that runs `program` through this service, under the same process id.
     ///
     /// # Errors
     /// When the program is not installed.
@@ -146,30 +146,30 @@ impl Service {
         Ok(self.command_of(&program::find(program)?))
     }
 
-    /// The same of the program at that place.
+    /// As [`command`](Self::command), with the program's path.
     pub fn command_of(&self, program: &Path) -> Command {
         self.command_with(&[], program)
     }
 
-    /// The same with further flags of `towpath run`.
+    /// As [`command_of`](Self::command_of), with more flags of `towpath run`.
     pub fn command_with(&self, flags: &[&str], program: &Path) -> Command {
         let mut command = Command::new(&self.towpath);
         command.arg("run").arg("--control").arg(&self.control).args(flags).arg("--").arg(program);
         command
     }
 
-    /// What `towpath stat --json` says.
+    /// The output of `towpath stat --json`.
     ///
     /// # Errors
-    /// When the service does not say.
+    /// When the service does not answer.
     pub fn statistics(&self) -> anyhow::Result<Value> {
         statistics(&self.towpath, &self.control)
     }
 
-    /// What `towpath stat --json --cycles WORD` says.
+    /// The output of `towpath stat --json --cycles WORD`.
     ///
     /// # Errors
-    /// When the service does not say.
+    /// When the service does not answer.
     pub fn cycles(&self, word: &str) -> anyhow::Result<Value> {
         let mut command = Command::new(&self.towpath);
         command.arg("stat").arg("--control").arg(&self.control).args(["--json", "--cycles", word]);
@@ -177,23 +177,23 @@ impl Service {
         serde_json::from_str(&finished.stdout).context("`towpath stat --json --cycles` printed no JSON")
     }
 
-    /// Accelerated connections accepted so far, by the process `pid` or (`None`) by all.
+    /// The number of accelerated connections accepted so far by the process `pid`, or by all processes if `None`.
     ///
     /// # Errors
-    /// When the service does not say.
+    /// When the service does not answer.
     pub fn accepted(&self, pid: Option<u32>) -> anyhow::Result<u64> {
         self.sum("accepted", pid)
     }
 
-    /// Accelerated connections that the process `pid` has made so far.
+    /// The number of accelerated connections that the process `pid` has made so far.
     ///
     /// # Errors
-    /// When the service does not say.
+    /// When the service does not answer.
     pub fn connected(&self, pid: u32) -> anyhow::Result<u64> {
         self.sum("connected", Some(pid))
     }
 
-    /// One of the numbers that are told of each process.
+    /// The sum of one number of the per-process statistics.
     fn sum(&self, number: &str, pid: Option<u32>) -> anyhow::Result<u64> {
         let all = self.statistics()?;
         let processes =
@@ -203,16 +203,16 @@ impl Service {
         Ok(processes.iter().filter(is_meant).filter_map(|process| process[number].as_u64()).sum())
     }
 
-    /// Stops it and waits for it.
+    /// Stops the service and waits for its end.
     pub fn stop(self) {
         self.running.stop();
     }
 }
 
-/// Enough of so many connections were accelerated.
+/// Checks that at least [`ACCELERATED_SHARE`] of `count` connections were accelerated.
 ///
 /// # Errors
-/// When they were not.
+/// When fewer were.
 pub fn prove(accelerated: u64, count: u32) -> anyhow::Result<()> {
     if (accelerated as f64) < f64::from(count) * ACCELERATED_SHARE {
         bail!("only {accelerated} of {count} connections were accelerated");
@@ -220,7 +220,7 @@ pub fn prove(accelerated: u64, count: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `towpath stat --json` says.
+/// The output of `towpath stat --json`.
 fn statistics(towpath: &Path, control: &Path) -> anyhow::Result<Value> {
     let mut command = Command::new(towpath);
     command.arg("stat").arg("--control").arg(control).arg("--json");

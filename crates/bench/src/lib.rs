@@ -1,7 +1,7 @@
-//! Every measurement of Towpath, with its peers in the same run, and the demo.
+//! All measurements of Towpath, each with its peers in the same run, and the demo.
 //!
-//! Each measurement is a name for [`run`], prints the common form of a result (`--json`), a table or Markdown, and runs
-//! Towpath and its peers interleaved. Nothing here is needed by the product; only the command line calls it.
+//! [`run`] runs a measurement by name: Towpath and its peers in alternating runs. The result is printed as a table, as Markdown or in the
+//! common form (`--json`). The service and the library need nothing from this crate; only the command line calls it.
 #![deny(unsafe_code)]
 
 mod affinity;
@@ -47,14 +47,14 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// One measurement.
+/// A measurement with its name.
 struct Bench {
     name: &'static str,
     about: &'static str,
     run: fn(&Options) -> anyhow::Result<Report>,
 }
 
-/// In the order in which `all` runs them.
+/// All measurements, in the order in which `all` runs them.
 const BENCHES: &[Bench] = &[
     Bench { name: "redis", about: "redis on one host: Towpath and kernel loopback", run: redis::local::run },
     Bench { name: "memcached", about: "memcached on one host, asked by our own client", run: memcached::run },
@@ -169,12 +169,13 @@ const BENCHES: &[Bench] = &[
 const PART_OF_ANOTHER: &str = "tap-baseline";
 const SPIKES: [&str; 3] = ["spike-handover", "spike-placeholder", "spike-memory"];
 
-/// Does `all` run it? Not what takes longer than all together, nor what decided on the design, once: it is no row of the evaluation.
+/// True if `all` runs the measurement. It leaves out `loss`, which takes longer than all others together, and the spikes, which once
+/// decided design questions and are not part of the evaluation.
 fn is_of_all(name: &str) -> bool {
     name != loss::NAME && name != PART_OF_ANOTHER && !SPIKES.contains(&name)
 }
 
-/// The names that [`run`] takes, with a line about each.
+/// The names that [`run`] takes, each with a line about it.
 #[must_use]
 pub fn names() -> Vec<(&'static str, &'static str)> {
     let all =
@@ -185,12 +186,11 @@ pub fn names() -> Vec<(&'static str, &'static str)> {
     named(of_all).chain([all]).chain(named(others)).collect()
 }
 
-/// Runs the measurement `name` with the arguments that follow it on the command line (see [`Options`]) and prints the
-/// result on standard output. The exit code is a failure when a row could not be measured or proved.
+/// Runs the measurement `name` with the arguments that follow it on the command line (see [`Options`]) and prints the result on standard
+/// output. The exit code is a failure if the report has failures.
 ///
 /// # Errors
-/// An unknown name (the message lists the known ones), bad arguments, or something that a measurement needs and does
-/// not find.
+/// An unknown name (the message lists the known ones), wrong arguments, or a program or right that the measurement needs is missing.
 pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     if name == peer::HIDDEN_NAME {
         peer::main(args)?;
@@ -229,7 +229,7 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
         let since = Instant::now();
         let report = match (bench.run)(&options) {
             Ok(report) => report,
-            // The others are still worth having.
+            // The other measurements still run.
             Err(error) if name == "all" => {
                 let mut failed = Report::new(bench.name);
                 failed.failures.push(format!("{error:#}"));
@@ -247,22 +247,22 @@ pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// How long it took, for whoever waits: beside the results, not among them.
+/// Prints the duration on standard error, apart from the results.
 fn say_time(name: &str, since: Instant) {
     eprintln!("towpath bench {name}: took {:.0} s", since.elapsed().as_secs_f64());
 }
 
-/// Prints; the exit code says whether everything was measured and proved.
+/// Prints the report. The exit code is a failure if the report has failures.
 fn finish(report: &Report, options: &Options, since: Instant) -> anyhow::Result<ExitCode> {
     report.print(options)?;
     say_time(&report.name, since);
     Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs redis through Towpath and on the kernel, interleaved, and prints what it bought. Works without root.
+/// Runs redis through Towpath and on the kernel in turns, and prints both results. Works without root.
 ///
 /// # Errors
-/// One line that says what is missing and what to do.
+/// One line that says what is missing and how to get it.
 pub fn demo() -> anyhow::Result<()> {
     demo::run()
 }

@@ -1,5 +1,5 @@
-//! Goodput of bulk transfer under loss, bursty loss and reordering: Figure 7 of the TAS paper, sender under test Towpath or
-//! the kernel, receiver the kernel, both through `towpath link` with the same seed, in turns.
+//! Goodput of bulk transfer under loss, bursty loss and reordering: Figure 7 of the TAS paper. The sender is Towpath or the kernel, in
+//! turns; the receiver is the kernel; both senders use `towpath link` with the same seed.
 
 mod arguments;
 mod counted;
@@ -20,18 +20,18 @@ use record::{Outcome, Pair, Record, Settings};
 use stage::{Stage, System};
 use std::os::unix::fs::MetadataExt;
 
-/// As this measurement is called.
+/// The measurement's name.
 pub const NAME: &str = "loss";
-/// What opening, ending and starting processes adds to a run, seconds, about: for the estimate.
+/// Seconds that a run takes for starting, opening and ending, about; for the estimate.
 const OVERHEAD: f64 = 0.3;
-/// Of everything that takes part: the highest, as of the emulated link.
+/// Niceness of all processes that take part: the highest priority, as the emulated link has.
 const PRIORITY: i32 = -20;
-/// A pair in which the emulator itself dropped frames is measured again at most so often.
+/// The most attempts to measure a pair in which the emulator itself dropped frames.
 const ATTEMPTS: usize = 3;
-/// After so many failures one after the other nothing better is to come.
+/// The measurement ends after this many failures in a row.
 const FAILURES_MAX: usize = 5;
 
-/// The measurement with its default matrix.
+/// Runs the measurement with its default matrix.
 ///
 /// # Errors
 /// As [`measure`].
@@ -39,10 +39,10 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     measure(&Arguments::all(options))
 }
 
-/// The measurement.
+/// Runs the measurement `loss`.
 ///
 /// # Errors
-/// Without root, on a signal, when the service does not start, or when everything fails.
+/// When the user is not root, on a signal, when the service does not start, or after [`FAILURES_MAX`] failures in a row.
 pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     namespace::need_root()?;
     let mut report = Report::new(NAME);
@@ -61,8 +61,8 @@ pub fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     if !missing.is_empty() {
         interrupt::watch()?;
         limit_cores(&mut report)?;
-        // The link runs so, and with it the kernel's handling of what it brings; what others do here shall not make the
-        // difference. Children inherit it. Where it is forbidden everything is as the machine is.
+        // The link runs at this priority, and so does the kernel's handling of its packets. Other processes of the machine should not
+        // disturb it. Child processes inherit the priority. Without the right to set it, the default stays.
         let _ = rustix::process::setpriority_process(None, PRIORITY);
         announce(arguments, &missing);
         let stage = Stage::new(arguments)?;
@@ -85,7 +85,7 @@ fn settings(arguments: &Arguments, point: &Point, build: &str) -> Settings {
     }
 }
 
-/// Which program is measured: its size and when it was built.
+/// Identifies the program to measure: its size and modification time.
 fn build(options: &Options) -> anyhow::Result<String> {
     let towpath = launch::towpath(options)?;
     let data = std::fs::metadata(&towpath).with_context(|| format!("no program {}", towpath.display()))?;
@@ -99,7 +99,7 @@ fn announce(arguments: &Arguments, missing: &[(u64, &Point, Settings)]) {
     eprintln!("towpath bench loss: {} pairs of runs, about {:.0} min{cut}", missing.len(), seconds / 60.0);
 }
 
-/// Seed by seed, so that a cut leaves some of every point.
+/// Measures the missing pairs, seed by seed, so that an interrupted measurement has some pairs of every point.
 fn all(
     stage: &Stage,
     arguments: &Arguments,
@@ -139,7 +139,7 @@ fn all(
     Ok(())
 }
 
-/// Towpath's run and the kernel's; who is first changes with the seed.
+/// Towpath's run and the kernel's run; the seed decides which is first.
 fn pair(stage: &Stage, arguments: &Arguments, point: &Point, seed: u64) -> anyhow::Result<[Outcome; 2]> {
     let one = |system| stage.run(system, point, seed, arguments).with_context(|| format!("{system:?}"));
     let mut failed = 0;

@@ -1,11 +1,11 @@
-//! The measurements by themselves, without the rest of the command line: `towpath-bench NAME ...`.
+//! The measurements as a program of their own, without the other subcommands of `towpath`: `towpath-bench NAME ...`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    // So that a process started again by `peer` finds its way in whichever program it is.
+    // `peer` starts its own program with `bench` as first argument, whether that is `towpath` or `towpath-bench`.
     if args.first().is_some_and(|first| first == "bench") {
         args.remove(0);
     }

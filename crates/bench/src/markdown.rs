@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// All metrics of one system in one case: a line of the table.
+/// All metrics of one system in one case: a row of the table.
 struct Line<'a> {
     case: &'a str,
     system: &'a str,
@@ -14,7 +14,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Lines of the same metrics share a table.
+    /// The head of the table; rows with the same metrics share a table.
     fn head(&self) -> String {
         let mut head = String::from("| case | system |");
         let mut rule = String::from("|---|---|");
@@ -34,13 +34,13 @@ impl Line<'_> {
     }
 }
 
-/// Median, and the range where there is one.
+/// The median, and the range if it is not empty.
 fn cell(row: &Row) -> String {
     let (median, min, max) = (number(row.median), number(row.min), number(row.max));
     if min == max { median } else { format!("**{median}** ({min} to {max})") }
 }
 
-/// The whole report.
+/// The whole report as Markdown.
 #[must_use]
 pub fn page(report: &Report) -> String {
     let machine = &report.machine;
@@ -89,7 +89,7 @@ fn lines(report: &Report) -> Vec<Line<'_>> {
     lines
 }
 
-/// A line for each case and peer.
+/// Writes a row for each case and peer.
 fn ratios(report: &Report, out: &mut String) {
     let groups = report.ratios_by_case();
     if !groups.is_empty() {
@@ -101,10 +101,10 @@ fn ratios(report: &Report, out: &mut String) {
     }
 }
 
-/// Replaces what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in the file.
+/// Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in the file.
 ///
 /// # Errors
-/// When the file cannot be read or written, or has no such place.
+/// When the file cannot be read or written, or has no such markers.
 pub fn put_into(report: &Report, file: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let replaced = replace(&text, &report.name, &page(report))

@@ -1,4 +1,4 @@
-//! The measurement `memcached`: memcached, unmodified, asked by our own client.
+//! The measurement `memcached`: unmodified memcached with our own client.
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::protocol::{Protocol, Shape};
@@ -11,9 +11,9 @@ use crate::{Options, Report};
 /// As in TAS: 100,000 keys of 32 bytes, values of 64, Zipf's law.
 const SHAPE: Shape = Shape { keys: 100_000, key_bytes: 32, value_bytes: 64 };
 const SKEW: u32 = 90;
-/// Connections.
+/// Numbers of connections of the cases.
 const CONNECTIONS: [u32; 2] = [1, 50];
-/// Longest answer of the client beyond the time it measures, seconds.
+/// Seconds that the client's answer may take beyond the time it measures.
 const PATIENCE: f64 = 60.0;
 
 const BARS: &[Bar] = &[Bar {
@@ -23,7 +23,7 @@ const BARS: &[Bar] = &[Bar {
     limit: Limit::Least(3.0),
 }];
 
-/// The measurement.
+/// Runs the measurement `memcached`.
 ///
 /// # Errors
 /// When the service or memcached does not start.
@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Starts one and sets all keys.
+/// Starts a server and sets all keys.
 fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
     let server = Served::start(host, "memcached", |command, address, _| {
         let lines = include_str!("../configuration/memcached.conf").lines();
@@ -54,7 +54,7 @@ fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
         });
         command.args(["-l", &address.ip().to_string(), "-p", &address.port().to_string()]);
         if rustix::process::geteuid().is_root() {
-            // It runs as root only when it is told to.
+            // memcached runs as root only with this flag.
             command.args(["-u", "root"]);
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! The measurement `modules`: where the cycles of a request go (TAS, Tables 1 and 2), on the kernel, on Towpath with sockets, and with
-//! the low-level API: an application straight over its region.
+//! The measurement `modules`: where the cycles of a request go (TAS, Tables 1 and 2), on the kernel, on Towpath with sockets, and on
+//! Towpath with the low-level API, where the application uses its region directly.
 //!
-//! All in cycles of the time-stamp counter per request, so that they can be added and compared. The kernel's are processor time of the
-//! server's process, which the kernel divides into user and system mode; Towpath's are what its threads count themselves.
+//! All numbers are cycles of the time-stamp counter per request, so that they can be added and compared. The kernel's numbers are processor
+//! time of the server's process, which the kernel divides into user and system mode; Towpath's threads count their own.
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::protocol::{Protocol, Shape};
@@ -31,12 +31,12 @@ use std::time::Duration;
 const CONNECTIONS: u32 = 64;
 const ECHO: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
 const UNIT: &str = "cycles";
-/// The program itself; all else is what a request costs beside it.
+/// Cycles of the program itself; all others are the cost of the stack.
 const APPLICATION: &str = "application";
 const STACK: &str = "stack";
-/// Modules of Towpath's that are nobody's work.
+/// Modules of Towpath in which no work is done.
 const IDLE: [&str; 3] = ["asleep", "idle: polling", "idle: asleep"];
-/// What is not for requests is told together.
+/// The sum of the modules that do not serve requests directly.
 const OTHER: &str = "other";
 const WITH_OTHER: [&str; 5] =
     ["control", "relays", "requests of applications", "slow path: packets", "slow path: timers"];
@@ -50,21 +50,21 @@ const fn fifth(cases: &'static str, measure: Measure) -> Bar {
 }
 const OF_KERNEL: Measure = Measure::Over(KERNEL);
 const KERNEL: &str = "kernel";
-/// The floor over TAP, as systems are named.
+/// The system name of the floor over TAP.
 const REFLECTOR: &str = reflector::ROLE;
 const BARS: &[Bar] = &[fifth(LOCAL, OF_KERNEL)];
 const ROOT_BARS: &[Bar] = &[fifth(LOCAL, OF_KERNEL), fifth(TAP, Measure::OverOrFloor(KERNEL, REFLECTOR))];
 
-/// Both ends of the reflector's link.
+/// The two addresses of the reflector's link.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
 const REFLECTED: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 2);
-/// Longest answer of its client, seconds.
+/// Seconds allowed for an answer of the reflector's client.
 const PATIENCE: f64 = 60.0;
 
-/// Cycles per request, by module.
+/// Cycles per request by module name.
 type Modules = BTreeMap<String, f64>;
 
-/// The measurement `modules`.
+/// Runs the measurement `modules`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.
@@ -102,13 +102,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     );
     report.rows = samples.rows();
     report.ratios = samples.ratios("towpath", &[KERNEL, REFLECTOR]);
-    // Ticks of 10 ms say little of a server that is hardly ever in user mode.
+    // Drop the other ratios: ticks of 10 ms measure poorly a server that is hardly ever in user mode.
     report.ratios.retain(|ratio| ratio.metric == STACK);
     bars::judge(&mut report, "towpath", if is_root { ROOT_BARS } else { BARS });
     Ok(report)
 }
 
-/// The server behind a port, clients on a kernel; beside two kernels over TAPs with the same offloads.
+/// Measures a server behind a TAP port with its clients on a kernel, two kernels over TAPs with the same offloads, and the reflector.
 fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let namespace = Namespace::new()?;
     let service = Service::start(options, Port::Tap { namespace: namespace.name(), offloads: true })?;
@@ -123,7 +123,7 @@ fn over_tap(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One run of a server with sockets.
+/// One run of a server that uses sockets.
 fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = Pair::start(place)?;
     pair.connect(CONNECTIONS - 1)?;
@@ -151,7 +151,7 @@ fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Sample
     Ok(())
 }
 
-/// One run of the same client with a server that is no more than the TAP's system calls.
+/// One run of the same client with the reflector as server, which only makes the TAP's system calls.
 fn reflected(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let namespace = Namespace::new()?;
     let server = Peer::start(REFLECTOR)?;
@@ -186,14 +186,14 @@ fn load(options: &Options, pids: Vec<u32>) -> Load {
     }
 }
 
-/// Processor time, nanoseconds.
+/// Processor time in nanoseconds.
 #[derive(Clone, Copy)]
 struct Used {
-    /// The server, in user and in system mode.
+    /// The server's time in user and in system mode.
     server: [u64; 2],
     service: u64,
     softirqs: u64,
-    /// Between two kernels.
+    /// The time of the forwarder between two kernels.
     forwarder: u64,
 }
 
@@ -214,8 +214,8 @@ impl Used {
         }
     }
 
-    /// The kernel tells no more than modes. Of its packet threads half is the client's, and of the forwarder, in whose name the kernels
-    /// receive.
+    /// The kernel's modules: it divides the server's time by mode only. Half of ksoftirqd's time is the client's, and so is half of the
+    /// forwarder's, in which the kernels receive packets.
     fn of_kernel(self, requests: f64, per_ns: f64) -> Modules {
         let [user, system] = self.server.map(|ns| ns as f64 * per_ns / requests);
         let half = |ns: u64| ns as f64 / 2.0 * per_ns / requests;
@@ -231,8 +231,8 @@ impl Used {
     }
 }
 
-/// What the service tells of itself and of the server, for each reply that the server has sent. Within one host no request passes the
-/// service.
+/// Towpath's modules: the counters of the service and of the server, per reply that the server has sent. Within one host, requests do not
+/// pass the service, so all its modules count as "control".
 fn of_towpath(
     told: &Value,
     (server, is_local): (u32, bool),
@@ -268,7 +268,7 @@ fn of_towpath(
     Ok(modules)
 }
 
-/// One run of the low-level API.
+/// One run with the low-level API.
 fn low_level(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let setup = Setup { connections: CONNECTIONS, frames: echo::FRAMES, inline: false, is_metered: true };
     let rate = Rate::start();
@@ -293,7 +293,7 @@ fn low_level(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds the numbers of one run: first the two that all systems have.
+/// Adds the numbers of one run; the two that all systems have come first.
 fn add(case: &str, system: &str, mut modules: Modules, samples: &mut Samples) {
     let stack = modules.remove(STACK).unwrap_or(0.0);
     let application = modules.remove(APPLICATION).unwrap_or(0.0);
@@ -310,7 +310,7 @@ fn add(case: &str, system: &str, mut modules: Modules, samples: &mut Samples) {
     }
 }
 
-/// The processor's counter against the clock.
+/// Start values to compute the rate of the time-stamp counter.
 struct Rate {
     ticks: u64,
     ns: u64,

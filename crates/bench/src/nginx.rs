@@ -1,4 +1,4 @@
-//! The measurement `nginx`: nginx and wrk, unmodified, a file of 1 KiB over connections that are kept.
+//! The measurement `nginx`: unmodified nginx and wrk, a file of 1 KiB over persistent connections.
 
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::samples::Sample;
@@ -6,16 +6,16 @@ use crate::served::{self, Host, Served};
 use crate::{Options, Report};
 use anyhow::{Context, bail};
 
-/// Bytes of the file.
+/// Size of the file in bytes.
 const FILE: usize = 1024;
-/// Connections.
+/// Number of connections.
 const CONNECTIONS: u32 = 100;
 const CASE: &str = "nginx/1KB/c100";
 
 const BARS: &[Bar] =
     &[Bar { cases: CASE, metric: "requests", measure: Measure::Over("kernel"), limit: Limit::Least(2.5) }];
 
-/// The measurement.
+/// Runs the measurement `nginx`.
 ///
 /// # Errors
 /// When the service or nginx does not start.
@@ -48,7 +48,7 @@ fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
             .replace("@address@", &address.ip().to_string())
             .replace("@port@", &address.port().to_string());
         if rustix::process::geteuid().is_root() {
-            // Its worker would change its user, and then has no way into the folder.
+            // Otherwise nginx's worker would change its user, which has no access to the folder.
             text.insert_str(0, "user root;\n");
         }
         text.insert_str(0, &format!("pid {place}/nginx.pid;\n"));
@@ -63,7 +63,7 @@ fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
 type Numbers = Vec<(&'static str, &'static str, Sample)>;
 
 fn measure(server: &Served<'_>, seconds: f64) -> anyhow::Result<Numbers> {
-    // wrk knows whole seconds only.
+    // wrk takes whole seconds only.
     let whole = seconds.round().max(1.0);
     let mut command = server.client("wrk")?;
     command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", &format!("{whole}s"), "--latency"]);
@@ -82,7 +82,7 @@ fn measure(server: &Served<'_>, seconds: f64) -> anyhow::Result<Numbers> {
     ])
 }
 
-/// What wrk prints.
+/// The numbers that wrk prints.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Found {
     requests: f64,
@@ -107,7 +107,7 @@ fn parse(text: &str) -> anyhow::Result<Found> {
     Ok(Found { requests, rate, p50_us, p99_us })
 }
 
-/// `1.25ms` and its kind.
+/// Reads a duration such as `1.25ms`.
 fn microseconds(text: &str) -> Option<f64> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
     units.iter().find_map(|(unit, us)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * us))

@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// As when nothing is said.
+    /// The options of the demo: quick, otherwise the defaults.
     pub(crate) fn default_for_demo() -> Self {
         Self {
             json: false,
@@ -45,23 +45,23 @@ impl Options {
         }
     }
 
-    /// Runs of each case and system.
+    /// The number of runs of each case and system.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.runs.map_or(if self.quick { 3 } else { 5 }, usize::from)
     }
 
-    /// Length of one run, seconds.
+    /// The length of one run in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.seconds.unwrap_or(if self.quick { 0.7 } else { 2.0 })
     }
 }
 
-/// The arguments after the measurement's name; the inner error is the exit code after `--help`.
+/// Parses the arguments after the measurement's name. The inner error is the exit code after `--help`.
 ///
 /// # Errors
-/// A message that says what is wrong with the arguments.
+/// A message about the wrong argument.
 pub(crate) fn parse_for<T: Parser>(name: &str, args: &[String]) -> anyhow::Result<Result<T, ExitCode>> {
     let command = T::command().bin_name(format!("towpath bench {name}"));
     let parsed = command.try_get_matches_from(args).and_then(|m| T::from_arg_matches(&m));

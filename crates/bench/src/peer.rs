@@ -1,5 +1,4 @@
-//! Further processes of a measurement: this very program, started again with a hidden name and a control line as its
-//! standard input.
+//! More processes of a measurement: this program, started again with a hidden name and a control socket as its standard input.
 
 use crate::spikes::handover;
 use crate::spikes::memory::holes;
@@ -13,10 +12,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// `bench HIDDEN_NAME ROLE` is a peer process.
+/// `bench HIDDEN_NAME ROLE` starts a peer process.
 pub const HIDDEN_NAME: &str = "__peer";
 
-/// What a peer process is for.
+/// The main function of a role.
 type Role = fn(&Line) -> anyhow::Result<()>;
 
 const ROLES: &[(&str, Role)] = &[
@@ -31,10 +30,10 @@ const ROLES: &[(&str, Role)] = &[
     (sockets::actor::ROLE, sockets::actor::main),
 ];
 
-/// The main function of a peer process.
+/// The main function of a peer process: runs its role.
 ///
 /// # Errors
-/// Whatever its role meets.
+/// An unknown role, or an error of the role.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     let wanted = args.first().map_or("", String::as_str);
     let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == wanted) else {
@@ -44,15 +43,15 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
     role(&Line::new(input))
 }
 
-/// This program's own file.
+/// The path of this program's file.
 ///
 /// # Errors
-/// When it is gone.
+/// When it cannot be found.
 pub fn own_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }
 
-/// A peer process; killed and reaped when dropped.
+/// A peer process. Dropping it kills and reaps the process.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,
@@ -60,7 +59,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts one.
+    /// Starts a peer process.
     ///
     /// # Errors
     /// When this program cannot be started again.
@@ -68,10 +67,10 @@ impl Peer {
         Self::start_by(Command::new(own_program()?), role)
     }
 
-    /// Starts one by a command that ends with [`own_program`] and runs it under the same process id.
+    /// Starts a peer process by a command that ends with [`own_program`] and runs it under the same process id.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the command cannot be started.
     pub fn start_by(mut command: Command, role: &str) -> anyhow::Result<Self> {
         let (ours, theirs): (OwnedFd, OwnedFd) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -84,31 +83,31 @@ impl Peer {
         Ok(Self { child, line: Line::new(ours) })
     }
 
-    /// Its process id.
+    /// The peer's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it something.
+    /// Sends a message with descriptors to the peer.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the peer is gone.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         self.line.send(message, fds, true).context("a peer process is gone")
     }
 
-    /// Waits for what it says.
+    /// Waits for a message from the peer.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the peer is gone.
     pub fn receive<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         Ok(self.line.receive(true).context("a peer process is gone")?.message)
     }
 
-    /// Waits at most `seconds` for what it says.
+    /// Waits at most `seconds` for a message from the peer.
     ///
     /// # Errors
-    /// When it is gone or silent, or on a signal that is watched for.
+    /// When the peer is gone or silent, or on a signal after [`interrupt::watch`].
     pub fn receive_within<T: DeserializeOwned>(&self, seconds: f64) -> anyhow::Result<T> {
         if !interrupt::readable(Some(self.line.as_fd()), seconds)? {
             bail!("a peer process said nothing for {seconds:.0} s");
@@ -116,15 +115,15 @@ impl Peer {
         self.receive()
     }
 
-    /// Waits until it leaves, which its end of the line tells, but at most `seconds`.
+    /// Waits until the peer closes its control socket, which it does when it ends, but at most `seconds`.
     ///
     /// # Errors
-    /// On a signal that is watched for.
+    /// On a signal after [`interrupt::watch`].
     pub fn wait(self, seconds: f64) -> anyhow::Result<()> {
         interrupt::readable(Some(self.line.as_fd()), seconds).map(|_| ())
     }
 
-    /// The signal or status it ended with, once it has.
+    /// Waits for the peer's end and returns its exit status.
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -141,7 +140,7 @@ impl AsFd for Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may be gone already; either way nothing of it stays.
+        // The process may have ended already; either way it is reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Other programs, run unmodified: found, started, waited for with a limit, and never left behind.
+//! Other programs, unmodified: finds and starts them, waits for them with a limit, and ends them at the latest when dropped.
 
 use crate::{clock, cpu, interrupt};
 use anyhow::{Context, bail};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 
-/// Where `name` is, or a line that says how to get it.
+/// The path of the program `name`.
 ///
 /// # Errors
-/// When it is not installed.
+/// When it is not installed; the message says how to install it.
 pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beside = [PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")];
@@ -20,7 +20,7 @@ pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not installed: run `make setup` or `scripts/setup bench`"))
 }
 
-/// A program that runs until it is dropped.
+/// A program that runs until this value is dropped.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -28,7 +28,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it without input; what it prints goes nowhere unless `command` says otherwise.
+    /// Starts the program with an empty standard input. Its output goes where `command` says.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -39,30 +39,30 @@ impl Running {
         Ok(Self { child, name })
     }
 
-    /// Its process id.
+    /// The program's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it prints, when its command asked for a pipe.
+    /// The program's standard output, if its command asked for a pipe.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// What it says, when its command asked for a pipe.
+    /// The program's standard error, if its command asked for a pipe.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// Its exit status, if it has ended already.
+    /// The program's exit status, if it has ended already.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to leave, by SIGTERM, and waits at most a second; then ends it.
+    /// Sends SIGTERM, waits at most a second for the program's end, then kills it.
     pub fn stop(mut self) {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            // It may have left by itself.
+            // The program may have ended by itself.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let _ = wait_until_ended(pid, 1.0);
         }
@@ -81,21 +81,21 @@ impl Drop for Running {
     }
 }
 
-/// A program that has ended.
+/// The results of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// What it printed.
+    /// The program's standard output.
     pub stdout: String,
-    /// Processor time it used.
+    /// Processor time used, in nanoseconds.
     pub cpu_ns: u64,
-    /// How long it ran.
+    /// Duration of the run in nanoseconds.
     pub wall_ns: u64,
 }
 
 /// Runs a program to its end.
 ///
 /// # Errors
-/// When it fails, with the last line of what it said; or still runs after `limit` seconds, when it is killed.
+/// When the program fails, with a line of its output; or when it still runs after `limit` seconds, which kills it.
 pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     let start = clock::now_ns();
     let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
@@ -104,7 +104,7 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
     let ended = wait_until_ended(pid, limit)?;
     let wall_ns = clock::now_ns() - start;
-    // Before it is reaped: afterwards nobody knows.
+    // Read it before the process is reaped: afterwards it is lost.
     let cpu_ns = cpu::process_ns(running.pid()).unwrap_or(0);
     if !ended {
         bail!("{} did not end within {limit:.0} s", running.name);
@@ -120,7 +120,7 @@ pub fn run(command: &mut Command, limit: f64) -> anyhow::Result<Finished> {
     Ok(Finished { stdout, cpu_ns, wall_ns })
 }
 
-/// The line that says most: the last one of standard error, else one about an error, else the last one.
+/// The most telling line of a failed program's output: the last line of standard error, else the last about an error, else the last.
 fn reason<'a>(stdout: &'a str, stderr: &'a str) -> &'a str {
     let last = |text: &'a str| text.lines().rfind(|line| !line.trim().is_empty());
     let about_error = || stdout.lines().rfind(|line| line.contains("error"));
@@ -131,14 +131,14 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came before an error is still worth showing.
+            // On a read error, keep the bytes read before it.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// True when the process ended within `limit` seconds; it is not reaped.
+/// True if the process ended within `limit` seconds. It is not reaped.
 fn wait_until_ended(pid: Pid, limit: f64) -> anyhow::Result<bool> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let until = clock::now_ns() + (limit * 1e9) as u64;
@@ -155,10 +155,10 @@ fn wait_until_ended(pid: Pid, limit: f64) -> anyhow::Result<bool> {
     }
 }
 
-/// Repeats `attempt` every few milliseconds until it gives something.
+/// Repeats `attempt` every 5 ms until it returns a value.
 ///
 /// # Errors
-/// When it gives nothing for `limit` seconds, `what` saying what was waited for; or on a signal that is watched for.
+/// When it returns none for `limit` seconds (`what` is part of the message), or on a signal after [`interrupt::watch`].
 pub fn until<T>(limit: f64, what: &str, mut attempt: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
     let end = clock::now_ns() + (limit * 1e9) as u64;
     loop {

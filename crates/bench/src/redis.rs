@@ -1,4 +1,4 @@
-//! redis-server and redis-benchmark, unmodified, on one system at a time.
+//! redis-server and redis-benchmark, unmodified, on one system.
 
 pub mod local;
 pub mod tap;
@@ -9,19 +9,19 @@ use crate::{Options, Report};
 use anyhow::Context;
 use std::process::Command;
 
-/// So much shorter than a run is the one before it.
+/// The run that estimates the rate has this fraction of the requests: 1 / `LOOK`.
 const LOOK: f64 = 20.0;
 
-/// One way to use redis.
+/// One load on redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
-    /// `get` or `set`.
+    /// redis-benchmark's test: `get` or `set`.
     pub test: &'static str,
-    /// Connections.
+    /// Number of connections.
     pub clients: u32,
-    /// Requests sent before the first reply is awaited.
+    /// Requests sent on a connection before its first reply is awaited.
     pub pipeline: u32,
-    /// What two good cores do per second on the kernel: for each second no more requests are sent.
+    /// Requests per second that two fast cores answer on the kernel: the most requests that a run sends per second of its length.
     rate: u32,
 }
 
@@ -30,14 +30,14 @@ impl Case {
         Self { test, clients, pipeline, rate }
     }
 
-    /// As results name it.
+    /// The case's name in results.
     #[must_use]
     pub fn path(&self, prefix: &str) -> String {
         format!("{prefix}/{}/c{}/p{}", self.test, self.clients, self.pipeline)
     }
 }
 
-/// SET first, so that GET finds something.
+/// SET before GET, so that GET finds the key.
 pub const CASES: [Case; 6] = [
     Case::new("set", 50, 1, 100_000),
     Case::new("get", 50, 1, 100_000),
@@ -47,7 +47,7 @@ pub const CASES: [Case; 6] = [
     Case::new("get", 50, 16, 1_000_000),
 ];
 
-/// Starts a server.
+/// Starts a redis server.
 ///
 /// # Errors
 /// When redis is not installed or does not answer.
@@ -61,10 +61,10 @@ pub fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
     })
 }
 
-/// A client program with the server's address.
+/// A command that runs a client program with the server's address.
 ///
 /// # Errors
-/// When it is not installed.
+/// When the program is not installed.
 pub fn client(server: &Served<'_>, program: &str) -> anyhow::Result<Command> {
     let mut command = server.client(program)?;
     let address = server.address();
@@ -72,11 +72,11 @@ pub fn client(server: &Served<'_>, program: &str) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Runs the benchmark once, for `seconds` at most: where a virtual machine wakes its processors slowly, one connection makes a fifth of
-/// the requests per second that it makes elsewhere, so that a short run says first how many that time takes.
+/// Runs the benchmark once, for about `seconds` at most. A short run before it estimates the rate: where a virtual machine wakes its
+/// processors slowly, one connection makes only a fifth of the usual requests per second.
 ///
 /// # Errors
-/// When it fails, prints something else, or too few of its connections were accelerated.
+/// When the benchmark fails or prints no result, or too few of its connections were accelerated.
 pub fn measure(server: &Served<'_>, case: Case, seconds: f64) -> anyhow::Result<Measured> {
     let most = f64::from(case.rate) * seconds;
     let rate = once(server, case, most / LOOK, seconds)?.rate;
@@ -99,23 +99,23 @@ fn once(server: &Served<'_>, case: Case, requests: f64, seconds: f64) -> anyhow:
     })
 }
 
-/// What one run of the benchmark gave.
+/// The results of one run of the benchmark.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
     /// Requests per second.
     pub rate: f64,
-    /// Median latency.
+    /// Median latency in microseconds.
     pub p50_us: f64,
-    /// 99th percentile of latency.
+    /// 99th percentile of latency in microseconds.
     pub p99_us: f64,
-    /// Processor time of everything that took part, per request.
+    /// Processor time per request, of all processes that took part, in nanoseconds.
     pub cpu_ns: f64,
-    /// The same over wall time.
+    /// Processor time of all processes that took part, over wall time.
     pub cores: f64,
 }
 
 impl Measured {
-    /// Adds it to the results.
+    /// Adds the numbers to the samples.
     pub fn add_to(&self, samples: &mut Samples, case: &str, system: &str) {
         let values = [("requests", "1/s", self.rate), ("p50", "us", self.p50_us), ("p99", "us", self.p99_us)];
         for (metric, unit, value) in values {
@@ -140,7 +140,7 @@ pub fn interleave(
     });
 }
 
-/// Requests per second, median and 99th percentile in milliseconds, from `redis-benchmark --csv`.
+/// Reads requests per second, median and 99th percentile in milliseconds from the output of `redis-benchmark --csv`.
 fn parse(csv: &str) -> anyhow::Result<[f64; 3]> {
     let cells = |line: &str| -> Vec<String> {
         line.split(',').map(|cell| cell.trim().trim_matches('"').to_owned()).collect()

@@ -1,52 +1,52 @@
-//! The common form of a result: what `docs/evaluation.md` holds and other programs parse.
+//! The common form of a result, which `docs/evaluation.md` contains and other programs parse.
 
 use crate::{Options, markdown, table};
 use serde::Serialize;
 use std::io::Write;
 
-/// One number of one system in one case.
+/// One metric of one system in one case.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// A path: `redis/get/c50/p1`.
+    /// The case's path, such as `redis/get/c50/p1`.
     pub case: String,
-    /// `towpath`, `kernel`, or what else was measured.
+    /// `towpath`, `kernel`, or another system.
     pub system: String,
-    /// What was measured: `requests`, `p50`.
+    /// The metric's name, such as `requests` or `p50`.
     pub metric: String,
-    /// Its unit: `1/s`, `us`.
+    /// The metric's unit, such as `1/s` or `us`.
     pub unit: String,
-    /// Over the runs.
+    /// The median over the runs.
     pub median: f64,
-    /// Over the runs.
+    /// The smallest value of all runs.
     pub min: f64,
-    /// Over the runs.
+    /// The largest value of all runs.
     pub max: f64,
-    /// How many runs.
+    /// The number of runs.
     pub runs: usize,
-    /// Processor time of everything that took part, over wall time; absent where it means nothing.
+    /// Processor time of all processes that took part, over wall time; `None` where it has no meaning.
     pub cores_used: Option<f64>,
-    /// Processor time of everything that took part, over operations.
+    /// Processor time per operation of all processes that took part, in nanoseconds.
     pub cpu_ns_per_op: Option<f64>,
 }
 
-/// Towpath's (or the first system's) number divided by its peer's, paired run by run.
+/// The first system's (Towpath's) number divided by a peer's, paired run by run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ratio {
-    /// As in the rows.
+    /// The case's path, as in the rows.
     pub case: String,
-    /// As in the rows, or `cpu_ns_per_op`.
+    /// The metric, as in the rows, or `cpu_ns_per_op`.
     pub metric: String,
-    /// The peer.
+    /// The name of the peer.
     pub over: String,
-    /// Over the pairs of runs.
+    /// The median of the ratios of all pairs of runs.
     pub median: f64,
-    /// Its 95 % confidence interval, where it was asked for.
+    /// The 95 % confidence interval of the median; `None` if it was not computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<[f64; 2]>,
 }
 
 impl Ratio {
-    /// For people; `unit` goes behind the number.
+    /// The ratio as text, with `unit` after the number.
     pub(crate) fn text(&self, unit: &str) -> String {
         let mut text = format!("{} {:.2}{unit}", self.metric, self.median);
         if let Some([low, high]) = self.interval {
@@ -56,19 +56,19 @@ impl Ratio {
     }
 }
 
-/// Where it was measured.
+/// The machine of a measurement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Machine {
     /// Processors that this process may run on.
     pub cpus: usize,
-    /// As `/proc/cpuinfo` says.
+    /// The processor's model, as `/proc/cpuinfo` says.
     pub model: String,
-    /// Kernel release.
+    /// The release of the kernel.
     pub kernel: String,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes the machine on which this process runs.
     #[must_use]
     pub fn here() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -82,27 +82,27 @@ impl Machine {
     }
 }
 
-/// One measurement's result.
+/// The result of one measurement.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// The measurement's name.
     pub name: String,
-    /// Where.
+    /// The machine on which it was measured.
     pub machine: Machine,
-    /// Every number.
+    /// The numbers of all cases and systems.
     pub rows: Vec<Row>,
-    /// What they amount to.
+    /// The ratios of the numbers.
     pub ratios: Vec<Ratio>,
-    /// Sentences for people: what was skipped and why, what is special.
+    /// Remarks for readers, such as what was skipped and why.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// What could not be measured or proved; the program's exit status says so too.
+    /// Cases that could not be measured and limits that were missed; if there are any, the exit status is a failure.
     #[serde(skip)]
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// An empty one of this machine.
+    /// An empty report of this machine.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
@@ -115,12 +115,12 @@ impl Report {
         }
     }
 
-    /// Adds a sentence for people.
+    /// Adds a remark for readers.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// The ratios of each case and peer, together.
+    /// The ratios in groups of the same case and peer.
     #[must_use]
     pub fn ratios_by_case(&self) -> Vec<Vec<&Ratio>> {
         let mut groups: Vec<Vec<&Ratio>> = Vec::new();
@@ -136,7 +136,7 @@ impl Report {
         groups
     }
 
-    /// Prints as the options say; failures go to standard error as well.
+    /// Prints the report as the options say; failures also go to standard error.
     ///
     /// # Errors
     /// When standard output cannot be written.

@@ -1,4 +1,4 @@
-//! A service and a far end on two threads with a memory port between them: no kernel, and no system call but to read the clock.
+//! A service and a far end on two threads, with a memory port between them. They make no system call except to read the clock.
 //!
 //! ```text
 //!   far: clients without a stack  <-- memory port -->  near: core and slow path
@@ -22,23 +22,23 @@ use std::thread::JoinHandle;
 
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0A];
 const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0B];
-/// The service's address and port; all that begins with ten is on its link.
+/// The service's address and port; all of 10.0.0.0/8 is on its link.
 const NEAR: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
 
-/// How a rig is made.
+/// The parameters of a rig.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Connections at most.
+    /// The most connections at once.
     pub connections: u32,
-    /// Frames in flight each way.
+    /// The most frames in flight in each direction.
     pub frames: usize,
-    /// The application runs on the service's thread, else wherever its owner runs it.
+    /// True: the application runs on the service's thread. False: the caller runs it.
     pub inline: bool,
-    /// The service's thread counts its cycles.
+    /// True: the service's thread counts its cycles.
     pub is_metered: bool,
 }
 
-/// The service's thread, and the port's other end.
+/// The running service's thread.
 #[derive(Debug)]
 pub struct Rig {
     pub shared: Arc<Shared>,
@@ -46,10 +46,10 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts the service. The application is there when it is not inline.
+    /// Starts the service. Returns the far end's port, and the application unless it is inline.
     ///
     /// # Errors
-    /// When no memory or thread is to be had.
+    /// When memory or a thread cannot be had.
     pub fn start(setup: Setup) -> anyhow::Result<(Self, MemoryPort, Option<Application>)> {
         let capabilities = Capabilities::plain(1500, NEAR_MAC).with_checksum();
         let options = LinkOptions { capabilities, peer_mac: FAR_MAC, slots: setup.frames, wakes: false };
@@ -66,10 +66,10 @@ impl Rig {
         Ok((Self { shared, thread }, far, outside))
     }
 
-    /// Ends the service.
+    /// Ends the service and returns its totals.
     ///
     /// # Errors
-    /// When its thread has panicked.
+    /// When the service's thread has panicked.
     pub fn stop(self) -> anyhow::Result<Served> {
         self.shared.stop.store(true, Relaxed);
         self.thread.join().map_err(|_| anyhow::anyhow!("the service's thread panicked"))

@@ -1,18 +1,18 @@
-//! What the runs of a measurement gave, until it becomes rows and ratios.
+//! Collects the numbers of all runs of a measurement and makes rows and ratios of them.
 
 use crate::{Ratio, Row};
 
-/// The metric of ratios of processor time.
+/// The metric's name for ratios of processor time.
 const CPU: &str = "cpu_ns_per_op";
 
-/// One run's number.
+/// One number of one run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Sample {
-    /// The number.
+    /// The number, in the unit of its metric.
     pub value: f64,
-    /// Cores used meanwhile.
+    /// Cores used during the run; `None` where this has no meaning.
     pub cores: Option<f64>,
-    /// Processor nanoseconds per operation.
+    /// Processor time per operation in nanoseconds.
     pub cpu_ns: Option<f64>,
 }
 
@@ -31,14 +31,14 @@ struct Series {
     samples: Vec<Sample>,
 }
 
-/// All numbers of a measurement, in the order in which their first ones came.
+/// All numbers of a measurement; series stand in the order of their first numbers.
 #[derive(Debug, Default)]
 pub struct Samples {
     series: Vec<Series>,
 }
 
 impl Samples {
-    /// Adds one run's number.
+    /// Adds one number of one run.
     pub fn add(&mut self, case: &str, system: &str, metric: &str, unit: &str, sample: impl Into<Sample>) {
         let sample = sample.into();
         let is_it = |s: &&mut Series| s.case == case && s.system == system && s.metric == metric;
@@ -54,7 +54,7 @@ impl Samples {
         }
     }
 
-    /// A row for each series.
+    /// A row for each series: median, minimum and maximum of its runs.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         let row = |s: &Series| {
@@ -75,8 +75,8 @@ impl Samples {
         self.series.iter().map(row).collect()
     }
 
-    /// `system`'s numbers over those of each of `peers`, run by run, in every case and metric that both have; where
-    /// processor time was measured, its ratio too (once per case).
+    /// The ratios of `system`'s numbers to those of each of `peers`, run by run, in every case and metric that both have, and (once per
+    /// case) the ratio of processor time where both have it.
     #[must_use]
     pub fn ratios(&self, system: &str, peers: &[&str]) -> Vec<Ratio> {
         let mut ratios: Vec<Ratio> = Vec::new();
@@ -110,7 +110,7 @@ impl Samples {
     }
 }
 
-/// The median; `None` of nothing.
+/// The median; `None` if `values` is empty.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();

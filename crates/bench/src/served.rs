@@ -1,5 +1,5 @@
-//! Server programs, unmodified, on one system at a time, and what is common to the programs that ask them: where they run, whether
-//! they answer, whether Towpath carried them, what they cost.
+//! Unmodified server programs on one system, and what all their clients need: a command to start them, the test that the server answers,
+//! the check that Towpath carried the connections, and the processor time.
 
 use crate::cpu::{self, Meter};
 use crate::launch::{self, Port, Service};
@@ -15,38 +15,38 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Until a server answers, seconds.
+/// Seconds until a server must answer.
 const PATIENCE: f64 = 10.0;
-/// Until one try to reach it is given up.
+/// Seconds after which one attempt to connect is given up.
 const TRY: f64 = 2.0;
 
-/// Makes the command that runs a program where it belongs.
+/// Makes the command that runs a program on the right system.
 pub type Starter<'a> = Box<dyn Fn(&str) -> anyhow::Result<Command> + 'a>;
 
-/// Where a server runs, and how its clients reach it.
+/// The system on which a server runs, and how its clients reach it.
 pub struct Host<'a> {
-    /// As results name it.
+    /// The system's name in results.
     pub name: &'static str,
     pub address: Ipv4Addr,
     pub server: Starter<'a>,
     pub client: Starter<'a>,
-    /// Processes between client and server.
+    /// Ids of processes that carry packets between client and server.
     pub between: Vec<u32>,
-    /// Set when connections must be accelerated.
+    /// The service, if connections must be accelerated.
     pub service: Option<&'a Service>,
 }
 
-/// A program on the kernel, as it is.
+/// A command that runs a program on the kernel.
 ///
 /// # Errors
-/// When it is not installed.
+/// When the program is not installed.
 pub fn on_kernel(program: &str) -> anyhow::Result<Command> {
     let mut command = Command::new(program::find(program)?);
     command.env_remove("LD_PRELOAD");
     Ok(command)
 }
 
-/// One host: through `service`, and on the kernel.
+/// The two systems of one host: through `service`, and on the kernel.
 #[must_use]
 pub fn local_hosts(service: &Service) -> [Host<'_>; 2] {
     let through = || -> Starter<'_> { Box::new(|program| service.command(program)) };
@@ -72,7 +72,7 @@ pub fn local_hosts(service: &Service) -> [Host<'_>; 2] {
     ]
 }
 
-/// A server that runs.
+/// A running server program.
 pub struct Served<'a> {
     host: Host<'a>,
     server: Running,
@@ -81,10 +81,10 @@ pub struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Starts a program as [`launch`](Self::launch) does and waits until it can be reached.
+    /// Starts a program as [`launch`](Self::launch) does and waits until it accepts a connection.
     ///
     /// # Errors
-    /// When it is not installed, or cannot be reached.
+    /// When the program is not installed, or accepts none.
     pub fn start(
         host: Host<'a>,
         program: &str,
@@ -96,10 +96,10 @@ impl<'a> Served<'a> {
         Ok(served)
     }
 
-    /// Starts a program whose arguments `configure` adds, knowing its address and a folder of its own.
+    /// Starts a program. `configure` adds its arguments; it gets the server's address and a folder for its files.
     ///
     /// # Errors
-    /// When it is not installed.
+    /// When the program is not installed.
     pub fn launch(
         host: Host<'a>,
         program: &str,
@@ -113,42 +113,42 @@ impl<'a> Served<'a> {
         Ok(Self { host, server, address, _folder: folder })
     }
 
-    /// As results name its system.
+    /// The system's name in results.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.host.name
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
 
-    /// The process that was started.
+    /// The id of the process that was started.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// A client program.
+    /// A command that runs a client program.
     ///
     /// # Errors
-    /// When it is not installed.
+    /// When the program is not installed.
     pub fn client(&self, program: &str) -> anyhow::Result<Command> {
         (self.host.client)(program)
     }
 
-    /// A process of ours on the client's side, with so many connections.
+    /// Starts our own client process on the client's side, with `connections` connections to the server.
     ///
     /// # Errors
-    /// When it cannot connect.
+    /// When it cannot connect within `seconds`.
     pub fn connected(&self, connections: u32, seconds: f64) -> anyhow::Result<Peer> {
         let program = peer::own_program()?;
         let program = program.to_str().context("this program's own path is no text")?;
-        // A path finds itself, too.
+        // [`program::find`] accepts an absolute path too.
         let mut command = self.client(program)?;
-        // Whoever asks is told; a try is not worth a line.
+        // The caller gets the error; a failed attempt should not print a message.
         command.stderr(Stdio::null());
         let process = Peer::start_by(command, actor::ROLE)?;
         process.send(&Ask::Connect(self.address, connections), &[])?;
@@ -160,23 +160,23 @@ impl<'a> Served<'a> {
         self.connected(1, TRY).map(|_| ())
     }
 
-    /// All processes that serve: what was started, its children, and what is between them and their clients.
+    /// The ids of all processes that serve: the started process, its descendants, and those between server and client.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         [cpu::with_children(self.server.pid()), self.host.between.clone()].concat()
     }
 
-    /// Accelerated connections that it has accepted.
+    /// The number of accelerated connections that the server has accepted; `None` without a service.
     fn accepted(&self) -> anyhow::Result<Option<u64>> {
         let Some(service) = self.host.service else { return Ok(None) };
         let own = cpu::with_children(self.server.pid());
         own.into_iter().map(|pid| service.accepted(Some(pid))).sum::<anyhow::Result<u64>>().map(Some)
     }
 
-    /// Does something that makes so many connections, and proves what carried them.
+    /// Calls `act`, which makes `connections` connections, and checks that they were accelerated if they must be.
     ///
     /// # Errors
-    /// When it fails, or too few of its connections were accelerated.
+    /// When `act` fails, or too few connections were accelerated.
     pub fn prove<T>(&self, connections: u32, act: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let before = self.accepted()?;
         let given = act()?;
@@ -186,10 +186,10 @@ impl<'a> Served<'a> {
         Ok(given)
     }
 
-    /// Runs a client program to its end; with it the processor time of everything, the client included.
+    /// Runs a client program to its end. Also returns the processor time of all processes, the client included, in nanoseconds.
     ///
     /// # Errors
-    /// When it fails, or too few of its connections were accelerated.
+    /// When the program fails, or too few of its connections were accelerated.
     pub fn run(&self, client: &mut Command, connections: u32, limit: f64) -> anyhow::Result<(Finished, f64)> {
         self.prove(connections, || {
             let meter = Meter::start(&self.pids());
@@ -199,13 +199,13 @@ impl<'a> Served<'a> {
         })
     }
 
-    /// Stops the server.
+    /// Stops the server and waits for its end.
     pub fn stop(self) {
         self.server.stop();
     }
 }
 
-/// True when one of these programs is not installed, which the report says then.
+/// True if one of these programs is not installed; then adds a note to the report.
 pub fn lacks(programs: &[&str], report: &mut Report) -> bool {
     let missing = programs.iter().find_map(|name| program::find(name).err());
     if let Some(error) = &missing {
@@ -214,7 +214,7 @@ pub fn lacks(programs: &[&str], report: &mut Report) -> bool {
     missing.is_some()
 }
 
-/// Measures servers of one kind on one host, Towpath's and the kernel's, with every case.
+/// Measures every case on two servers on one host, one through Towpath and one on the kernel.
 ///
 /// # Errors
 /// When the service or a server does not start.
@@ -240,7 +240,7 @@ pub fn compare<C>(
     Ok(())
 }
 
-/// Measures every case (they have paths) on every system in turn, run by run; what fails is left out and said.
+/// Measures every case on every system in turn, run by run. A failed measurement becomes a failure of the report.
 pub fn interleave<'a, C>(
     cases: &[(String, C)],
     systems: &[Served<'a>],
@@ -259,7 +259,7 @@ pub fn interleave<'a, C>(
     }
 }
 
-/// A TCP port that nobody uses now.
+/// A TCP port of the kernel that is free now.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).context("no free port")?.port())
 }

@@ -1,4 +1,4 @@
-//! What sockets cost beside the kernel's: waking, waiting, epoll with many connections, making and ending them, fork, memory.
+//! The cost of sockets compared with the kernel's: waking, blocking, epoll with many connections, opening and closing, fork, memory.
 
 pub mod actor;
 mod bars;
@@ -27,14 +27,14 @@ use pair::Pair;
 pub use rpc::run as run_rpc;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of one process at most.
+/// Descriptors that one process needs.
 const DESCRIPTORS: u64 = 11_000;
-/// Runs in which blocked waits are looked at: each takes a second a way.
+/// The most runs that measure blocked calls: each takes a second per way to wait.
 const BLOCKED_RUNS: usize = 3;
-/// Runs in which memory is: it varies little.
+/// The most runs that measure memory, which varies little.
 const MEMORY_RUNS: usize = 3;
 
-/// How much of everything is done in one run.
+/// Repetitions within one run.
 struct Amount {
     wakes: u32,
     waits: u32,
@@ -42,7 +42,7 @@ struct Amount {
     forks: u32,
 }
 
-/// The measurement `sockets`.
+/// Runs the measurement `sockets`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What needs few connections.
+/// Runs the parts that need few connections.
 fn one(system: Option<&Service>, run: usize, amount: &Amount, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = Pair::start(system)?;
     pair.connect(1)?;
@@ -89,7 +89,7 @@ fn one(system: Option<&Service>, run: usize, amount: &Amount, samples: &mut Samp
     cycle::measure_fork(&Pair::start(system)?, amount.forks, samples).context("fork")
 }
 
-/// What needs thousands: connected once.
+/// Runs the part that needs thousands of connections, which are opened once for all runs.
 fn many(
     systems: [Option<&Service>; 2],
     runs: usize,
@@ -111,7 +111,7 @@ fn many(
     pairs.into_iter().try_for_each(|pair| pair.map(|_| ())).context("epoll")
 }
 
-/// Takes the descriptors that most measurements need; children inherit the limit.
+/// Raises the limit of descriptors to what most measurements need. Child processes inherit it.
 pub fn raise_limit() -> anyhow::Result<()> {
     if raise_limit_towards(DESCRIPTORS)? < DESCRIPTORS {
         bail!("a process needs {DESCRIPTORS} descriptors: raise the limit (ulimit -Hn)");
@@ -119,7 +119,8 @@ pub fn raise_limit() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes as many descriptors for each process as are needed or allowed; how many those are. Who may, has more than its limit.
+/// Raises the limit of descriptors to `descriptors`, for which root may raise the hard limit, or else to the hard limit. Returns
+/// `descriptors`, or the hard limit if that is all.
 pub fn raise_limit_towards(descriptors: u64) -> anyhow::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|now| now >= descriptors) {

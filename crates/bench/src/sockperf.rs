@@ -1,4 +1,4 @@
-//! The measurement `sockperf`: sockperf, unmodified, one TCP connection: a message over and back, and as many one way as go.
+//! The measurement `sockperf`: unmodified sockperf with one TCP connection: round trips, and one-way messages at the highest rate.
 
 use crate::interrupt;
 use crate::launch::{Port, Service};
@@ -8,14 +8,14 @@ use crate::served::{self, Host, Served, local_hosts};
 use crate::{Options, Report};
 use anyhow::{Context, bail};
 
-/// Bytes of a message. For a look the first will do: sockperf sleeps for two seconds before each measurement.
+/// Message sizes in bytes. `--quick` uses the first only: sockperf sleeps two seconds before each measurement.
 const SIZES: [u32; 2] = [64, 1024];
-/// A server serves one client: it is started for each, and not asked first whether it is there.
+/// Attempts of a client to connect. A server serves one client, so it cannot be tested by a connection before.
 const TRIES: u32 = 5;
-/// Between tries, seconds.
+/// Seconds before each attempt.
 const PAUSE: f64 = 0.2;
 
-/// sockperf's two ways.
+/// sockperf's two modes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     PingPong,
@@ -33,7 +33,7 @@ impl Way {
     }
 }
 
-/// The measurement.
+/// Runs the measurement `sockperf`.
 ///
 /// # Errors
 /// When the service does not start.
@@ -78,7 +78,7 @@ fn measure(host: Host<'_>, way: Way, bytes: u32, seconds: f64) -> anyhow::Result
         command.args(["server", "--tcp", "-i", &address.ip().to_string(), "-p", &address.port().to_string()]);
         Ok(())
     })?;
-    // sockperf knows whole seconds only.
+    // sockperf takes whole seconds only.
     let whole = seconds.round().max(1.0);
     let address = server.address();
     let client = || {
@@ -120,7 +120,7 @@ fn measure(host: Host<'_>, way: Way, bytes: u32, seconds: f64) -> anyhow::Result
     })
 }
 
-/// What sockperf prints: `mean` are messages per second where one way counts, microseconds else.
+/// The numbers that sockperf prints. `mean`: messages per second for throughput, microseconds for ping-pong.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Found {
     messages: f64,

@@ -1,4 +1,4 @@
-//! Small measurements of what the machine gives, from which the design's numbers come.
+//! Small measurements of the machine that decided numbers of the design.
 
 pub mod handover;
 pub mod memory;

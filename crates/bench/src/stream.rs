@@ -1,5 +1,5 @@
-//! The measurement `stream`: tuples go through three stages over TCP and come back to where they were made (TAS, Table 8 and
-//! Figure 10): how many, and how long each takes, with and without batching.
+//! The measurement `stream`: tuples pass three stages over TCP and return to their source (TAS, Table 8 and Figure 10). It measures their
+//! rate and latency with and without batching.
 //!
 //! ```text
 //!   ┌────────┐ in turn  ┌───────┐ by key  ┌───────┐
@@ -34,15 +34,15 @@ use std::time::Duration;
 
 /// Connections from each stage to the next.
 const PARTITIONS: u32 = 4;
-/// Of batches (TAS: up to 10 ms).
+/// Milliseconds of batching (TAS: up to 10 ms).
 const BATCH_MS: u32 = 10;
-/// Of what the kernel carries at most, so much is sent when latencies are measured.
+/// The rate when latencies are measured, as a share of the kernel's highest rate.
 const CALM_SHARE: f64 = 0.3;
-/// What comes before the measured time, as a share of it: buffers fill meanwhile.
+/// The warm-up lasts the measured time divided by this; buffers fill in it.
 const WARM_UP: u64 = 8;
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 64;
-/// Nothing came for so long: the stage before it is gone.
+/// Time without an event after which the stage before counts as gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const KERNEL: Measure = Measure::Over("kernel");
@@ -53,18 +53,18 @@ const BARS: &[Bar] = &[
     Bar { cases: "stream/latency/unbatched", metric: "p99", measure: KERNEL, limit: NO_WORSE },
 ];
 
-/// What is asked of a process, on all its connections.
+/// A request to a process, for all its connections.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Send tuples, and take them back: see [`source`].
+    /// Send tuples and receive them back, see [`source`].
     Source(Plan),
-    /// See [`stage::split`].
+    /// Run the first stage, see [`stage::split`].
     Split(Batching),
-    /// See [`stage::count`].
+    /// Run the second stage, see [`stage::count`].
     Count(Batching),
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     let streams = std::mem::take(&mut actor.streams);
     match ask {
@@ -74,14 +74,14 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     }
 }
 
-/// One way to send tuples.
+/// One way to send tuples; see [`Plan`].
 #[derive(Clone, Copy)]
 struct Case {
     batching: Batching,
     rate: Option<f64>,
 }
 
-/// Mean times of a tuple in one place, microseconds.
+/// Mean times of a tuple in one stage, in microseconds.
 #[derive(Clone, Copy)]
 struct Times {
     input: f64,
@@ -89,19 +89,19 @@ struct Times {
     output: f64,
 }
 
-/// What one run gave.
+/// The results of one run; times are means in microseconds.
 struct Run {
     measured: Measured,
-    /// From the time at which a tuple was due until it was written down, and until it was sent from there on.
+    /// From the time at which a tuple was due until it was made, and from then until it was sent.
     late: f64,
     sent: f64,
     stages: [Times; 2],
-    /// From due to back.
+    /// From the time at which a tuple was due until it came back.
     whole: f64,
 }
 
 impl Case {
-    /// How results name it.
+    /// The case's name in results.
     fn path(self) -> String {
         let load = if self.rate.is_some() { "latency" } else { "peak" };
         match self.batching {
@@ -110,7 +110,7 @@ impl Case {
         }
     }
 
-    /// Measures it once, with new processes.
+    /// Measures the case once with new processes.
     fn measure(self, system: Option<&Service>, seconds: f64, seed: u64) -> anyhow::Result<Run> {
         let circle = Circle::start(system, 3, PARTITIONS)?;
         let plan = Plan {
@@ -137,7 +137,7 @@ impl Run {
             let [tuples, of_them, input, processing, output] = answer[..] else {
                 bail!("no answer of a stage")
             };
-            // The counts of the sink are right; these are of who was on the way.
+            // The sink has checked its counts; these are the counts of the stages.
             if tuples != *sent || of_them != measured {
                 bail!("a stage has had {tuples} tuples of {sent}");
             }
@@ -153,7 +153,7 @@ impl Run {
         })
     }
 
-    /// Rates and latencies.
+    /// Adds rates and latencies.
     fn add(&self, case: Case, system: &str, samples: &mut Samples) {
         let path = case.path();
         let rate = self.measured.sample(self.measured.rate);
@@ -161,7 +161,7 @@ impl Run {
         self.measured.add_latencies(&path, system, samples);
     }
 
-    /// How long a tuple is in each stage.
+    /// Adds a tuple's times in each stage.
     fn add_stages(&self, case: Case, system: &str, samples: &mut Samples) {
         let path = case.path();
         for (stage, times) in ["split", "count"].into_iter().zip(self.stages) {
@@ -172,7 +172,7 @@ impl Run {
         }
     }
 
-    /// Where all of its time goes.
+    /// Adds the parts of a tuple's mean latency.
     fn add_parts(&self, case: Case, system: &str, samples: &mut Samples) {
         let path = format!("{}/tuple", case.path());
         let sum = |of: fn(&Times) -> f64| self.stages.iter().map(of).sum::<f64>();
@@ -191,15 +191,15 @@ impl Run {
     }
 }
 
-/// The measurement `stream`.
+/// Runs the measurement `stream`.
 ///
 /// # Errors
-/// When the service does not start, a process fails, or a tuple is lost, comes twice or is miscounted.
+/// When the service does not start, a process fails, or a tuple is lost, duplicated or miscounted.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("stream");
     local::limit_cores(&mut report)?;
     let service = Service::start(options, Port::None)?;
-    // Of three forms: each becomes a table.
+    // Each of the three has other metrics and becomes a table.
     let [mut samples, mut stages, mut parts] = [(); 3].map(|()| Samples::default());
     let rate = calm_rate(options)?;
     for run in 0..options.runs() {
@@ -240,7 +240,7 @@ fn cases(rate: f64) -> [Case; 4] {
     ]
 }
 
-/// What is sent per second while latencies are measured: the same in both systems.
+/// Tuples per second while latencies are measured, the same for both systems.
 fn calm_rate(options: &Options) -> anyhow::Result<f64> {
     let most = Case { batching: Batching::None, rate: None };
     let run = most.measure(None, options.seconds(), 0).context("the kernel's highest rate")?;

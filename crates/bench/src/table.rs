@@ -1,9 +1,9 @@
-//! A report for people: a table with a bar per row.
+//! A report as text for the terminal: a table with a bar per row.
 
 use crate::{Report, Row};
 use std::fmt::Write as _;
 
-/// Cells of the longest bar.
+/// The length of the longest bar in character cells.
 const BAR_CELLS: usize = 20;
 
 /// A number with its magnitude: `98.2 k`, `1.04 M`, `0.237`.
@@ -32,13 +32,13 @@ pub fn bar(share: f64) -> String {
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
-/// As [`number`], or a dash.
+/// As [`number`]; `-` for `None`.
 #[must_use]
 pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// For the terminal: rows of one case and metric share the scale of their bars.
+/// The report for the terminal. Rows of one case and metric share the scale of their bars.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = format!(

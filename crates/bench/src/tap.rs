@@ -1,4 +1,4 @@
-//! Links between two kernels, or a kernel and Towpath, that carry the same offloads: the peers of everything over TAP.
+//! Links between two kernels, or between a kernel and Towpath, with the same offloads, and the measurements over them.
 
 pub mod baseline;
 pub mod forwarder;

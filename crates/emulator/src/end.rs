@@ -1,4 +1,4 @@
-//! The two ends of the link: interfaces, named on the command line.
+//! The two ends of the link: interfaces named on the command line.
 
 use port::Port;
 use port_packet::PacketOptions;
@@ -6,7 +6,7 @@ use port_tap::TapOptions;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which interface: `tap:NAME[@NETNS]` is made for the link, `packet:NAME[@NETNS]` exists.
+/// An interface: `tap:NAME[@NETNS]` is made for the link, `packet:NAME[@NETNS]` exists already.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     is_tap: bool,

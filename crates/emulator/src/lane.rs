@@ -1,4 +1,4 @@
-//! One direction: decides on every segment, keeps what is on the way, and sends what is due.
+//! One direction: decides on every segment, keeps the frames on the way, and sends them when they are due.
 
 use crate::store::Store;
 use base::{Duration, Instant};
@@ -17,7 +17,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// This packet, `count` segments behind the run's first, may go with it in one frame.
+    /// True if this packet is `count` segments after `first` and may be sent together with it in one frame.
     fn continues(&self, first: &Self, count: usize) -> bool {
         let is_whole = |damage: &Damage| damage.corrupt.is_none() && damage.truncate.is_none();
         self.frame == first.frame
@@ -28,7 +28,7 @@ impl Packet {
     }
 }
 
-/// Late packets by time, then by number.
+/// A late packet's time, then its number.
 type Late = Reverse<(Instant, u64)>;
 
 /// One direction of the emulated link.
@@ -40,14 +40,14 @@ pub struct Lane {
     late_times: BinaryHeap<Late>,
     late: std::collections::HashMap<u64, Packet>,
     late_number: u64,
-    /// A packet waits this long for the next of its super-frame.
+    /// The longest time that a packet waits for the next segment of its super-frame.
     slack: Duration,
-    /// Frames dropped since they were no TCP super-frames, or too much was on the way.
+    /// Frames dropped because they were not valid super-frames, or because too much was on the way.
     refused: u64,
 }
 
 impl Lane {
-    /// A direction like `config`. Segments of a super-frame that arrive within `slack` of each other leave together.
+    /// A direction with this configuration. Segments of a super-frame that arrive within `slack` of each other leave together.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64, slack: Duration) -> Self {
         Self {
@@ -62,19 +62,19 @@ impl Lane {
         }
     }
 
-    /// The model behind it.
+    /// The model of this direction.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Frames that the emulator itself could not carry.
+    /// Number of frames that the emulator itself could not carry.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Sends a frame into the link; its buffer may be exchanged for another.
+    /// Sends a frame into the link. The frame's buffer may be exchanged for another.
     pub fn offer(&mut self, now: Instant, frame: &mut PacketBuf) {
         let segmenter = match frame.meta.gso.map(|_| Segmenter::new(frame)) {
             Some(Err(_)) => {
@@ -119,7 +119,7 @@ impl Lane {
         }
     }
 
-    /// Sends what is due into `port`, as far as that has room. True when something was sent.
+    /// Sends the packets that are due into `port`, as long as that has room. True if something was sent.
     pub fn release(&mut self, now: Instant, port: &mut impl Port) -> bool {
         let capabilities = port.capabilities();
         let mut has_sent = false;
@@ -137,7 +137,7 @@ impl Lane {
                 counters.delivered += count as u64;
                 counters.delivered_bytes += (out.len() + bytes) as u64;
             }
-            // A frame that the port's buffer does not take is empty, and the port counts it as unsendable.
+            // If the port's buffer does not take the frame, the buffer is empty, and the port counts it as unsendable.
             port.commit();
             self.take(&first, count);
             has_sent = true;
@@ -145,7 +145,7 @@ impl Lane {
         has_sent
     }
 
-    /// The first packet that is due, and how many segments behind it go with it.
+    /// The first packet that is due, and the number of segments in the frame that begins with it.
     fn next_run(&self, now: Instant, capabilities: &Capabilities) -> Option<(Packet, usize)> {
         let late = self.late_times.peek().map(|Reverse(key)| *key);
         let first = self.in_order.front();
@@ -182,7 +182,7 @@ impl Lane {
         self.store.release(first.frame, count as u32);
     }
 
-    /// When [`release`](Self::release) has something to do; [`Instant::NEVER`] when nothing is on the way.
+    /// When [`release`](Self::release) has something to do; [`Instant::NEVER`] if nothing is on the way.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let late = self.late_times.peek().map_or(Instant::NEVER, |Reverse((at, _))| *at);
@@ -194,11 +194,11 @@ impl Lane {
     }
 }
 
-/// Does `damage` to a frame that is to be sent, and finishes its checksum where the port or the damage needs that.
+/// Applies `damage` to a frame before it is sent, and completes its checksum if the port or the damage needs that.
 fn damage(damage: &Damage, capabilities: &Capabilities, out: &mut PacketBuf) {
     let is_whole = damage.corrupt.is_none() && damage.truncate.is_none();
     if !is_whole || (!capabilities.tx_checksum && out.meta.gso.is_none()) {
-        // A damaged frame's checksum must be complete and untrusted, or the damage would go unnoticed.
+        // The checksum of a damaged frame must be complete and unverified; otherwise the damage would not be noticed.
         complete_checksum(out);
         out.meta.checksum = Checksum::Unknown;
     }

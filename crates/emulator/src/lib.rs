@@ -1,12 +1,12 @@
-//! A link in real time between two interfaces: the model of crate `link`, with packets that come and go through ports.
+//! A link in real time between two interfaces: the model of crate `link`, with packets from and to ports.
 //!
 //! ```text
 //!   TAP or packet socket A --> [ lane forward:  Model, frames on the way ] --> B
 //!                          <-- [ lane backward: Model, frames on the way ] <--
 //! ```
 //!
-//! One thread moves both directions. A super-frame stays in one buffer: the model decides on each of its segments, and what
-//! leaves together is sent as one frame again, as a card would receive it. Knows nothing of connections.
+//! One thread moves both directions. A super-frame stays in one buffer: the model decides on each of its segments, and segments that leave
+//! together are sent as one frame again, as a network card would receive them. This crate knows nothing of connections.
 #![forbid(unsafe_code)]
 
 mod end;

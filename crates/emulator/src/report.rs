@@ -1,4 +1,4 @@
-//! What the emulated link has done, for people and for programs.
+//! The counters of an emulated link, as text and for JSON.
 
 use crate::lane::Lane;
 use link::{Cause, Counters};
@@ -6,56 +6,56 @@ use port::Port;
 use serde::Serialize;
 use std::fmt;
 
-/// One direction. Packets count as a wire would carry them: segments, not super-frames.
+/// The counters of one direction. Packets are counted as on a wire: segments, not super-frames.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Direction {
-    /// What it is like, in the text form of links.
+    /// The direction's configuration, in the text form of links.
     pub link: String,
-    /// Packets that came in.
+    /// Packets sent into the link.
     pub offered: u64,
-    /// Bytes of their frames.
+    /// Bytes of these packets' frames.
     pub offered_bytes: u64,
-    /// Packets that went out.
+    /// Packets that were delivered.
     pub delivered: u64,
-    /// Bytes of their frames.
+    /// Bytes of these packets' frames.
     pub delivered_bytes: u64,
-    /// Dropped by the configured loss.
+    /// Packets dropped by the configured loss.
     pub lost: u64,
-    /// Dropped by the full queue.
+    /// Packets dropped because the queue was full.
     pub queue_full: u64,
-    /// Dropped since they were too long.
+    /// Packets dropped because they were longer than the MTU.
     pub too_long: u64,
-    /// Dropped while the link was down.
+    /// Packets dropped because the link was down.
     pub down: u64,
-    /// Marked CE.
+    /// Packets that were marked CE.
     pub marked: u64,
-    /// Sent twice.
+    /// Packets that were sent twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Packets held back so that others could overtake them.
     pub reordered: u64,
-    /// With a byte changed.
+    /// Packets in which a byte was changed.
     pub corrupted: u64,
-    /// Cut short.
+    /// Packets that were cut short.
     pub truncated: u64,
-    /// Most packets in the queue.
+    /// The largest number of packets in the queue.
     pub queue_packets_max: u64,
-    /// Most bytes in the queue.
+    /// The largest number of bytes in the queue.
     pub queue_bytes_max: u64,
-    /// Frames that the emulator itself dropped, none in a run that is to be trusted: it was too slow to take them, they were
-    /// of no kind that it knows, or the interface refused them.
+    /// Frames that the emulator itself dropped: it was too slow to take them, they were invalid, or the interface refused them. A run with
+    /// such frames is not valid.
     pub failed: u64,
 }
 
-/// Both directions.
+/// The counters of both directions.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// The seed.
+    /// The seed of both directions.
     pub seed: u64,
-    /// From the first end to the second.
+    /// Counters from the first end to the second.
     pub forward: Direction,
-    /// From the second end to the first.
+    /// Counters from the second end to the first.
     pub backward: Direction,
 }
 

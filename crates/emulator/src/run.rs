@@ -1,4 +1,4 @@
-//! The loop: receive, decide, send what is due, sleep until shortly before the next packet is.
+//! The loop: receive packets, decide their fates, send what is due, sleep until shortly before the next packet is due.
 
 use crate::end::Place;
 use crate::lane::Lane;
@@ -13,35 +13,35 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 
-/// A sleep ends this long before the next packet is due, and the rest is waited out awake: a virtual machine wakes up to
-/// some tens of microseconds late.
+/// A sleep ends this long before the next packet is due, and the thread yields until then: a virtual machine wakes up to some tens of
+/// microseconds late.
 const AWAKE: Duration = Duration::from_us(60);
-/// How often a link that is never idle looks whether it shall end.
+/// The interval at which a link that is never idle checks whether it must stop.
 const LOOK: Duration = Duration::from_ms(5);
-/// Segments of one super-frame that arrive within this of each other leave as one frame, as a card's interrupt moderation
-/// would have it.
+/// Segments of one super-frame that arrive within this time of each other leave as one frame, as a card's interrupt moderation would
+/// deliver them.
 const SLACK: Duration = Duration::from_us(20);
-/// Batches that are taken from one side before the other has its turn.
+/// The most batches taken from one side before the other side's turn.
 const BATCHES: usize = 4;
 
-/// Why the link broke.
+/// The reason why a link ended.
 #[derive(Debug)]
 pub enum Failure {
     /// An end cannot be opened.
     Open {
-        /// Which.
+        /// The end that cannot be opened.
         place: Place,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
-    /// An interface went away.
+    /// An interface does not exist any more.
     Gone {
-        /// Which.
+        /// The end with this interface.
         place: Place,
-        /// What the kernel says.
+        /// The error that the kernel reports.
         error: std::io::Error,
     },
-    /// The kernel does not let us wait.
+    /// The kernel refuses to wait.
     Wait(Errno),
 }
 
@@ -61,7 +61,7 @@ impl std::error::Error for Failure {}
 pub struct Emulator {
     places: [Place; 2],
     ends: [Box<dyn Port>; 2],
-    /// Forward and backward.
+    /// The forward and the backward direction.
     lanes: [Lane; 2],
     seed: u64,
     batch: Batch,
@@ -77,7 +77,7 @@ impl Emulator {
     /// Opens both ends. The link's time begins now.
     ///
     /// # Errors
-    /// An end cannot be opened.
+    /// When an end cannot be opened.
     pub fn open(places: [Place; 2], configs: [LinkConfig; 2], seed: u64) -> Result<Self, Failure> {
         let open = |place: &Place| place.open().map_err(|why| Failure::Open { place: place.clone(), why });
         let ends = [open(&places[0])?, open(&places[1])?];
@@ -86,7 +86,7 @@ impl Emulator {
         Ok(Self { places, ends, lanes, seed, batch: Batch::new(), start_ns: clock_ns() })
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let [a, b] = &self.ends;
@@ -102,15 +102,14 @@ impl Emulator {
         Instant::from_ns(clock_ns() - self.start_ns)
     }
 
-    /// Carries packets until `until`, or until `stop` is readable: true then.
+    /// Carries packets until the time `until` (returns false) or until `stop` is readable (returns true).
     ///
     /// # Errors
-    /// An interface went away.
+    /// When an interface does not exist any more, or the kernel refuses to wait.
     pub fn run(&mut self, until: Instant, stop: BorrowedFd<'_>) -> Result<bool, Failure> {
-        // Otherwise the kernel may let us oversleep by 50 us to save a wake-up. Where it cannot be set, delays are that less
-        // exact.
+        // By default the kernel may wake a thread 50 us late to save wake-ups. If this cannot be set, delays are less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        // The link is part of the world, not of the work: on a busy machine its packets must not wait for a turn.
+        // The link must not be delayed by other processes: on a busy machine its packets would wait for a core.
         let _ = rustix::process::setpriority_process(None, -20);
         let mut looked = Instant::ZERO;
         loop {
@@ -140,7 +139,7 @@ impl Emulator {
         }
     }
 
-    /// One round of both directions. False when there was nothing to do.
+    /// One round of both directions. False if there was nothing to do.
     fn turn(&mut self) -> bool {
         let mut has_worked = false;
         for from in 0..2 {
@@ -161,7 +160,7 @@ impl Emulator {
         has_worked
     }
 
-    /// Waits for packets, `stop`, or until `time` has passed. True when told to stop.
+    /// Waits for packets, for `stop`, or until `time` has passed. True if `stop` is readable.
     fn wait(&mut self, time: Duration, stop: BorrowedFd<'_>) -> Result<bool, Failure> {
         for (end, place) in self.ends.iter().zip(&self.places) {
             if let Some(error) = end.failure() {
@@ -179,7 +178,7 @@ impl Emulator {
             };
             polls.extend(end.wait_fd().map(|fd| PollFd::from_borrowed_fd(fd, events)));
         }
-        // A day is as good as for ever, and fits everywhere.
+        // At most a day, which fits into every type.
         let ns = time.as_ns().min(86_400_000_000_000);
         let timeout = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         match poll(&mut polls, Some(&timeout)) {

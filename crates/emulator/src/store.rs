@@ -1,22 +1,22 @@
-//! Frames on the way, each in one buffer however many of its segments are still to come.
+//! Frames on the way, each in one buffer, no matter how many of its segments are still on the way.
 
 use port::{PacketBuf, Segmenter};
 
-/// Frames up to this length are copied into small buffers: acknowledgements must not hold 64 KiB each.
+/// Frames up to this length are copied into small buffers, so that an acknowledgement does not occupy 64 KiB.
 const SMALL: usize = 2_048;
-/// Bytes of frames on the way at most: 10 Gbit/s for most of a second.
+/// The most bytes of frames on the way: 10 Gbit/s for most of a second.
 const BYTES_MAX: usize = 1 << 30;
 
-/// A frame and how many packets of it are on the way.
+/// A frame, and the number of its packets on the way.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub frame: PacketBuf,
-    /// For super-frames.
+    /// The segmenter of a super-frame; `None` for other frames.
     pub segmenter: Option<Segmenter>,
     uses: u32,
 }
 
-/// Buffers that are used again.
+/// The frames on the way, and buffers for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     all: Vec<Held>,
@@ -26,7 +26,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Takes the frame out of `packet`; none, and the frame stays, when too much is on the way.
+    /// Takes the frame out of `packet` and returns its key. `None`, and the frame stays, if too many bytes are on the way.
     pub(crate) fn put(&mut self, packet: &mut PacketBuf, segmenter: Option<Segmenter>) -> Option<u32> {
         let len = packet.len();
         if BYTES_MAX < self.bytes + len {
@@ -56,12 +56,12 @@ impl Store {
         &self.all[key as usize]
     }
 
-    /// One more packet of it is on the way.
+    /// Adds one to the number of packets of this frame on the way.
     pub(crate) fn hold(&mut self, key: u32) {
         self.all[key as usize].uses += 1;
     }
 
-    /// `packets` of it have arrived; the buffer is free after the last, or when there were none.
+    /// Subtracts `packets` from the number of packets of this frame on the way. At 0 the buffer is free.
     pub(crate) fn release(&mut self, key: u32, packets: u32) {
         let held = &mut self.all[key as usize];
         held.uses -= packets;
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Buffers in use.
+    /// Number of buffers in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.all.len() - self.spare_small.len() - self.spare_large.len()

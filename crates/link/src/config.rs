@@ -1,25 +1,25 @@
-//! What a link is like.
+//! The configuration of a link.
 
 use crate::parse::ParseError;
 use crate::probability::Probability;
 use crate::trace::Trace;
 use base::{Duration, Instant};
 
-/// Packets that wait at most where a rate is given and no queue: Linux's own default for an interface.
+/// The queue's limit in packets if a rate is given but no queue: Linux's default for an interface.
 pub(crate) const QUEUE_PACKETS_DEFAULT: u32 = 1_000;
-/// Every IPv4 link carries this much (RFC 791 section 3.2).
+/// The smallest MTU: every IPv4 link carries packets of 68 bytes (RFC 791 section 3.2).
 pub(crate) const MTU_MIN: u32 = 68;
 
 /// An amount of queued traffic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amount {
-    /// So many packets.
+    /// A number of packets.
     Packets(u32),
-    /// So many bytes of frames.
+    /// A number of bytes of frames.
     Bytes(u64),
 }
 
-/// Loss in bursts: the model of Gilbert and Elliott, a chain of two states that moves with each packet.
+/// Loss in bursts: the Gilbert-Elliott model, a Markov chain with two states and a transition per packet.
 ///
 /// ```text
 ///             enter                    mean length of a burst: 1 / leave packets
@@ -29,60 +29,60 @@ pub enum Amount {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Burst {
-    /// From good to bad, per packet.
+    /// Probability of the transition from good to bad, per packet.
     pub enter: Probability,
-    /// From bad to good, per packet.
+    /// Probability of the transition from bad to good, per packet.
     pub leave: Probability,
-    /// Loss in the bad state.
+    /// Probability of loss in the bad state.
     pub loss_bad: Probability,
-    /// Loss in the good state.
+    /// Probability of loss in the good state.
     pub loss_good: Probability,
 }
 
-/// Which packets are lost. Loss strikes before the queue: what is lost takes no capacity.
+/// The rule that selects lost packets. Loss happens before the queue, so a lost packet takes no capacity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Loss {
-    /// None.
+    /// No packet is lost.
     #[default]
     None,
-    /// Each by itself.
+    /// Each packet is lost independently with this probability.
     Random(Probability),
-    /// In bursts.
+    /// Packets are lost in bursts.
     Burst(Burst),
-    /// Packets by number, the first offered being 1: ranges, both ends included, ascending and apart.
+    /// Packets with these numbers are lost; the first packet offered is number 1. Ranges are inclusive, ascending and do not overlap.
     List(Vec<(u64, u64)>),
 }
 
-/// Packets that let others pass.
+/// Reordering: packets that are held back, so that later ones overtake them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reorder {
-    /// How often.
+    /// The probability that a packet is held back.
     pub probability: Probability,
-    /// How much later than in order such a packet comes out.
+    /// The extra delay of such a packet.
     pub extra: Duration,
 }
 
-/// A time in which the link is down, from `from` until just before `to`.
+/// A time in which the link is down: from `from` until just before `to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outage {
-    /// The link goes down.
+    /// The first moment at which the link is down.
     pub from: Instant,
-    /// It is up again.
+    /// The moment at which it is up again.
     pub to: Instant,
 }
 
-/// A link that goes down again and again: up, then down, from the beginning on.
+/// A link that goes down periodically: up, then down, from time 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flap {
-    /// How long it is up.
+    /// How long it is up in each period.
     pub up: Duration,
-    /// How long it is down then.
+    /// How long it is down in each period.
     pub down: Duration,
 }
 
-/// What one direction of a link is like. The default carries everything at once.
+/// The properties of one direction of a link. The default delivers every frame unchanged and at once.
 ///
-/// Text form, for command lines and reports, what [`parse`](Self::parse) reads and `Display` writes:
+/// The text form, for command lines and reports, is what [`parse`](Self::parse) reads and `Display` writes:
 ///
 /// ```text
 /// rate=10gbit,delay=1ms,jitter=50us,queue=100p/150kb,ecn=65p,loss=1%,reorder=5%/1ms,duplicate=0.1%,corrupt=0.01%,
@@ -90,46 +90,46 @@ pub struct Flap {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LinkConfig {
-    /// Bits of frames per second; without it, and without a trace, frames take no time to send.
+    /// Bits of frames per second. `None`, without a trace: sending a frame takes no time.
     pub rate_bits_per_second: Option<u64>,
-    /// When the line sends: instead of a rate.
+    /// The times at which the line sends, instead of a rate.
     pub trace: Option<Trace>,
-    /// Propagation delay.
+    /// The propagation delay of every packet.
     pub delay: Duration,
-    /// Up to this much is added to the delay, evenly; the order is kept.
+    /// A random delay between 0 and this is added to `delay`, with uniform distribution. The order of packets is kept.
     pub jitter: Duration,
-    /// Most packets in the queue, the one being sent included; the packet that finds it full is dropped.
+    /// The most packets in the queue, including the one being sent. A packet that finds the queue full is dropped. `None`: no limit.
     pub queue_packets: Option<u32>,
-    /// Most bytes in the queue.
+    /// The most bytes in the queue. `None`: no limit.
     pub queue_bytes: Option<u64>,
-    /// ECN-capable packets are marked when the queue, they included, is longer than this (as RFC 8257 section 3.1 wants).
+    /// An ECN-capable packet is marked CE if the queue, including it, is longer than this (as RFC 8257 section 3.1 wants).
     pub ecn_threshold: Option<Amount>,
-    /// Loss.
+    /// The loss of packets.
     pub loss: Loss,
-    /// Reordering.
+    /// The reordering of packets.
     pub reorder: Reorder,
-    /// Packets that arrive twice.
+    /// The probability that a packet arrives twice.
     pub duplicate: Probability,
-    /// Packets of which one byte behind the Ethernet header changes (what a frame check sequence finds is a loss).
+    /// The probability that one byte after the Ethernet header changes. (Damage that a frame check sequence detects counts as loss.)
     pub corrupt: Probability,
-    /// Packets that are cut short behind the Ethernet header.
+    /// The probability that a packet is cut short after the Ethernet header.
     pub truncate: Probability,
-    /// Longest IP packet; longer ones vanish without a word: a black hole.
+    /// The most bytes of an IP packet. Longer packets are dropped silently: a black hole.
     pub mtu: Option<u32>,
-    /// Times when the link is down, ascending and apart. What is sent, or would arrive, then is lost.
+    /// Times at which the link is down, ascending and disjoint. A packet sent or due to arrive in such a time is lost.
     pub outages: Vec<Outage>,
-    /// Outages that come again and again.
+    /// Outages at regular intervals.
     pub flap: Option<Flap>,
 }
 
 impl LinkConfig {
-    /// A link that only takes time.
+    /// A link with a delay and no other property.
     #[must_use]
     pub fn delayed(delay: Duration) -> Self {
         Self { delay, ..Self::default() }
     }
 
-    /// A link with a rate and a delay, and the usual queue of 1000 packets.
+    /// A link with a rate, a delay, and the usual queue of 1000 packets.
     #[must_use]
     pub fn rated(bits_per_second: u64, delay: Duration) -> Self {
         Self {
@@ -139,19 +139,19 @@ impl LinkConfig {
         }
     }
 
-    /// The same link with another loss.
+    /// The same link with `loss` instead of its loss.
     #[must_use]
     pub fn with_loss(self, loss: Loss) -> Self {
         Self { loss, ..self }
     }
 
-    /// True when packets can wait: there is a rate or a trace.
+    /// True if packets can wait in a queue: there is a rate or a trace.
     #[must_use]
     pub fn has_queue(&self) -> bool {
         self.rate_bits_per_second.is_some() || self.trace.is_some()
     }
 
-    /// True when the link is down at `at`.
+    /// True if the link is down at `at`.
     #[must_use]
     pub fn is_down(&self, at: Instant) -> bool {
         let in_outage = || {
@@ -165,10 +165,10 @@ impl LinkConfig {
         (!self.outages.is_empty() && in_outage()) || self.flap.is_some_and(in_flap)
     }
 
-    /// What contradicts itself or would be accepted and ignored.
+    /// Checks for values that contradict each other or would have no effect.
     ///
     /// # Errors
-    /// Which key, and what to do.
+    /// The key of the first such value, and what to write instead.
     pub fn check(&self) -> Result<(), ParseError> {
         let bad = |key, what: &str| Err(ParseError::new(key, what));
         if self.rate_bits_per_second == Some(0) {

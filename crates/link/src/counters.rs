@@ -1,16 +1,16 @@
-//! What a link has done so far.
+//! Counters of a link.
 
-/// Why a packet did not come through.
+/// The reason why a packet was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
 pub enum Cause {
-    /// The configured loss.
+    /// Lost by the configured loss.
     Loss,
     /// The queue was full.
     Queue,
-    /// Longer than the link carries.
+    /// The packet was longer than the link's MTU.
     Mtu,
-    /// The link was down, or went down before it arrived.
+    /// The link was down when the packet was sent or would have arrived.
     Down,
 }
 
@@ -18,7 +18,7 @@ impl Cause {
     /// All causes, in the order of their counters.
     pub const ALL: [Self; 4] = [Self::Loss, Self::Queue, Self::Mtu, Self::Down];
 
-    /// The name used in statistics.
+    /// The cause's name in statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,53 +30,53 @@ impl Cause {
     }
 }
 
-/// Counters of one direction. At every time `offered + duplicated == dropped() + delivered + in flight`.
+/// Counters of one direction. At any time `offered + duplicated == dropped() + delivered + in flight`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Packets sent into the link.
     pub offered: u64,
-    /// Bytes of their frames.
+    /// Bytes of these packets' frames.
     pub offered_bytes: u64,
-    /// Packets that came out.
+    /// Packets that were delivered.
     pub delivered: u64,
-    /// Bytes of their frames.
+    /// Bytes of these packets' frames.
     pub delivered_bytes: u64,
-    /// Packets marked CE.
+    /// Packets that the queue marked CE.
     pub marked: u64,
-    /// Second copies made (which may be dropped by a full queue like any packet).
+    /// Second copies made. (A full queue may drop a copy like any packet.)
     pub duplicated: u64,
-    /// Packets with a byte changed.
+    /// Packets in which a byte was changed.
     pub corrupted: u64,
-    /// Packets cut short.
+    /// Packets that were cut short.
     pub truncated: u64,
-    /// Packets held back so that others may pass.
+    /// Packets held back so that others could overtake them.
     pub reordered: u64,
-    /// Most packets in the queue.
+    /// The largest number of packets in the queue so far.
     pub queue_packets_max: u64,
-    /// Most bytes in the queue.
+    /// The largest number of bytes in the queue so far.
     pub queue_bytes_max: u64,
     dropped: [u64; Cause::ALL.len()],
 }
 
 impl Counters {
-    /// Packets dropped for `cause`.
+    /// Number of packets dropped for `cause`.
     #[must_use]
     pub fn of(&self, cause: Cause) -> u64 {
         self.dropped[cause as usize]
     }
 
-    /// Packets dropped for any cause.
+    /// Number of packets dropped for all causes.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.iter().sum()
     }
 
-    /// Counts a drop.
+    /// Counts a packet dropped for `cause`.
     pub(crate) fn drop_for(&mut self, cause: Cause) {
         self.dropped[cause as usize] += 1;
     }
 
-    /// Counts a packet that came out, for those who use a [`Model`](crate::Model) and carry the bytes themselves.
+    /// Counts a delivered packet. For callers that use a [`Model`](crate::Model) and carry the bytes themselves.
     #[inline]
     pub fn count_delivered(&mut self, bytes: usize) {
         self.delivered += 1;

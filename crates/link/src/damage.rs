@@ -1,32 +1,32 @@
-//! What a link does to the bytes of a frame that it does not lose.
+//! Changes that a link makes to the bytes of a frame.
 
 use crate::model::View;
 use wire::{Ecn, EtherType, EthernetHeader, checksum};
 
-/// What happens to a frame's bytes, in this order.
+/// Changes to a frame's bytes, applied in the order of the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Damage {
-    /// It is marked CE.
+    /// The frame is marked CE.
     pub mark: bool,
-    /// The byte at this place of the frame is changed by this exclusive or, which is not 0.
+    /// The byte at this offset is combined by exclusive or with this value, which is not 0.
     pub corrupt: Option<(usize, u8)>,
-    /// It is cut to this length, less than it had.
+    /// The frame is cut to this length, which is less than it had.
     pub truncate: Option<usize>,
 }
 
 impl Damage {
-    /// True when the frame stays as it is.
+    /// True if the frame is not changed.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         !self.mark && self.corrupt.is_none() && self.truncate.is_none()
     }
 }
 
-/// Does `damage` to `frame` and says how long it is now. Places outside the frame are left alone.
+/// Applies `damage` to `frame` and returns its new length. Offsets outside the frame are ignored.
 #[must_use]
 pub fn apply(damage: &Damage, frame: &mut [u8]) -> usize {
     if damage.mark {
-        // Only packets that `View` found ECN-capable are marked, and those can be.
+        // Only packets that `View` found ECN-capable are marked, so marking succeeds.
         mark_ce(frame);
     }
     if let Some((at, change)) = damage.corrupt
@@ -37,7 +37,7 @@ pub fn apply(damage: &Damage, frame: &mut [u8]) -> usize {
     damage.truncate.map_or(frame.len(), |len| len.min(frame.len()))
 }
 
-/// Where the IP header begins, and whether it is of version 4.
+/// The offset of the IP header, and whether it is IPv4.
 fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     let header = EthernetHeader::parse(frame).ok()?;
     match header.ethertype {
@@ -47,15 +47,15 @@ fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// The ECN field, of IPv4 and IPv6 frames with at most one VLAN tag.
+/// The ECN field of an IPv4 or IPv6 frame with at most one VLAN tag.
 fn ecn(frame: &[u8]) -> Option<Ecn> {
     let (ip, v4) = ip_header(frame)?;
     let second = *frame.get(ip + 1)?;
     Some(Ecn::from_bits(if v4 { second } else { second >> 4 }))
 }
 
-/// Sets the ECN field of an IPv4 or IPv6 frame to CE and keeps IPv4's header checksum right. False, and unchanged, when the
-/// frame is not ECN-capable.
+/// Sets the ECN field of an IPv4 or IPv6 frame to CE and updates the IPv4 header checksum. Returns false, and changes nothing, if the frame
+/// is not ECN-capable.
 pub fn mark_ce(frame: &mut [u8]) -> bool {
     // RFC 3168 section 5: "the CE codepoint ... should only be set" on packets with an ECT codepoint; CE stays CE.
     if !matches!(ecn(frame), Some(Ecn::Ect0 | Ecn::Ect1 | Ecn::Ce)) {
@@ -77,7 +77,7 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
 }
 
 impl View {
-    /// Of a whole frame.
+    /// The properties of `frame` that the model needs.
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
         let header = EthernetHeader::parse(frame).map_or(frame.len(), |header| header.header_len());

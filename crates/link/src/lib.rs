@@ -1,4 +1,4 @@
-//! One direction of a network link as a seeded model: what happens to each frame that is sent into it, and when.
+//! One direction of a network link as a seeded model: it decides what happens to each frame sent into the link, and when.
 //!
 //! ```text
 //!            +-------------------------------- Model: decides, sees no bytes -------------------------------+
@@ -7,9 +7,9 @@
 //!              Link = Model + the frames' bytes in buffers that are used again
 //! ```
 //!
-//! The same configuration, seed and input give the same output, and each kind of mishap draws from a sequence of its own:
-//! packet number n of a direction is lost or not whatever else is configured. The simulator runs it in virtual time, the
-//! emulator in real time; all times count from [`Instant::ZERO`](base::Instant::ZERO). Reads no clock and does no I/O.
+//! The same configuration, seed and input give the same output. Each kind of mishap has its own random sequence: whether packet number n of
+//! a direction is lost does not depend on the other settings. The simulator runs the model in virtual time, the emulator in real time; all
+//! times count from [`Instant::ZERO`](base::Instant::ZERO). This crate reads no clock and does no I/O.
 #![forbid(unsafe_code)]
 
 mod config;

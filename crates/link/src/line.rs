@@ -1,34 +1,35 @@
-//! The sending end of a line: when the last bit of each packet has left.
+//! The sending end of a line: computes when the last bit of each packet has left.
 
 use crate::config::LinkConfig;
 use crate::trace::{OPPORTUNITY_BYTES, Trace};
 use base::{Duration, Instant};
 
-/// Sends one packet after the other.
+/// A line, which sends one packet after the other.
 #[derive(Clone, Debug)]
 pub(crate) enum Line {
-    /// In no time.
+    /// Sending takes no time.
     Unlimited,
-    /// At a rate.
+    /// Sends at a constant rate.
     Rate(RateLine),
-    /// When a trace allows it.
+    /// Sends at the times of a trace.
     Trace(TraceLine),
 }
 
-/// A line of constant rate. What a division leaves over is carried to the next packet of a busy time, so nothing drifts.
+/// A line of constant rate. The remainder of each division is carried to the next packet of a busy period, so rounding errors do not add
+/// up.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLine {
     bits_per_second: u64,
     free_at: Instant,
-    /// In units of 1 / `bits_per_second` nanoseconds.
+    /// The remainder in units of 1 / `bits_per_second` nanoseconds.
     remainder: u64,
 }
 
-/// A line that sends at a trace's opportunities.
+/// A line that sends at the opportunities of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceLine {
     trace: Trace,
-    /// The opportunity in use, and what is left of it.
+    /// The current opportunity's number, and the bytes left in it.
     index: u64,
     left: u32,
 }
@@ -46,7 +47,7 @@ impl Line {
         }
     }
 
-    /// Sends a packet of `bytes` that is offered at `now`, behind all before it: when it has left.
+    /// Sends a packet of `bytes` offered at `now`, after all earlier packets. Returns the time at which it has left.
     pub(crate) fn send(&mut self, now: Instant, bytes: usize) -> Instant {
         match self {
             Self::Unlimited => now,
@@ -77,7 +78,7 @@ impl TraceLine {
         let mut bytes = bytes as u64;
         if u64::from(self.left) < bytes {
             bytes -= u64::from(self.left);
-            // So many further opportunities, the last of them not always whole.
+            // Number of further opportunities; the packet may use the last of them in part.
             let more = bytes.div_ceil(u64::from(OPPORTUNITY_BYTES));
             self.index += more;
             self.left = (more * u64::from(OPPORTUNITY_BYTES) - bytes) as u32;
@@ -122,11 +123,11 @@ mod tests {
         let trace = Some(Trace::parse("t", "1\n2\n2\n4\n").unwrap());
         let mut line = Line::new(&LinkConfig { trace, ..LinkConfig::default() });
         let mut send = |now_us: u64, bytes| line.send(Instant::from_ns(now_us * 1_000), bytes).as_ms();
-        // Two small packets share an opportunity; a third does not fit into what is left and ends in the next.
+        // Two small packets share an opportunity; a third does not fit into its rest and ends in the next.
         assert_eq!([send(0, 700), send(0, 700), send(0, 700)], [1, 1, 2]);
-        // Both of 2 ms are in use or past by 2.5 ms: the next is at 4 ms, then 5 and twice 6.
+        // Both opportunities of 2 ms are used or past at 2.5 ms: the next is at 4 ms, then 5 and twice 6.
         assert_eq!([send(2_500, 100), send(2_500, 1_400), send(2_500, 3_000)], [4, 4, 6]);
-        // The rest of an opportunity is not for who comes later.
+        // The rest of an opportunity is lost if no packet waits for it.
         assert_eq!(send(6_001, 10), 6 + 2);
     }
 }

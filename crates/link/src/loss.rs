@@ -1,15 +1,15 @@
-//! Which packets are lost.
+//! Decides which packets are lost.
 
 use crate::config::Loss;
 use base::Seed;
 
-/// A loss process in progress.
+/// The state of a loss process.
 #[derive(Clone, Debug)]
 pub(crate) struct LossState {
     seed: Seed,
-    /// Gilbert-Elliott: in the bad state.
+    /// True in the bad state of the Gilbert-Elliott model.
     is_bad: bool,
-    /// List: the first range that does not lie behind us.
+    /// Index of the first range of a list that does not end before the current packet.
     next: usize,
 }
 
@@ -18,7 +18,7 @@ impl LossState {
         Self { seed: Seed::new(seed), is_bad: false, next: 0 }
     }
 
-    /// Whether packet `number` is lost; called once for each, in order.
+    /// True if packet `number` is lost. Must be called once for each packet, in order.
     pub(crate) fn strikes(&mut self, loss: &Loss, number: u64) -> bool {
         match loss {
             Loss::None => false,

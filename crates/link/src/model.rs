@@ -1,4 +1,4 @@
-//! The decisions: which packets come through, when, and how damaged. It sees lengths, not bytes.
+//! The model's decisions: which packets are delivered, when, and with which damage. It sees lengths, not bytes.
 
 use crate::config::{Amount, LinkConfig};
 use crate::counters::{Cause, Counters};
@@ -8,41 +8,41 @@ use crate::loss::LossState;
 use base::{Duration, Instant, Seed};
 use std::collections::VecDeque;
 
-/// Frames are not cut shorter than an Ethernet header.
+/// The least length to which a frame is cut: an Ethernet header.
 const FRAME_MIN: usize = 14;
 
-/// What the model needs to know of a frame.
+/// The properties of a frame that the model needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View {
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub len: usize,
-    /// Of these the Ethernet header, with a tag if there is one.
+    /// Length of the Ethernet header in bytes, including a VLAN tag.
     pub header_len: usize,
-    /// An IP packet with an ECN field other than zero.
+    /// True for an IP packet with an ECN field that is not zero.
     pub is_ect: bool,
 }
 
-/// A packet that comes through.
+/// The delivery of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passage {
-    /// When it comes out. Passages that are not `late` come out in the order in which they went in.
+    /// When the packet is delivered. Packets that are not `late` are delivered in the order in which they were sent.
     pub at: Instant,
-    /// Held back, so that others may pass it.
+    /// True if the packet is held back so that others may overtake it.
     pub late: bool,
-    /// What happened to its bytes.
+    /// The changes to the packet's bytes.
     pub damage: Damage,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet; if both fields are `None`, it is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fate {
-    /// It comes through.
+    /// The delivery of the packet.
     pub first: Option<Passage>,
-    /// A second copy of it comes through.
+    /// The delivery of a second copy.
     pub second: Option<Passage>,
 }
 
-/// One sequence for each kind of mishap, so that one kind does not change when another is added.
+/// A random sequence for each kind of mishap, so that configuring one kind does not change another.
 #[derive(Clone, Debug)]
 struct Seeds {
     duplicate: Seed,
@@ -52,23 +52,23 @@ struct Seeds {
     jitter: Seed,
 }
 
-/// The model of one direction without the frames' bytes.
+/// The model of one direction, without the frames' bytes.
 #[derive(Clone, Debug)]
 pub struct Model {
     config: LinkConfig,
     line: Line,
     loss: LossState,
     seeds: Seeds,
-    /// Sent into the queue and not yet off the line: when they will be, and their bytes.
+    /// For each packet that has not left the line: when it will have left, and its bytes.
     queue: VecDeque<(Instant, u32)>,
     queue_bytes: u64,
-    /// The latest arrival of a packet that is in order.
+    /// The latest arrival of a packet that is not late.
     last: Instant,
     counters: Counters,
 }
 
 impl Model {
-    /// A link at [`Instant::ZERO`]. The configuration should have passed [`LinkConfig::check`].
+    /// A model at [`Instant::ZERO`]. The configuration should have passed [`LinkConfig::check`].
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         let mut seed = Seed::new(seed);
@@ -88,24 +88,24 @@ impl Model {
         }
     }
 
-    /// What the link is like.
+    /// The configuration of the link.
     #[must_use]
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// What it has done. `delivered` is counted by whoever carries the bytes.
+    /// The link's counters. Code that carries the bytes counts `delivered`, see [`counters_mut`](Self::counters_mut).
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// To count what was delivered.
+    /// The link's counters, to count deliveries.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }
 
-    /// Makes it another link from now on; packets on the way keep their times, sequences go on.
+    /// Changes the configuration from now on. Packets on the way keep their times, and the random sequences go on.
     pub fn change(&mut self, config: LinkConfig) {
         if config.trace != self.config.trace
             || config.rate_bits_per_second != self.config.rate_bits_per_second
@@ -115,11 +115,11 @@ impl Model {
         self.config = config;
     }
 
-    /// Decides the fate of a packet sent at `now`, which never falls.
+    /// Decides the fate of a packet sent at `now`, which must not decrease.
     pub fn judge(&mut self, now: Instant, view: &View) -> Fate {
         self.counters.offered += 1;
         self.counters.offered_bytes += view.len as u64;
-        // First, so that the loss of a packet depends on its number alone.
+        // Draw first, so that the loss of a packet depends on its number alone.
         let is_lost = self.loss.strikes(&self.config.loss, self.counters.offered);
         let is_doubled = self.config.duplicate.strikes(&mut self.seeds.duplicate);
         let damage = self.damage(view);
@@ -135,7 +135,7 @@ impl Model {
         Fate { first, second }
     }
 
-    /// Why the packet does not even reach the queue.
+    /// The reason why the packet does not reach the queue, if any.
     fn obstacle(&self, now: Instant, view: &View, is_lost: bool) -> Option<Cause> {
         let is_too_long = |mtu: u32| mtu as usize + view.header_len < view.len;
         if self.config.is_down(now) {
@@ -161,7 +161,7 @@ impl Model {
         damage
     }
 
-    /// Through the queue, the line and the air.
+    /// Sends the packet through the queue, the line and the propagation delay. `None` if it is dropped.
     fn send(&mut self, now: Instant, view: &View, mut damage: Damage) -> Option<Passage> {
         let left = if self.config.has_queue() {
             match self.enqueue(now, view) {
@@ -196,7 +196,7 @@ impl Model {
         Some(Passage { at, late, damage })
     }
 
-    /// Puts a packet into the queue: when it has left the line, and whether it is marked. None when the queue is full.
+    /// Puts a packet into the queue. Returns when it will have left the line, and whether it is marked; `None` if the queue is full.
     fn enqueue(&mut self, now: Instant, view: &View) -> Option<(Instant, bool)> {
         while let Some(&(left, bytes)) = self.queue.front()
             && left <= now
@@ -205,7 +205,7 @@ impl Model {
             self.queue_bytes -= u64::from(bytes);
         }
         let (packets, bytes) = (self.queue.len() as u64 + 1, self.queue_bytes + view.len as u64);
-        // A queue that is empty takes any packet: what is on the line no longer waits.
+        // An empty queue takes any packet, even one longer than `queue_bytes`.
         let is_full = self.config.queue_packets.is_some_and(|most| u64::from(most) < packets)
             || self.config.queue_bytes.is_some_and(|most| most < bytes && !self.queue.is_empty());
         if is_full {

@@ -1,4 +1,4 @@
-//! The text form of a link, read.
+//! Reads the text form of a link.
 
 use crate::config::{Amount, Burst, Flap, LinkConfig, Loss, Outage, QUEUE_PACKETS_DEFAULT, Reorder};
 use crate::probability::Probability;
@@ -12,7 +12,7 @@ const KEYS: &str = "rate trace delay jitter queue ecn loss reorder duplicate cor
 const A_TIME: &str = "is a time with a unit, as in 1.5ms (s, ms, us, ns)";
 const A_PROBABILITY: &str = "is a probability in percent, as in 0.1%, with at most seven decimals";
 
-/// Why a text does not describe a link, and what would. The message names the key.
+/// The reason why a text does not describe a link, and what to write instead. The message names the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
     key: String,
@@ -36,17 +36,17 @@ impl std::error::Error for ParseError {}
 impl FromStr for LinkConfig {
     type Err = ParseError;
 
-    /// Without traces, since those are in files.
+    /// Reads the text form without traces, since those are in files.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         Self::parse(text, |_| Err("cannot be read here: traces are for `towpath link`".to_owned()))
     }
 }
 
 impl LinkConfig {
-    /// Reads the text form; `load` gives the content of the file that `trace=` names.
+    /// Reads the text form; `load` returns the content of the file that `trace=` names.
     ///
     /// # Errors
-    /// The first key that is wrong, and what to do.
+    /// The first key that is wrong, and what to write instead.
     pub fn parse(
         text: &str,
         mut load: impl FnMut(&str) -> Result<String, String>,
@@ -163,7 +163,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// Two values with a slash between them.
+/// Two values separated by a slash.
 fn pair<A, B>(value: &str, a: impl Fn(&str) -> Option<A>, b: impl Fn(&str) -> Option<B>) -> Option<(A, B)> {
     let (first, second) = value.split_once('/')?;
     Some((a(first)?, b(second)?))

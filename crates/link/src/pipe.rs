@@ -1,4 +1,4 @@
-//! A link that carries bytes: the model, and the frames on their way.
+//! A link that carries bytes: the model, and the frames on the way.
 
 use crate::config::LinkConfig;
 use crate::counters::Counters;
@@ -8,11 +8,11 @@ use base::Instant;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// A frame on its way.
+/// A frame on the way.
 #[derive(Debug)]
 struct Flight {
     at: Instant,
-    /// Of frames that arrive together the one sent first comes out first.
+    /// Number in the order of sending: of frames that arrive at the same time, the one sent first is delivered first.
     number: u64,
     frame: Vec<u8>,
 }
@@ -43,21 +43,21 @@ impl Ord for Flight {
     }
 }
 
-/// One direction of a link. Frames go in by [`offer`](Self::offer) and come out by [`poll`](Self::poll); in between they lie
-/// in buffers that are used again, as many as were ever on the way at once: with a rate, give the queue a limit.
+/// One direction of a link. Frames enter by [`offer`](Self::offer) and are delivered by [`poll`](Self::poll). Meanwhile they are in buffers
+/// that are reused; there are as many as frames were ever on the way at once, so give the queue of a link with a rate a limit.
 #[derive(Debug)]
 pub struct Link {
     model: Model,
     in_order: VecDeque<Flight>,
     late: BinaryHeap<Reverse<Flight>>,
     spare: Vec<Vec<u8>>,
-    /// The frame that `poll` gave last.
+    /// The frame that `poll` returned last.
     given: Vec<u8>,
     number: u64,
 }
 
 impl Link {
-    /// A link at [`Instant::ZERO`], empty. The configuration should have passed [`LinkConfig::check`].
+    /// An empty link at [`Instant::ZERO`]. The configuration should have passed [`LinkConfig::check`].
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
@@ -70,30 +70,30 @@ impl Link {
         }
     }
 
-    /// What the link is like.
+    /// The configuration of the link.
     #[must_use]
     pub fn config(&self) -> &LinkConfig {
         self.model.config()
     }
 
-    /// Makes it another link from now on; frames on the way keep their times, the sequences of mishaps go on.
+    /// Changes the configuration from now on. Frames on the way keep their times, and the random sequences go on.
     pub fn change(&mut self, config: LinkConfig) {
         self.model.change(config);
     }
 
-    /// What it has done.
+    /// The counters of the link.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.model.counters()
     }
 
-    /// Frames on the way: in the queue, on the line, in the air.
+    /// Number of frames on the way: in the queue, on the line, or propagating.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_order.len() + self.late.len()
     }
 
-    /// Sends `frame` into the link at `now`, which never falls from call to call.
+    /// Sends `frame` into the link at `now`, which must not decrease from call to call.
     pub fn offer(&mut self, now: Instant, frame: &[u8]) {
         let fate = self.model.judge(now, &View::of(frame));
         if let Some(passage) = fate.first {
@@ -119,7 +119,7 @@ impl Link {
         }
     }
 
-    /// The next frame that has arrived by `now`, valid until the next call; none when nothing has.
+    /// The next frame that has arrived by `now`, valid until the next call; `None` if there is none.
     pub fn poll(&mut self, now: Instant) -> Option<&[u8]> {
         if now < self.next_deadline() {
             return None;
@@ -140,7 +140,7 @@ impl Link {
         Some(&self.given)
     }
 
-    /// When the next frame comes out; [`Instant::NEVER`] when none is on the way.
+    /// When the next frame is delivered; [`Instant::NEVER`] if none is on the way.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let first = self.in_order.front().map_or(Instant::NEVER, |flight| flight.at);

@@ -1,4 +1,4 @@
-//! The text form of a link, written.
+//! Writes the text form of a link.
 
 use crate::config::{Burst, LinkConfig, Loss};
 use crate::probability::Probability;

@@ -4,7 +4,7 @@ use crate::config::Amount;
 use crate::probability::Probability;
 use base::Duration;
 
-/// A unit and how many of the smallest unit it is, the largest first.
+/// Units with their value in the smallest unit, the largest first.
 type Units = [(&'static str, u64)];
 
 pub(crate) const RATE: &Units = &[("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
@@ -12,7 +12,7 @@ pub(crate) const TIME: &Units = &[("s", 1_000_000_000), ("ms", 1_000_000), ("us"
 const BYTES: &Units = &[("mb", 1_000_000), ("kb", 1_000), ("b", 1)];
 const BYTES_BINARY: &Units = &[("mib", 1 << 20), ("kib", 1 << 10)];
 
-/// Reads a decimal number as a whole number of `1 / scale`. None when it is not one.
+/// Reads a decimal number as a multiple of `1 / scale`. `None` if it is not a number or not an exact multiple.
 fn decimal(text: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -29,7 +29,7 @@ fn decimal(text: &str, scale: u64) -> Option<u64> {
     whole.checked_mul(scale)?.checked_add(u64::try_from(scaled / tenths).ok()?)
 }
 
-/// Reads a number with one of `units`.
+/// Reads a number with one of `units`; the result is in the smallest unit.
 pub(crate) fn parse(text: &str, units: &Units) -> Option<u64> {
     let at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);
@@ -37,7 +37,7 @@ pub(crate) fn parse(text: &str, units: &Units) -> Option<u64> {
     decimal(number, scale)
 }
 
-/// Writes `value` with the largest unit of which it is a whole number.
+/// Writes `value` in the largest unit of which it is a multiple.
 pub(crate) fn print(value: u64, units: &Units) -> String {
     let fits = |(_, scale): &&(&str, u64)| value.is_multiple_of(*scale) && (value > 0 || *scale == 1);
     units
@@ -46,15 +46,15 @@ pub(crate) fn print(value: u64, units: &Units) -> String {
         .map_or_else(|| value.to_string(), |(name, scale)| format!("{}{name}", value / scale))
 }
 
-/// Reads a time like `1.5ms` (s, ms, us, ns), as in a link's text form; a plain 0 needs no unit.
+/// Reads a time such as `1.5ms` (s, ms, us, ns), as in a link's text form. 0 needs no unit.
 #[must_use]
 pub fn time(text: &str) -> Option<Duration> {
     let ns = if text == "0" { Some(0) } else { parse(text, TIME) };
-    // Sums of a few of these must not come near the end of time.
+    // The sum of a few such times must not overflow an `Instant`.
     ns.filter(|&ns| ns < u64::MAX / 16).map(Duration::from_ns)
 }
 
-/// Reads `100p` or an amount of bytes.
+/// Reads packets such as `100p`, or bytes such as `150kb`.
 pub(crate) fn amount(text: &str) -> Option<Amount> {
     if let Some(number) = text.strip_suffix(['p', 'P']) {
         return number.parse().ok().map(Amount::Packets);
@@ -62,7 +62,7 @@ pub(crate) fn amount(text: &str) -> Option<Amount> {
     parse(text, BYTES).or_else(|| parse(text, BYTES_BINARY)).map(Amount::Bytes)
 }
 
-/// Writes an amount.
+/// Writes packets such as `100p`, or bytes such as `150kb`.
 pub(crate) fn print_amount(amount: Amount) -> String {
     match amount {
         Amount::Packets(packets) => format!("{packets}p"),
@@ -70,7 +70,7 @@ pub(crate) fn print_amount(amount: Amount) -> String {
     }
 }
 
-/// Reads `1.5%`.
+/// Reads a probability in percent, such as `1.5%`.
 pub(crate) fn probability(text: &str) -> Option<Probability> {
     let parts = decimal(text.strip_suffix('%')?, u64::from(Probability::percent(1).parts()))?;
     let parts = u32::try_from(parts).ok()?;

@@ -1,36 +1,36 @@
-//! Packet-delivery traces in Mahimahi's format: when a recorded line could send.
+//! Packet-delivery traces in Mahimahi's format: the times at which a recorded line could send.
 
 use base::{Duration, Instant};
 use std::fmt;
 
 /// Bytes that one opportunity carries.
 pub(crate) const OPPORTUNITY_BYTES: u32 = 1_500;
-/// Lines of a trace: an hour at 40 Mbit/s, or five minutes at half a Gbit/s.
+/// The most lines of a trace: an hour at 40 Mbit/s, or five minutes at 0.5 Gbit/s.
 const LINES_MAX: usize = 16_000_000;
 
-/// When a line sends: each time is an opportunity to send 1500 bytes.
+/// The times at which a line sends: each is an opportunity to send 1500 bytes.
 ///
-/// The text has one time per line, whole milliseconds from the beginning, never falling; a time that occurs n times carries
-/// n opportunities. After its last time the trace begins again. Bytes left over in an opportunity go to the next packet if
-/// that waits already; an opportunity that nobody waits for is lost.
+/// The text has one time per line in whole milliseconds from the beginning, in ascending order; a time that occurs n times means n
+/// opportunities. After its last time the trace repeats. Bytes left over in an opportunity carry the next packet if that waits already; an
+/// opportunity for which no packet waits is lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
     name: String,
     times_ms: Box<[u32]>,
 }
 
-/// Why a text is no trace. Lines count from 1.
+/// The reason why a text is not a trace. Lines count from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TraceError {
-    /// There is no line in it.
+    /// The text has no line.
     Empty,
     /// A line is not a whole number of milliseconds.
     NotANumber(usize),
-    /// A line's time is before that of the line in front of it.
+    /// A line's time is before that of an earlier line.
     Falls(usize),
-    /// All times are 0: it would never end.
+    /// All times are 0, so the trace would have no duration.
     NoTime,
-    /// More lines than a trace may have.
+    /// The trace has more lines than allowed.
     TooLong,
 }
 
@@ -51,10 +51,10 @@ impl fmt::Display for TraceError {
 impl std::error::Error for TraceError {}
 
 impl Trace {
-    /// Reads a trace; `name` is how reports call it, usually the file's name.
+    /// Reads a trace; `name` is its name in reports, usually the file's name.
     ///
     /// # Errors
-    /// When `text` is no trace.
+    /// When `text` is not a trace.
     pub fn parse(name: &str, text: &str) -> Result<Self, TraceError> {
         let mut times_ms: Vec<u32> = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -78,13 +78,13 @@ impl Trace {
         }
     }
 
-    /// What it is called.
+    /// The trace's name in reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its mean rate in bits per second.
+    /// The mean rate in bits per second.
     #[must_use]
     pub fn rate_mean(&self) -> u64 {
         let bits = self.times_ms.len() as u128 * u128::from(OPPORTUNITY_BYTES) * 8;
@@ -95,7 +95,7 @@ impl Trace {
         self.times_ms.last().map_or(1, |&last| u64::from(last))
     }
 
-    /// The time of opportunity number `index`, counted through all repetitions.
+    /// The time of opportunity number `index`, counted from 0 through all repetitions.
     pub(crate) fn time(&self, index: u64) -> Instant {
         let lines = self.times_ms.len() as u64;
         let within = self.times_ms[(index % lines) as usize];
@@ -103,10 +103,11 @@ impl Trace {
         Instant::ZERO.plus(Duration::from_ms(ms))
     }
 
-    /// The number of the first opportunity not before `at`.
+    /// The number of the first opportunity at or after `at`.
     pub(crate) fn first_from(&self, at: Instant) -> u64 {
         let ms = at.as_ns().div_ceil(1_000_000);
-        // A time at the very end of a repetition is at once the last line of that and, if lines say 0, the first of the next.
+        // The end of a repetition is both the time of its last line and, if the trace has lines with 0, the first time of the next
+        // repetition.
         let round = ms.saturating_sub(1) / self.period_ms();
         let within = ms - round * self.period_ms();
         let line = self.times_ms.partition_point(|&time| u64::from(time) < within);

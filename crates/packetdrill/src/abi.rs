@@ -1,7 +1,7 @@
-//! The tool's interface in C: `packetdrill_interface_init` and the functions that it hands over.
+//! The tool's interface in C: `packetdrill_interface_init` and the functions that it returns.
 //!
-//! The tool calls with pointers that are valid for what the C call of the same name demands; that is what every `SAFETY` note
-//! here relies on. Bytes are copied, because the tool's buffers may be uninitialized or none.
+//! The tool passes pointers that are valid as the C function of the same name requires; every `SAFETY` note here relies on that. Bytes are
+//! copied, because the tool's buffers may be uninitialized or NULL.
 
 use crate::address;
 use crate::calls::Event;
@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Bytes of one call at most; more is a mistake of the script.
+/// The most bytes of one call; more is a mistake of the script.
 const BYTES_MAX: usize = 256 << 20;
-/// `linux/tcp.h`
+/// A constant of `linux/tcp.h`.
 const TCP_CM_INQ: c_int = 36;
-/// Bytes that one `splice` moves at most: a pipe of Linux's default size holds no more.
+/// The most bytes that one `splice` moves: a pipe of Linux's default size holds no more.
 const PIPE_BYTES: usize = 64 << 10;
 
 macro_rules! interface {
@@ -41,8 +41,8 @@ macro_rules! interface {
     };
 }
 
-// `fcntl` and `ioctl` are variadic in C. On x86-64 and AArch64 Linux the third argument of a variadic call is passed where a
-// plain function of three finds it; where the caller gave none, nothing here looks at it.
+// `fcntl` and `ioctl` are variadic in C. On x86-64 and AArch64 Linux the third argument of a variadic call is passed as that of a function
+// with three parameters. If the caller passed none, the functions here do not use it.
 interface! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind(fd: c_int, at: *const sockaddr, len: socklen_t) -> c_int;
@@ -77,7 +77,7 @@ interface! {
     splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t;
 }
 
-/// Begins a world and hands its functions to the tool. The calling thread drives its time.
+/// Makes a world and returns its functions to the tool. The calling thread becomes the world's driver.
 ///
 /// # Safety
 /// `flags` is NULL or a string; `interface` is valid for a write of the tool's struct.
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interf
     let text = if flags.is_null() {
         String::new()
     } else {
-        // SAFETY: a string, says the caller.
+        // SAFETY: the caller passes a string.
         unsafe { std::ffi::CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
     let settings = Settings::parse(&text).unwrap_or_else(|what| {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, interf
     });
     crate::set_world(Some(Arc::new(World::new(settings))));
     crate::interpose::install();
-    // SAFETY: valid for the write, says the caller.
+    // SAFETY: the caller passes a pointer that is valid for the write.
     unsafe { interface.write(INTERFACE) };
 }
 
@@ -107,7 +107,7 @@ fn world() -> Result<Arc<World>, Errno> {
     crate::world().ok_or(Errno::BADF)
 }
 
-/// C's way to say it: -1 and errno.
+/// A result in C's form: -1 and errno for an error.
 pub(crate) fn status<T: TryInto<isize>>(result: Result<T, Errno>) -> ssize_t {
     match result {
         Ok(n) => n.try_into().unwrap_or(isize::MAX),
@@ -127,7 +127,7 @@ fn done(result: Result<(), Errno>) -> c_int {
     int(result.map(|()| 0_isize))
 }
 
-/// The bytes at `at`, copied.
+/// Copies the `len` bytes at `at`.
 ///
 /// # Safety
 /// `at` is NULL or valid for reads of `len` bytes.
@@ -138,17 +138,17 @@ unsafe fn bytes(at: *const c_void, len: usize) -> Result<Vec<u8>, Errno> {
     if at.is_null() || len > BYTES_MAX {
         return Err(Errno::FAULT);
     }
-    // SAFETY: says the caller.
+    // SAFETY: `at` is valid for reads of `len` bytes, as the caller guarantees.
     Ok(unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec())
 }
 
-/// Copies `bytes` to `at`, which is not looked at when there are none.
+/// Copies `bytes` to `at`, which is not used if there are none.
 ///
 /// # Safety
 /// `at` is valid for writes of `bytes.len()` bytes.
 unsafe fn put(at: *mut c_void, bytes: &[u8]) {
     if !bytes.is_empty() {
-        // SAFETY: says the caller; a fresh copy does not overlap.
+        // SAFETY: `at` is valid for the write, as the caller guarantees; `bytes` is a fresh copy, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.cast(), bytes.len()) };
     }
 }
@@ -156,28 +156,28 @@ unsafe fn put(at: *mut c_void, bytes: &[u8]) {
 /// # Safety
 /// `at` is NULL or valid for reads of `len` bytes.
 unsafe fn address_at(at: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
-    // SAFETY: says the caller.
+    // SAFETY: `at` is NULL or valid for reads of `len` bytes, as the caller guarantees.
     address::parse(&unsafe { bytes(at.cast(), (len as usize).min(address::LEN_MAX)) }?)
 }
 
 /// # Safety
-/// As `accept`: both NULL, or `at` valid for writes of the bytes that `len` says.
+/// As `accept`: both NULL, or `at` valid for writes of `*len` bytes.
 unsafe fn put_address(at: *mut sockaddr, len: *mut socklen_t, peer: SocketAddr, is_v6: bool) {
     if at.is_null() || len.is_null() {
         return;
     }
     let told = address::emit(peer, is_v6);
-    // SAFETY: says the caller.
+    // SAFETY: `at` is valid for writes of `*len` bytes, as the caller guarantees.
     unsafe {
         put(at.cast(), &told[..told.len().min(*len as usize)]);
         *len = told.len() as socklen_t;
     }
 }
 
-/// The pieces of a vector.
+/// Copies the elements of a vector.
 ///
 /// # Safety
-/// `vector` is NULL or valid for reads of `count` pieces.
+/// `vector` is NULL or valid for reads of `count` elements.
 unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<iovec>, Errno> {
     if count == 0 {
         return Ok(Vec::new());
@@ -188,7 +188,7 @@ unsafe fn pieces(vector: *const iovec, count: usize) -> Result<Vec<iovec>, Errno
     if count > 1024 {
         return Err(Errno::INVAL);
     }
-    // SAFETY: says the caller.
+    // SAFETY: `vector` is valid for reads of `count` elements, as the caller guarantees.
     Ok(unsafe { std::slice::from_raw_parts(vector, count) }.to_vec())
 }
 
@@ -208,7 +208,7 @@ unsafe fn receive(fd: c_int, to: &[iovec], flags: c_int) -> Result<usize, Errno>
     let mut rest = if is_counted { &[] } else { &buffer[..n] };
     for piece in to {
         let (now, later) = rest.split_at(rest.len().min(piece.iov_len));
-        // SAFETY: says the caller.
+        // SAFETY: every piece is valid for writes of its length, as the caller guarantees.
         unsafe { put(piece.iov_base, now) };
         rest = later;
     }
@@ -220,7 +220,7 @@ unsafe fn receive(fd: c_int, to: &[iovec], flags: c_int) -> Result<usize, Errno>
 unsafe fn transmit(fd: c_int, from: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let mut all = Vec::new();
     for piece in from {
-        // SAFETY: says the caller.
+        // SAFETY: every piece is valid for reads of its length, as the caller guarantees.
         all.extend(unsafe { bytes(piece.iov_base, piece.iov_len) }?);
     }
     world()?.send(fd, &all, flags)
@@ -287,7 +287,7 @@ unsafe extern "C" fn recvfrom(
     // SAFETY: as `recvfrom`.
     status(unsafe {
         receive(fd, &[iovec { iov_base: buffer, iov_len: len }], flags).inspect(|_| {
-            // TCP tells no address.
+            // TCP reports no address here.
             if !at_len.is_null() {
                 *at_len = 0;
             }
@@ -311,19 +311,19 @@ unsafe extern "C" fn recvmsg(_: *mut c_void, fd: c_int, message: *mut msghdr, fl
     })
 }
 
-/// The only control message there is: `TCP_INQ`'s.
+/// Writes the only control message that the stack supports, that of `TCP_INQ`.
 ///
 /// # Safety
 /// `msg_control` is NULL or valid for writes of `msg_controllen` bytes.
 unsafe fn put_inquiry(message: &mut msghdr, left: Option<c_int>) {
     let bytes = size_of::<c_int>() as c_uint;
-    // SAFETY: sizes only.
+    // SAFETY: both macros only compute sizes.
     let (room, len) = unsafe { (libc::CMSG_SPACE(bytes) as usize, libc::CMSG_LEN(bytes) as usize) };
     let Some(left) = left.filter(|_| !message.msg_control.is_null() && message.msg_controllen >= room) else {
         message.msg_controllen = 0;
         return;
     };
-    // SAFETY: room for one message, says the caller, and it is the first.
+    // SAFETY: `msg_control` has room for one message, and this is the first.
     unsafe {
         let control = libc::CMSG_FIRSTHDR(message);
         (*control).cmsg_level = libc::IPPROTO_TCP;
@@ -364,7 +364,7 @@ unsafe extern "C" fn sendto(
     _at: *const sockaddr,
     _at_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: as `sendto`. TCP does not look at the address, unless for fast open, whose flag the stack refuses.
+    // SAFETY: as `sendto`. TCP ignores the address except for fast open, and the stack refuses that flag.
     unsafe { send(userdata, fd, buffer, len, flags) }
 }
 
@@ -394,10 +394,10 @@ unsafe extern "C" fn ioctl(_: *mut c_void, fd: c_int, request: c_ulong, argument
 }
 
 unsafe extern "C" fn close(_: *mut c_void, fd: c_int) -> c_int {
-    // Pipes are real; packetdrill closes them through us too.
+    // Pipes are real descriptors, which packetdrill closes through this function too.
     match world() {
         Ok(world) if world.has(fd) => done(world.close(fd)),
-        // SAFETY: the tool closes what is its own.
+        // SAFETY: the tool closes its own descriptor.
         _ => unsafe { libc::close(fd) },
     }
 }
@@ -421,7 +421,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
     let room = unsafe { *len } as usize;
     let mut buffer = vec![0; room.min(4096)];
     done(world().and_then(|world| world.option(fd, level, name, &mut buffer)).map(|n| {
-        // SAFETY: no more than there is room for.
+        // SAFETY: `n` is at most the length of the caller's buffer.
         unsafe {
             put(value, &buffer[..n]);
             *len = n as socklen_t;
@@ -448,14 +448,14 @@ unsafe extern "C" fn poll(_: *mut c_void, wanted: *mut pollfd, count: nfds_t, ti
     } else if wanted.is_null() || count > 1024 {
         return int::<usize>(Err(Errno::FAULT));
     } else {
-        // SAFETY: as `poll`; the tool has filled them in.
+        // SAFETY: as `poll`; the tool has initialized all entries.
         unsafe { std::slice::from_raw_parts_mut(wanted, count as usize) }
     };
     int(world().and_then(|world| world.poll(wanted, timeout)))
 }
 
 unsafe extern "C" fn netdev_send(_: *mut c_void, packet: *const c_void, len: size_t) -> c_int {
-    // SAFETY: a packet of this length, says the interface.
+    // SAFETY: the interface passes a packet of this length.
     let packet = unsafe { bytes(packet, len) };
     done(packet.and_then(|packet| if world()?.inject(&packet) { Ok(()) } else { Err(Errno::INVAL) }))
 }
@@ -468,7 +468,7 @@ unsafe extern "C" fn netdev_receive(
 ) -> c_int {
     let sent = world().map(|world| world.next_sent());
     done(sent.map(|sent| {
-        // SAFETY: `*len` bytes are there for the packet, says the interface; both results have their place.
+        // SAFETY: the interface passes `*len` bytes for the packet, and valid pointers for both results.
         unsafe {
             let n = sent.as_ref().map_or(0, |sent| sent.packet.len().min(*len));
             if let Some(sent) = &sent {
@@ -509,7 +509,7 @@ unsafe extern "C" fn epoll_ctl(
     let told: Event = if event.is_null() {
         (0, 0)
     } else {
-        // SAFETY: as `epoll_ctl`. The struct is packed: its fields are copied out.
+        // SAFETY: as `epoll_ctl`. The struct is packed, so its fields are copied.
         unsafe { ((*event).events, (*event).u64 as i64) }
     };
     done(world().and_then(|world| world.epoll_control(epfd, operation, fd, told)))
@@ -524,7 +524,7 @@ unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     int(world().and_then(|world| world.epoll_wait(epfd, most, timeout)).map(|found| {
         for (i, (bits, data)) in found.iter().enumerate() {
-            // SAFETY: as `epoll_wait`: room for `most`, and no more were found.
+            // SAFETY: as `epoll_wait`: there is room for `most` events, and at most that many were found.
             unsafe { events.add(i).write(epoll_event { events: *bits, u64: *data as u64 }) };
         }
         found.len()
@@ -532,12 +532,12 @@ unsafe extern "C" fn epoll_wait(
 }
 
 unsafe extern "C" fn pipe(_: *mut c_void, fds: *mut c_int) -> c_int {
-    // A pipe of the kernel. It does not block: nobody would let time pass meanwhile.
+    // A pipe of the kernel. It must not block: virtual time would stand still while the thread waits.
     // SAFETY: as `pipe`.
     unsafe { libc::pipe2(fds, libc::O_CLOEXEC | libc::O_NONBLOCK) }
 }
 
-/// `splice` between a socket of ours and a pipe of the kernel's.
+/// `splice` between a socket of the stack and a pipe of the kernel.
 unsafe extern "C" fn splice(
     _: *mut c_void,
     from: c_int,
@@ -552,15 +552,15 @@ unsafe extern "C" fn splice(
         let mut buffer = vec![0; len.min(PIPE_BYTES)];
         if world.has(from) {
             if world.ioctl(from, sim::SIOCATMARK)? != 0 {
-                // As Linux: it does not go past urgent data.
+                // As on Linux, `splice` does not pass the urgent mark.
                 return Ok(0);
             }
             let n = world.receive(from, &mut buffer, dontwait)?;
-            // SAFETY: bytes of our own, and a descriptor that the tool says is open.
+            // SAFETY: the bytes are in a buffer of this function; the tool says that the descriptor is open.
             let written = unsafe { libc::write(to, buffer.as_ptr().cast(), n) };
             return usize::try_from(written).map_err(|_| last_error());
         }
-        // SAFETY: as above.
+        // SAFETY: as for `write` above.
         let n = unsafe { libc::read(from, buffer.as_mut_ptr().cast(), buffer.len()) };
         let n = usize::try_from(n).map_err(|_| last_error())?;
         world.send(to, &buffer[..n], dontwait)

@@ -3,13 +3,13 @@
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of `sockaddr_in6`, the longer one.
+/// Bytes of `sockaddr_in6`, the longer of the two.
 pub(crate) const LEN_MAX: usize = 28;
 
-/// The address that `bytes` say.
+/// Parses an address.
 ///
 /// # Errors
-/// EINVAL when it is too short, EAFNOSUPPORT for another family.
+/// EINVAL if `bytes` are too few, EAFNOSUPPORT for another family.
 pub(crate) fn parse(bytes: &[u8]) -> Result<SocketAddr, Errno> {
     let family = u16::from_ne_bytes(*bytes.first_chunk().ok_or(Errno::INVAL)?);
     let field = |at: usize, len: usize| bytes.get(at..at + len).ok_or(Errno::INVAL);
@@ -22,7 +22,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SocketAddr, Errno> {
     Ok(SocketAddr::new(ip, port()?))
 }
 
-/// `address` as a socket of this family is told it: 16 or 28 bytes.
+/// The address in the form for a socket of this family: 16 or 28 bytes.
 pub(crate) fn emit(address: SocketAddr, is_v6: bool) -> Vec<u8> {
     let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET } as u16;
     let mut bytes = family.to_ne_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! The calls of the tool, over slices. What would block waits in the world's way.
+//! The tool's calls, with slices instead of pointers. A call that would block waits in [`World::call`].
 
 use crate::files::{File, Socket};
 use crate::world::{State, World};
@@ -8,18 +8,18 @@ use script::Epoll;
 use sim::Shutdown;
 use std::net::SocketAddr;
 
-/// `epoll_event`'s two fields.
+/// The two fields of `epoll_event`: events and data.
 pub(crate) type Event = (u32, i64);
 
 /// Bytes of `struct tcp_info` in the newest `linux/tcp.h` known here.
 const TCP_INFO_BYTES: usize = 288;
-/// `linux/tcp.h`
+/// A constant of `linux/tcp.h`.
 const TCP_CC_INFO: i32 = 26;
-/// `asm-generic/socket.h`
+/// A constant of `asm-generic/socket.h`.
 const SO_MEMINFO: i32 = 55;
 
-/// `SO_MEMINFO`: bytes unread, receive buffer, bytes on their way down, send buffer, and five counts of Linux's own memory, of
-/// which the sixth is the bytes that the send queue holds.
+/// The value of `SO_MEMINFO`: unread bytes, receive buffer, bytes being sent, send buffer, then five counts of Linux's memory; the stack
+/// sets the second of these to the bytes in the send queue, and the others to 0.
 fn memory(host: &mut sim::Host, fd: sim::Fd) -> Vec<u8> {
     let (unread, unsent) = (host.unread(fd) as u32, host.unsent(fd) as u32);
     let mut size = |name: i32| {
@@ -54,7 +54,7 @@ impl World {
         })
     }
 
-    /// `bind`. The machine has the address that the tool names: the tool's own device would have it.
+    /// `bind`. The machine gets the address that the tool names, as the tool's own device would have it.
     pub(crate) fn bind(&self, fd: i32, address: SocketAddr) -> Result<(), Errno> {
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
@@ -70,7 +70,7 @@ impl World {
         })
     }
 
-    /// `accept`: the descriptor, the peer, and whether it is an IPv6 socket.
+    /// `accept`: returns the descriptor, the peer's address, and whether the socket is an IPv6 socket.
     pub(crate) fn accept(&self, fd: i32) -> Result<(i32, SocketAddr, bool), Errno> {
         self.call(None, |state, _| {
             let socket = match state.files.socket(fd) {
@@ -116,7 +116,7 @@ impl World {
                     let is_all = n == 0 || done >= out.len() || flags & libc::MSG_WAITALL == 0;
                     is_all.then_some(Ok(done))
                 }
-                // An urgent byte is not waited for.
+                // A call for an urgent byte does not wait.
                 Err(Errno::AGAIN) if flags & libc::MSG_OOB == 0 && !dontwait(socket, flags) => None,
                 Err(_) if done > 0 => Some(Ok(done)),
                 Err(errno) => Some(Err(errno)),
@@ -124,7 +124,7 @@ impl World {
         })
     }
 
-    /// What `TCP_INQ` tells beside what was received.
+    /// The value of `TCP_INQ`: bytes that are still unread, and 1 for the end of the stream. `None` if the option is off.
     pub(crate) fn inquiry(&self, fd: i32) -> Option<i32> {
         let told = self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
@@ -191,12 +191,12 @@ impl World {
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
             let told = match (level, name) {
-                // As Linux with an algorithm that tells nothing of itself.
+                // As on Linux with a congestion control that has no information of its own.
                 (libc::IPPROTO_TCP, TCP_CC_INFO) => return Ok(0),
                 (libc::SOL_SOCKET, SO_MEMINFO) => memory(state.stack.host(), socket.fd),
                 (libc::IPPROTO_TCP, libc::TCP_INFO) => {
                     let n = state.stack.host().option(socket.fd, level, name, out)?;
-                    // Newer kernels append counts of AccECN, and the tool wants them all: none.
+                    // Newer kernels append AccECN counters, and the tool wants all of them: they are 0 here.
                     out[n..].fill(0);
                     return Ok(out.len().min(TCP_INFO_BYTES));
                 }
@@ -223,7 +223,7 @@ impl World {
         })
     }
 
-    /// `ioctl` with the requests that tell a number.
+    /// `ioctl` with the requests that return a number.
     pub(crate) fn ioctl(&self, fd: i32, request: u64) -> Result<i32, Errno> {
         self.call_at_once(|state| {
             let socket = state.files.socket(fd)?;
@@ -232,7 +232,7 @@ impl World {
         })
     }
 
-    /// `poll`: writes `revents`.
+    /// `poll`: sets `revents` and returns the number of ready entries.
     pub(crate) fn poll(&self, wanted: &mut [libc::pollfd], timeout_ms: i32) -> Result<usize, Errno> {
         self.call(timeout(timeout_ms), |state, is_over| {
             for one in wanted.iter_mut() {
@@ -292,7 +292,7 @@ fn poll_one(state: &State, fd: i32, events: i16) -> i16 {
     match state.files.get(fd) {
         _ if fd < 0 => 0,
         Some(File::Socket(socket)) => {
-            // The bits of poll lie in the lower half of epoll's.
+            // The bits of `poll` are the lower half of epoll's bits.
             (state.stack.readiness(socket.fd).0 as i16) & (events | libc::POLLERR | libc::POLLHUP)
         }
         Some(File::Epoll(_)) => 0,

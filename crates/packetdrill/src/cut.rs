@@ -1,9 +1,9 @@
-//! Packets to the machine in pieces, as a card would have received them.
+//! Cuts packets to the machine into segments, as a network card would have received them.
 
 use port::{Gso, GsoKind, PacketBuf, Segmenter};
 use wire::EthernetHeader;
 
-/// `frame` in pieces of at most `mss` bytes of payload.
+/// Cuts `frame` into frames with at most `mss` bytes of payload.
 pub(crate) fn cut(frame: Vec<u8>, mss: Option<u16>) -> Vec<Vec<u8>> {
     let header_len =
         frame.get(EthernetHeader::LEN..).and_then(headers).map_or(0, |n| EthernetHeader::LEN + n);
@@ -21,7 +21,7 @@ pub(crate) fn cut(frame: Vec<u8>, mss: Option<u16>) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| segments.next_into(&whole, &mut piece).then(|| piece.frame().to_vec())).collect()
 }
 
-/// Bytes of IP's and TCP's headers, without extension headers; none for a packet that is not TCP.
+/// Bytes of the IP header (without extension headers) and the TCP header; `None` if the packet is not TCP.
 fn headers(packet: &[u8]) -> Option<usize> {
     let (at, protocol) = match packet.first()? >> 4 {
         4 => (usize::from(packet[0] & 15) * 4, *packet.get(9)?),
@@ -35,7 +35,7 @@ fn headers(packet: &[u8]) -> Option<usize> {
 mod tests {
     use super::cut;
 
-    /// An IPv4 packet with a TCP segment, PSH set, behind an Ethernet header.
+    /// An Ethernet frame with an IPv4 packet and a TCP segment with PSH.
     fn frame(payload: usize) -> Vec<u8> {
         let mut frame = vec![0; 54 + payload];
         frame[12..14].copy_from_slice(&[8, 0]);

@@ -1,4 +1,4 @@
-//! Descriptors that the tool has from us. Behind each number is a real descriptor, so that no other file gets it.
+//! Descriptors that the tool got from this library. Each number is that of a real descriptor, so that no other file gets it.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ pub(crate) struct Socket {
     pub(crate) is_nonblocking: bool,
 }
 
-/// What a descriptor stands for.
+/// The object behind a descriptor.
 #[derive(Debug)]
 pub(crate) enum File {
     Socket(Socket),
@@ -24,21 +24,21 @@ pub(crate) enum File {
 #[derive(Debug)]
 struct Open {
     file: File,
-    /// Keeps the number taken.
+    /// The real descriptor, which reserves the number.
     _place: OwnedFd,
 }
 
-/// All of them.
+/// All descriptors of the tool, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     open: BTreeMap<i32, Open>,
 }
 
 impl Files {
-    /// A number for `file`.
+    /// Adds `file` and returns its number.
     ///
     /// # Errors
-    /// Why the kernel gives none.
+    /// When the kernel gives no descriptor.
     pub(crate) fn add(&mut self, file: File) -> Result<i32, Errno> {
         let place = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let fd = place.as_raw_fd();
@@ -54,7 +54,7 @@ impl Files {
         self.open.get(&fd).map(|open| &open.file)
     }
 
-    /// EBADF when nothing is there, ENOTSOCK when it is no socket.
+    /// The socket of a descriptor. EBADF if the descriptor is not open, ENOTSOCK if it is not a socket.
     pub(crate) fn socket(&self, fd: i32) -> Result<Socket, Errno> {
         match self.get(fd) {
             Some(File::Socket(socket)) => Ok(*socket),
@@ -79,7 +79,7 @@ impl Files {
         }
     }
 
-    /// The number is free again.
+    /// Removes a descriptor, which frees its number, also from all epoll sets.
     pub(crate) fn remove(&mut self, fd: i32) -> Result<File, Errno> {
         let open = self.open.remove(&fd).ok_or(Errno::BADF)?;
         for other in self.open.values_mut() {

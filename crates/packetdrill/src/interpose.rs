@@ -1,9 +1,9 @@
-//! Calls that the tool makes past its interface, on descriptors that it has from us: `getsockopt` for `TCP_INFO`, `sendfile`,
-//! and `close` when a script ends. A library loaded with `RTLD_DEEPBIND` and `RTLD_LOCAL` cannot come before the C library by
-//! its symbols, so the slots through which the main program calls these three are pointed at us. Under `LD_PRELOAD` the
-//! symbols of the first two do it alone.
+//! Calls that the tool makes outside its interface, on descriptors that it got from this library: `getsockopt` for `TCP_INFO`, `sendfile`,
+//! and `close` when a script ends. The symbols of a library loaded with `RTLD_DEEPBIND` and `RTLD_LOCAL` do not replace those of the C
+//! library, so the GOT slots of the main program for these three functions are changed to point here. Under `LD_PRELOAD` the symbols of the
+//! first two suffice.
 //!
-//! Everything else that these functions are asked goes to the kernel as it is.
+//! Calls on all other descriptors go to the kernel unchanged.
 
 use crate::abi;
 use libc::{c_int, c_void, off_t, size_t, socklen_t, ssize_t};
@@ -11,12 +11,12 @@ use std::ffi::CStr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Points the main program's slots at us.
+/// Changes the main program's GOT slots to point to the functions here.
 pub(crate) fn install() {
     loader::each(|program| {
         for slot in program.slots() {
             if let Some(ours) = slot.name().and_then(replacement) {
-                // SAFETY: of the same type, and we are never unloaded.
+                // SAFETY: the functions have the same type, and this library is never unloaded.
                 unsafe { slot.point(ours) };
             }
         }
@@ -38,10 +38,10 @@ fn ours(fd: c_int) -> Option<Arc<crate::world::World>> {
     crate::world().filter(|world| world.has(fd))
 }
 
-/// `getsockopt`
+/// Replaces the C library's `getsockopt`.
 ///
 /// # Safety
-/// As C's function.
+/// The same conditions as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -51,14 +51,14 @@ pub unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if ours(fd).is_some() {
-        // SAFETY: the caller answers for the arguments.
+        // SAFETY: the caller guarantees that the arguments are valid.
         return unsafe { abi::getsockopt(std::ptr::null_mut(), fd, level, name, value, len) };
     }
     // SAFETY: the same call, with the caller's arguments.
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int }
 }
 
-/// `sendfile`
+/// Replaces the C library's `sendfile`.
 ///
 /// # Safety
 /// As C's function.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, co
         return unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t };
     };
     let mut buffer = vec![0; count.min(16 << 20)];
-    // SAFETY: a buffer of our own; the caller answers for the descriptor and the offset.
+    // SAFETY: the buffer is this function's own; the caller guarantees that the descriptor and the offset are valid.
     let read = unsafe {
         if offset.is_null() {
             libc::read(from, buffer.as_mut_ptr().cast(), buffer.len())
@@ -80,13 +80,13 @@ pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, co
     let Ok(read) = usize::try_from(read) else { return -1 };
     let sent = if read == 0 { Ok(0) } else { world.send(to, &buffer[..read], 0) };
     if let (Ok(n), false) = (sent, offset.is_null()) {
-        // SAFETY: as above.
+        // SAFETY: the offset is valid, as for the read above.
         unsafe { *offset += n as off_t };
     }
     abi::status(sent)
 }
 
-/// `close`, for the slots of the main program only: our own code closes real descriptors and must not come here.
+/// Replaces `close` in the slots of the main program only: this library closes real descriptors and must not call this function.
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     match ours(fd) {
         Some(world) => abi::status(world.close(fd).map(|()| 0_isize)) as c_int,

@@ -1,5 +1,5 @@
-//! `libtowpath_packetdrill.so`: what the public tool packetdrill loads with `--so_filename`, so that it drives the stack
-//! instead of a kernel. Calls, packets and time of a script all go through it; the time is virtual.
+//! `libtowpath_packetdrill.so`, which the public tool packetdrill loads with `--so_filename` to drive the stack instead of a kernel. All
+//! calls, packets and times of a script pass through it; the time is virtual.
 //!
 //! ```text
 //!   packetdrill, main thread:  packets to and from the stack, sleeps, looks at the clock  -> time passes
@@ -7,8 +7,8 @@
 //!                                                                                           looked at the clock
 //!        abi (C) -> calls -> world (threads and time) -> stack: sim::Host and its network
 //! ```
-//! It reads no clock and sends no packet; beside the tool's interface it answers the tool's own `getsockopt`, `sendfile` and
-//! `close` where they are about its descriptors (module `interpose`). `docs/packetdrill.md` says what passes.
+//! The library reads no clock and sends no packet. Besides the tool's interface it answers the tool's own `getsockopt`, `sendfile` and
+//! `close` on its descriptors (module `interpose`). `docs/packetdrill.md` lists the scripts that pass.
 
 mod abi;
 mod address;
@@ -23,7 +23,7 @@ mod world;
 use std::sync::{Arc, PoisonError, RwLock};
 use world::World;
 
-/// The world that the tool has begun. There is one: a second beginning replaces the first.
+/// The world that the tool has made. There is at most one: a second one replaces the first.
 static WORLD: RwLock<Option<Arc<World>>> = RwLock::new(None);
 
 fn world() -> Option<Arc<World>> {

@@ -1,36 +1,36 @@
-//! What the tool's `--so_flags` and the kernel's sysctls ask of the machine.
+//! Configuration of the machine by the tool's `--so_flags` and the kernel's sysctls.
 //!
-//! Scripts set the sysctls of their network namespace before they begin; the machine is made at the first `socket` call and is
-//! set up as they are then.
+//! Scripts set the sysctls of their network namespace before they begin. The machine is made at the first `socket` call, with the values at
+//! that time.
 
 use port::Capabilities;
 use sim::HostConfig;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Secrets come from here: runs of one script are alike.
+/// The seed of all secrets, so that every run of a script is the same.
 const SEED: u64 = 0x0705_1980;
 /// Bytes of each direction's payload area: twice the largest buffer that the sysctls allow. The tool locks all its memory.
 const DATA_LEN: u64 = 32 << 20;
 
-/// `--so_flags=mtu=1400,local=192.168.0.1,net.ipv4.tcp_congestion_control=cubic`
+/// The parsed flags, such as `--so_flags=mtu=1400,local=192.168.0.1,net.ipv4.tcp_congestion_control=cubic`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
-    /// Bytes of the largest packet on the link.
+    /// The most bytes of an IP packet on the link.
     pub(crate) mtu: u16,
-    /// Bytes of payload into which longer packets to the machine are cut, as a card would have received them: the tool's `--mss`.
+    /// The tool's `--mss`: longer packets to the machine are cut into segments of this many bytes of payload; see [`crate::cut`].
     pub(crate) mss: Option<u16>,
     /// Addresses of the machine besides those that `bind` and packets name.
     pub(crate) local: Vec<IpAddr>,
-    /// Sysctls that hold whatever the kernel says: a namespace may not set all of them.
+    /// Sysctls that override the kernel's values, because a namespace may not set all of them.
     pub(crate) forced: Vec<(String, String)>,
 }
 
 impl Settings {
-    /// Reads the flags.
+    /// Parses the flags.
     ///
     /// # Errors
-    /// The flag that is not known or has a value that is none.
+    /// A message for the first flag that is unknown or has a wrong value.
     pub(crate) fn parse(flags: &str) -> Result<Self, String> {
         let mut settings = Self { mtu: 1500, mss: None, local: Vec::new(), forced: Vec::new() };
         for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
@@ -53,8 +53,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The machine, with `sysctls`, and those of them that it cannot be made to obey and that somebody has changed since they
-    /// were `before`.
+    /// The machine's configuration with `sysctls`. Also returns the sysctls that the stack does not support, if their values differ from
+    /// `before`.
     pub(crate) fn host(&self, before: &Sysctls, sysctls: &Sysctls) -> (HostConfig, Vec<String>) {
         let addresses: Vec<_> = self.local.iter().map(|local| (*local, prefix_len(*local))).collect();
         let mut config = HostConfig::new(script::HOST.0, &addresses, SEED);
@@ -78,15 +78,15 @@ impl Settings {
     }
 }
 
-/// Sysctls by full name.
+/// Values of sysctls by full name.
 pub(crate) type Sysctls = BTreeMap<String, String>;
 
-/// The prefix of the link on which packetdrill puts its local address.
+/// The prefix length of the link on which packetdrill puts its local address.
 pub(crate) fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 16 } else { 48 }
 }
 
-/// The address of a machine that opens a connection before it was given one.
+/// The machine's address if it opens a connection before it was given one.
 pub(crate) fn default_local(is_v6: bool) -> IpAddr {
     if is_v6 {
         Ipv6Addr::new(0xFD3D, 0x0A0B, 0x17D6, 0, 0, 0, 0, 1).into()
@@ -95,7 +95,7 @@ pub(crate) fn default_local(is_v6: bool) -> IpAddr {
     }
 }
 
-/// The sysctls of this network namespace that the machine knows.
+/// The sysctls of this network namespace that the stack knows.
 pub(crate) fn sysctls() -> Sysctls {
     let value = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?;

@@ -1,5 +1,5 @@
-//! The machine under test and its network, in virtual time: IP packets in and out, whoever it asks for an Ethernet address
-//! answers.
+//! The machine under test and its network, in virtual time: IP packets in and out. Every Ethernet address that the machine asks for is
+//! answered.
 
 use crate::settings::{Settings, Sysctls, default_local, prefix_len, sysctls};
 use base::{Duration, Instant};
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{EtherType, EthernetHeader};
 
-/// Where the tool's time begins: a machine of some age, so that nothing begins at zero.
+/// The tool's first time: not 0, so that no clock of the machine begins at 0.
 const EPOCH: Instant = Instant::from_ns(1_000_000_000_000);
-/// Exchanges at one instant after which host and network count as running in circles.
+/// Iterations at one instant after which time goes on, in case host and network never come to rest.
 const ROUNDS_MAX: u32 = 10_000;
 
 /// An IP packet that the machine has sent.
@@ -19,12 +19,12 @@ pub(crate) struct Sent {
     pub(crate) packet: Vec<u8>,
 }
 
-/// See the module.
+/// The machine, its clock, and the packets that it has sent.
 pub(crate) struct Stack {
     settings: Settings,
-    /// As they were before the script.
+    /// The sysctls before the script ran.
     before: Sysctls,
-    /// Made at the first `socket` call: only then are the sysctls what the script has made them.
+    /// The machine, made at the first `socket` call: then the script has set the sysctls.
     host: Option<Host>,
     now: Instant,
     sent: VecDeque<Sent>,
@@ -39,7 +39,7 @@ impl Stack {
         self.now
     }
 
-    /// The machine, which is made now if there is none.
+    /// The machine; makes it if there is none.
     pub(crate) fn host(&mut self) -> &mut Host {
         let Self { settings, before, host, now, .. } = self;
         host.get_or_insert_with(|| {
@@ -51,7 +51,7 @@ impl Stack {
         })
     }
 
-    /// The machine has this address, if it has not already.
+    /// Adds an address to the machine if it does not have it.
     pub(crate) fn own(&mut self, address: IpAddr) {
         let address = address.to_canonical();
         let host = self.host();
@@ -60,14 +60,14 @@ impl Stack {
         }
     }
 
-    /// The machine has some address of this family.
+    /// Adds a default address of this family if the machine has none.
     pub(crate) fn own_any(&mut self, is_v6: bool) {
         if !self.host().slow().routes().own().iter().any(|own| own.addr.is_ipv6() == is_v6) {
             self.own(default_local(is_v6));
         }
     }
 
-    /// An IP packet reaches the machine, whose address it names. False when it is none.
+    /// Delivers an IP packet to the machine, which also gets the packet's destination address. False if it is not an IP packet.
     pub(crate) fn inject(&mut self, packet: &[u8]) -> bool {
         let Some((ethertype, dst)) = destination(packet) else { return false };
         self.own(dst);
@@ -84,7 +84,7 @@ impl Stack {
         true
     }
 
-    /// The next packet that has left, in order.
+    /// The oldest sent packet that was not taken yet.
     pub(crate) fn next_sent(&mut self) -> Option<Sent> {
         self.sent.pop_front()
     }
@@ -93,12 +93,12 @@ impl Stack {
         !self.sent.is_empty()
     }
 
-    /// True when a socket's readiness may have changed since this was last asked.
+    /// True if a socket's readiness may have changed since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         self.host.as_mut().is_some_and(Host::take_news)
     }
 
-    /// Readiness and pulse.
+    /// Readiness of a socket (epoll's bits) and its pulse, which changes with every received byte or connection (see `sim::Host::pulse`).
     pub(crate) fn readiness(&self, fd: Fd) -> (u32, (u64, u32)) {
         self.host.as_ref().map_or((0, (0, 0)), |host| (host.readiness(fd), host.pulse(fd)))
     }
@@ -116,11 +116,11 @@ impl Stack {
                 self.take(&frame);
             }
         }
-        // A machine that is never done at one instant gets the next one.
+        // The machine did not come to rest: let a microsecond pass.
         self.now = self.now.plus(Duration::from_us(1));
     }
 
-    /// Goes on to whatever happens next, at `until` at the latest. False when `until` is reached.
+    /// Advances to the next deadline, or to `until` if that is earlier. False if `until` was reached before.
     pub(crate) fn step(&mut self, until: Instant) -> bool {
         if self.now >= until {
             return false;
@@ -147,7 +147,7 @@ fn is_ip(frame: &[u8]) -> bool {
     matches!(frame.get(12..14), Some([0x08, 0x00] | [0x86, 0xDD]))
 }
 
-/// The kind and the destination of an IP packet.
+/// The Ethernet type and the destination address of an IP packet.
 fn destination(packet: &[u8]) -> Option<(EtherType, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {

@@ -1,11 +1,9 @@
-//! Threads and time. Packets, sleeps and looks at the clock let time pass, whichever thread makes them. The thread that began
-//! the world is the *driver*: its calls let time pass when they have to wait. Calls of other threads wait for it to pass; it
-//! stands while one of them has something to do, until it has returned and looked at the clock, so that the tool sees exact
-//! times.
+//! Threads and virtual time. Time passes when a thread sends or receives a packet, sleeps or looks at the clock. The thread that made the
+//! world is the *driver*: time also passes while the driver's calls wait. Calls of other threads wait for time to pass. Time stands still
+//! while such a thread has something to do: until its call has returned and it has looked at the clock, so that the tool sees exact times.
 //!
-//! Every wait for another thread is bounded: one that does not come is no longer waited for. A driver that sleeps somewhere
-//! else (packetdrill waits up to a second for a call to end before it makes the next) lets time pass tick by tick, as it would
-//! in the world outside.
+//! Every wait for another thread is bounded: a thread that takes too long is no longer waited for. If the driver sleeps outside this
+//! library (packetdrill waits up to a second for a call to end before it makes the next), time passes by ticks, as real time would.
 
 use crate::files::Files;
 use crate::settings::Settings;
@@ -15,58 +13,58 @@ use rustix::io::Errno;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// One look at whether the driver moves; also by how much time passes at each look while it sleeps.
+/// Real time between two checks whether the driver moves; also the virtual time that passes at each check while it sleeps.
 const TICK: std::time::Duration = std::time::Duration::from_millis(10);
-/// Looks at a sleeping driver before time passes without it: 0.1 s, far below packetdrill's 1 s.
+/// Checks of a sleeping driver before time passes without it: 0.1 s, far below packetdrill's 1 s.
 const TICKS_PATIENCE: u32 = 10;
-/// Looks at a thread that is to return before it is given up: 3 s.
+/// Checks of a thread that must return before it is given up: 3 s.
 const TICKS_MAX: u32 = 300;
-/// A call of the driver that nothing ends is interrupted, and a packet that does not leave is given up, after this time:
-/// longer than any timer of TCP, for which a retransmission waits 120 s at most.
+/// Virtual time after which a driver's call without an end is interrupted, and after which waiting for a packet ends: longer than any timer
+/// of TCP, since a retransmission waits 120 s at most.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A thread that the driver has to wait for or that waits itself.
+/// A thread that waits in a call, or for which the driver must wait.
 struct Waiter {
     thread: ThreadId,
-    /// When its call gives up by itself.
+    /// Time at which its call times out; `None` if never.
     until: Option<Instant>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing to do.
+    /// It waits and has nothing to do.
     Asleep,
-    /// Something has happened; it looks whether its call can end.
+    /// It was woken and checks whether its call can end.
     Awake,
     /// Its call has ended; it has not looked at the clock yet.
     Returned,
 }
 
-/// What calls work on.
+/// The state on which calls work.
 pub(crate) struct State {
     pub(crate) stack: Stack,
     pub(crate) files: Files,
     waiters: Vec<Waiter>,
-    /// Threads that let time pass just now.
+    /// Number of threads that let time pass now.
     movers: u32,
-    /// How often one began or ended to.
+    /// Counts each time a thread begins or ends to let time pass.
     steps: u64,
 }
 
-/// See the module.
+/// A machine under test, with the threads of the tool that use it.
 pub(crate) struct World {
     state: Mutex<State>,
     changed: Condvar,
     driver: ThreadId,
-    /// The driver's number in the kernel.
+    /// The driver's thread id in the kernel.
     task: i32,
 }
 
 type Guard<'w> = MutexGuard<'w, State>;
 
 impl State {
-    /// Readiness has changed or a time has come: whoever waits looks again. True when readiness has changed.
+    /// Wakes all waiting threads if readiness has changed, otherwise only those with an expired time-out. True if readiness has changed.
     fn wake(&mut self) -> bool {
         let has_news = self.stack.take_news();
         let now = self.stack.now();
@@ -91,7 +89,7 @@ impl State {
 }
 
 impl World {
-    /// A world whose driver is the calling thread.
+    /// Makes a world; the calling thread becomes its driver.
     pub(crate) fn new(settings: Settings) -> Self {
         let state = State {
             stack: Stack::new(settings),
@@ -108,11 +106,11 @@ impl World {
         }
     }
 
-    /// Does a call. `attempt` ends it or says `None`: then it is made again whenever something has happened, and for the last
+    /// Makes a call. `attempt` returns its result, or `None` if the call must wait. Then it is called again after each event, and a last
     /// time, with `true`, when `timeout` is over.
     ///
     /// # Errors
-    /// The call's; EINTR when it is the driver's and nothing ends it.
+    /// The call's error; EINTR if it is the driver's call and nothing ends it.
     pub(crate) fn call<T>(
         &self,
         timeout: Option<Duration>,
@@ -147,10 +145,10 @@ impl World {
         done
     }
 
-    /// A call that never waits.
+    /// Makes a call that never waits.
     ///
     /// # Errors
-    /// The call's.
+    /// The call's error.
     pub(crate) fn call_at_once<T>(
         &self,
         mut call: impl FnMut(&mut State) -> Result<T, Errno>,
@@ -158,7 +156,7 @@ impl World {
         self.call(None, |state, _| Some(call(state)))
     }
 
-    /// Whether `fd` is one of ours.
+    /// True if the tool got `fd` from this library.
     pub(crate) fn has(&self, fd: i32) -> bool {
         self.lock().files.has(fd)
     }
@@ -171,8 +169,7 @@ impl World {
         self.leave(state);
     }
 
-    /// The clock. It has gone on by a microsecond, as it does outside between two looks, but not for a thread whose call has
-    /// just ended.
+    /// The current time. A look at the clock takes a microsecond, as in reality, but none for a thread directly after its call.
     pub(crate) fn clock(&self) -> Instant {
         let thread = std::thread::current().id();
         let mut state = self.lock();
@@ -186,7 +183,7 @@ impl World {
         self.lock().stack.now()
     }
 
-    /// An IP packet for the machine. False when it is none.
+    /// Delivers an IP packet to the machine. False if it is not an IP packet.
     pub(crate) fn inject(&self, packet: &[u8]) -> bool {
         let mut state = self.enter();
         let is_packet = state.stack.inject(packet);
@@ -195,7 +192,7 @@ impl World {
         is_packet
     }
 
-    /// The next packet that leaves the machine; time passes until there is one, but not for ever.
+    /// The next packet that the machine sends. Lets time pass until there is one, at most [`PATIENCE`].
     pub(crate) fn next_sent(&self) -> Option<Sent> {
         let state = self.enter();
         let until = state.stack.now().plus(PATIENCE);
@@ -213,7 +210,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread lets time pass.
+    /// The calling thread begins to let time pass.
     fn enter(&self) -> Guard<'_> {
         let mut state = self.lock();
         state.movers += 1;
@@ -221,7 +218,7 @@ impl World {
         state
     }
 
-    /// It no longer does; but first those who have something to do do it.
+    /// The calling thread stops letting time pass, after threads with something to do have done it.
     fn leave<'w>(&'w self, state: Guard<'w>) {
         let mut state = self.let_go(state);
         state.movers -= 1;
@@ -242,13 +239,13 @@ impl World {
         state
     }
 
-    /// Waits for another thread. True when none has said anything for a tick.
+    /// Waits for another thread. True if no thread has notified for a tick.
     fn tick<'w>(&'w self, state: Guard<'w>) -> (Guard<'w>, bool) {
         let (state, end) = self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner);
         (state, end.timed_out())
     }
 
-    /// Lets time pass up to `until` or to what `stop` waits for.
+    /// Lets time pass until `until` or until `stop` is true.
     fn advance<'w>(&'w self, state: Guard<'w>, until: Instant, stop: impl Fn(&Stack) -> bool) -> Guard<'w> {
         let mut state = self.let_go(state);
         while !stop(&state.stack) && state.stack.step(until) {
@@ -258,7 +255,7 @@ impl World {
         state
     }
 
-    /// The driver's own call waits: time passes.
+    /// Lets time pass until the driver's own call ends.
     fn drive<'w, T>(
         &'w self,
         mut state: Guard<'w>,
@@ -283,7 +280,7 @@ impl World {
         }
     }
 
-    /// The calling thread's call waits for the driver.
+    /// Waits until the call of the calling thread, which is not the driver, ends.
     fn sleep<'w, T>(
         &'w self,
         mut state: Guard<'w>,
@@ -311,7 +308,7 @@ impl World {
         }
     }
 
-    /// A tick has passed outside: when nobody else lets time pass and the driver has slept for some time, it passes here.
+    /// Called after a silent tick: if no thread lets time pass and the driver has slept for [`TICKS_PATIENCE`] ticks, lets a tick pass.
     fn pace(&self, state: &mut State, still: &mut (u64, u32)) {
         if still.0 != state.steps || state.movers > 0 || !is_asleep(self.task) {
             *still = (state.steps, 0);
@@ -328,7 +325,7 @@ impl World {
     }
 }
 
-/// True when this thread of ours sleeps in the kernel (`/proc/self/task/N/stat`: number, name in brackets, state).
+/// True if this thread of the process sleeps in the kernel (`/proc/self/task/N/stat`: number, name in parentheses, state).
 fn is_asleep(task: i32) -> bool {
     let stat = std::fs::read(format!("/proc/self/task/{task}/stat")).unwrap_or_default();
     let after_name = stat.iter().rposition(|byte| *byte == b')').map(|at| at + 2);

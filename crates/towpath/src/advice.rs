@@ -1,4 +1,4 @@
-//! What a reader of `towpath explain` may do next, in words: by what limits a connection, and by why a socket is the kernel's.
+//! Advice in words for readers of `towpath explain`: by what limits a connection, and by why a socket is the kernel's.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or(0)
 }
 
-/// Bytes, short.
+/// A number of bytes as a short text with a unit.
 pub fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),
@@ -15,7 +15,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// What an accelerated socket waits for, and what would help; the second is empty where nothing is wrong.
+/// The limit of an accelerated socket and advice, as texts; the advice is empty if nothing is wrong.
 pub fn of_limit(row: &Value) -> (String, String) {
     let info = &row["info"];
     let other = || match row["peer_process"].as_str() {
@@ -72,7 +72,7 @@ pub fn of_limit(row: &Value) -> (String, String) {
     (what, advice.to_owned())
 }
 
-/// The numbers that say it.
+/// The socket's queues and TCP numbers as text.
 pub fn numbers(row: &Value) -> String {
     let queues = format!(
         "unread {}, unsent {}, in flight {}, ring {}",
@@ -100,7 +100,7 @@ pub fn numbers(row: &Value) -> String {
     )
 }
 
-/// Of the time that something was to be sent, what share each limit has had.
+/// Shares of the busy time that each limit had, as text; empty if the socket was never busy.
 fn shares(info: &Value) -> String {
     let busy = number(info, "busy_time");
     let percent = |us: u64| us.min(busy) * 100 / busy.max(1);
@@ -117,7 +117,7 @@ fn shares(info: &Value) -> String {
     }
 }
 
-/// What would have kept a socket from the kernel: beginnings of reasons.
+/// Beginnings of reasons for which a socket is the kernel's, and what would have prevented it.
 const CURES: [(&str, &str); 13] = [
     ("no accelerated listener", "start the server with `towpath run`, too, for the same service"),
     (
@@ -143,7 +143,7 @@ const CURES: [(&str, &str); 13] = [
     ("the pair region is full", "raise --region-slots of `towpath up`"),
 ];
 
-/// What to do about a socket that is the kernel's for that reason.
+/// Advice about a socket that is the kernel's for this reason.
 pub fn of_reason(reason: &str) -> &'static str {
     let cure = CURES.iter().find(|(begin, _)| reason.starts_with(begin)).map(|(_, cure)| *cure);
     let is_option = reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.contains('_');

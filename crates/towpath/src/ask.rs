@@ -1,4 +1,4 @@
-//! One question to a running service.
+//! One request to a running service.
 
 use anyhow::{Context, anyhow, bail};
 use control::{DialError, Line, LineError, Received, Reply, Report, Request, ToApplication, ToService, dial};
@@ -8,12 +8,12 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// True when a service answers at `path`.
+/// True if a service answers at `path`.
 pub fn is_up(path: &Path) -> bool {
     dial(path).is_ok()
 }
 
-/// What to do about a service that cannot be reached.
+/// The error for a service that cannot be reached, with advice.
 pub fn unreachable(path: &Path, e: DialError) -> anyhow::Error {
     let path = path.display();
     let e = match e {
@@ -31,7 +31,7 @@ pub fn unreachable(path: &Path, e: DialError) -> anyhow::Error {
     }
 }
 
-/// Asks, and returns the reply with its descriptors.
+/// Sends a request for a report and returns the reply with its descriptors.
 fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
     let line = Line::new(dial(path).map_err(|e| unreachable(path, e))?);
     line.send(&ToService { number: 1, request: Request::Report(report) }, &[], true)?;
@@ -45,7 +45,7 @@ fn ask(path: &Path, report: Report) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
     }
 }
 
-/// The JSON of a report.
+/// A report of the service as JSON.
 pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> {
     match ask(path, report)? {
         (Reply::Text, fds) => {
@@ -60,7 +60,7 @@ pub fn report(path: &Path, report: Report) -> anyhow::Result<serde_json::Value> 
     }
 }
 
-/// Has the service read its policy file anew, and says what came of it.
+/// Makes the service read its policy file again, and prints the result.
 pub fn reload(path: &Path) -> anyhow::Result<()> {
     let told = report(path, Report::Reload)?;
     crate::table::print(&match told["policy"].as_str() {
@@ -69,7 +69,7 @@ pub fn reload(path: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Tells the service to leave, and waits until it has.
+/// Makes the service shut down, and waits until it has.
 pub fn down(path: &Path) -> anyhow::Result<()> {
     match ask(path, Report::Shutdown)? {
         (Reply::Done, _) => {}

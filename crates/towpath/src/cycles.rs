@@ -1,4 +1,4 @@
-//! `towpath stat --cycles`: where the time of threads goes.
+//! `towpath stat --cycles`: where threads spend their time.
 
 use crate::ask::report;
 use crate::table::{align, print};
@@ -39,7 +39,7 @@ impl From<Word> for Counting {
     }
 }
 
-/// Asks, and prints.
+/// Sends the request to the service and prints its answer.
 pub fn show(path: &Path, json: bool, word: Word) -> anyhow::Result<()> {
     let all = report(path, Report::Cycles(word.into()))?;
     if json {
@@ -77,7 +77,7 @@ fn said(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
 
-/// The counter in words.
+/// The name of the counter that the numbers are from.
 fn counter(all: &Value) -> &'static str {
     if all["unit"] == "cycles" {
         "cycles of the processor's time-stamp counter"

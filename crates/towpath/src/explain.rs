@@ -1,4 +1,4 @@
-//! `towpath explain`: of each socket, whether it is accelerated, why it is not, what it waits for, and what to do next.
+//! `towpath explain`: for each socket, whether it is accelerated, why not, what it waits for, and what to do next.
 
 use crate::Where;
 use crate::advice::{self, bytes};
@@ -35,7 +35,7 @@ pub struct Explain {
     json: bool,
 }
 
-/// The state of a socket that had its connection from a service which is gone.
+/// The state of a socket that had its connection from a service that does not exist any more.
 const LOST: &str = "LOST";
 
 /// One end of a socket: an address with its port, or a port alone.
@@ -65,13 +65,13 @@ impl End {
     }
 }
 
-/// What is asked about.
+/// Selects a process or sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
     Process(i32),
-    /// At either end.
+    /// Sockets with this address or port at either end.
     Either(End),
-    /// Own and peer's.
+    /// Sockets with this local end and this remote end.
     Both(End, End),
 }
 
@@ -143,28 +143,28 @@ impl Explain {
     }
 }
 
-/// One process, with its sockets.
+/// A process with its sockets.
 #[derive(Debug)]
 struct Explained {
     pid: i32,
     name: String,
     is_attached: bool,
-    /// Why nothing of it is accelerated, or why something of it cannot be told.
+    /// The reason why no socket of the process is accelerated, or why its sockets cannot be read.
     absence: Option<Absence>,
     settings: Value,
     sockets: Vec<Value>,
 }
 
-/// Everything of every attached process.
+/// All attached processes with all their sockets.
 fn all(known: &Value, control: &Path) -> Vec<Explained> {
     let pids = known["applications"].as_array().into_iter().flatten().filter_map(|a| a["pid"].as_i64());
     let mut pids: Vec<i32> = pids.filter_map(|pid| pid.try_into().ok()).collect();
     pids.dedup();
-    // One that has ended meanwhile is left out.
+    // A process that has ended since the report is left out.
     pids.into_iter().filter_map(|pid| one(known, pid, control).ok()).collect()
 }
 
-/// One process.
+/// A process with all its sockets.
 fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     let process = Process::new(pid).with_context(|| format!("there is no process {pid}"))?;
     let of_it = |list: &'static str| {
@@ -173,7 +173,7 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     let application = of_it("applications").next();
     let mut sockets: Vec<Value> = of_it("sockets").map(accelerated).collect();
     let mut absence = application.is_none().then(|| process.absence(control));
-    // What stands for an accelerated connection in the kernel is a socket without one.
+    // If the service is gone, sockets that the kernel lists nowhere count too: they are placeholders of lost connections.
     let is_gone = absence.as_ref().is_some_and(|absence| absence.cause == Cause::Gone);
     let wanted = |fd, inode| reason_of(known, inode).is_some() || is_gone && process.is_tcp(fd);
     match process.kernel_sockets(wanted) {
@@ -203,7 +203,7 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     })
 }
 
-/// One process, when no service can be asked.
+/// A process with its sockets, if no service answers.
 fn without_service(pid: i32, control: &Path, e: &anyhow::Error) -> anyhow::Result<Explained> {
     let mut explained = one(&json!({}), pid, control)?;
     if explained.absence.as_ref().is_some_and(|absence| absence.cause == Cause::Other) {
@@ -217,14 +217,14 @@ fn without_service(pid: i32, control: &Path, e: &anyhow::Error) -> anyhow::Resul
     Ok(explained)
 }
 
-/// The processes that used a service at `control` which is gone; one that answers there now says what is `known`.
+/// The processes that used a service at `control` which is gone. `known`: the report of the service that answers there now.
 fn left_behind(known: &Value, control: &Path) -> Vec<Explained> {
     let had = |pid: &i32| Process::new(*pid).is_some_and(|p| p.uses(control) && p.has_registered());
     let left = Process::all().into_iter().filter(had).filter_map(|pid| one(known, pid, control).ok());
     left.filter(|process| process.absence.as_ref().is_some_and(|a| a.cause == Cause::Gone)).collect()
 }
 
-/// Which processes' connections went with their service, for a reader that looks for one of them.
+/// A text that names these processes, which lost their connections with their service; `None` if there is none.
 fn lost(left: &[Explained]) -> Option<String> {
     let names: Vec<String> = left.iter().map(|p| format!("{} ({})", p.name, p.pid)).collect();
     let names = names.join(", ");
@@ -232,7 +232,7 @@ fn lost(left: &[Explained]) -> Option<String> {
         .then(|| format!("the service which had the connections of {names} is gone, and they are reset"))
 }
 
-/// Why a socket of a process is the kernel's, or nothing at all, when the service that had it is gone.
+/// Reason and advice for a socket of a process after its service has gone: the socket is the kernel's or lost.
 fn without_its_service(socket: &KernelSocket) -> (String, String) {
     let (reason, advice) = match socket.line.as_ref().map(|line| line.state) {
         None => (
@@ -251,13 +251,13 @@ fn without_its_service(socket: &KernelSocket) -> (String, String) {
     (reason.to_owned(), advice.to_owned())
 }
 
-/// Why a kernel socket is one, as its program has told the service.
+/// The reason why a kernel socket is not accelerated, as its program has told the service.
 fn reason_of(known: &Value, inode: u64) -> Option<&str> {
     let inode = inode.to_string();
     known["applications"].as_array()?.iter().find_map(|a| a["kernel"][inode.as_str()].as_str())
 }
 
-/// A socket as the service describes it.
+/// Adds what limits an accelerated socket to the service's row about it.
 fn accelerated(mut row: Value) -> Value {
     let (what, advice) = advice::of_limit(&row);
     row["accelerated"] = json!(true);
@@ -266,7 +266,7 @@ fn accelerated(mut row: Value) -> Value {
     row
 }
 
-/// A kernel socket; `None`: it is the kernel's twin of an accelerated listener.
+/// The row of a kernel socket; `None` if it is the kernel's twin of an accelerated listener.
 fn kernel(
     process: &Process,
     absence: Option<&Absence>,
@@ -312,7 +312,7 @@ fn kernel(
     Some(Value::Object(row))
 }
 
-/// Why a socket of an attached process is the kernel's, when it has not told.
+/// Reason and advice for a kernel socket of an attached process that has told no reason.
 fn without_reason(process: &Process, at_listener: bool) -> (String, String) {
     if let Some(why) = process.unseen() {
         return (format!("the program {}", why.what()), why.advice().to_owned());
@@ -379,7 +379,7 @@ impl Explained {
                 true => format!("  {LOST} (fd {})", row["fd"]),
                 false => format!("  {} {ends}: kernel (fd {})", text("state"), row["fd"]),
             };
-            // What holds for the whole process is said once.
+            // A reason that applies to the whole process is printed only once.
             if self.absence.as_ref().is_some_and(|absence| row["reason"] == absence.reason) {
                 return lines.push(line);
             }

@@ -1,4 +1,4 @@
-//! `towpath link`: an emulated link between two interfaces until it is told to stop.
+//! `towpath link`: an emulated link between two interfaces, until a signal or the end of its time.
 
 use anyhow::Context;
 use base::{Duration, Instant};
@@ -74,7 +74,7 @@ impl LinkCommand {
         let configs = [one(self.forward), one(self.backward)];
         let stop = service::signals().context("cannot watch signals")?;
         let mut emulator = Emulator::open([self.a.clone(), self.b.clone()], configs, self.seed)?;
-        // On stderr, so that JSON stays alone on stdout; a caller may wait for it.
+        // On stderr, so that stdout contains only JSON. Callers wait for this line.
         eprintln!("towpath link: {} <-> {} is up", self.a, self.b);
         let end = self.duration.map_or(Instant::NEVER, |time| Instant::ZERO.plus(time));
         let mut shown = Instant::ZERO;

@@ -1,4 +1,4 @@
-//! The command line: it starts and asks the service, and starts programs with the preload library.
+//! The command line: starts a service, sends it requests, and starts programs with the preload library.
 #![forbid(unsafe_code)]
 
 mod advice;
@@ -178,7 +178,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A measurement has an exit code of its own: it may print a result and still have missed a row.
+/// A measurement returns its own exit code: it may print a result and still have failures.
 fn measure(args: &[String]) -> ExitCode {
     let (name, rest) = args.split_first().map_or(("--help", args), |(name, rest)| (name.as_str(), rest));
     bench::run(name, rest).unwrap_or_else(|e| failed(&e))

@@ -1,14 +1,14 @@
-//! What a service manager is told about the service (systemd's `Type=notify`): that it works, and that it is about to end. Nothing
-//! where none asked for it.
+//! Notifications to a service manager (systemd's `Type=notify`): that the service works, and that it is about to end. Without
+//! `NOTIFY_SOCKET` nothing is sent.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Names the manager's socket: a path, or `@` and an abstract name.
+/// The variable with the address of the manager's socket: a path, or `@` and an abstract name.
 pub const SOCKET_ENV: &str = "NOTIFY_SOCKET";
 
-/// Says `state` to the manager, if there is one. A manager that does not listen is its own affair.
+/// Sends `state` to the manager, if there is one. An error is printed and otherwise ignored.
 pub fn tell(state: &str) {
     let Some(name) = std::env::var_os(SOCKET_ENV) else { return };
     if let Err(e) = send(name.as_bytes(), state) {

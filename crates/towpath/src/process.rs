@@ -1,4 +1,4 @@
-//! What `/proc` says of a process: its kernel sockets, and whether the library is in it, and if not, why.
+//! Information about a process from `/proc`: its kernel sockets, whether the library is loaded in it, and if not, why.
 
 use crate::program::{Unseen, unseen_format};
 use control::profile::{self, IO_URING_ENV, PROFILE_ENV, REQUIRE_ENV};
@@ -7,57 +7,57 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// A TCP socket of the kernel's that a process holds.
+/// A kernel TCP socket of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelSocket {
-    /// A descriptor that stands for it.
+    /// The lowest descriptor of the socket.
     pub fd: u32,
-    /// Its inode.
+    /// The socket's inode number.
     pub inode: u64,
-    /// As `ss` names it; `None`: the kernel lists it nowhere.
+    /// The socket's line in the kernel's list; `None` if it is not listed.
     pub line: Option<Line>,
 }
 
-/// A line of `/proc/net/tcp`.
+/// A line of `/proc/net/tcp` or `/proc/net/tcp6`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// As `ss` names it.
+    /// The TCP state as `ss` names it.
     pub state: &'static str,
-    /// Our end.
+    /// The local address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Bytes not acknowledged.
+    /// Bytes sent or queued and not acknowledged.
     pub send_queue: u64,
-    /// Bytes not read; of a listener: connections not accepted.
+    /// Bytes not read; for a listener: connections not accepted.
     pub recv_queue: u64,
 }
 
-/// What kind of thing keeps the library from doing anything in a process.
+/// The kind of reason why the library does nothing in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The library cannot see what the program does.
+    /// The library cannot see the program's calls.
     Unseen,
-    /// It uses another service.
+    /// The process uses another service.
     Elsewhere,
-    /// It used a service that is gone.
+    /// The process used a service that does not exist any more.
     Gone,
-    /// Any other, of which a service that does not answer may be the reason.
+    /// Another reason; the cause may be that no service answers.
     Other,
 }
 
-/// Why the library does nothing in a process.
+/// The reason why the library does nothing in a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Absence {
-    /// What kind of socket it is.
+    /// The kind of the reason.
     pub cause: Cause,
-    /// In words.
+    /// The reason as text.
     pub reason: String,
-    /// What to do about it.
+    /// Advice for the reader.
     pub advice: String,
 }
 
-/// A process by its number.
+/// A process, with the environment it was started with.
 #[derive(Debug)]
 pub struct Process {
     folder: PathBuf,
@@ -81,7 +81,7 @@ const STATES: [&str; 13] = [
 ];
 
 impl Process {
-    /// The numbers of all processes that can be seen.
+    /// The ids of all processes in `/proc`, sorted.
     pub fn all() -> Vec<i32> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
         let mut pids: Vec<i32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
@@ -89,7 +89,7 @@ impl Process {
         pids
     }
 
-    /// The process of that number; `None`: there is none.
+    /// The process with this id; `None` if it does not exist.
     pub fn new(pid: i32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         folder.is_dir().then(|| {
@@ -98,13 +98,13 @@ impl Process {
         })
     }
 
-    /// Its command's name.
+    /// The name of the process's command.
     pub fn name(&self) -> String {
         let name = std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default();
         service::text::bounded(name.trim_end(), 64)
     }
 
-    /// Variables and profile that it was started with, as far as they change anything.
+    /// The variables and the profile that the process was started with, if they have an effect.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let Ok(environment) = &self.environment else { return BTreeMap::new() };
         let own = [PROFILE_ENV, REQUIRE_ENV, IO_URING_ENV, "TOWPATH_DISABLE"];
@@ -116,10 +116,10 @@ impl Process {
         own.into_iter().chain(knobs).filter_map(value).collect()
     }
 
-    /// Its kernel TCP sockets, and those of `wanted`, told by descriptor and inode, that the kernel lists nowhere.
+    /// The kernel TCP sockets of the process, and sockets that the kernel lists nowhere if `wanted` (descriptor, inode) is true for them.
     ///
     /// # Errors
-    /// Its descriptors may not be looked at.
+    /// When the descriptors of the process may not be read.
     pub fn kernel_sockets(&self, wanted: impl Fn(u32, u64) -> bool) -> std::io::Result<Vec<KernelSocket>> {
         let mut held = BTreeMap::new();
         for entry in std::fs::read_dir(self.folder.join("fd"))?.filter_map(Result::ok) {
@@ -143,7 +143,7 @@ impl Process {
         Ok(sockets)
     }
 
-    /// Why the library does nothing in it that the service at `control`, if there is one, would know of.
+    /// The reason why the service at `control` (if there is one) does not know the process.
     pub fn absence(&self, control: &Path) -> Absence {
         let because = |cause: Cause, reason: &str, advice: &str| Absence {
             cause,
@@ -208,19 +208,19 @@ impl Process {
         std::fs::read_to_string(self.folder.join("maps")).is_ok_and(|maps| maps.contains(name))
     }
 
-    /// True when a service has had it: it shares memory with that one, also after the service's end.
+    /// True if the process was registered with a service: it still maps that service's memory, even after the service's end.
     pub fn has_registered(&self) -> bool {
         self.maps("/memfd:towpath-region")
     }
 
-    /// True when it was told to use the service at `control`.
+    /// True if the process was told to use the service at `control`.
     pub fn uses(&self, control: &Path) -> bool {
         let Ok(environment) = &self.environment else { return false };
         let named = environment.get(control::CONTROL_ENV).filter(|path| !path.is_empty());
         named.map_or_else(control::own_control_path, PathBuf::from) == control
     }
 
-    /// True for a TCP socket, connected or not, among its descriptors.
+    /// True if the descriptor is a TCP socket, connected or not.
     pub fn is_tcp(&self, fd: u32) -> bool {
         let mut name = [0u8; 16];
         let path = self.folder.join(format!("fd/{fd}"));
@@ -228,7 +228,7 @@ impl Process {
             .is_ok_and(|n| name.get(..n).is_some_and(|name| name.starts_with(b"TCP")))
     }
 
-    /// Why a library would not see what it does.
+    /// The reason why a preloaded library does not see the program's calls, if any.
     pub fn unseen(&self) -> Option<Unseen> {
         let exe = self.folder.join("exe");
         let by_format = unseen_format(&exe);
@@ -243,19 +243,19 @@ fn parse_environment(bytes: &[u8]) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// `AT_SECURE` of an auxiliary vector: pairs of words.
+/// True if `AT_SECURE` is set in this auxiliary vector (pairs of 64-bit words).
 fn is_secure(vector: &[u8]) -> bool {
     const AT_SECURE: u64 = 23;
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
     vector.chunks_exact(16).any(|pair| word(&pair[..8]) == AT_SECURE && word(&pair[8..]) != 0)
 }
 
-/// `socket:[123]`.
+/// The inode number in a link such as `socket:[123]`.
 fn inode_of(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Inode and line: `sl local remote state tx:rx tr:when retransmits uid timeout inode`.
+/// Parses a line: inode number, and the other fields. Columns: `sl local remote state tx:rx tr:when retransmits uid timeout inode`.
 fn parse_line(line: &str) -> Option<(u64, Line)> {
     let columns: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, remote, state, queues, ..] = columns[..] else { return None };
@@ -271,7 +271,7 @@ fn parse_line(line: &str) -> Option<(u64, Line)> {
     Some((columns.get(9)?.parse().ok()?, line))
 }
 
-/// An address in words of this machine's byte order, v4-mapped ones as v4.
+/// Parses an address, which is in words of this machine's byte order. An IPv4-mapped address becomes IPv4.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let words = (0..ip.len() / 8).map(|i| u32::from_str_radix(ip.get(i * 8..i * 8 + 8)?, 16).ok());

@@ -1,4 +1,4 @@
-//! Whether a preloaded library sees what a program does: by the program's file. Nothing is run.
+//! Decides from a program's file whether a preloaded library sees the program's calls. Runs nothing.
 
 use rustix::fs::{Access, access};
 use rustix::process::{getegid, geteuid};
@@ -9,25 +9,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a preloaded library does not see a program's calls.
+/// The reason why a preloaded library does not see a program's calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unseen {
-    /// No dynamic loader runs.
+    /// The program is statically linked: no dynamic loader runs.
     Static,
-    /// Go makes system calls itself.
+    /// Go programs make system calls without libc.
     Go,
-    /// The loader ignores `LD_PRELOAD` for programs with rights of their own.
+    /// The loader ignores `LD_PRELOAD` for programs with set-user-id, set-group-id or capabilities.
     Privileged,
-    /// The library is for 64-bit programs.
+    /// The program is a 32-bit program, and the library is for 64-bit programs.
     Narrow,
-    /// The library is for glibc.
+    /// The program uses musl, and the library is for glibc.
     Musl,
-    /// The library is for this processor.
+    /// The program is for another processor.
     Foreign,
 }
 
 impl Unseen {
-    /// As the end of a sentence that begins with the program's name.
+    /// The reason as the end of a sentence that begins with the program's name.
     pub const fn what(self) -> &'static str {
         match self {
             Self::Static => "is statically linked: no dynamic loader runs that would load the library",
@@ -41,7 +41,7 @@ impl Unseen {
         }
     }
 
-    /// What to do about it.
+    /// Advice for this reason.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Static => "use a dynamically linked build of it",
@@ -57,31 +57,31 @@ impl Unseen {
 }
 
 const PT_INTERP: u32 = 3;
-/// Headers looked at, at most: a file may claim any number.
+/// The most program headers that are read: a file may claim any number.
 const HEADERS_MAX: u16 = 4096;
-/// Scripts that name scripts, as many as Linux follows.
+/// The longest chain of scripts that have a script as interpreter, as on Linux.
 const SCRIPTS_MAX: u32 = 4;
 
-/// Where a command leads.
+/// The result of a search for a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// The name leads to this program.
+    /// The file of the program.
     Program(PathBuf),
-    /// To this file, which may not be executed.
+    /// A file or folder that cannot be executed.
     NoProgram(PathBuf),
-    /// The name leads to no file.
+    /// There is no such file.
     Nothing,
 }
 
-/// What `execvp` will find for `command`: the first file of that name in `PATH` that may be executed, or the path itself.
+/// Finds the file that `execvp` runs for `command`: the first executable file with that name in `PATH`, or the path itself.
 pub fn find(command: &OsStr) -> Found {
     if command.as_bytes().contains(&b'/') {
         return look_at(PathBuf::from(command));
     }
-    // As the C library's, where the variable is not set.
+    // The C library's default if `PATH` is not set.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let mut found = Found::Nothing;
-    // A folder that may not be looked into has nothing, as for the shell.
+    // A folder that cannot be read counts as empty, as for the shell.
     let files = std::env::split_paths(&path).map(|folder| folder.join(command)).filter(|file| file.exists());
     for place in files.map(look_at) {
         match place {
@@ -101,7 +101,7 @@ fn look_at(path: PathBuf) -> Found {
     }
 }
 
-/// Why the library will not see the program in this file; `None`: it will, or the file is nothing that is known here.
+/// The reason why the library will not see the calls of the program in this file; `None` if it will, or if the file's kind is unknown.
 pub fn unseen(path: &Path) -> Option<Unseen> {
     let mut path = path.to_owned();
     for _ in 0..SCRIPTS_MAX {
@@ -114,7 +114,7 @@ pub fn unseen(path: &Path) -> Option<Unseen> {
     None
 }
 
-/// As [`unseen`], of a file that runs already: whether it got rights of its own is known better elsewhere.
+/// As [`unseen`], without the check for privileges: for a running program its auxiliary vector answers that.
 pub fn unseen_format(path: &Path) -> Option<Unseen> {
     by_format(&File::open(path).ok()?)
 }
@@ -143,14 +143,14 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
 
-/// The machine that the library is built for, as ELF numbers it; `None`: not known here, so nothing is said of others.
+/// The library's machine number in ELF; `None` if unknown, and then the program's machine is not checked.
 const MACHINE: Option<u64> = match () {
     () if cfg!(target_arch = "x86_64") => Some(62),
     () if cfg!(target_arch = "aarch64") => Some(183),
     () => None,
 };
 
-/// By the ELF headers: little-endian, as on the machines that this is built for.
+/// Decides by the ELF headers, which are little-endian as on the library's machines.
 fn by_format(file: &File) -> Option<Unseen> {
     let read = |at: u64, bytes: &mut [u8]| file.read_exact_at(bytes, at).ok();
     let mut head = [0u8; 64];
@@ -185,7 +185,7 @@ fn by_format(file: &File) -> Option<Unseen> {
     Some(Unseen::Static)
 }
 
-/// The table of section names, zeros between them.
+/// The table of section names, separated by zero bytes.
 fn names_of_sections(head: &[u8; 64], read: impl Fn(u64, &mut [u8]) -> Option<()>) -> Option<Vec<u8>> {
     let (table, size) = (number::<8>(head, 40)?, number::<2>(head, 58)?);
     let mut header = [0u8; 64];
@@ -195,7 +195,7 @@ fn names_of_sections(head: &[u8; 64], read: impl Fn(u64, &mut [u8]) -> Option<()
     Some(names)
 }
 
-/// Go's linker leaves these sections, in stripped programs too.
+/// True if a section name is Go's: its linker writes these sections even into stripped programs.
 fn is_go(names: &[u8]) -> bool {
     names.split(|byte| *byte == 0).any(|name| matches!(name, b".go.buildinfo" | b".note.go.buildid"))
 }

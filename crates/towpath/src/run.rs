@@ -1,5 +1,5 @@
-//! `towpath run`: a program with the preload library and a service to talk to, a private one if need be. Its exit status is the
-//! program's; before that, as of env(1): 125 for an error of its own, 126 for a program that cannot be run, 127 for one that is not there.
+//! `towpath run`: runs a program with the preload library and a service, which it starts if needed. The exit status is the program's, or as
+//! of env(1): 125 for an error of `towpath run`, 126 for a program that cannot be run, 127 for one that does not exist.
 
 use crate::ask::{is_up, report, unreachable};
 use crate::program::{self, Found};
@@ -17,22 +17,22 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The library's file name.
+/// The preload library's file name.
 const LIBRARY: &str = "libtowpath_preload.so";
-/// A service for the whole machine, used by `run` when there is no other.
+/// The control socket of the machine's service, used if this user has no service.
 const SYSTEM: &str = "/run/towpath/control.sock";
 
-/// Sends every call to the kernel.
+/// The variable that makes the library send every call to the kernel.
 const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
-/// Towpath failed before the program was started.
+/// Exit status: Towpath failed before the program was started.
 pub const FAILED: u8 = 125;
-/// The program is there and cannot be run, or not as `--require` asks.
+/// Exit status: the program cannot be run, or not with `--require`.
 const CANNOT_RUN: u8 = 126;
-/// There is no such program.
+/// Exit status: the program does not exist.
 const NOT_FOUND: u8 = 127;
 
-/// Examples, and the profiles with what they set.
+/// The text after the help: examples, and the profiles with their settings.
 pub fn help() -> String {
     let mut text = String::from(
         "Examples:\n  towpath run -- redis-server --port 7000\n  towpath run --control /tmp/red.sock -- curl \
@@ -82,10 +82,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Becomes the program. Returns when that fails: with an exit status when what is wrong with the program has been said.
+    /// Replaces this process by the program. Returns if that fails; an exit status means that the reason was printed.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let required = self.require || profile::is_on(REQUIRE_ENV);
-        // First: for a program that cannot be run no service is started.
+        // First, so that no service is started for a program that cannot be run.
         if let Err(status) = self.look_at_program(required) {
             return Ok(ExitCode::from(status));
         }
@@ -101,7 +101,7 @@ impl Run {
             if profile::is_on(DISABLE_ENV) {
                 bail!("--require, and {DISABLE_ENV} sends every call to the kernel: unset one of them");
             }
-            // Somebody answers; it may yet refuse this user.
+            // A service answers; it may still refuse this user.
             report(&control, Report::Statistics)?;
         }
         let mut preload = library.into_os_string();
@@ -115,7 +115,7 @@ impl Run {
             command.env(REQUIRE_ENV, "1");
         }
         if let Some(why) = distrust {
-            // Said here, once; each program that this one starts would say it again.
+            // Print it once here; otherwise each program started by this one would print it.
             let why = unreachable(&control, DialError::Untrusted(why));
             eprintln!("towpath: {why}; sockets stay on the kernel");
             command.env(DISABLE_ENV, "1");
@@ -134,7 +134,7 @@ impl Run {
         Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
     }
 
-    /// Says what is wrong with the program, if anything is. The error is the exit status that this leads to.
+    /// Checks the program and prints what is wrong with it. The error is the exit status.
     fn look_at_program(&self, required: bool) -> Result<(), u8> {
         let command = self.command[0].display();
         let path = match program::find(&self.command[0]) {
@@ -164,21 +164,21 @@ impl Run {
     }
 }
 
-/// A service for the program, or why the one at that path is not used.
+/// The control socket of the service to use, or of one that is not trusted.
 #[derive(Debug)]
 enum Service {
     Trusted(PathBuf),
     Untrusted(PathBuf, Distrust),
 }
 
-/// The service to use: the one that is named, and only that; else this user's, else the machine's if it lets us in, else a new private
+/// Finds the service to use. If one is named, only that; else this user's, else the machine's if it allows this user, else a new private
 /// one of this user.
 fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
     let own = control::own_control_path();
     let by_variable = || std::env::var_os(CONTROL_ENV).filter(|p| !p.is_empty()).map(PathBuf::from);
     let (path, by) = match (named, by_variable()) {
         (Some(path), _) => (path, "--control"),
-        // Set by an outer `run`, perhaps: its private service may have left meanwhile.
+        // Perhaps set by an outer `run`: its private service may have ended since.
         (None, Some(path)) if path == own => return ready(own),
         (None, Some(path)) => (path, CONTROL_ENV),
         (None, None) => {
@@ -186,7 +186,7 @@ fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
             return found.map_or_else(|| ready(own.clone()), |path| Ok(Service::Trusted(path.to_owned())));
         }
     };
-    // The program may change its folder.
+    // Absolute, because the program may change its folder.
     let path = std::path::absolute(&path).with_context(|| format!("cannot tell where {by} is"))?;
     match dial(&path) {
         Ok(_) => Ok(Service::Trusted(path)),
@@ -200,7 +200,7 @@ fn control(named: Option<PathBuf>) -> anyhow::Result<Service> {
     }
 }
 
-/// A service that answers at `path`, which is this user's own place, started if there is none.
+/// The service at `path`, which is this user's own place. Starts a private service if none answers.
 fn ready(path: PathBuf) -> anyhow::Result<Service> {
     match dial(&path) {
         Ok(_) => return Ok(Service::Trusted(path)),
@@ -212,13 +212,13 @@ fn ready(path: PathBuf) -> anyhow::Result<Service> {
     let mut builder = std::fs::DirBuilder::new();
     std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
     builder.create(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Nothing is made in a folder where another user could replace it.
+    // Check before a file is made: another user must not be able to replace files in this folder.
     match check_folder(&path) {
         Ok(()) => {}
         Err(DialError::Untrusted(why)) => return Ok(Service::Untrusted(path, why)),
         Err(e) => return Err(unreachable(&path, e)),
     }
-    // Two `run` at once: the second waits here and then finds the service of the first.
+    // If two `run` start at once, the second waits here and then finds the service of the first.
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let lock = folder.join("run.lock");
     let guard = rustix::fs::open(&lock, flags, Mode::RUSR | Mode::WUSR)
@@ -228,7 +228,7 @@ fn ready(path: PathBuf) -> anyhow::Result<Service> {
         let path = path.clone().into_os_string();
         let arguments = ["--private".into(), "true".into(), "--control".into(), path];
         let started = detached(Path::new(&arguments[3]), arguments.iter().cloned());
-        // A failure does not matter when an `up` at the same moment was faster.
+        // The error does not matter if another `up` has started a service at the same moment.
         if !is_up(Path::new(&arguments[3])) {
             started.context("no service answers, and no private one can be started")?;
         }
@@ -236,7 +236,7 @@ fn ready(path: PathBuf) -> anyhow::Result<Service> {
     Ok(Service::Trusted(path))
 }
 
-/// The preload library: where `TOWPATH_PRELOAD` says, beside this program, or where it is installed.
+/// Finds the preload library: the path in `TOWPATH_PRELOAD`, beside this program, or in its installation folder.
 fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("TOWPATH_PRELOAD").filter(|p| !p.is_empty()) {
         let path = PathBuf::from(path);

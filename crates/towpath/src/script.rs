@@ -1,4 +1,4 @@
-//! `towpath script`: scripts from files, their outcomes as lines or JSON, their packets as a capture.
+//! `towpath script`: runs scripts from files, prints their outcomes as text or JSON, and writes their packets to a capture.
 
 use anyhow::{Context, bail};
 use pcap_file::DataLink;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Bytes of the largest script file that is read.
+/// The largest script file that is read, in bytes.
 const FILE_MAX: u64 = 16 << 20;
 
 /// What to run and what to tell.
@@ -48,10 +48,10 @@ pub struct Script {
 }
 
 impl Script {
-    /// Runs them all.
+    /// Runs all scripts.
     ///
     /// # Errors
-    /// A file that cannot be read or written, an option that is not known.
+    /// When a file cannot be read or written, or an option is unknown.
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         let settings = self.settings()?;
         let mut reports = Vec::new();
@@ -130,7 +130,7 @@ impl Script {
             Outcome::Failed { line, why } => format!("{}:{line}: failed: {why}", file.display()),
             Outcome::Unsupported { line, what } => format!("{}:{line}: unsupported: {what}", file.display()),
         });
-        // The sum at the end tells of a reader that has gone.
+        // A closed pipe is no error here: `print` ignores it, and other errors recur when the sum is printed.
         let _ = crate::table::print(&lines);
     }
 }

@@ -1,4 +1,4 @@
-//! `towpath sim`: runs in the simulator, many or one, and the command that replays a failure.
+//! `towpath sim`: runs one or many seeds in the simulator, and prints the command that replays a failure.
 
 use crate::table;
 use anyhow::{Context, bail};
@@ -45,19 +45,19 @@ pub struct Sim {
     explain: bool,
 }
 
-/// What all workers share.
+/// State that all worker threads share.
 struct Work<'a> {
     sim: &'a Sim,
     next: AtomicU64,
     failed: AtomicBool,
-    /// What had nothing to do with a seed: a file that cannot be written.
+    /// An error that is not a failure of a seed, such as a file that cannot be written.
     mistake: Mutex<Option<anyhow::Error>>,
     begun: Instant,
     output: Mutex<()>,
 }
 
 impl Sim {
-    /// Runs.
+    /// Runs the command's seeds.
     pub fn execute(&self) -> anyhow::Result<()> {
         if self.list {
             return list();
@@ -110,7 +110,7 @@ impl Sim {
         sim::scenario::setting(&self.scenario, seed, &self.options())
     }
 
-    /// The command that runs one seed again.
+    /// The command that replays one seed.
     fn replay(&self, seed: u64) -> String {
         let connections = self.connections.map_or(String::new(), |n| format!(" --connections {n}"));
         format!("towpath sim {} --seed {seed}{connections}", self.scenario)
@@ -179,7 +179,7 @@ impl Work<'_> {
     }
 }
 
-/// Bytes of this process's own memory. Regions are not in it: what they lend is counted exactly.
+/// Bytes of anonymous memory of this process. Regions are not in it: what they lend is counted exactly.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status

@@ -1,4 +1,4 @@
-//! Reports as tables for people, or as JSON.
+//! Prints reports as tables or as JSON.
 
 use crate::ask::report;
 use control::Report;
@@ -7,7 +7,7 @@ use service::text;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-/// Lines as they are, and all else that a terminal does not show as it stands, but does what it says, written out as in JSON.
+/// Replaces characters that would control a terminal or are invisible by their JSON escapes, except newlines and tabs.
 fn harmless(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -22,7 +22,7 @@ fn harmless(text: &str) -> String {
     shown
 }
 
-/// Prints lines, which may hold what other users' programs have said. A reader that has seen enough (`| head`) is no error.
+/// Prints text, which may contain strings from other users' programs. It is no error if the reader has closed the pipe (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{}", harmless(text)) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e.into()),
@@ -34,7 +34,7 @@ fn cell(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Rows of equal columns, each as wide as its widest cell.
+/// Aligns the columns of rows: each column is as wide as its widest cell.
 pub fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(String::len).max().unwrap_or(0);
@@ -46,7 +46,7 @@ pub fn align(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `towpath ss`.
+/// Prints the table of `towpath ss`.
 pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     let all = report(path, Report::Sockets)?;
     if json {
@@ -74,7 +74,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
         let millis = |us: &Value| format!("{:.3}ms", us.as_f64().unwrap_or(0.0) / 1000.0);
         row.push(if is_measured { millis(&s["rtt_us"]) } else { "-".to_owned() });
         row.push(if s["cwnd"] == 0 { "-".to_owned() } else { cell(&s["cwnd"]) });
-        // Another user's.
+        // The service hides the process of another user's socket.
         let is_hidden = s["pid"] == 0;
         row.push(if is_hidden { "-".to_owned() } else { format!("{} ({})", cell(&s["process"]), s["pid"]) });
         rows.push(row);
@@ -82,7 +82,7 @@ pub fn sockets(path: &Path, json: bool) -> anyhow::Result<()> {
     print(&align(&rows))
 }
 
-/// `towpath stat`.
+/// Prints the tables of `towpath stat`.
 pub fn statistics(path: &Path, json: bool) -> anyhow::Result<()> {
     let all = report(path, Report::Statistics)?;
     if json {

@@ -1,4 +1,4 @@
-//! `towpath up`: in the foreground, or detached with a log file beside the control socket.
+//! `towpath up`: runs a service in the foreground, or detached with a log file beside the control socket.
 
 use crate::manager;
 use crate::table::print;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a detached service may take to start: asking the network whether an address is free takes up to 9 s (RFC 5227).
+/// The longest start of a detached service: the check whether an address is free takes up to 9 s (RFC 5227).
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The end of a log that a last word is looked for in.
+/// Bytes at the end of a log in which an error is searched.
 const TAIL_BYTES: u64 = 4096;
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ impl Up {
         let mut config = self.options.or(file).resolve()?;
         config.control = std::path::absolute(&config.control).context("cannot tell where --control is")?;
         if self.detach {
-            // Also found out below, but only after the running service's log is gone.
+            // The service checks this too, but only after the running service's log has been truncated.
             if let Some(pid) = service::pid_behind(&config.control) {
                 return Err(ServiceError::AlreadyUp { control: config.control, pid: Some(pid) }.into());
             }
@@ -58,7 +58,7 @@ impl Up {
     }
 }
 
-/// `towpath up --help`, with the options that it leaves out.
+/// The help of `towpath up`, including the options that `--help` hides.
 fn help_all() -> clap::builder::StyledStr {
     let mut all = crate::Cli::command();
     all.build();
@@ -88,7 +88,7 @@ fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
     differs.iter().for_each(|line| banner.push_str(&format!("\n  set: {line}")));
     eprintln!("{banner}");
     if is_detached {
-        // Relative paths have been used by now; the folder that we were started in may be unmounted.
+        // Relative paths are not needed any more, and the folder where the service was started must stay unmountable.
         std::env::set_current_dir("/").context("cannot leave the folder")?;
     }
     manager::tell(&format!("READY=1\nSTATUS=port: {}", service.port()));
@@ -97,14 +97,13 @@ fn foreground(config: Config, is_detached: bool) -> anyhow::Result<()> {
     Ok(ended?)
 }
 
-/// The log of a detached service: never the control path itself.
+/// The path of a detached service's log, which differs from the control path.
 pub fn log_path(control: &Path) -> PathBuf {
     let log = control.with_extension("log");
     if log == control { control.with_extension("log.log") } else { log }
 }
 
-/// Starts a service in the background with these arguments of `up` and returns once it works. What it said when it failed is the
-/// error.
+/// Starts a service in the background with these arguments of `up` and waits until it works. If it fails, the error is what it printed.
 pub fn detached(
     control: &Path,
     arguments: impl IntoIterator<Item = std::ffi::OsString>,
@@ -117,7 +116,7 @@ pub fn detached(
         .arg("--session")
         .args(arguments)
         .env_remove("LD_PRELOAD")
-        // The service manager waits for the process that it has started, not for this one.
+        // The service manager waits for the process that it started, not for this child.
         .env_remove(manager::SOCKET_ENV)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -128,7 +127,7 @@ pub fn detached(
     loop {
         if let Some(status) = child.try_wait()? {
             match (status.code(), last_word(&log)) {
-                // As `main` ends with an error.
+                // The exit status of `main` after an error.
                 (Some(1), Some(error)) => bail!("{error}"),
                 (_, word) => {
                     let word = word.unwrap_or_else(|| "it said nothing".to_owned());
@@ -136,8 +135,8 @@ pub fn detached(
                 }
             }
         }
-        // It accepts when all else has succeeded. Another service may have come up there at the same moment: then ours is about to say
-        // so and leave.
+        // The service accepts after everything else has succeeded. If another service has started there at the same moment, this child
+        // reports that and ends.
         if service::pid_behind(control).is_some_and(|pid| pid.unsigned_abs() == child.id()) {
             return Ok(());
         }
@@ -150,7 +149,7 @@ pub fn detached(
     }
 }
 
-/// The log beside the control socket, begun anew.
+/// Opens the log beside the control socket and truncates it.
 fn log_file(control: &Path, log: &Path) -> anyhow::Result<std::fs::File> {
     let failed =
         |error| ServiceError::Control { control: control.to_owned(), doing: "write the log beside", error };
@@ -160,7 +159,7 @@ fn log_file(control: &Path, log: &Path) -> anyhow::Result<std::fs::File> {
     Ok(options.open(log).map_err(failed)?)
 }
 
-/// The error that a service ended with: what its log says from the last error on, else its last line.
+/// The error with which a service ended: the log from its last error on, or else its last line.
 fn last_word(log: &Path) -> Option<String> {
     const ERROR: &str = "towpath: ";
     let mut file = std::fs::File::open(log).ok()?;

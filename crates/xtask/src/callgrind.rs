@@ -1,23 +1,23 @@
-//! A profile that callgrind has written: instructions by source file.
+//! Reads a profile of callgrind: instructions by source file.
 //!
-//! A line of costs is `LINE COUNT`; what follows a `calls=` line is the cost of the callee, counted where the callee is. `fl=`, `fi=`
-//! and `fe=` name the file of the lines that follow, as `(7) path` the first time and `(7)` from then on.
+//! A cost line is `LINE COUNT`. The cost line after a `calls=` line is the callee's cost, which is counted again in the callee itself.
+//! `fl=`, `fi=` and `fe=` name the file of the cost lines that follow: `(7) path` the first time, later `(7)`.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 
-/// Instructions in each source file, inlined code where it was written.
+/// Instructions in each source file; inlined code counts in the file where it was written.
 ///
 /// # Errors
-/// When a line is not as callgrind writes it.
+/// When a line is not in callgrind's format.
 pub fn by_file(profile: &str) -> anyhow::Result<BTreeMap<String, u64>> {
     let (mut names, mut counts) = (BTreeMap::new(), BTreeMap::new());
     let mut file = String::new();
     let mut is_callee = false;
     for line in profile.lines() {
         if let Some((key, value)) = line.split_once('=') {
-            // Names of callees' files share the numbers.
+            // Names of callees' files use the same numbers.
             let is_file = matches!(key, "fl" | "fi" | "fe");
             if is_file || matches!(key, "cfi" | "cfl") {
                 let name = resolve(&mut names, value).with_context(|| format!("in {line:?}"))?;
@@ -37,7 +37,7 @@ pub fn by_file(profile: &str) -> anyhow::Result<BTreeMap<String, u64>> {
     Ok(counts)
 }
 
-/// The name that `(7) path` introduces or `(7)` repeats.
+/// The name for `(7) path`, which defines number 7, or `(7)`, which refers to it.
 fn resolve(names: &mut BTreeMap<String, String>, value: &str) -> anyhow::Result<String> {
     let (number, name) = value.split_once(')').context("a name has no number")?;
     let name = name.trim();
@@ -47,7 +47,7 @@ fn resolve(names: &mut BTreeMap<String, String>, value: &str) -> anyhow::Result<
     names.get(number).cloned().context("a number without a name")
 }
 
-/// A file of ours by its path in the repository; others by where they come from.
+/// The path in the repository for our files; for others the library they belong to.
 fn place(path: &str) -> String {
     if let Some(at) = path.find("crates/") {
         return path[at..].to_owned();

@@ -1,20 +1,20 @@
 //! Whether an item behind `#[cfg(...)]` can be part of the product.
 //!
-//! Three answers: with `test`, `loom` and `fuzzing` off and everything else unknown, the condition holds, does not
-//! hold, or depends. Only what cannot hold is test code.
+//! A condition is evaluated with `test`, `loom` and `fuzzing` off and everything else unknown: it is true, false, or depends. Only items
+//! with a false condition are test code.
 
-/// The value of a condition when not everything in it is known.
+/// The value of a condition that is only partly known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Truth {
-    /// It holds.
+    /// The condition is true.
     Yes,
-    /// It cannot hold.
+    /// The condition is false.
     No,
-    /// It depends on the target or on features.
+    /// The condition depends on the target or on features.
     Depends,
 }
 
-/// The value of the condition inside `cfg(...)`, in which strings may have been blanked.
+/// The value of the condition inside `cfg(...)`. Strings in it may have been blanked.
 pub fn evaluate(condition: &str) -> Truth {
     let condition = condition.trim();
     let Some((name, rest)) = condition.split_once('(') else {
@@ -43,7 +43,7 @@ fn negate(value: Truth) -> Truth {
     }
 }
 
-/// `decisive` if any value is, `otherwise` if none depends.
+/// `decisive` if any value is decisive, `otherwise` if no value depends.
 fn combine(values: &[Truth], decisive: Truth, otherwise: Truth) -> Truth {
     if values.contains(&decisive) {
         decisive

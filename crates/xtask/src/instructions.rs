@@ -1,8 +1,8 @@
-//! What the common cases cost in instructions, counted by callgrind and held against a budget.
+//! Counts the instructions of common cases with callgrind and compares them with a budget.
 //!
-//! A package that has `benches/instructions.toml` has a bench `instructions` that does a fixed amount of work for each case of the
-//! budget and prints first how many operations that were. Instructions do not depend on the machine's load, so that a rise shows in
-//! any run; what they cost in time, `towpath bench` says.
+//! A package with `benches/instructions.toml` has a bench `instructions`, which does a fixed amount of work for each case of the budget and
+//! first prints the number of operations. Instruction counts do not depend on the machine's load, so any run shows a rise; `towpath bench`
+//! measures the time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,9 +18,9 @@ use crate::workspace::{Package, Workspace};
 
 const BENCH: &str = "instructions";
 const BUDGET: &str = "benches/instructions.toml";
-/// A case may cost so many times its budget.
+/// The largest ratio of a case's cost to its budget.
 const RISE_MAX: f64 = 1.03;
-/// Files named when one costs more.
+/// The most files that are named when a case costs more.
 const NAMED: usize = 6;
 
 const HEAD: &str = "\
@@ -29,16 +29,16 @@ const HEAD: &str = "\
 # word in the change that says what the rise buys.
 ";
 
-/// What a package's cases may cost.
+/// The budget of a package's cases.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Budget {
-    /// The function inside which is counted, as callgrind's `--toggle-collect` takes it.
+    /// The function inside which instructions are counted, as the argument of callgrind's `--toggle-collect`.
     collect: String,
     case: BTreeMap<String, Cost>,
 }
 
-/// Instructions for each operation.
+/// Instructions per operation, in all and by file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cost {
@@ -47,10 +47,10 @@ struct Cost {
     files: BTreeMap<String, f64>,
 }
 
-/// Counts every case; with `write` the budgets become what was counted. A line for each case, as tests print them.
+/// Counts every case and prints a line for each, in the format of tests. With `write`, the budgets become the counted numbers.
 ///
 /// # Errors
-/// When a budget cannot be read or a bench not be built or run.
+/// When a budget cannot be read, or a bench cannot be built or run.
 pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("skipped: instructions (valgrind is not installed: run scripts/setup)");
@@ -85,7 +85,7 @@ pub fn run(workspace: &Workspace, write: bool) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Builds a package's bench; where the program is.
+/// Builds a package's bench and returns the program's path.
 fn build(root: &Path, package: &Package) -> anyhow::Result<PathBuf> {
     let name = format!("towpath-{}", package.noun);
     let output = Command::new("cargo")
@@ -106,7 +106,7 @@ fn build(root: &Path, package: &Package) -> anyhow::Result<PathBuf> {
     programs.next_back().with_context(|| format!("cargo names no program for the bench {BENCH} of {name}"))
 }
 
-/// Runs one case under callgrind.
+/// Runs one case under callgrind and returns its cost per operation.
 fn count(program: &Path, collect: &str, case: &str) -> anyhow::Result<Cost> {
     let file = program.with_extension(format!("{case}.callgrind"));
     let output = Command::new("valgrind")
@@ -132,7 +132,7 @@ fn count(program: &Path, collect: &str, case: &str) -> anyhow::Result<Cost> {
     Ok(Cost { total: total as f64 / operations, files })
 }
 
-/// The line of a case, and whether it is within its budget.
+/// The output for a case, and whether it is within its budget.
 fn judge(package: &str, case: &str, allowed: &Cost, cost: &Cost) -> (String, bool) {
     let rise = cost.total / allowed.total;
     let mut line =
@@ -154,7 +154,7 @@ fn judge(package: &str, case: &str, allowed: &Cost, cost: &Cost) -> (String, boo
     (format!("not ok {line}"), false)
 }
 
-/// A budget as its file holds it.
+/// The text of a budget's file.
 fn shown(budget: &Budget) -> String {
     let mut text = format!("{HEAD}\ncollect = {:?}\n", budget.collect);
     for (case, cost) in &budget.case {

@@ -1,16 +1,15 @@
-//! The dependency law: which crate may need which.
+//! The dependency law: which crates a crate may depend on.
 //!
-//! The fast path and the slow path meet only in `flow` and `queue`; neither knows a backend of `port`; the
-//! application's side (`socket`, `preload`) and the service's side meet only in `base`, `shm`, `queue` and `control`.
-//! What a crate needs only for its tests is its own business.
+//! The fast path and the slow path share only `flow` and `queue`; neither knows a backend of `port`. The application's side (`socket`,
+//! `preload`) and the service's side share only `base`, `shm`, `queue` and `control`. Dependencies for tests only are not checked.
 
 use crate::workspace::Package;
 
-/// What a crate may need.
+/// Which crates of the workspace a crate may depend on.
 enum May {
-    /// These crates of the workspace and no other.
+    /// Only the crates of this list.
     Need(&'static [&'static str]),
-    /// Any: it measures or drives them all and nothing but the command line needs it.
+    /// All: the crate measures or drives all others, and only the command line depends on it.
     NeedAny,
 }
 
@@ -44,7 +43,7 @@ const LAW: &[(&str, May)] = &[
     ("xtask", May::Need(&[])),
 ];
 
-/// The service puts the parts together: everything of its own side, nothing of the application's.
+/// The service may depend on all crates of its own side, but on none of the application's side.
 const SERVICE: &[&str] = &[
     "base",
     "cycles",
@@ -62,10 +61,10 @@ const SERVICE: &[&str] = &[
     "control",
 ];
 
-/// Where somebody who wants to change the law has to look.
+/// The file to change if the law must change.
 const HERE: &str = "crates/xtask/src/law.rs";
 
-/// Every breach of the law, and every crate that the table does not know or knows in vain.
+/// Every breach of the law, every crate that is not in the table, and every line of the table without a crate.
 pub fn check(packages: &[Package]) -> Vec<String> {
     let mut findings = Vec::new();
     for package in packages {

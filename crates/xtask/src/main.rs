@@ -1,6 +1,6 @@
-//! `cargo xtask`: the chores of the repository.
+//! `cargo xtask`: maintenance of the repository.
 //!
-//! Never part of the product: no other crate depends on this one, and it depends on none of them.
+//! Not part of the product: no other crate depends on this one, and it depends on none of them.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command-line tool answers on standard output")]
 
@@ -88,7 +88,7 @@ fn run_instructions(write: bool) -> anyhow::Result<ExitCode> {
     instructions::run(&Workspace::load(&root())?, write)
 }
 
-/// Everything that is out of order, one line each, in the order of the checks.
+/// All findings, one line each, in the order of the checks.
 fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut findings = law::check(&workspace.packages);
     let sources = rules::read_sources(workspace)?;
@@ -99,7 +99,7 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(findings)
 }
 
-/// The checkout that cargo runs this program for: it may have been built from another one with the same target directory.
+/// The root of the checkout for which cargo runs this program, which may differ from the one where it was built (shared target directory).
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     PathBuf::from(package).join("../..")

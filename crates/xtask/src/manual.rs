@@ -1,5 +1,4 @@
-//! What the pages say, held against the tree: ARCHITECTURE.md's list of the files that may contain `unsafe`, and the
-//! reasons for dependencies.
+//! Compares documents with the tree: ARCHITECTURE.md's list of files that may contain `unsafe`, and the reasons for dependencies.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +13,10 @@ const DEPENDENCIES: &str = "docs/dependencies.md";
 const BEGIN: &str = "<!-- unsafe-files:begin -->";
 const END: &str = "<!-- unsafe-files:end -->";
 
-/// Every file with `unsafe` that is not listed, every line of the list in vain, every crate that should forbid it, every
-/// dependency without a reason.
+/// Files with `unsafe` that are not listed, listed files without it, crates that should forbid it, and dependencies without a reason.
 ///
 /// # Errors
-/// When a page exists and cannot be read.
+/// When a document exists and cannot be read.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let mut findings = match read(workspace, MANUAL)?.as_deref().map(listed_files) {
         Some(Some(listed)) => compare(workspace, sources, &listed),
@@ -32,7 +30,7 @@ pub fn check(workspace: &Workspace, sources: &[Source]) -> anyhow::Result<Vec<St
     Ok(findings)
 }
 
-/// The text of a page; none when there is no such page.
+/// The text of a document; `None` if it does not exist.
 fn read(workspace: &Workspace, page: &str) -> anyhow::Result<Option<String>> {
     match std::fs::read_to_string(workspace.root.join(page)) {
         Ok(text) => Ok(Some(text)),
@@ -41,7 +39,7 @@ fn read(workspace: &Workspace, page: &str) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Every crate from outside that `page` does not name in backquotes.
+/// Every external crate that `page` does not name in backquotes.
 pub fn check_dependencies(packages: &[Package], page: &str) -> Vec<String> {
     let borrowed: BTreeSet<&String> = packages.iter().flat_map(|package| &package.borrows).collect();
     let unexplained = borrowed.into_iter().filter(|name| !page.contains(&format!("`{name}`")));
@@ -49,7 +47,7 @@ pub fn check_dependencies(packages: &[Package], page: &str) -> Vec<String> {
     unexplained.map(|name| format!("{DEPENDENCIES}: dependencies: `{name}` is not there; {advice}")).collect()
 }
 
-/// The paths of the bullet list between the markers: `- crates/shm/src/map.rs: why`.
+/// The paths in the list between the markers, of lines such as `- crates/shm/src/map.rs: why`. `None` without markers.
 pub fn listed_files(manual: &str) -> Option<BTreeSet<String>> {
     let (_, after) = manual.split_once(BEGIN)?;
     let (list, _) = after.split_once(END)?;

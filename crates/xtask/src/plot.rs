@@ -1,11 +1,11 @@
-//! Plots as SVG text that stands inside a page.
+//! Plots as SVG text to be embedded in a page.
 
 use anyhow::anyhow;
 use plotters::prelude::*;
 
 use crate::report::number;
 
-/// A median with its range.
+/// A bar of a plot: a median with its range.
 #[derive(Clone, Copy, Debug)]
 pub struct Bar<'a> {
     pub case: &'a str,
@@ -17,11 +17,11 @@ pub struct Bar<'a> {
 
 const WIDTH: u32 = 900;
 const ROW: i32 = 20;
-/// Pixels of a bar, and where bars begin and the longest one ends.
+/// In pixels: thickness of a bar, x where bars begin, x where the longest bar ends.
 const THICK: i32 = 12;
 const BEGIN: i32 = 380;
 const END: i32 = 800;
-/// Systems in the order in which they appear; legible on white and on black.
+/// Colours of the systems in the order of their appearance; visible on white and on black.
 const COLOURS: [RGBColor; 5] = [
     RGBColor(0x1B, 0x7F, 0xBD),
     RGBColor(0xD9, 0x82, 0x2B),
@@ -29,14 +29,14 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(0x9B, 0x5F, 0xC0),
     RGBColor(0x8A, 0x8A, 0x8A),
 ];
-/// Stands for the page's own colour of text.
+/// A placeholder for the page's own text colour.
 const TEXT: RGBColor = RGBColor(1, 2, 3);
 const TEXT_WRITTEN: &str = "#010203";
 
-/// A line for each bar: case and system, the bar with its range, and the number.
+/// Draws a row for each bar: case and system, the bar with its range, and the number.
 ///
 /// # Errors
-/// When the library cannot draw.
+/// When the plotting library fails.
 pub fn bars(bars: &[Bar<'_>]) -> anyhow::Result<String> {
     let mut systems: Vec<&str> = Vec::new();
     for bar in bars {

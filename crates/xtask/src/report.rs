@@ -1,5 +1,5 @@
-//! One page from results of `towpath bench NAME --json`: a plot and a table for every metric, and what the ratios say. It needs
-//! nothing but itself: styles and plots are in it, and it follows the reader's choice of light or dark.
+//! Makes one HTML page from results of `towpath bench NAME --json`: the ratios, and a plot and a table for every metric. The page contains
+//! its styles and plots and follows the reader's choice of light or dark.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::plot::{self, Bar};
 
 const STYLE: &str = include_str!("report.css");
 
-/// A result, in the form that `docs/evaluation.md` names.
+/// A result in the format that `docs/evaluation.md` describes.
 #[derive(Debug, Deserialize)]
 pub struct Report {
     name: String,
@@ -44,10 +44,10 @@ struct Ratio {
     median: Option<f64>,
 }
 
-/// Prints the page for these files on standard output.
+/// Prints the page for these result files on standard output.
 ///
 /// # Errors
-/// When a file cannot be read or is no result.
+/// When a file cannot be read or is not a result.
 pub fn print(files: &[&str]) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for file in files {
@@ -58,15 +58,15 @@ pub fn print(files: &[&str]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a result.
+/// Parses a result.
 ///
 /// # Errors
-/// When it is none.
+/// When the text is not a result.
 pub fn parse(text: &str) -> anyhow::Result<Report> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// The page.
+/// Makes the page for these results.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
@@ -116,7 +116,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The rows of each metric and unit, in the order in which they came.
+/// The rows of each metric and unit, in the order of their first rows.
 fn groups(report: &Report) -> Vec<Vec<&Row>> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     for row in &report.rows {
@@ -131,14 +131,14 @@ fn groups(report: &Report) -> Vec<Vec<&Row>> {
     groups
 }
 
-/// What a metric is better for: time, processor time and memory for less, everything else for more.
+/// True if a smaller number is better: for time, processor time and memory.
 fn is_less_better(metric: &str, unit: &str) -> bool {
     metric == "cpu_ns_per_op"
         || matches!(unit, "ns" | "us" | "ms" | "s" | "B" | "KiB")
         || unit.starts_with('%')
 }
 
-/// Every ratio, won or lost.
+/// The table of all ratios, better and worse.
 fn ratios(report: &Report) -> Markup {
     let unit = |ratio: &Ratio| {
         let row = report.rows.iter().find(|row| row.case == ratio.case && row.metric == ratio.metric);
@@ -163,7 +163,7 @@ fn ratios(report: &Report) -> Markup {
     }
 }
 
-/// One metric: its plot, and its table.
+/// The plot and the table of one metric.
 fn group(rows: &[&Row]) -> anyhow::Result<Markup> {
     let Some(first) = rows.first() else { return Ok(html! {}) };
     let bars: Vec<Bar<'_>> = rows
@@ -196,7 +196,7 @@ fn group(rows: &[&Row]) -> anyhow::Result<Markup> {
     })
 }
 
-/// Four significant digits are more than a noisy machine has.
+/// A number with about four significant digits, which is more than the precision of a noisy machine.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => String::new(),

@@ -1,11 +1,11 @@
-//! What may stand in which file: clocks, length, and what the packet path must never do.
+//! Rules for single files: which may read a clock, how long they may be, and what the packet path must not do.
 
 use anyhow::Context;
 
 use crate::source::{SETUP_MARKER, Source, line_of, occurrences};
 use crate::workspace::Workspace;
 
-/// Where a file stops (STYLE: aim for 100-400 lines).
+/// The most lines of a file (STYLE: aim for 100-400 lines).
 const LINES_MAX: usize = 600;
 
 /// Crates that may read a clock: the service and the application's side, which wait, and the tools.
@@ -14,14 +14,14 @@ const CLOCK_CRATES: [&str; 9] =
 const CLOCKS: [&str; 6] =
     ["Instant::now", "SystemTime::now", "clock_gettime", "gettimeofday", "_rdtsc", "__rdtscp"];
 
-/// Crates whose code runs for packets: nothing there allocates, waits for a lock, starts a thread or prints.
+/// Crates with code that runs for packets: it must not allocate, wait for a lock, start a thread or print.
 const PACKET_CRATES: [&str; 3] = ["fastpath", "flow", "queue"];
-/// Files of these crates that run only at start.
+/// Files of these crates with code that runs only at start.
 const SETUP_FILES: [&str; 2] = ["setup.rs", "pool.rs"];
-/// The root of a crate's tests where they are one program, and files beside it that are programs of their own.
+/// The root of a crate's tests if they are one program, and files beside it that are separate test programs.
 const TESTS_ROOT: &str = "/tests/all.rs";
 const TEST_PROGRAMS: [&str; 1] = ["allocation"];
-/// What the packet path must not say, and what to do instead.
+/// Words that the packet path must not contain, each with advice.
 const PACKET_PATH: [(&str, &str); 21] = [
     ("std::thread", THREADS),
     ("thread::spawn", THREADS),
@@ -50,7 +50,7 @@ const LOCKS: &str = "no blocking lock here; use a ring, an atomic, or try-lock a
 const ALLOCATION: &str = "allocate at start and borrow from a pool";
 const PRINTING: &str = "count it or hand out an event; `service` prints";
 
-/// Reads and blanks every Rust file of the workspace.
+/// Reads every Rust file of the workspace, and blanks comments, strings and tests.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -63,7 +63,7 @@ pub fn read_sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
     workspace.files.iter().map(read).collect()
 }
 
-/// Every breach of the rules for single files.
+/// Every breach of these rules.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
     let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
     let mut findings = Vec::new();
@@ -81,8 +81,8 @@ pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
     findings
 }
 
-/// Where a crate's tests are one program, each file beside its root must be one of its modules, or else a program: nothing
-/// would run it, and the compiler would not say so.
+/// If a crate's tests are one program, each file beside its root must be one of its modules or a listed test program. Otherwise it would
+/// never run, and the compiler does not report that.
 fn forgotten_tests(sources: &[Source]) -> Vec<String> {
     let mut findings = Vec::new();
     for root in sources.iter().filter(|source| source.path.ends_with(TESTS_ROOT)) {
@@ -138,13 +138,13 @@ fn finding(source: &Source, text: &str, at: usize, rule: &str, pattern: &str, ad
     format!("{}:{}: {rule}: `{pattern}`: {advice}", source.path, line_of(text, at))
 }
 
-/// The crate a file belongs to; the first folder for files outside every package.
+/// The noun of the file's crate; the first folder for files outside every package.
 fn noun_of<'a>(workspace: &'a Workspace, path: &'a str) -> &'a str {
     let package = workspace.packages.iter().find(|package| is_inside(path, &package.folder));
     package.map_or_else(|| path.split('/').next().unwrap_or(path), |package| &package.noun)
 }
 
-/// True when `path` is a file below `folder`.
+/// True if `path` is a file below `folder`.
 pub fn is_inside(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
@@ -153,7 +153,7 @@ fn is_setup_file(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| SETUP_FILES.contains(&name))
 }
 
-/// Files that no product contains: by their name, or declared behind a test-only condition.
+/// True for files that are not in the product: by their name, or because they are declared for tests only.
 pub fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop();

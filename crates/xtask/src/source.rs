@@ -1,25 +1,25 @@
-//! A Rust file as the rules see it: code without comments and strings, and product without tests.
+//! A Rust file as the rules need it: code without comments and strings, and product code without tests.
 //!
-//! Blanking keeps every byte's place, so a hit in the blanked text has the line of the original. This is no parser of
-//! Rust: it knows comments, strings, attributes and brackets, and that is enough for the rules.
+//! Blanking keeps the position of every byte, so a position in the blanked text has the same line as in the original. This is not a Rust
+//! parser: it knows comments, strings, attributes and brackets, which suffices for the rules.
 
 use std::ops::Range;
 
 use crate::cfg::{Truth, evaluate};
 
-/// Words that begin an item whose last byte is `}` (or `;`); commas inside belong to it.
+/// Words that begin an item that ends with `}` (or `;`); commas inside are part of the item.
 const BRACED: [&str; 9] = ["fn", "mod", "impl", "struct", "enum", "union", "trait", "macro_rules", "extern"];
-/// Words that begin an item or statement whose last byte is `;`.
+/// Words that begin an item or statement that ends with `;`.
 const ENDED: [&str; 5] = ["use", "const", "static", "type", "let"];
 
 /// The marker above an item of a packet-path crate that runs only at start. A reason must follow.
 pub const SETUP_MARKER: &str = "// SETUP: ";
 
-/// One file.
+/// A Rust file in several blanked forms.
 pub struct Source {
-    /// Relative to the repository.
+    /// The path relative to the repository.
     pub path: String,
-    /// Lines of the file.
+    /// Number of lines.
     pub lines: usize,
     /// Lines that are comments as a whole: the line's number and its text without leading blanks.
     pub comments: Vec<(usize, String)>,
@@ -27,14 +27,14 @@ pub struct Source {
     pub code: String,
     /// `code` with test-only items blanked as well.
     pub product: String,
-    /// `product` with the items marked as set-up blanked as well.
+    /// `product` with the items marked with [`SETUP_MARKER`] blanked as well.
     pub hot: String,
-    /// Modules that are declared here for tests only and live in files of their own: their paths without `.rs`.
+    /// Paths without `.rs` of modules that this file declares for tests only and that are in their own files.
     pub test_modules: Vec<String>,
 }
 
 impl Source {
-    /// Reads `text` as the file at `path`.
+    /// Makes the forms of `text`, which is the file at `path`.
     pub fn new(path: &str, text: &str) -> Self {
         let code = blank_comments_and_strings(text);
         let mut product = code.clone().into_bytes();
@@ -69,7 +69,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Where `pattern` stands in `text` as whole words: not as a part of a longer name.
+/// The positions of `pattern` in `text` as whole words, not as parts of longer names.
 pub fn occurrences<'a>(text: &'a str, pattern: &'a str) -> impl Iterator<Item = usize> + 'a {
     let begins_with_name = pattern.bytes().next().is_some_and(is_name_byte);
     let ends_with_name = pattern.bytes().next_back().is_some_and(is_name_byte);
@@ -95,7 +95,7 @@ fn blank(bytes: &mut [u8]) {
     }
 }
 
-/// What begins at a byte of code and is not code.
+/// Blanks comments, strings and characters.
 fn blank_comments_and_strings(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -150,7 +150,7 @@ fn end_of_string(bytes: &[u8], at: usize) -> usize {
     bytes.len()
 }
 
-/// The end of `'x'` or `'\n'`; `at` itself for a lifetime.
+/// The end of a character such as `'x'` or `'\n'`; `at` itself for a lifetime.
 fn end_of_character(text: &str, at: usize) -> usize {
     let rest = &text[at + 1..];
     let Some(first) = rest.chars().next() else { return at };
@@ -162,7 +162,7 @@ fn end_of_character(text: &str, at: usize) -> usize {
     }
 }
 
-/// The end of `r"..."` or `r#"..."#`; `at` itself when no raw string begins here.
+/// The end of `r"..."` or `r#"..."#`; `at` itself if no raw string begins here.
 fn end_of_raw_string(bytes: &[u8], at: usize) -> usize {
     let prefix = at.checked_sub(1).map(|before| bytes[before]);
     let before_prefix = at.checked_sub(2).map(|before| bytes[before]);
@@ -182,7 +182,7 @@ fn end_of_raw_string(bytes: &[u8], at: usize) -> usize {
     body.windows(close.len()).position(|w| w == close).map_or(bytes.len(), |n| open + 1 + n + close.len())
 }
 
-/// Blanks in `product` every item of `code` that only tests see. Returns where they stand, with their attributes.
+/// Blanks in `product` every item of `code` that is only for tests. Returns the ranges of these items with their attributes.
 fn blank_test_items(code: &str, product: &mut [u8]) -> Vec<Range<usize>> {
     let mut items = Vec::new();
     for at in attributes(code) {
@@ -219,7 +219,7 @@ fn is_test_only(attribute: &str) -> bool {
     condition.and_then(|rest| rest.strip_suffix(')')).is_some_and(|inner| evaluate(inner) == Truth::No)
 }
 
-/// Just after the bracket that closes the one at `open`.
+/// The position after the bracket that closes the one at `open`.
 fn end_of_brackets(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (n, byte) in code.bytes().enumerate().skip(open) {
@@ -247,7 +247,7 @@ fn skip_attributes(code: &str, mut at: usize) -> usize {
     }
 }
 
-/// Just after the item, statement, field or match arm that begins at `start`.
+/// The position after the item, statement, field or match arm that begins at `start`.
 fn end_of_item(code: &str, start: usize) -> usize {
     let bytes = code.as_bytes();
     let mut at = start;
@@ -274,7 +274,7 @@ fn has_word(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| occurrences(text, word).next().is_some())
 }
 
-/// The file, without `.rs`, of the module that the item at `range` declares; none when the item is something else.
+/// The path without `.rs` of the module's file that the item at `range` declares; `None` if the item is something else.
 fn module_path(file: &str, text: &str, code: &str, range: Range<usize>) -> Option<String> {
     let (folder, file_name) = file.rsplit_once('/').unwrap_or((".", file));
     let declaration = code[range.clone()].trim().strip_suffix(';')?;
@@ -289,7 +289,7 @@ fn module_path(file: &str, text: &str, code: &str, range: Range<usize>) -> Optio
     })
 }
 
-/// Blanks the item below each `// SETUP: reason`.
+/// Blanks the item below each `// SETUP: reason` comment.
 fn blank_setup_items(text: &str, product: &str) -> String {
     let mut hot = product.as_bytes().to_vec();
     let mut line_start = 0;

@@ -1,8 +1,8 @@
-//! The requirement tables under `specs/`, held against the tree and against what the tests printed.
+//! Compares the requirement tables under `specs/` with the tree and with the logs of tests.
 //!
 //! A requirement names the code that obeys it (`crates/x/src/y.rs#symbol`) and the tests that show it: a Rust test
-//! (`crates/x/tests/y.rs#name`), a script (`tests/scripts/a/b.pkt`) or a test of a real program (`tests/apps#pair.echo`).
-//! Or it says why it is not done.
+//! (`crates/x/tests/y.rs#name`), a script (`tests/scripts/a/b.pkt`) or a test of a real program (`tests/apps#pair.echo`). Otherwise it says
+//! why it is not done.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,19 +14,19 @@ use crate::source::{Source, line_of, occurrences};
 use crate::workspace::Workspace;
 
 const FOLDER: &str = "specs";
-/// Says how to read the tables, and what they come to.
+/// Explains the tables and contains their summary.
 const MANUAL: &str = "docs/specs.md";
 const RFCS: [u32; 6] = [9293, 6298, 5681, 7323, 2018, 8985];
-/// RFC 9293 labels its requirements; each label must be there once.
+/// RFC 9293 labels its requirements; each label must be in its table once.
 const LABELS: [(u32, &str, u32); 4] =
     [(9293, "MUST", 69), (9293, "SHLD", 31), (9293, "MAY", 18), (9293, "REC", 1)];
-/// Requirements that the texts of the other RFCs state, sentence by sentence.
+/// Numbers of requirements that the other RFCs state, counted sentence by sentence.
 const COUNTS: [(u32, usize); 5] = [(6298, 17), (5681, 48), (7323, 45), (2018, 17), (8985, 26)];
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
-/// The shortest reason that says something.
+/// The least length of a reason in bytes.
 const REASON_LEN: usize = 20;
 
-/// One RFC.
+/// The requirements of one RFC.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -36,7 +36,7 @@ pub struct Table {
     requirement: Vec<Requirement>,
 }
 
-/// One requirement: obeyed (`code` and `tests`), or not, or not our business (`not_done`).
+/// One requirement: either obeyed (`code` and `tests`), or not obeyed or not applicable (`not_done`).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requirement {
@@ -48,7 +48,7 @@ pub struct Requirement {
     code: Vec<String>,
     #[serde(default)]
     tests: Vec<String>,
-    /// Why it is not obeyed, or does not apply.
+    /// The reason why it is not obeyed or does not apply; `None` if it is obeyed.
     not_done: Option<String>,
 }
 
@@ -67,15 +67,15 @@ pub fn load(root: &Path) -> anyhow::Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// Reads one table.
+/// Parses one table.
 ///
 /// # Errors
-/// When it is no table.
+/// When the text is not a table.
 pub fn parse(text: &str) -> anyhow::Result<Table> {
     Ok(toml::from_str(text)?)
 }
 
-/// Everything in the tables that is not so.
+/// Every statement in the tables that is not true.
 pub fn check(tables: &[Table], sources: &[Source], has_file: &dyn Fn(&str) -> bool) -> Vec<String> {
     let mut findings = Vec::new();
     for table in tables {
@@ -93,7 +93,7 @@ pub fn check(tables: &[Table], sources: &[Source], has_file: &dyn Fn(&str) -> bo
     findings
 }
 
-/// Every requirement of the RFC is in the table, and once.
+/// Checks that every requirement of the RFC is in the table exactly once.
 fn complete(table: &Table) -> Vec<String> {
     let mut ids = BTreeSet::new();
     let twice = table.requirement.iter().filter(|r| !ids.insert(r.id.as_str()));
@@ -109,7 +109,7 @@ fn complete(table: &Table) -> Vec<String> {
     findings
 }
 
-/// A requirement is either done, with code and tests, or not, with a reason.
+/// Checks the form: a requirement is either done, with code and tests, or not done, with a reason.
 fn form(requirement: &Requirement) -> Vec<String> {
     let mut findings = Vec::new();
     let mut expect = |holds: bool, what: &str| {
@@ -138,7 +138,7 @@ fn form(requirement: &Requirement) -> Vec<String> {
     findings
 }
 
-/// `file#symbol` must define the symbol.
+/// Checks that the file in `file#symbol` defines the symbol.
 fn code_missing(place: &str, sources: &[Source]) -> Option<String> {
     let Some((path, symbol)) = place.split_once('#') else {
         return Some(format!("`{place}` is not of the form file#symbol"));
@@ -158,7 +158,7 @@ fn code_missing(place: &str, sources: &[Source]) -> Option<String> {
     (!found && !is_variant_or_field()).then(|| format!("{path} defines no `{symbol}`"))
 }
 
-/// A field or variant stands first on its line.
+/// True if the name at `at` is a field or variant: it is the first name on its line.
 fn is_member(source: &Source, at: usize) -> bool {
     let line = source.product[..at].rsplit('\n').next().unwrap_or_default().trim();
     line.is_empty() || line == "pub" || line == "pub(crate)"
@@ -170,7 +170,7 @@ fn test_missing(name: &str, sources: &[Source], has_file: &dyn Fn(&str) -> bool)
     }
     let (path, function) = name.split_once('#').unwrap_or_default();
     if !path.ends_with(".rs") {
-        // Tests of programs are found by what they print: see `ran`.
+        // Tests of programs are found by what they print, see [`passed`].
         return (!has_file(path)).then(|| format!("there is no {path}"));
     }
     let Some(source) = sources.iter().find(|source| source.path == path) else {
@@ -179,7 +179,7 @@ fn test_missing(name: &str, sources: &[Source], has_file: &dyn Fn(&str) -> bool)
     let definition =
         occurrences(&source.code, function).find(|at| source.code[..*at].trim_end().ends_with("fn"));
     let Some(at) = definition else { return Some(format!("{path} has no test `{function}`")) };
-    // Attributes stand between the end of the item before and the name.
+    // The attributes are between the end of the item before and the function's name.
     let before = &source.code[..at];
     let attributes = &before[before.rfind(['}', ';']).map_or(0, |end| end + 1)..];
     if attributes.contains("#[ignore") {
@@ -189,15 +189,15 @@ fn test_missing(name: &str, sources: &[Source], has_file: &dyn Fn(&str) -> bool)
     (!is_test).then(|| format!("{path}:{}: `{function}` is no test", line_of(&source.code, at)))
 }
 
-/// `proptest!` wraps tests whose attribute may be further up.
+/// True if the function is inside `proptest!`, where its `#[test]` may be further up.
 fn is_inside_proptest(code: &str, at: usize) -> bool {
     code[..at].rfind("proptest!").is_some_and(|open| code[open..at].contains("#[test]"))
 }
 
-/// Every test that a table names and that did not run, according to the logs of a run.
+/// Every test in the tables that did not run and pass, according to the logs of a test run.
 ///
 /// # Errors
-/// When a log cannot be read, or when no log names any test.
+/// When a log cannot be read, or no log names a passed test.
 pub fn did_not_run(tables: &[Table], logs: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut ran = BTreeSet::new();
     for log in logs {
@@ -221,14 +221,14 @@ pub fn did_not_run(tables: &[Table], logs: &[&str]) -> anyhow::Result<Vec<String
     Ok(findings)
 }
 
-/// What a test calls itself in a log.
+/// The name of a test in a log.
 fn printed_as(test: &str) -> &str {
     let name = test.rsplit(['#', '/']).next().unwrap_or(test);
     name.strip_suffix(".pkt").unwrap_or(name)
 }
 
-/// Names of passed tests: `test a::b::name ... ok` of cargo, `ok name` of the programs' tests. A script's name is its
-/// file's, wherever in the line.
+/// Names of passed tests: from `test a::b::name ... ok` of cargo, or `ok name` of the tests of programs. For a script it is the file's
+/// name.
 fn passed(log: &str) -> Vec<String> {
     let name = |line: &str| {
         let full = match line.strip_prefix("test ") {
@@ -244,7 +244,7 @@ fn passed(log: &str) -> Vec<String> {
     log.lines().filter_map(name).collect()
 }
 
-/// One line per RFC: how many requirements of each level are obeyed.
+/// One line per RFC with the number of obeyed requirements of each level.
 pub fn summary(tables: &[Table]) -> String {
     let mut out = String::new();
     for table in tables {
@@ -261,10 +261,10 @@ pub fn summary(tables: &[Table]) -> String {
     out
 }
 
-/// `cargo xtask specs`, with the logs of a test run when there are some.
+/// `cargo xtask specs`: checks the tables, and the logs of a test run if there are any.
 ///
 /// # Errors
-/// When something cannot be read.
+/// When a table, a log or the manual cannot be read.
 pub fn run(workspace: &Workspace, sources: &[Source], logs: &[&str]) -> anyhow::Result<Vec<String>> {
     let tables = load(&workspace.root)?;
     let mut findings = check(&tables, sources, &|path| workspace.root.join(path).exists());
@@ -277,7 +277,7 @@ pub fn run(workspace: &Workspace, sources: &[Source], logs: &[&str]) -> anyhow::
     Ok(findings)
 }
 
-/// The lines of the summary that the manual lacks.
+/// The lines of the summary that the manual does not contain.
 fn not_said(summary: &str, manual: &str) -> Vec<String> {
     let missing = summary.lines().filter(|line| !manual.lines().any(|said| said.trim() == *line));
     missing.map(|line| format!("{MANUAL} does not say: {line}")).collect()

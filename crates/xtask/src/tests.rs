@@ -1,4 +1,4 @@
-//! The rules on small texts, and the whole repository against them.
+//! The rules on small texts, and on the whole repository.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn the_workspace_is_tidy() {
     assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
 }
 
-/// Whether the tests that the tables name have run is seen at the end of `scripts/test`.
+/// Without logs: `scripts/test` checks at its end that the tests in the tables have run.
 #[test]
 fn the_requirement_tables_are_true() {
     let workspace = Workspace::load(&root()).expect("cargo metadata answers inside a cargo test");
@@ -30,7 +30,7 @@ fn workspace_of(noun: &str) -> Workspace {
     Workspace { root: root(), packages: vec![package], files: Vec::new() }
 }
 
-/// Findings for one file of a crate, without the path and the advice.
+/// The findings for one file of a crate, without their paths and advice.
 fn findings(noun: &str, file: &str, text: &str) -> Vec<String> {
     let path = format!("crates/{noun}/src/{file}");
     let source = Source::new(&path, text);

@@ -1,4 +1,4 @@
-//! What there is to check: the packages as cargo sees them, and the Rust files on disk.
+//! Lists what is to be checked: the packages as cargo reports them, and the Rust files on disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,38 +6,38 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-/// Folders of the repository that hold Rust code of ours.
+/// Folders of the repository with our Rust code.
 const CODE_FOLDERS: [&str; 3] = ["crates", "fuzz", "tests"];
 
-/// The repository, listed once.
+/// The repository's packages and files.
 pub struct Workspace {
-    /// Where `ARCHITECTURE.md` and `crates/` are.
+    /// The folder with `ARCHITECTURE.md` and `crates/`.
     pub root: PathBuf,
-    /// Every package of the workspace, in the order of their names.
+    /// Every package of the workspace, sorted by noun.
     pub packages: Vec<Package>,
-    /// Every Rust file, relative to the root, with `/` between folders, sorted.
+    /// The path of every Rust file relative to the root, with `/` between folders, sorted.
     pub files: Vec<String>,
 }
 
 /// One package of the workspace.
 pub struct Package {
-    /// The name without `towpath-`: `fastpath`; `towpath` for the command line.
+    /// The package's name without `towpath-`, such as `fastpath`; `towpath` for the command line.
     pub noun: String,
-    /// Nouns of the workspace packages that it needs to build (so not for its tests), sorted.
+    /// Nouns of the workspace packages that it needs to build, without those for tests only, sorted.
     pub needs: Vec<String>,
-    /// Crates from outside that it names, for whatever purpose.
+    /// Names of external crates that it depends on, including those for tests and builds.
     pub borrows: Vec<String>,
-    /// The folder, relative to the root.
+    /// The package's folder, relative to the root.
     pub folder: String,
     /// Root files of its library and programs, relative to the root.
     pub target_roots: Vec<String>,
 }
 
 impl Workspace {
-    /// Asks cargo for the packages and the disk for the files.
+    /// Gets the packages from cargo and the files from the disk.
     ///
     /// # Errors
-    /// When cargo cannot be run, answers something unexpected, or a folder cannot be read.
+    /// When cargo cannot be run or its answer is unexpected, or a folder cannot be read.
     pub fn load(root: &Path) -> anyhow::Result<Self> {
         let root = root.canonicalize().with_context(|| format!("no repository at {}", root.display()))?;
         let mut files = Vec::new();

@@ -1,6 +1,6 @@
-//! The floor of `bulk` over veth: processes that stand where a service and its application would, and move the same bytes with the same
-//! copies between a packet socket, shared memory and a program's own buffer. Of TCP they do what makes the other end go on, and nothing
-//! else: whatever comes is acknowledged, with a window that never changes; nothing is checked, nothing sent again.
+//! The floor of `bulk` over veth: processes that replace a service and its application, and move the same bytes with the same copies
+//! between a packet socket, shared memory and a program's own buffer. They do only as much TCP as keeps the other end sending: they
+//! acknowledge every segment, with a constant window. They check nothing and retransmit nothing.
 //!
 //! ```text
 //!   sink     packet socket --> area --> program's buffer        source     program's buffer --> area --> packet socket
@@ -31,49 +31,49 @@ use wire::{
     TcpHeader, TcpOptions, TcpPacket, TxChecksum, emit_tcp,
 };
 
-/// The roles of these processes.
+/// Role names of these processes.
 pub const SINK: &str = "bulk-carrier-sink";
 pub const SOURCE: &str = "bulk-carrier-source";
 
 const MSS: u16 = 1460;
-/// Payload of a super-frame.
+/// Payload bytes of a super-frame.
 const BURST: usize = 44 * MSS as usize;
-/// A flow's window: all together fit into a packet socket's buffer.
+/// The receive window of a flow in bytes: all windows together fit into a packet socket's buffer.
 const WINDOW: u32 = 256 * 1024;
 const WINDOW_SCALE: u8 = 7;
-/// Where a sink's numbers begin, and all of a source.
+/// The first sequence number of a sink and of a source's flows, and the acknowledgement number in all segments of a source.
 const FIRST: SeqNumber = SeqNumber(1_000);
-/// A source's first port.
+/// The local port of a source's first flow; the next flows use the next ports.
 const PORTS: u16 = 20_000;
-/// As a service, which looks for so long before it sleeps.
+/// How long a carrier polls before it sleeps: as long as a service does.
 const SPIN: Duration = Duration::from_micros(20);
-/// How often who is busy looks whether it is asked something, in turns; frames that a source sends in one.
+/// A busy carrier looks at its control socket once in `LOOK` turns; a source sends up to `TURN` frames in a turn.
 const LOOK: u64 = 64;
 const TURN: usize = 4;
-/// IPv4's TCP header in a frame.
+/// Offset of the TCP header in an IPv4 frame.
 const TCP_AT: u16 = 14 + 20;
 
-/// Where it stands.
+/// The network place of a carrier, sent to it first.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
-    /// The network namespace.
+    /// The network namespace's name.
     pub namespace: String,
-    /// Our address there, which nobody else has.
+    /// The carrier's address in that namespace, which no other socket uses.
     pub own: Ipv4Addr,
-    /// The sink.
+    /// The address of the sink.
     pub to: SocketAddr,
-    /// How many flows a source is to open.
+    /// Flows that a source opens; 0 for a sink.
     pub flows: u16,
 }
 
 impl Orders {
-    /// For the process at that end of the link; `to` is where the sink is.
+    /// Orders for the process at that end of the link; `to` is the address of the sink.
     pub fn new(link: &Link, end: usize, to: SocketAddr, flows: u16) -> Self {
         Self { namespace: link.namespaces[end].name().to_owned(), own: link.addresses[end], to, flows }
     }
 }
 
-/// What both have.
+/// State that a sink and a source both have.
 struct Carrier {
     port: PacketQueue,
     mac: MacAddr,
@@ -88,7 +88,7 @@ impl Carrier {
         Ok(Self { port, mac: MacAddr(interface.mac), area: Arc::new(Area::new()) })
     }
 
-    /// Sends a segment; the area's next `payload` bytes are its data. False when the port has no room.
+    /// Sends a segment with the area's oldest `payload` bytes as data. False if the port has no room.
     fn send(
         &mut self,
         to: MacAddr,
@@ -115,17 +115,17 @@ impl Carrier {
     }
 }
 
-/// One end.
+/// A sink or a source.
 trait End {
     fn carrier(&self) -> &Carrier;
-    /// Works on what there is; how much that was.
+    /// Handles the packets that are there. Returns 0 if there was nothing to do.
     fn turn(&mut self) -> usize;
-    /// What the control line asks.
+    /// Answers a request from the control socket.
     fn answer(&mut self, ask: Ask, line: &Line) -> anyhow::Result<()>;
     fn is_over(&self) -> bool;
 }
 
-/// Takes turns until it is over or the control line hangs up; sleeps when there was nothing for as long as a service would look.
+/// Calls `turn` until the end is over or the control socket is closed. Sleeps after as long without work as a service polls.
 fn run(end: &mut impl End, line: &Line) -> anyhow::Result<()> {
     let mut quiet_since = None;
     for turns in 0_u64.. {
@@ -144,7 +144,7 @@ fn run(end: &mut impl End, line: &Line) -> anyhow::Result<()> {
             match line.receive::<Ask>(false) {
                 Ok(asked) => end.answer(asked.message, line)?,
                 Err(LineError::WouldBlock) => {}
-                // Nobody asks any more: the measurement is over.
+                // The benchmark has closed the control socket: the measurement is over.
                 Err(_) => return Ok(()),
             }
         }
@@ -160,19 +160,19 @@ fn header(tuple: &FourTuple, seq: SeqNumber, ack: SeqNumber, flags: TcpFlags) ->
     TcpHeader { src_port: tuple.src.port, dst_port: tuple.dst.port, seq, ack, flags, window, urgent: 0 }
 }
 
-/// The receiving end.
+/// The receiving end of the flows.
 struct Sink {
     carrier: Carrier,
-    /// Out of the way while its frames are worked on.
+    /// `None` while the frames of the batch are handled.
     batch: Option<Batch>,
-    /// By the source's port: its place among `bytes`.
+    /// The index into `bytes` of each flow, by the source's port.
     flows: HashMap<u16, usize>,
     bytes: Vec<u64>,
-    /// Whatever comes is answered by a reset.
+    /// If true, every segment with payload or SYN is answered by a reset.
     is_reset: bool,
 }
 
-/// The main function of a sink. It leaves when the control line hangs up.
+/// The main function of a sink. It returns when the control socket is closed.
 pub fn sink(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let carrier = Carrier::new(orders.namespace)?;
@@ -237,7 +237,7 @@ impl Sink {
         } else {
             (answer(tcp.header.ack, TcpFlags::NONE), TcpOptions::NONE)
         };
-        // Where there is no room for it a later one says as much.
+        // If the port has no room, this acknowledgement is lost; a later one covers the same bytes.
         self.carrier.send(ethernet.src, &tuple, &answer, &options, 0);
     }
 }
@@ -273,20 +273,20 @@ impl End for Sink {
     }
 }
 
-/// The sending end.
+/// The sending end of the flows.
 struct Source {
     carrier: Carrier,
-    /// Out of the way while its frames are worked on.
+    /// `None` while the frames of the batch are handled.
     batch: Option<Batch>,
     tuples: Vec<FourTuple>,
-    /// Sent, and acknowledged, by flow.
+    /// The next sequence number to send, and the highest one acknowledged, by flow.
     sent: Vec<SeqNumber>,
     acknowledged: Vec<SeqNumber>,
     next: usize,
     is_reset: bool,
 }
 
-/// The main function of a source. It leaves when it is reset or the control line hangs up.
+/// The main function of a source. It returns when a reset arrives or the control socket is closed.
 pub fn source(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let carrier = Carrier::new(orders.namespace)?;
@@ -309,7 +309,7 @@ pub fn source(line: &Line) -> anyhow::Result<()> {
 }
 
 impl Source {
-    /// What is acknowledged, by whom.
+    /// Takes the acknowledgement number of a segment, or notes a reset.
     fn frame(&mut self, packet: &PacketBuf) {
         let Ok(Packet { body: Body::Tcp(tcp), .. }) = Packet::parse(packet.frame(), RxChecksum::Partial)
         else {
@@ -322,7 +322,7 @@ impl Source {
         }
     }
 
-    /// Sends a super-frame of the next flow that may; false when none may, or there is nothing to send.
+    /// Sends a super-frame of the next flow that has enough window. False if no flow has, the area has too few bytes or the port is full.
     fn send(&mut self) -> bool {
         if self.carrier.area.len() < BURST {
             return false;
@@ -354,7 +354,7 @@ impl End for Source {
         let sent = (0..TURN).take_while(|_| self.send()).count();
         self.carrier.port.flush();
         self.carrier.area.wake();
-        // The program has no descriptor to be woken by: it is waited for awake.
+        // The program's thread cannot wake this thread through a descriptor: while the area has too few bytes, do not sleep.
         heard + sent + usize::from(self.carrier.area.len() < BURST)
     }
 

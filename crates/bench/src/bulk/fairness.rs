@@ -1,8 +1,8 @@
-//! How evenly flows share what they have between them.
+//! How evenly flows share the bandwidth.
 
 use crate::samples::median;
 
-/// See the module.
+/// Two measures of how evenly flows share the bandwidth.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fairness {
     /// Jain's index: 1 when all have the same, 1/n when one of n has everything.
@@ -12,7 +12,7 @@ pub struct Fairness {
 }
 
 impl Fairness {
-    /// Of what each flow got; `None` when that is nothing.
+    /// Computes both from the bytes of each flow; `None` if the median is 0.
     #[must_use]
     pub fn of(shares: &[f64]) -> Option<Self> {
         let median = median(shares).filter(|median| 0.0 < *median)?;
@@ -20,7 +20,7 @@ impl Fairness {
         let squares: f64 = shares.iter().map(|share| share * share).sum();
         let mut sorted = shares.to_vec();
         sorted.sort_by(f64::total_cmp);
-        // The nearest rank: the least of which at least a hundredth are no larger.
+        // The nearest rank: the smallest share such that at least 1 % of the shares are not larger.
         let p1 = sorted[shares.len().div_ceil(100) - 1];
         Some(Self { jain: sum * sum / (shares.len() as f64 * squares), p1_of_median: p1 / median })
     }

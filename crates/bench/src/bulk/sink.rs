@@ -1,5 +1,5 @@
-//! The receiving end: one process, one thread, an epoll set. It counts what each flow brings, and resets everything when told. Like
-//! the source it goes through libc.
+//! The receiving end: one process, one thread, an epoll set. It counts the bytes of each flow, and resets all flows on request. Like the
+//! source it calls libc.
 
 use crate::sockets::actor::BACKLOG;
 use crate::sockets::calls;
@@ -12,57 +12,57 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// The role of this process.
 pub const ROLE: &str = "bulk-sink";
-/// Bytes of one read.
+/// Size of one read in bytes.
 const CHUNK: usize = 256 * 1024;
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
 const LINE: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 
-/// Flows that are told one by one at most.
+/// The largest number of flows that an [`Each`] reports.
 pub const TOLD_MAX: usize = 200;
-// A number takes at most ten bytes of a message, and so does how many there are.
+// A number takes at most ten bytes of a message, and so does the length of the list.
 const _: () = assert!((TOLD_MAX + 2) * 10 <= MESSAGE_MAX);
 
-/// Where to listen.
+/// The address at which the sink listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
     pub at: SocketAddr,
 }
 
-/// What is asked of it.
+/// A request to the sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// How it stands: a [`Count`].
+    /// Total connections and bytes; the answer is a [`Count`].
     Count,
-    /// The same, flow by flow: an [`Each`].
+    /// The bytes of each flow; the answer is an [`Each`].
     Each,
-    /// End every connection by a reset, and begin anew at 0: a [`Count`].
+    /// Reset every connection and begin again at 0; the answer is a [`Count`].
     Reset,
 }
 
-/// How it stands.
+/// The answer to [`Ask::Count`] and [`Ask::Reset`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Count {
     /// Connections accepted since the last reset.
     pub connections: u64,
-    /// Bytes that they brought.
+    /// Bytes received on these connections.
     pub bytes: u64,
-    /// When this was so, as [`crate::clock::now_ns`].
+    /// The time of this count, as of [`crate::clock::now_ns`].
     pub at_ns: u64,
 }
 
-/// How it stands, flow by flow.
+/// The answer to [`Ask::Each`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Each {
-    /// Bytes that each brought since the last reset, in the order of acceptance: of the first [`TOLD_MAX`].
+    /// Bytes received on each connection since the last reset, in the order of acceptance, at most [`TOLD_MAX`] connections.
     pub bytes: Vec<u64>,
-    /// When this was so, as [`crate::clock::now_ns`].
+    /// The time of this count, as of [`crate::clock::now_ns`].
     pub at_ns: u64,
 }
 
 struct Flow {
-    /// Until its end.
+    /// `None` after the end of the stream or an error.
     stream: Option<TcpStream>,
     bytes: u64,
 }
@@ -74,7 +74,7 @@ struct Sink {
     buffer: Vec<u8>,
 }
 
-/// The main function of this process. It leaves when the control line hangs up.
+/// The main function of this process. It returns when the control socket is closed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let mut sink = Sink::listen(orders, line)?;
@@ -88,7 +88,7 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
         for event in &events[..count] {
             match event.u64 {
                 LINE => {
-                    // Nobody asks any more: the measurement is over.
+                    // The benchmark has closed the control socket: the measurement is over.
                     let Ok(asked) = line.receive::<Ask>(true) else { return Ok(()) };
                     sink.answer(asked.message, line)?;
                 }
@@ -104,7 +104,7 @@ impl Sink {
         let listener =
             TcpListener::bind(orders.at).with_context(|| format!("cannot listen at {}", orders.at))?;
         listener.set_nonblocking(true)?;
-        // Hundreds of flows come at once.
+        // Hundreds of flows connect at once, so the default backlog is too small.
         calls::listen(&listener, BACKLOG)?;
         let set = calls::epoll_create()?;
         calls::epoll_add(&set, &line.as_fd(), LINE)?;
@@ -139,19 +139,19 @@ impl Sink {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // It went away before it was taken.
+                // The peer closed the connection before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error.into()),
             };
             stream.set_nonblocking(true)?;
-            // So that nothing of this run is left for the next one.
+            // A reset leaves no connection of this run (TIME-WAIT) behind for the next run.
             calls::reset_on_close(&stream)?;
             calls::epoll_add(&self.set, &stream, self.flows.len() as u64)?;
             self.flows.push(Flow { stream: Some(stream), bytes: 0 });
         }
     }
 
-    /// Once: the set tells again if there is more.
+    /// Reads once: the epoll set is level-triggered and reports the flow again if more bytes are there.
     fn read(&mut self, number: usize) {
         let Some(flow) = self.flows.get_mut(number) else { return };
         let Some(stream) = &mut flow.stream else { return };

@@ -1,5 +1,5 @@
-//! The sending end: one process, one thread, an epoll set, as many flows as told. It goes through libc like any program, so
-//! that the preload library can stand below it; on the kernel it is the same program without.
+//! The sending end: one process, one thread, an epoll set, and the ordered number of flows. It calls libc like any program, so that the
+//! preload library can be loaded below it; on the kernel it is the same program without the library.
 
 use anyhow::{Context, bail};
 use control::{Line, LineError};
@@ -12,23 +12,25 @@ use std::time::{Duration, Instant};
 
 /// The role of this process.
 pub const ROLE: &str = "bulk-source";
-/// Bytes of one write.
+/// Size of one write in bytes.
 const CHUNK: usize = 64 * 1024;
-/// How often a source looks whether it is still wanted.
+/// The interval at which a source looks at its control socket.
 const LOOK: Duration = Duration::from_millis(100);
-/// Until all flows must be open.
+/// The longest time until all flows are open.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What to do.
+/// The task of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
     pub to: SocketAddr,
     pub flows: u16,
-    /// The kernel's algorithm; a service has its own. (A network namespace may be forbidden to make it its default.)
+    /// The kernel's congestion control. `None` for a service, which has its own. (A network namespace may be forbidden to change its
+    /// default.)
     pub congestion: Option<String>,
 }
 
-/// Said when all are open; heard when the bytes shall flow. (A message of no bytes would look like a hang-up.)
+/// Sent by the source when all its flows are open; sent to the source to start it. The number keeps the message from being empty, which
+/// looks like a closed socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Open(pub u16);
 
@@ -38,7 +40,7 @@ struct Source {
     flows: Vec<Option<TcpStream>>,
 }
 
-/// The main function of this process. It leaves when every flow has failed (the sink resets them) or the line hangs up.
+/// The main function of this process. It returns when every flow has failed (the sink resets them) or the control socket is closed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let mut source = Source::connect(&orders)?;
@@ -85,7 +87,7 @@ impl Source {
         Ok(())
     }
 
-    /// Writes wherever there is room, a chunk in turn, since notifications come once.
+    /// Writes a chunk to each flow with room, in turn. mio's events are edge-triggered: a flow counts as having room until a write fails.
     fn pour(&mut self, line: &Line) -> anyhow::Result<()> {
         let chunk = vec![0x5A; CHUNK];
         let mut roomy: Vec<usize> = (0..self.flows.len()).collect();
@@ -120,7 +122,7 @@ impl Source {
     }
 }
 
-/// Writes once. False when the flow is full, or over, when it is dropped.
+/// Writes once. False if the flow's send buffer is full, or if the flow has failed, which drops it.
 fn has_room(flow: &mut Option<TcpStream>, chunk: &[u8]) -> bool {
     let Some(stream) = flow else { return false };
     match stream.write(chunk) {

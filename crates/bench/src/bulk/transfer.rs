@@ -1,4 +1,4 @@
-//! One run: flows from a source in one place to a sink in another, and what arrived in a while.
+//! One run: flows from a source in one place to a sink in another, and the bytes that arrive in a given time.
 
 use super::carrier;
 use super::fairness::Fairness;
@@ -17,25 +17,25 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Where sinks listen.
+/// The port at which sinks listen.
 const TCP_PORT: u16 = 5001;
-/// Seconds that starting, opening, or an answer may take.
+/// Seconds allowed for the start of a process, the opening of flows, or an answer.
 const PATIENCE: f64 = 10.0;
-/// Seconds that ending may take: the source has the resets by then.
+/// Seconds allowed for the end of a source, which has received the resets by then.
 const END: f64 = 1.0;
-/// What comes before the measured time, as a share of it: windows grow meanwhile, and buffers come into being.
+/// Duration of the warm-up as a share of the measured time: windows grow and buffers are allocated in it.
 const WARM_UP: f64 = 0.75;
-/// The kernel's congestion control, which is the service's default: the machine's own may be any.
+/// The kernel's congestion control: the service's default. The machine's own default may differ.
 const CONGESTION: &str = "cubic";
 
-/// Where a process runs, and on what.
+/// Where an end of the flows runs, and on which TCP.
 #[derive(Clone, Copy)]
 pub enum Place<'a> {
-    /// On the kernel, there.
+    /// On the kernel's TCP, in that network namespace.
     Kernel(&'a Namespace),
-    /// Through a service with a port.
+    /// On the TCP of a service that has a port.
     Towpath(&'a Service),
-    /// At that end of a link that is nobody's else, by what carries bytes and no more.
+    /// A carrier (see [`carrier`]) at that end of a link that no other process uses.
     Carrier(&'a Link, usize),
 }
 
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Starts what receives at `at`.
+    /// Starts a sink that receives at `at`.
     fn sink(self, at: SocketAddr) -> anyhow::Result<Peer> {
         if let Self::Carrier(link, end) = self {
             let sink = self.start(carrier::SINK)?;
@@ -61,7 +61,7 @@ impl<'a> Place<'a> {
         Ok(sink)
     }
 
-    /// Starts what sends to `to`.
+    /// Starts a source that opens `flows` flows to `to`.
     fn source(self, to: SocketAddr, flows: u16) -> anyhow::Result<Peer> {
         if let Self::Carrier(link, end) = self {
             let source = self.start(carrier::SOURCE)?;
@@ -69,7 +69,7 @@ impl<'a> Place<'a> {
             return Ok(source);
         }
         let source = self.start(source::ROLE)?;
-        // A service has an algorithm of its own.
+        // A service has its own congestion control.
         let congestion = self.service().is_none().then(|| CONGESTION.to_owned());
         source.send(&source::Orders { to, flows, congestion }, &[])?;
         Ok(source)
@@ -83,38 +83,38 @@ impl<'a> Place<'a> {
     }
 }
 
-/// From where to where.
+/// The two places of a transfer.
 pub struct Way<'a> {
     pub source: Place<'a>,
     pub sink: Place<'a>,
-    /// The sink's.
+    /// The address at which the sink listens.
     pub address: Ipv4Addr,
-    /// Processes between the two, beside services.
+    /// Ids of processes that forward packets between the two places, besides services.
     pub between: Vec<u32>,
 }
 
-/// What a run gave.
+/// The results of one run.
 pub struct Outcome {
-    /// Gbit/s that the receiving program got, cores, and processor time per MiB of it.
+    /// Goodput in Gbit/s at the receiving program, cores used, and processor time per MiB.
     pub goodput: Sample,
-    /// Gbit/s in the warm-up.
+    /// Goodput in Gbit/s during the warm-up.
     pub at_first: f64,
-    /// Of the bytes that each flow brought.
+    /// Fairness, computed from the bytes of each flow.
     pub fairness: Fairness,
 }
 
 impl Way<'_> {
-    /// One run of so many flows, with processes of its own.
+    /// One run with `flows` flows and new processes.
     ///
     /// # Errors
-    /// When anything does not start, or is not accelerated where it has to be.
+    /// When a process does not start, or connections of a service are not accelerated.
     pub fn run(&self, flows: u16, seconds: f64) -> anyhow::Result<Outcome> {
         let at = SocketAddr::from((self.address, TCP_PORT));
         let sink = self.sink.sink(at)?;
         sink.receive_within::<Count>(PATIENCE).context("the sink does not listen")?;
         let source = self.source.source(at, flows)?;
         source.receive_within::<Open>(PATIENCE).context("the flows did not open")?;
-        // A carrier's flows begin with their first bytes.
+        // A carrier's flows open with their first bytes, which are not sent yet.
         if !matches!(self.source, Place::Carrier(..)) {
             program::until(PATIENCE, "the acceptance of all flows", || {
                 let count = ask::<Count>(&sink, Ask::Count).ok()?;
@@ -135,7 +135,7 @@ impl Way<'_> {
         outcome
     }
 
-    /// The services' own counters say what carries the flows.
+    /// Checks by the services' counters that they carry the flows.
     fn prove(&self, source: &Peer, sink: &Peer, flows: u16) -> anyhow::Result<()> {
         let connected = self.source.service().map(|service| service.connected(source.pid()));
         let accepted = self.sink.service().map(|service| service.accepted(Some(sink.pid())));
@@ -146,7 +146,7 @@ impl Way<'_> {
         Ok(())
     }
 
-    /// `start_ns`: when the bytes began to flow.
+    /// Measures for `seconds`. `start_ns`: the time at which the source began to send.
     fn measure(&self, source: &Peer, sink: &Peer, start_ns: u64, seconds: f64) -> anyhow::Result<Outcome> {
         let services = [self.source, self.sink].into_iter().filter_map(Place::service).map(Service::pid);
         let pids: Vec<u32> =

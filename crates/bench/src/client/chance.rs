@@ -1,20 +1,20 @@
-//! What is left to chance, by a seed: which key is wanted, and when.
+//! Random choices from a seed: which key is requested, and when.
 
 use base::Seed;
 
-/// From 0 to less than 1.
+/// A random number in [0, 1).
 fn uniform(random: &mut Seed) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Keys by Zipf's law: the i-th most wanted in proportion to 1/i^skew.
+/// Chooses keys by Zipf's law: the i-th most popular key with a probability proportional to 1/i^skew.
 pub struct Zipf {
-    /// Of the weights of a key and of all before it.
+    /// For each key: the sum of its weight and the weights of all keys before it.
     sums: Vec<f64>,
 }
 
 impl Zipf {
-    /// So many keys, at least one; the exponent in hundredths.
+    /// A distribution over `keys` keys (at least 1); `skew` is the exponent in hundredths.
     pub fn new(keys: u32, skew: u32) -> Self {
         let exponent = f64::from(skew) / 100.0;
         let mut sum = 0.0;
@@ -25,7 +25,7 @@ impl Zipf {
         Self { sums: (1..=keys).map(add).collect() }
     }
 
-    /// The next one's number, from 0.
+    /// A random key's number, from 0.
     pub fn pick(&self, random: &mut Seed) -> u32 {
         let all = self.sums.last().copied().unwrap_or(0.0);
         let wanted = uniform(random) * all;
@@ -34,7 +34,7 @@ impl Zipf {
     }
 }
 
-/// Times of a Poisson process: how long it is from one to the next, does not depend on what was before.
+/// Times of a Poisson process: each interval is independent of all earlier intervals.
 pub struct Poisson {
     random: Seed,
     mean_ns: f64,
@@ -42,19 +42,19 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// So many per second; the first one is `start_ns` itself.
+    /// `rate` times per second; the first time is `start_ns` itself.
     pub fn new(seed: u64, start_ns: u64, rate: f64) -> Self {
         Self { random: Seed::new(seed), mean_ns: 1e9 / rate, next_ns: start_ns }
     }
 
-    /// The time that is next.
+    /// The next time, in nanoseconds.
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Goes on to the one after it.
+    /// Moves on to the time after it.
     pub fn advance(&mut self) {
-        // Never 0, so that time goes on.
+        // At least 1 ns, so that no time comes twice.
         self.next_ns += 1 + (-(1.0 - uniform(&mut self.random)).ln() * self.mean_ns) as u64;
     }
 }

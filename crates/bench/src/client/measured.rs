@@ -1,26 +1,26 @@
-//! What one run of a client gave.
+//! The results of one run of a client.
 
 use super::QUANTILES;
 use crate::samples::{Sample, Samples};
 use anyhow::bail;
 
-/// What one run gave.
+/// The results of one run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
     /// Requests per second.
     pub rate: f64,
-    /// See [`QUANTILES`].
+    /// Latencies in microseconds, one for each of [`QUANTILES`], then the longest.
     latencies_us: Vec<f64>,
-    /// Processor time of everything that took part, per request.
+    /// Processor time per request, of all processes that took part, in nanoseconds.
     pub cpu_ns: f64,
     cores: f64,
 }
 
 impl Measured {
-    /// From the client's answer.
+    /// Reads the client's answer (see [`Window::answer`](super::Window::answer)).
     ///
     /// # Errors
-    /// When it is none.
+    /// When the answer has fewer than three numbers.
     pub fn new(answer: &[f64]) -> anyhow::Result<Self> {
         let [requests, ns, cpu_ns, latencies @ ..] = answer else { bail!("no answer of the client") };
         Ok(Self {
@@ -31,7 +31,7 @@ impl Measured {
         })
     }
 
-    /// The better of two in every number.
+    /// The better value of the two runs for each number separately.
     #[must_use]
     pub fn better(&self, other: &Self) -> Self {
         let pairs = self.latencies_us.iter().zip(&other.latencies_us);
@@ -43,7 +43,7 @@ impl Measured {
         }
     }
 
-    /// A number of this run, with its processor time.
+    /// `value` as a sample, with the cores and processor time of this run.
     pub fn sample(&self, value: f64) -> Sample {
         Sample { value, cores: Some(self.cores), cpu_ns: Some(self.cpu_ns) }
     }
@@ -58,7 +58,7 @@ impl Measured {
         }
     }
 
-    /// Adds all latencies.
+    /// Adds all quantiles and the longest latency.
     pub fn add_latencies(&self, case: &str, system: &str, samples: &mut Samples) {
         let names = QUANTILES.iter().map(|share| percentile(*share)).chain(["max".to_owned()]);
         for (name, us) in names.zip(&self.latencies_us) {
@@ -67,9 +67,9 @@ impl Measured {
     }
 }
 
-/// `p99.9` of 0.999.
+/// The name of a quantile: `p99.9` for 0.999.
 fn percentile(share: f64) -> String {
-    // Its float is not exact: four digits are.
+    // Round: the float is not exact, and four digits after the percentage's point suffice.
     format!("p{}", (share * 1e6).round() / 1e4)
 }
 

@@ -1,33 +1,33 @@
-//! Requests and the lengths of their replies, as bytes: to a key-value store by a small protocol of our own, or memcached's, and
-//! to who echoes. All keys have one length and all values another, so that a reply's length is known before it comes.
+//! Requests and the lengths of their replies, as bytes: for a key-value store with a small protocol of our own or memcached's, and for an
+//! echo server. All keys have one length and all values another, so a reply's length is known before it arrives.
 
 use serde::{Deserialize, Serialize};
 
-/// Begins a request of our own protocol.
+/// First byte of a GET request of our own protocol.
 pub const GET: u8 = b'g';
-/// Begins one that is followed by a value.
+/// First byte of a SET request of our own protocol; a key and a value follow.
 pub const SET: u8 = b's';
-/// Begins a reply; the value follows when it was asked for.
+/// First byte of a successful reply; the value follows if the request was a GET.
 pub const FOUND: u8 = b'+';
-/// The whole reply when there is no such key.
+/// The whole reply if the store does not have the key.
 pub const MISSING: u8 = b'-';
 
 /// Every byte of a value.
 const VALUE: u8 = b'v';
 
-/// Digits that tell keys apart: the end of a key.
+/// Hexadecimal digits at the end of a key that distinguish keys.
 const DIGITS: usize = 8;
 
-/// How requests are written.
+/// The format of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Protocol {
     Own,
     Memcached,
-    /// A value, and the same back.
+    /// The request is a value; the reply is the same value.
     Echo,
 }
 
-/// What the store holds.
+/// Number and sizes of the keys and values in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shape {
     pub keys: u32,
@@ -35,7 +35,7 @@ pub struct Shape {
     pub value_bytes: u32,
 }
 
-/// One request.
+/// A GET or SET request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     pub key: u32,
@@ -43,7 +43,7 @@ pub struct Request {
 }
 
 impl Shape {
-    /// Writes the key of that number.
+    /// Writes the key with that number.
     pub fn write_key(&self, number: u32, into: &mut Vec<u8>) {
         let (bytes, end) = (self.key_bytes as usize, into.len() + self.key_bytes as usize);
         into.resize(end, b'k');
@@ -52,14 +52,14 @@ impl Shape {
         }
     }
 
-    /// Writes a value.
+    /// Writes a value (all values are the same).
     pub fn write_value(&self, into: &mut Vec<u8>) {
         into.resize(into.len() + self.value_bytes as usize, VALUE);
     }
 }
 
 impl Protocol {
-    /// Writes a request.
+    /// Appends a request to `into`.
     pub fn write(self, shape: &Shape, request: Request, into: &mut Vec<u8>) {
         match (self, request.is_set) {
             (Self::Own, is_set) => {
@@ -85,7 +85,7 @@ impl Protocol {
         }
     }
 
-    /// Bytes of the reply to a request of which the key is there.
+    /// Bytes of the reply to a request for a key that is in the store.
     pub fn reply_bytes(self, shape: &Shape, is_set: bool) -> u32 {
         let (key, value) = (shape.key_bytes, shape.value_bytes);
         match (self, is_set) {
@@ -100,7 +100,7 @@ impl Protocol {
         }
     }
 
-    /// How the reply to a request begins when the request succeeded.
+    /// The first byte of a successful reply.
     pub fn good(self, is_set: bool) -> u8 {
         match (self, is_set) {
             (Self::Own, _) => FOUND,

@@ -1,4 +1,4 @@
-//! A timer that wakes who waits in an epoll set, to the nanosecond: the set's own limit counts milliseconds.
+//! A timer that wakes `epoll_wait` with nanosecond precision: the timeout of `epoll_wait` is in milliseconds.
 
 use crate::sockets::calls;
 use rustix::fd::OwnedFd;
@@ -6,15 +6,15 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-/// See the module.
+/// A timerfd in an epoll set.
 pub struct Timer {
     descriptor: OwnedFd,
-    /// When it rings, or has rung.
+    /// The time at which it expires or has expired; 0 if it is not armed.
     at_ns: u64,
 }
 
 impl Timer {
-    /// One that tells the set by `data`.
+    /// A timer that the epoll set reports with `data`.
     pub fn new(set: &OwnedFd, data: u64) -> anyhow::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -22,7 +22,7 @@ impl Timer {
         Ok(Self { descriptor, at_ns: 0 })
     }
 
-    /// Rings at `at_ns` of [`crate::clock::now_ns`], and until it is armed for another time.
+    /// Arms the timer for `at_ns` of [`crate::clock::now_ns`]. After that time it stays readable until it is armed for another time.
     pub fn arm(&mut self, at_ns: u64) -> anyhow::Result<()> {
         if at_ns == self.at_ns {
             return Ok(());
@@ -34,7 +34,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Does not ring any more, though it may have rung: the set is not told of it for ever.
+    /// Disarms the timer. If it has expired, the epoll set stops reporting it.
     pub fn disarm(&mut self) -> anyhow::Result<()> {
         self.arm(0)
     }

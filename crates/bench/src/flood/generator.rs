@@ -1,16 +1,16 @@
-//! The far end's part: RPCs at a fixed rate, new connections, and the flood.
+//! The load of the far end: RPCs at a fixed rate, new connections, and the flood of SYNs.
 
 use super::FLOWS;
 use crate::clock;
 use crate::rig::{Far, Heard, TCP_AT};
 use std::time::Duration;
 
-/// Clients for connections opened meanwhile, behind those of the flows; used again when all have been.
+/// Number of clients for connections opened during a run, after the clients of the flows; reused in turn.
 pub const YOUNG: u32 = 10_000;
-/// Frames of the flood at once.
+/// The most SYNs of the flood sent at once.
 const BURST: u64 = 512;
 
-/// What a run is to offer.
+/// The load of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub rpcs_per_second: f64,
@@ -18,15 +18,15 @@ pub struct Load {
     pub opens_per_second: u64,
 }
 
-/// What it saw.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub rpcs: u64,
     pub syns: u64,
-    /// SYN-ACKs for SYNs of the flood.
+    /// SYN-ACKs that answer SYNs of the flood.
     pub answers: u64,
     pub opens: u64,
-    /// New connections that got their first reply.
+    /// Connections opened during the run that got their first reply.
     pub opened: u64,
 }
 
@@ -43,7 +43,7 @@ impl Seen {
 pub struct Generator {
     far: Far,
     heard: Vec<Heard>,
-    /// By flow.
+    /// Whether a flow waits for a reply, by flow.
     is_waiting: Vec<bool>,
     next_young: u32,
     syn: Vec<u8>,
@@ -64,12 +64,12 @@ impl Generator {
         }
     }
 
-    /// Opens all flows.
+    /// Opens all flows and waits until they are open.
     pub fn establish(&mut self) -> anyhow::Result<()> {
         self.far.establish(FLOWS, || {})
     }
 
-    /// RPCs a second with one request on each flow at any time.
+    /// Measures RPCs per second with one request always under way on each flow.
     pub fn peak(&mut self, time: Duration) -> f64 {
         let start = clock::now_ns();
         let until = start + time.as_nanos() as u64;
@@ -81,7 +81,7 @@ impl Generator {
         (self.seen.rpcs - before) as f64 * 1e9 / (clock::now_ns() - start) as f64
     }
 
-    /// Offers `load` for so long.
+    /// Offers `load` for `time` and returns what was seen.
     pub fn run(&mut self, time: Duration, load: Load) -> Seen {
         self.seen = Seen::default();
         let start = clock::now_ns();
@@ -92,7 +92,7 @@ impl Generator {
                 return self.seen;
             }
             let due = |per_second: f64| (elapsed as f64 * per_second / 1e9) as u64;
-            // Each RPC has its time; a flow that still waits then has lost it.
+            // Each RPC has its time; it is skipped if the flow still waits for a reply then.
             let owed = due(load.rpcs_per_second).min(asked + u64::from(FLOWS));
             while asked < owed {
                 (asked, turn) = (asked + 1, (turn + 1) % FLOWS);
@@ -110,7 +110,7 @@ impl Generator {
         }
     }
 
-    /// A request, unless the flow still waits for a reply.
+    /// Sends a request, unless the flow still waits for a reply.
     fn request(&mut self, flow: u32) {
         if !std::mem::replace(&mut self.is_waiting[flow as usize], true) {
             self.far.request(flow);
@@ -122,7 +122,7 @@ impl Generator {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let random = self.random.to_be_bytes();
-        // 10.1-200.x.y, any port below those of the clients, any sequence number; of the sums only the IPv4 header's has to be right.
+        // Source 10.1-200.x.y, a port below the clients' ports, a random sequence number. Only the IPv4 header's checksum must be right.
         let is_sent = self.far.inject(&self.syn, |frame| {
             let source = [10, 1 + random[0] % 200, random[1], 1 + random[2] % 250];
             frame[26..30].copy_from_slice(&source);
@@ -138,7 +138,7 @@ impl Generator {
         self.seen.syns += u64::from(is_sent);
     }
 
-    /// Takes in what came.
+    /// Handles the packets that came from the service.
     fn take(&mut self) {
         let mut heard = std::mem::take(&mut self.heard);
         self.far.round(&mut heard);

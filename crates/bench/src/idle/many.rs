@@ -1,4 +1,4 @@
-//! Many open connections on which nothing happens: what they take, how fast they come, and what an RPC on one of them costs.
+//! Many open connections without traffic: their memory, the rate at which they open, and the cost of an RPC on one of them.
 
 use super::Arguments;
 use crate::bars::{self, Limit};
@@ -17,35 +17,35 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
 
-/// Connections of one pair of processes at most: a quarter of the local ports that the kernel has for each address, and half of those
-/// with even numbers, which it takes first. (It tries one after the other, and searches long for the last ones.)
+/// The most connections of one pair of processes: a quarter of the kernel's local ports per address, which is half of the even ports. The
+/// kernel tries even ports first, one after the other, and the last free ones take a long search.
 const OF_A_PAIR: u32 = 7_000;
-/// Descriptors of a process beside them.
+/// Descriptors of a process besides its connections.
 const BESIDE: u64 = 500;
-/// What one connection takes at most, all in all, of the machine's memory.
+/// The most memory of the machine that one connection takes, in bytes.
 const BYTES_EACH: f64 = 12.0 * 1024.0;
-/// Made before: what is needed once.
+/// Connections opened before the measurement, so that one-time costs are not counted.
 const WARM_UP: u32 = 200;
-/// Connections while few are open.
+/// Connections in the case with few connections.
 const FEW: u32 = 1_000;
-/// RPCs under way at once, each on a connection chosen by chance.
+/// RPCs under way at once, each on a random connection.
 const AT_ONCE: u32 = 16;
 const RPC: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
-/// Runs: each opens all of them.
+/// Runs; each run opens all connections.
 const RUNS: usize = 3;
 
-/// Bytes of library and service together, at each end of a connection.
+/// The most bytes of library and service together, for each end of a connection.
 const BYTES_MOST: f64 = 512.0;
-/// Of these the library's.
+/// The most bytes of the library alone, for each end.
 const LIBRARY_MOST: f64 = 128.0;
-/// Connections accepted per second.
+/// The least connections accepted per second.
 const RATE_LEAST: Limit = Limit::Least(100_000.0);
-/// Or, where that is out of reach, of what the kernel needs for the placeholders alone.
+/// If that rate is out of reach: the least share of the rate at which the kernel makes the placeholders alone.
 const OF_FLOOR_LEAST: Limit = Limit::Least(1.0 / bars::OF_FLOOR);
-/// An RPC among many over one among few.
+/// The largest ratio of the cost of an RPC with many connections to that with few.
 const GROWTH_MOST: f64 = 1.3;
 
-/// Measures into the report.
+/// Runs all cases and adds their samples and notes.
 pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report) -> anyhow::Result<()> {
     let wanted = u64::from(arguments.connections().min(OF_A_PAIR)) + BESIDE;
     let of_a_pair = (raise_limit_towards(wanted)?.saturating_sub(BESIDE)).min(u64::from(OF_A_PAIR)) as u32;
@@ -80,7 +80,7 @@ pub fn measure(arguments: &Arguments, samples: &mut Samples, report: &mut Report
     Ok(())
 }
 
-/// A line for each bar.
+/// Adds a text to the report for each bar.
 pub fn judge(arguments: &Arguments, report: &mut Report) {
     let of_system = |report: &Report, system: &str, case: &str, metric: &str| {
         let is_it = |r: &&Row| r.case == case && r.system == system && r.metric == metric;
@@ -130,7 +130,7 @@ fn rpc_case(connections: u32) -> String {
     format!("idle/rpc/n{connections}")
 }
 
-/// Opens all of them, on as many pairs as they need: each has so many at most.
+/// Opens all connections, on as many pairs of processes as needed, `of_a_pair` at most on each.
 fn open(
     place: Place<'_>,
     service: Option<&Service>,
@@ -162,13 +162,13 @@ fn open(
     rpc(&pairs, connections, seconds, samples)
 }
 
-/// How many pairs there are, and how many connections each has.
+/// The number of pairs, and a function from a pair's index to its number of connections.
 fn shares([connections, of_a_pair]: [u32; 2]) -> (u32, impl Fn(u32) -> u32) {
     let count = connections.div_ceil(of_a_pair);
     (count, move |i| connections / count + u32::from(i < connections % count))
 }
 
-/// Makes as many sockets of the kernel's as all connections have, at the end that connects, with their ports.
+/// Makes the placeholders alone: the kernel's sockets of the connecting ends, each bound to a port.
 fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<()> {
     let (count, share) = shares(connections);
     let pairs: Vec<Pair<'_>> =
@@ -183,14 +183,14 @@ fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<
     Ok(())
 }
 
-/// Each pair has an address of its own: the kernel would search long for ports beside those that the last one has left in TIME_WAIT.
+/// Opens a pair with its own loopback address: ports of an earlier pair in TIME_WAIT would make the kernel's search for a port slow.
 fn open_pair(place: Place<'_>, connections: u32) -> anyhow::Result<Pair<'_>> {
     let pair = Pair::start_from(place, address_of_its_own())?;
     pair.connect(connections.saturating_sub(1))?;
     Ok(pair)
 }
 
-/// No other pair has it, nor had one of an earlier run of this program, of whose ports some may be in TIME_WAIT still.
+/// A loopback address that no other pair has. It depends on the process id, because ports of an earlier run may be in TIME_WAIT.
 fn address_of_its_own() -> Ipv4Addr {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let run = process::id() % 200;
@@ -198,7 +198,7 @@ fn address_of_its_own() -> Ipv4Addr {
     Ipv4Addr::from_bits(first.to_bits() + TAKEN.fetch_add(1, Ordering::Relaxed))
 }
 
-/// RPCs on the connections of the last pair, which are closed then.
+/// Measures RPCs on the connections of the last pair, which closes them.
 fn rpc(pairs: &[Pair<'_>], connections: u32, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
     let pair = pairs.last().context("no pair")?;
     let load = Load {
@@ -218,12 +218,12 @@ fn rpc(pairs: &[Pair<'_>], connections: u32, seconds: f64, samples: &mut Samples
     Ok(())
 }
 
-/// Bytes that are present now.
+/// Bytes of memory in use at one moment.
 struct Look {
     service: f64,
-    /// Own memory of all processes of pairs.
+    /// Anonymous memory of the processes of all pairs.
     processes: f64,
-    /// Memory without a file that anybody shares: regions.
+    /// Shared memory of the whole machine (`Shmem`), which contains the regions.
     shared: f64,
     slab: f64,
 }

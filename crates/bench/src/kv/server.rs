@@ -1,4 +1,4 @@
-//! A key-value store of our own that does not scale: one table behind one lock, whatever the number of threads.
+//! A key-value store that does not scale, on purpose: one table behind one lock for all threads.
 
 use crate::client::protocol::{FOUND, GET, MISSING, SET, Shape};
 use crate::sockets::calls;
@@ -9,25 +9,25 @@ use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
-/// Room for the requests of one connection that were not answered yet.
+/// Bytes read at once from a connection, and room for its incomplete request.
 const ROOM: usize = 4096;
 
-/// The table and its lock.
+/// The table of keys and values, with its lock.
 pub struct Store {
     shape: Shape,
     table: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
 }
 
-/// A connection and the bytes of a request whose end has not come yet.
+/// A connection and the bytes of an incomplete request.
 struct Connection {
     stream: TcpStream,
     bytes: Vec<u8>,
 }
 
 impl Store {
-    /// Makes the table, with all keys.
+    /// Makes the table with all keys of `shape`.
     pub fn new(shape: Shape) -> Self {
         let mut table = HashMap::new();
         for number in 0..shape.keys {
@@ -39,7 +39,7 @@ impl Store {
         Self { shape, table: Mutex::new(table) }
     }
 
-    /// Serves these connections with so many threads until the other end has closed them all.
+    /// Serves these connections with `threads` threads until the peer has closed all of them.
     pub fn serve(&self, streams: Vec<TcpStream>, threads: u32) -> anyhow::Result<()> {
         let mut shares: Vec<Vec<TcpStream>> = (0..threads).map(|_| Vec::new()).collect();
         for (i, stream) in streams.into_iter().enumerate() {
@@ -57,7 +57,7 @@ impl Store {
         })
     }
 
-    /// One thread.
+    /// Serves the connections of one thread.
     fn serve_share(&self, streams: Vec<TcpStream>) -> anyhow::Result<()> {
         let set = calls::epoll_create()?;
         let mut living = streams.len();
@@ -81,7 +81,7 @@ impl Store {
         Ok(())
     }
 
-    /// Answers what has come on one connection; false when it was closed.
+    /// Answers the requests that have arrived on one connection. False if the peer has closed it.
     fn turn(
         &self,
         connection: &mut Connection,
@@ -108,7 +108,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Answers the whole requests among these bytes; how many bytes they were.
+    /// Answers the complete requests in `bytes`. Returns the number of bytes consumed.
     fn answer(&self, bytes: &[u8], replies: &mut Vec<u8>) -> anyhow::Result<usize> {
         let (key_end, value) = (1 + self.shape.key_bytes as usize, self.shape.value_bytes as usize);
         let mut used = 0;
@@ -125,7 +125,7 @@ impl Store {
         Ok(used)
     }
 
-    /// The section of the lock: the bottleneck.
+    /// Answers one request. All threads contend for this lock: it is the bottleneck.
     fn one(&self, kind: u8, key: &[u8], value: &[u8], replies: &mut Vec<u8>) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(key) {

@@ -1,4 +1,4 @@
-//! What `towpath bench loss` takes beside what every measurement takes.
+//! The arguments of `towpath bench loss`, besides those that every measurement takes.
 
 use super::point::{Mishap, Point};
 use crate::Options;
@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use link::LinkConfig;
 use std::path::PathBuf;
 
-/// Seeds of a result.
+/// Default number of seeds: a result has 20.
 const SEEDS: u16 = 20;
 const QUICK_SEEDS: u16 = 3;
 
@@ -21,7 +21,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// As both systems call it.
+    /// The congestion control's name, the same for Towpath and the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -71,19 +71,19 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The whole matrix.
+    /// The default arguments: the whole matrix.
     pub fn all(common: &Options) -> Self {
         let defaults = Self::parse_from(std::iter::empty::<String>());
         Self { common: common.clone(), ..defaults }
     }
 
-    /// The link seeds.
+    /// The seeds of the links, one for each pair of runs.
     pub fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let count = self.common.runs.unwrap_or(if self.common.quick { QUICK_SEEDS } else { SEEDS });
         (self.first_seed..).take(usize::from(count))
     }
 
-    /// Every point, the quick ones first.
+    /// Every point of the matrix, in the order of `--rtt`.
     pub fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &rtt in &self.rtt {
@@ -96,13 +96,13 @@ impl Arguments {
         points
     }
 
-    /// Seconds that goodput is measured over: enough round trips to meet the losses.
+    /// Seconds over which goodput is measured: enough round trips for losses to happen.
     pub fn seconds(&self, rtt: Duration) -> f64 {
         let steady = (150.0 * rtt.as_ns() as f64 / 1e9).max(1.0);
         self.common.seconds.unwrap_or(if self.common.quick { steady / 2.0 } else { steady })
     }
 
-    /// Seconds before that: slow start is over and the first losses are repaired.
+    /// Seconds before that, until slow start is over and the first losses are repaired.
     pub fn warm_up(&self, rtt: Duration) -> f64 {
         (40.0 * rtt.as_ns() as f64 / 1e9).max(0.3)
     }

@@ -1,13 +1,13 @@
-//! What each sender says about its own repairs, for whoever wants to know why a point is as it is.
+//! Counters of each sender about its repairs, which help to explain the result of a point.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Counters by name.
+/// Numbers by the names of counters.
 pub type Counters = BTreeMap<String, u64>;
 
-/// What is worth keeping of the kernel's hundreds.
+/// The counters of the kernel's hundreds that are kept.
 const KERNEL: &[&str] = &[
     "OutSegs",
     "RetransSegs",
@@ -26,7 +26,7 @@ const KERNEL: &[&str] = &[
     "TCPSACKReorder",
 ];
 
-/// The kernel's, of the network namespace of the process `pid`.
+/// The kernel's counters of the network namespace of the process `pid`.
 pub fn kernel(pid: u32) -> Counters {
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
     let mut all = pairs(&read("snmp"));
@@ -35,14 +35,14 @@ pub fn kernel(pid: u32) -> Counters {
     all
 }
 
-/// Lines come in twos: `Tcp: names`, `Tcp: numbers`. Of equal names in several protocols TCP's are wanted.
+/// Reads lines in pairs: `Tcp: names`, then `Tcp: numbers`. Several protocols use the same names; only TCP's are read.
 fn pairs(text: &str) -> Counters {
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp")).collect();
     let both = lines.chunks_exact(2).flat_map(|two| two[0].split(' ').zip(two[1].split(' ')));
     both.filter_map(|(name, number)| Some((name.to_owned(), number.parse().ok()?))).collect()
 }
 
-/// Every number below `traffic` of `towpath stat --json`.
+/// Every number below `traffic` in the output of `towpath stat --json`.
 pub fn towpath(statistics: &Value) -> Counters {
     let mut all = Counters::new();
     flatten("", &statistics["traffic"], &mut all);
@@ -59,7 +59,7 @@ fn flatten(name: &str, value: &Value, into: &mut Counters) {
     }
 }
 
-/// What was added meanwhile; nothing of what stood still.
+/// How much each counter has grown since `before`; counters that have not grown are left out.
 pub fn since(before: &Counters, after: Counters) -> Counters {
     let grown = |name: &str, n: u64| n.saturating_sub(before.get(name).copied().unwrap_or(0));
     let all = after.into_iter().map(|(name, n)| (grown(&name, n), name));

@@ -1,4 +1,4 @@
-//! `towpath link` as a process: started with a seed, stopped with its counters.
+//! A `towpath link` process: started with a seed, stopped with its counters.
 
 use crate::program::Running;
 use anyhow::{Context, bail};
@@ -7,48 +7,48 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{ChildStderr, Command, Stdio};
 
-/// What to join, and how.
+/// The two interfaces that a link joins, and the properties of its two directions.
 #[derive(Clone, Debug)]
 pub struct Orders<'a> {
-    /// Interfaces, as `towpath link` takes them: the data's end first.
+    /// Interfaces as `towpath link` takes them: first the end from which data comes.
     pub ends: [String; 2],
-    /// The way of data.
+    /// Properties of the direction of data.
     pub forward: &'a str,
-    /// The way of acknowledgements.
+    /// Properties of the direction of acknowledgements.
     pub backward: &'a str,
     pub seed: u64,
-    /// It leaves by itself then, whatever becomes of us.
+    /// Seconds after which the link ends by itself, even if this process is gone.
     pub seconds: f64,
 }
 
-/// What the link did to data.
+/// The link's counters in the direction of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Done {
-    /// Segments offered.
+    /// Segments sent into the link.
     pub offered: u64,
-    /// Of these, lost by the configured loss.
+    /// Offered segments lost by the configured loss.
     pub lost: u64,
-    /// Of these, delivered late on purpose.
+    /// Offered segments delivered late by the configured reordering.
     pub reordered: u64,
-    /// Dropped by the full queue.
+    /// Segments dropped because the queue was full.
     pub queue_full: u64,
-    /// Frames that the emulator itself could not carry, in both directions.
+    /// Frames that the emulator could not deliver, in both directions.
     pub failed: u64,
 }
 
-/// A running link.
+/// A running `towpath link` process.
 #[derive(Debug)]
 pub struct Emulated {
     running: Running,
-    /// Kept open for what it may still say.
+    /// Kept open so that the process can go on writing to it.
     _stderr: BufReader<ChildStderr>,
 }
 
 impl Emulated {
-    /// Starts it and waits until it carries packets.
+    /// Starts the link and waits until it carries packets.
     ///
     /// # Errors
-    /// What it says instead.
+    /// The message of the process, if that does not start.
     pub fn start(towpath: &Path, orders: &Orders<'_>) -> anyhow::Result<Self> {
         let mut command = Command::new(towpath);
         command.arg("link").args(&orders.ends).args([
@@ -73,10 +73,10 @@ impl Emulated {
         self.running.pid()
     }
 
-    /// Stops it.
+    /// Stops the link and returns its counters.
     ///
     /// # Errors
-    /// When it does not say what it did.
+    /// When the process does not print its counters.
     pub fn stop(mut self) -> anyhow::Result<Done> {
         let mut stdout = self.running.take_stdout().context("the link's counters")?;
         self.running.stop();

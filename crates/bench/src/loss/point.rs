@@ -1,24 +1,24 @@
-//! A point of the matrix, and the link that makes it.
+//! A point of the matrix, and the text form of its link.
 
 use base::Duration;
 use link::LinkConfig;
 use std::fmt;
 use std::str::FromStr;
 
-/// One in twenty, as in the issue; RACK (RFC 8985) tolerates a quarter of a round trip at first.
+/// Share of reordered segments: one in twenty, as the issue asks. RACK (RFC 8985) tolerates a quarter of a round trip at first.
 const REORDER: f64 = 0.05;
-/// Gilbert and Elliott: from good to bad, and back; everything is lost in the bad state.
+/// The Gilbert-Elliott model: probabilities to enter and to leave the bad state, in which every segment is lost.
 const ENTER: f64 = 0.003;
 const LEAVE: f64 = 0.3;
 
-/// What the link does to segments.
+/// A disturbance of segments by the link.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Mishap {
-    /// Loses this share of them, each by itself. The text as given: `0.5%`.
+    /// Loses this share of segments, each independently. The text as given: `0.5%`.
     Loss(String),
-    /// Delivers 5 % of them half a round trip late.
+    /// Delivers 5 % of segments half a round trip late.
     Reorder,
-    /// Loses 1 % of them in bursts of 3.3.
+    /// Loses 1 % of segments in bursts of 3.3 on average.
     Burst,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Mishap {
 }
 
 impl Mishap {
-    /// Its key of the link's text form, with a comma before it.
+    /// The mishap in the link's text form, with a comma before it; empty for no loss.
     fn spec(&self, rtt: Duration) -> String {
         match self {
             Self::Loss(_) if self.share() == 0.0 => String::new(),
@@ -60,7 +60,7 @@ impl Mishap {
         }
     }
 
-    /// The share of segments that it strikes in the long run.
+    /// The share of segments that the mishap affects in the long run.
     pub fn share(&self) -> f64 {
         match self {
             Self::Loss(share) => {
@@ -71,13 +71,13 @@ impl Mishap {
         }
     }
 
-    /// By how much the number of strikes varies more than if each came by itself: the variance of a run of length 1 / LEAVE.
+    /// The variance of the number of affected segments over that of independent events: for bursts of mean length 1 / LEAVE.
     pub fn clumping(&self) -> f64 {
         if *self == Self::Burst { 2.0 / LEAVE } else { 1.0 }
     }
 }
 
-/// One point.
+/// One point of the matrix: mishap, number of flows, and round-trip time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
     pub mishap: Mishap,
@@ -86,7 +86,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// As it is called in results.
+    /// The point's name in results.
     pub fn case(&self) -> String {
         let ns = self.rtt.as_ns();
         let rtt = match ns {
@@ -97,7 +97,7 @@ impl Point {
         format!("{}/flows{}/rtt{rtt}", self.mishap, self.flows)
     }
 
-    /// The link's two directions without the mishap, and then the one of data with it.
+    /// The text form of the link without the mishap (used for both directions), then with the mishap.
     pub fn links(&self, rate: &str) -> (String, String) {
         let rate = if rate == "unlimited" { String::new() } else { format!("rate={rate},") };
         let clean = format!("{rate}delay={}ns", self.rtt.as_ns() / 2);

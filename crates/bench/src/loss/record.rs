@@ -1,4 +1,4 @@
-//! Pairs of runs, and the file that keeps them: a JSON object a line, so that a long measurement can be cut anywhere.
+//! Pairs of runs, and the file that stores them, one JSON object per line, so that a measurement can be interrupted at any time.
 
 use super::counted::Counters;
 use super::emulated::Done;
@@ -8,50 +8,50 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-/// What one run of one system gave.
+/// The result of one run of one system.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Bytes that reached the receiving program per second, as bits.
+    /// Goodput at the receiving program, in bits per second.
     pub goodput_bits_per_second: f64,
-    /// Processor time of the sending program and, where there is one, its service.
+    /// Processor time of the sending program and its service (if any), per byte in nanoseconds.
     pub sender_cpu_ns_per_byte: f64,
-    /// Processor time of everything that took part.
+    /// Processor time of all processes that took part, per byte in nanoseconds.
     pub all_cpu_ns_per_byte: f64,
-    /// The same over wall time.
+    /// Processor time of all processes that took part, over wall time.
     pub cores: f64,
-    /// Of the link.
+    /// Segments sent into the link.
     pub offered: u64,
-    /// Of the link.
+    /// Segments lost by the link's configured loss.
     pub lost: u64,
-    /// Of the link.
+    /// Segments delivered late by the link's configured reordering.
     pub reordered: u64,
-    /// Of the link.
+    /// Segments that the link dropped because its queue was full.
     pub queue_full: u64,
-    /// Of the link: not 0 when the emulator was too slow.
+    /// Frames that the link could not deliver; not 0 if the emulator was too slow.
     pub failed: u64,
-    /// What the sender counted, warm-up included.
+    /// Growth of the sender's counters, including the warm-up.
     pub counters: Counters,
 }
 
 impl Outcome {
-    /// Takes over what the link counted.
+    /// Sets the link's counters.
     pub fn with_link(self, done: Done) -> Self {
         let Done { offered, lost, reordered, queue_full, failed } = done;
         Self { offered, lost, reordered, queue_full, failed, ..self }
     }
 
-    /// Segments that a mishap could strike: losses strike before the queue, delays behind it.
+    /// Segments that the mishap could affect: loss happens before the link's queue, delay after it.
     pub fn exposed(&self) -> u64 {
         self.offered - if self.reordered > 0 { self.queue_full.min(self.offered) } else { 0 }
     }
 
-    /// Share of those that were lost or held back on purpose.
+    /// Share of the exposed segments that were lost or delayed on purpose.
     pub fn struck(&self) -> f64 {
         (self.lost + self.reordered) as f64 / self.exposed().max(1) as f64
     }
 }
 
-/// What must be the same for two pairs to be of one measurement.
+/// Settings that must be equal for two pairs to belong to one measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     pub algorithm: String,
@@ -59,11 +59,11 @@ pub struct Settings {
     pub both_ways: bool,
     pub seconds: f64,
     pub warm_up: f64,
-    /// Which build of Towpath.
+    /// Identifies the build of Towpath: size and modification time of the program.
     pub build: String,
 }
 
-/// Both systems over the same link with the same seed.
+/// The two runs of a point, over the same link with the same seed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pair {
     pub case: String,
@@ -74,13 +74,13 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Towpath's goodput over the kernel's. A run in which not a byte arrived counts as one bit a second.
+    /// Towpath's goodput over the kernel's. A run without a byte counts as one bit per second.
     pub fn ratio(&self) -> f64 {
         self.towpath.goodput_bits_per_second.max(1.0) / self.kernel.goodput_bits_per_second.max(1.0)
     }
 }
 
-/// All pairs so far, and their file if there is one.
+/// All pairs so far, and the file that stores them (`None` without `--resume`).
 #[derive(Debug, Default)]
 pub struct Record {
     pub pairs: Vec<Pair>,
@@ -88,10 +88,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads what an earlier slice left and goes on behind it. A line cut in its middle is dropped.
+    /// Reads the pairs of earlier measurements, to append to them. An incomplete last line is cut off.
     ///
     /// # Errors
-    /// A file that cannot be used, or is something else.
+    /// When the file cannot be read or written, or has other content.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display();
         let text = match fs::read_to_string(path) {
@@ -111,10 +111,10 @@ impl Record {
         Ok(Self { pairs, file: Some(file) })
     }
 
-    /// True when this pair is there.
+    /// True if the pair is already in the record.
     ///
     /// # Errors
-    /// When it was measured with other settings.
+    /// When the pair was measured with other settings.
     pub fn has(&self, case: &str, seed: u64, settings: &Settings) -> anyhow::Result<bool> {
         let Some(pair) = self.pairs.iter().find(|pair| pair.case == case && pair.seed == seed) else {
             return Ok(false);
@@ -128,7 +128,7 @@ impl Record {
         Ok(true)
     }
 
-    /// Keeps a pair.
+    /// Appends a pair to the record and its file.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -1,4 +1,4 @@
-//! The namespaces, the service and the sink; and one run on them.
+//! The network namespaces, the service and the sink of all runs, and the execution of one run.
 //!
 //! ```text
 //!   kernel sender ns     link's ns                        sink's ns
@@ -30,19 +30,19 @@ const KERNEL_ADDRESS: &str = "10.79.0.1/24";
 const SINK_ADDRESS: &str = "10.79.0.2/24";
 const SERVICE_ADDRESS: &str = "10.79.0.3/24";
 const SINK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 79, 0, 2)), 5001);
-/// Largest buffer of a connection, of both systems: above the bandwidth-delay product of 1 Gbit/s and 20 ms.
+/// The largest buffer of a connection in bytes, for both systems: above the bandwidth-delay product of 1 Gbit/s and 20 ms.
 const BUFFER: &str = "16777216";
-/// Seconds that opening, or ending, may take.
+/// Seconds allowed for opening all flows, and for an answer.
 const PATIENCE: f64 = 10.0;
 
-/// Who sends.
+/// The system that sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
     Towpath,
     Kernel,
 }
 
-/// Everything that stays over the runs. What is used goes first.
+/// Processes and namespaces that all runs share. Fields are dropped in this order: users before the namespaces that they use.
 #[derive(Debug)]
 pub struct Stage {
     service: Service,
@@ -54,7 +54,7 @@ pub struct Stage {
     _sink: Namespace,
 }
 
-/// A sender that has its flows open.
+/// A source with open flows.
 struct Sender {
     peer: Peer,
     pids: Vec<u32>,
@@ -62,10 +62,10 @@ struct Sender {
 }
 
 impl Stage {
-    /// Makes it.
+    /// Makes the namespaces and links, and starts the sink and the service.
     ///
     /// # Errors
-    /// Without root, or when the service does not start.
+    /// When the user is not root, or the service does not start.
     pub fn new(arguments: &Arguments) -> anyhow::Result<Self> {
         Namespace::remove_orphans();
         let [kernel, own, link, receiver] =
@@ -115,10 +115,10 @@ impl Stage {
         Ok(Self { service, sink, towpath, kernel, _service: own, link, _sink: receiver })
     }
 
-    /// One run: the flows open over the link as it is without mishaps; then it is exchanged for the one with them.
+    /// One run: the flows open over a link without the mishap, which is then replaced by one with the mishap.
     ///
     /// # Errors
-    /// When anything does not start, is not accelerated, or a signal came.
+    /// When a process does not start, a flow is not accelerated, or a signal came.
     pub fn run(
         &self,
         system: System,
@@ -133,7 +133,7 @@ impl Stage {
         let place = |interface: &str| format!("packet:{interface}@{}", self.link.name());
         let ends = [place(far), place("to-sink")];
         let orders = emulated::Orders { ends, forward: &clean, backward: &clean, seed, seconds: limit };
-        // What a failed run may have left.
+        // Reset connections that a failed run may have left open.
         self.ask(Ask::Reset)?;
         let opening = Emulated::start(&self.towpath, &orders)?;
         let sender = self.open(system, point.flows, arguments.algorithm)?;
@@ -148,7 +148,7 @@ impl Stage {
         let after = self.counters(&sender)?;
         let counters = counted::since(&sender.before, after);
         self.ask(Ask::Reset)?;
-        // The resets have reached it when it leaves.
+        // The source ends when the resets have reached it.
         sender.peer.wait(1.0 + 4.0 * point.rtt.as_ns() as f64 / 1e9)?;
         let outcome = measured?.with_link(link.stop()?);
         if system == System::Towpath {
@@ -188,7 +188,7 @@ impl Stage {
         })
     }
 
-    /// Until the sink has accepted so many.
+    /// Waits until the sink has accepted that many connections.
     fn wait_for(&self, connections: u64) -> anyhow::Result<()> {
         program::until(PATIENCE, "the acceptance of all flows", || {
             let count = self.ask(Ask::Count).ok()?;
@@ -228,13 +228,13 @@ impl Stage {
         self.sink.receive_within(PATIENCE)
     }
 
-    /// Stops what can say goodbye.
+    /// Stops the service; the other processes and the namespaces end when they are dropped.
     pub fn stop(self) {
         self.service.stop();
     }
 }
 
-/// The bytes that arrived went out through the service's port.
+/// Checks by the service's counters that the received bytes went out through its port.
 fn prove(counters: &Counters, received: u64) -> anyhow::Result<()> {
     let sent = counters.get("sent_bytes").copied().unwrap_or(0);
     if sent < received {
@@ -243,8 +243,7 @@ fn prove(counters: &Counters, received: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same for every kernel here: room for one flow's window, nothing remembered from run to run, and no
-/// packets but TCP's and ARP's.
+/// Sets up every kernel alike: buffers for one flow's window, no metrics kept from run to run, and no packets but TCP's and ARP's.
 fn settle(namespace: &Namespace) -> anyhow::Result<()> {
     let settings = [
         ("ipv4/tcp_no_metrics_save", "1"),
@@ -255,7 +254,7 @@ fn settle(namespace: &Namespace) -> anyhow::Result<()> {
     for (name, value) in settings {
         script.push_str(&format!("echo '{value}' >/proc/sys/net/{name}\n"));
     }
-    // A kernel without IPv6 has nothing to switch off.
+    // A kernel without IPv6 has no such file.
     script.push_str("f=/proc/sys/net/ipv6/conf/all/disable_ipv6; if [ -e $f ]; then echo 1 >$f; fi\n");
     interrupt::check()?;
     let mut command = namespace.command("sh")?;

@@ -1,4 +1,4 @@
-//! What the pairs of a point amount to: the median ratio, how sure it is, and whether the link did what it was told.
+//! Judges the pairs of a point: the median ratio, its confidence interval, and whether the link did what it was told.
 
 use super::point::Point;
 use super::record::{Outcome, Pair};
@@ -6,18 +6,18 @@ use crate::samples::{Sample, Samples, median};
 use crate::{Ratio, Report};
 use base::Seed;
 
-/// What the interval has to reach (the issue: "the ratio's confidence interval reaching 0.95 or more").
+/// The upper end of the interval must reach this (the issue: "the ratio's confidence interval reaching 0.95 or more").
 pub const REACH: f64 = 0.95;
-/// Resamples of the bootstrap.
+/// Number of resamples of the bootstrap.
 const RESAMPLES: usize = 4000;
-/// The interval leaves out so much at each end: 95 % are within.
+/// Share left out at each end of the interval, which so covers 95 %.
 const TAIL: f64 = 0.025;
-/// Standard deviations by which the link's own count may differ from its setting.
+/// The most standard deviations by which the link's counters may differ from its configuration.
 const SIGMAS: f64 = 5.0;
-/// Pairs of a result.
+/// Pairs of runs that a result needs.
 pub const PAIRS: usize = 20;
 
-/// The middle 95 % of the medians of resamples (with replacement) of `values`. The same values give the same interval.
+/// The middle 95 % of the medians of resamples (with replacement) of `values`, with a fixed seed. `None` if `values` is empty.
 pub fn interval(values: &[f64]) -> Option<[f64; 2]> {
     let mut seed = Seed::new(0x7015);
     let mut medians = Vec::with_capacity(RESAMPLES);
@@ -31,7 +31,7 @@ pub fn interval(values: &[f64]) -> Option<[f64; 2]> {
     Some([at(TAIL), at(1.0 - TAIL)])
 }
 
-/// Rows, ratios and verdicts of all points.
+/// Adds rows, ratios and failures of all points to the report.
 pub fn judge(points: &[Point], pairs: &[Pair], report: &mut Report) {
     let mut samples = Samples::default();
     let (mut reached, mut measured) = (0, 0);
@@ -89,7 +89,7 @@ fn ratios(case: &str, pairs: &[&Pair]) -> Option<[Ratio; 2]> {
     ])
 }
 
-/// The loss asked for is the loss that happened, to each system.
+/// Checks for each system that the share of affected segments is the configured one.
 fn check_link(point: &Point, pairs: &[&Pair], report: &mut Report) {
     let expected = point.mishap.share();
     for system in ["towpath", "kernel"] {
@@ -166,7 +166,7 @@ mod tests {
         assert!(low.failures[0].contains("not reached"), "{:?}", low.failures);
     }
 
-    /// What found the queue full was never there to be delayed.
+    /// A segment dropped by the full queue could not be delayed.
     #[test]
     fn delays_strike_what_has_come_through_the_queue() {
         let all = Outcome { offered: 1000, queue_full: 200, reordered: 40, ..Outcome::default() };

@@ -1,17 +1,17 @@
-//! redis on one host: kernel loopback and Towpath, on two cores, interleaved; and 1,000 connections that do nothing.
+//! The measurement `redis`: redis on one host over kernel loopback and over Towpath, on two cores, in turns.
 
 use crate::launch::{Port, Service};
 use crate::samples::Samples;
 use crate::served::{Served, local_hosts};
 use crate::{Options, Report, affinity, program};
 
-/// Cores for everything that takes part.
+/// Cores for all processes that take part.
 const CORES: usize = 2;
 
-/// Keeps us and what we start on two cores.
+/// Restricts this process and its children to two cores.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// When the kernel refuses the set.
 pub fn limit_cores(report: &mut Report) -> anyhow::Result<()> {
     let mut cpus = affinity::allowed();
     if cpus.len() > CORES {
@@ -22,7 +22,7 @@ pub fn limit_cores(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A server through `service` and one on the kernel, each with clients of its kind.
+/// Starts a server through `service` and one on the kernel.
 ///
 /// # Errors
 /// When redis is not installed or does not answer.
@@ -31,7 +31,7 @@ pub fn systems(service: &Service) -> anyhow::Result<[Served<'_>; 2]> {
     Ok([super::start(towpath)?, super::start(kernel)?])
 }
 
-/// The measurement `redis`.
+/// Runs the measurement `redis`.
 ///
 /// # Errors
 /// When redis is not installed or the service does not start.

@@ -1,5 +1,5 @@
-//! redis over TAP: a kernel client to an accelerated server, beside two kernels joined by two TAPs and a forwarder with
-//! the same offloads, and by veth.
+//! The measurement `redis-tap`: a kernel client and an accelerated server over TAP. Its peers are two kernels, joined by two TAPs and a
+//! forwarder with the same offloads, and by veth.
 
 use super::interleave;
 use super::local::limit_cores;
@@ -11,10 +11,10 @@ use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::Namespace;
 use crate::{Options, Report};
 
-/// The measurement `redis-tap`.
+/// Runs the measurement `redis-tap`.
 ///
 /// # Errors
-/// Without root, redis, or when the service does not start.
+/// When the user is not root, redis is not installed, or the service does not start.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("redis-tap");
     program::find("redis-server")?;
@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// An accelerated server, clients on the kernel of `namespace`.
+/// Starts an accelerated server; its clients run on the kernel of `namespace`.
 ///
 /// # Errors
 /// When redis does not answer.

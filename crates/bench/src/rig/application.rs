@@ -1,4 +1,4 @@
-//! An application that echoes, straight over its region: what the socket library does, without sockets.
+//! An application that echoes requests directly over its region: it does what the socket library does, without sockets.
 
 use flow::AppRegion;
 use queue::pages::{Pool, class_of};
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Receiver;
 
-/// Bytes of the rings it lends.
+/// Size in bytes of the transmit rings that it lends.
 const RING: usize = 4096;
-/// Its context.
+/// The application's context number.
 pub const CONTEXT: u32 = 1;
-/// Slots ahead whose lines are fetched, and then the bytes that these lead to: as the core does.
+/// Distance, in slots, at which a slot's cache lines are prefetched, and then its payload: as the core does.
 const AHEAD: usize = 8;
 const SOON: usize = 4;
 
-/// What the service tells it about a slot.
+/// A message from the service about a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
     Accepted(u32),
-    /// TCP is done with it.
+    /// TCP has finished with the slot.
     Closed(u32),
-    /// And the core.
+    /// The core has released the slot.
     Released(u32),
 }
 
@@ -32,7 +32,7 @@ pub struct Application {
     region: Arc<AppRegion>,
     news: Receiver<News>,
     pool: Pool,
-    /// By slot; a free one has no socket.
+    /// By slot; `None` if the slot is free.
     socks: Vec<Option<Sock>>,
     rung: Vec<u32>,
     scratch: Vec<u8>,
@@ -57,7 +57,7 @@ impl Application {
         }
     }
 
-    /// Answers whatever has come. True when something had.
+    /// Answers all requests that have arrived. True if there was an event.
     pub fn round(&mut self) -> bool {
         let mut is_busy = false;
         while let Ok(news) = self.news.try_recv() {
@@ -90,7 +90,7 @@ impl Application {
         self.socks.get(slot as usize).into_iter().for_each(flow::prefetch);
     }
 
-    /// The request, as the service's half says now.
+    /// Prefetches the request's bytes. The service's half tells where they are.
     fn prefetch_bytes(&self, slot: u32) {
         let shared = self.region.region();
         let sock = self.socks.get(slot as usize).copied().flatten();
@@ -105,7 +105,7 @@ impl Application {
         match news {
             News::Accepted(slot) => {
                 self.socks[slot as usize] = Some(Sock::default());
-                // Its first request may have rung before this was known.
+                // The first request may have rung the doorbell before this message was read.
                 self.answer(slot);
             }
             News::Closed(slot) => {
@@ -116,7 +116,7 @@ impl Application {
             }
             News::Released(slot) => {
                 let sock = self.socks[slot as usize].take();
-                // Nobody reads it any more, acknowledged or not.
+                // The core does not read the ring any more, even if some bytes are not acknowledged.
                 if let Some(ring) = sock.and_then(|sock| sock.tx.ring) {
                     self.pool.give_back(ring, |i| word(self.region.region(), i));
                 }
@@ -125,7 +125,7 @@ impl Application {
     }
 
     fn answer(&mut self, slot: u32) {
-        // No `Arc` is cloned here: its count stands beside what the service's core reads of the region for each packet.
+        // No `Arc` is cloned: its counter shares a cache line with fields that the service's core reads for each packet.
         let Self { region, pool, socks, scratch, .. } = self;
         let shared = region.region();
         let Some((service, own)) = region.halves(slot) else { return };
@@ -134,7 +134,7 @@ impl Application {
             return;
         };
         let _: Result<_, _> = sock.tx.update(service);
-        // An empty ring goes back and the one given back last is taken: it is warm.
+        // An empty ring goes back to the pool, which lends the ring returned last: it is in the cache.
         if let Some(ring) = sock.tx.give_back() {
             pool.give_back(ring, |i| word(shared, i));
         }
@@ -149,7 +149,7 @@ impl Application {
         shared.read(Side::Zero, a, &mut scratch[..a_len]);
         shared.read(Side::Zero, b, &mut scratch[a_len..]);
         sock.rx_tail += n as u64;
-        // Who wants to know is told by the bell that the reply rings.
+        // If the service wants to know of consumed bytes, the doorbell rung for the reply tells it.
         let _ = stream::consumed(own, service, sock.rx_tail);
         let [(a, a_len), (b, _)] = lent.spans(sock.tx.head, n);
         shared.write(Side::One, a, &scratch[..a_len]);
@@ -159,12 +159,12 @@ impl Application {
     }
 }
 
-/// Tells the core that serves the slot.
+/// Rings the doorbell of the core that serves the slot.
 fn ring(region: &AppRegion, slot: u32) {
     let shared = region.region();
     let watcher = region.halves(slot).and_then(|(service, _)| stream::watcher(service));
     if let Some(block) = watcher.and_then(|context| shared.context(Side::Zero, context)) {
-        // It never sleeps.
+        // The core never sleeps, so it need not be woken.
         let _: Wake = Doorbell::new(block, shared.layout().words_per_group).ring(slot);
     }
 }

@@ -1,5 +1,5 @@
-//! The far end: clients without a stack. They shake hands, ask, take replies and reset; frames are copies of one another, and
-//! nothing is ever lost on the way or sent again.
+//! The far end: clients without a TCP stack. They make handshakes, send requests, read replies and reset. Frames are copies of a template;
+//! no frame is lost or retransmitted.
 
 use super::{FAR_MAC, NEAR, NEAR_MAC};
 use crate::clock;
@@ -10,34 +10,34 @@ use port_memory::MemoryPort;
 use std::collections::VecDeque;
 use wire::{Endpoint, FourTuple, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, TxChecksum};
 
-/// Where TCP's header stands: behind Ethernet and IPv4.
+/// Offset of the TCP header, after the Ethernet and IPv4 headers.
 pub const TCP_AT: usize = 34;
-/// Bytes of the largest segment.
+/// Payload bytes of the largest segment.
 const SEGMENT_MAX: usize = 1448;
-/// Where an echoed and an own timestamp stand in all but SYN: behind TCP's header and two pads.
+/// Offset of the two timestamps in all frames but SYN: after the TCP header, two NOPs, kind and length.
 const TIMESTAMPS_AT: usize = TCP_AT + 24;
-/// Clients of one address.
+/// Number of clients per address.
 const PER_HOST: u32 = 50_000;
 const FIRST_PORT: u16 = 1024;
-/// Handshakes under way at once, fewer than the service's backlog.
+/// The most handshakes under way at once, fewer than the service's backlog.
 const OPENING: usize = 64;
-/// After so long without news they are begun again, nanoseconds.
+/// Nanoseconds without progress after which open handshakes send their SYN again.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Until all are open, nanoseconds.
+/// Nanoseconds until all connections must be open.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// What came for a client.
+/// An event for a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heard {
-    /// The handshake is done but for our acknowledgement, which the first request carries.
+    /// The SYN-ACK has arrived; the first request carries the client's acknowledgement.
     Opened(u32),
-    /// So many bytes in order.
+    /// That many bytes arrived in order.
     Bytes { client: u32, len: u32 },
-    /// A SYN-ACK for nobody here.
+    /// A SYN-ACK that belongs to no client.
     Stranger,
 }
 
-/// One client.
+/// The connection of a client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     is_open: bool,
@@ -46,7 +46,7 @@ struct Client {
     ts_recent: u32,
 }
 
-/// What a client sends.
+/// Kinds of frames that a client sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Frame {
     Syn,
@@ -57,7 +57,7 @@ enum Frame {
 #[derive(Debug)]
 struct Host {
     address: [u8; 4],
-    /// IPv4's checksum of each kind of frame from there.
+    /// The IPv4 header checksum of each kind of frame from this address.
     sums: [[u8; 2]; 3],
 }
 
@@ -66,21 +66,21 @@ pub struct Far {
     batch: Batch,
     clients: Vec<Client>,
     hosts: Vec<Host>,
-    /// By [`Frame`].
+    /// The template of each kind of [`Frame`].
     frames: [Vec<u8>; 3],
     request_len: u32,
-    /// What has found no room yet, oldest first.
+    /// Frames for which the port had no room yet, oldest first.
     unsent: VecDeque<(u32, Frame)>,
     began_ns: u64,
     now_ms: u32,
-    /// Frames in and out.
+    /// Frames sent and received so far.
     pub frames_seen: u64,
-    /// At the end of the last round.
+    /// Value of `frames_seen` at the end of the last round.
     frames_before: u64,
 }
 
 impl Far {
-    /// So many clients, none open, with requests of so many bytes.
+    /// `clients` clients, none connected, that send requests of `request_len` bytes.
     pub fn new(port: MemoryPort, clients: u32, request_len: usize) -> Self {
         assert!(request_len <= SEGMENT_MAX, "a request is one segment");
         let hosts: Vec<[u8; 4]> = (0..=clients / PER_HOST).map(|i| [10, 0, 1 + i as u8, 2]).collect();
@@ -108,29 +108,29 @@ impl Far {
         }
     }
 
-    /// Begins a client's handshake; whatever it was before is forgotten.
+    /// Begins a client's handshake; any earlier connection of the client is forgotten.
     pub fn open(&mut self, client: u32) {
-        // Sequence numbers of a port's next connection lie beyond those of the one before.
+        // The new sequence numbers are beyond those of the earlier connection from the same port.
         let snd_nxt = self.clients[client as usize].snd_nxt.wrapping_add(1 << 20);
         self.clients[client as usize] = Client { snd_nxt, ..Client::default() };
         self.put(client, Frame::Syn);
     }
 
-    /// Sends a request.
+    /// Sends a request from a client.
     pub fn request(&mut self, client: u32) {
         self.put(client, Frame::Request);
     }
 
-    /// Ends a connection: exactly at its place, a reset is obeyed at once.
+    /// Resets a connection. The sequence number is exactly the expected one, so the service accepts the reset at once.
     pub fn reset(&mut self, client: u32) {
         self.clients[client as usize].is_open = false;
         self.put(client, Frame::Reset);
     }
 
-    /// Opens the first `count` clients, each with one request and its reply; `beside` is called over and over.
+    /// Opens the first `count` clients, each with one request and its reply. Calls `beside` repeatedly meanwhile.
     ///
     /// # Errors
-    /// When it takes too long.
+    /// When that takes longer than [`PATIENCE_NS`].
     pub fn establish(&mut self, count: u32, mut beside: impl FnMut()) -> anyhow::Result<()> {
         let until = clock::now_ns() + PATIENCE_NS;
         let (mut next, mut opening, mut heard) = (0, Vec::new(), Vec::new());
@@ -165,7 +165,7 @@ impl Far {
         Ok(())
     }
 
-    /// Sends what is due and takes what has come. True when there was anything since the last round.
+    /// Sends pending frames and handles received ones. True if frames were sent or received since the last round.
     pub fn round(&mut self, heard: &mut Vec<Heard>) -> bool {
         self.now_ms = 1 + ((clock::now_ns() - self.began_ns) / 1_000_000) as u32;
         while let Some(&(client, frame)) = self.unsent.front() {
@@ -185,12 +185,12 @@ impl Far {
         std::mem::replace(&mut self.frames_before, self.frames_seen) != self.frames_seen
     }
 
-    /// Sends a frame of the caller's: a copy of `frame`, which `change` then changes. False when there is no room.
+    /// Sends a copy of `frame` after `change` has modified it. False if the port has no room.
     pub fn inject(&mut self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> bool {
         send(&mut self.port, frame, change)
     }
 
-    /// A client's SYN, for [`inject`](Self::inject).
+    /// A template of a SYN, for [`inject`](Self::inject).
     pub fn syn(&self) -> Vec<u8> {
         self.frames[Frame::Syn as usize].clone()
     }
@@ -201,7 +201,7 @@ impl Far {
         }
     }
 
-    /// False when there is no room.
+    /// Sends a frame of a client. False if the port has no room.
     fn emit(&mut self, client: u32, kind: Frame) -> bool {
         let Self { port, clients, hosts, frames, request_len, now_ms, .. } = self;
         let (host, sender) = (&hosts[(client / PER_HOST) as usize], &mut clients[client as usize]);
@@ -221,7 +221,7 @@ impl Far {
         }
         sender.snd_nxt = sender.snd_nxt.wrapping_add(match kind {
             Frame::Request => *request_len,
-            // The answer to a SYN says what comes next.
+            // The SYN-ACK tells the next sequence number.
             Frame::Syn | Frame::Reset => 0,
         });
         self.frames_seen += 1;
@@ -229,7 +229,7 @@ impl Far {
     }
 }
 
-/// Sends a copy of `frame`, which `change` changes. False when there is no room.
+/// Sends a copy of `frame` after `change` has modified it. False if the port has no room.
 fn send(port: &mut MemoryPort, frame: &[u8], change: impl FnOnce(&mut [u8])) -> bool {
     let Some(buf) = port.reserve() else { return false };
     if !buf.fill(frame) {
@@ -241,7 +241,7 @@ fn send(port: &mut MemoryPort, frame: &[u8], change: impl FnOnce(&mut [u8])) -> 
     true
 }
 
-/// What a received frame says.
+/// Handles a received frame; returns the event for a client, if any.
 fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
     if frame.get(12..14)? != [8, 0] || *frame.get(23)? != 6 {
         return None;
@@ -252,12 +252,12 @@ fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
     let client = &mut clients[at as usize];
     let (seq, header) = (word(frame, TCP_AT + 4)?, u32::from(*frame.get(TCP_AT + 12)? >> 4) * 4);
     if is_syn {
-        // Timestamps stand behind the size of segments and the offer of selective acknowledgements.
+        // The timestamps follow the MSS and SACK-permitted options.
         let options = frame.get(TCP_AT + 20..TCP_AT + header as usize)?;
         let stands = options.windows(2).position(|pair| pair == [8, 10])?;
         *client = Client {
             is_open: true,
-            // What was sent before it comes a second time has not been taken.
+            // A second SYN-ACK acknowledges the SYN only: what was sent since has not been received.
             snd_nxt: word(frame, TCP_AT + 8)?,
             rcv_nxt: seq.wrapping_add(1),
             ts_recent: word(options, stands + 2)?,
@@ -273,7 +273,7 @@ fn arrived(clients: &mut [Client], frame: &[u8]) -> Option<Heard> {
     Some(Heard::Bytes { client: at, len })
 }
 
-/// Whose frame it is, if it is for any of us.
+/// The client to which the frame is addressed; `None` if there is none. The result may be beyond the last client.
 fn client_at(frame: &[u8]) -> Option<u32> {
     let &[10, 0, host, 2] = frame.get(30..34)? else { return None };
     let port = u32::from(half(frame, TCP_AT + 2)?.checked_sub(FIRST_PORT)?);
@@ -301,7 +301,7 @@ fn offer() -> TcpOptions {
     }
 }
 
-/// A frame to the service. The TCP header's sum is left to the port: nobody looks at it.
+/// A frame to the service. The TCP checksum is left to the port; the service does not check it.
 fn emit(address: [u8; 4], flags: TcpFlags, options: &TcpOptions, payload: usize) -> Vec<u8> {
     let parameters = IpParameters::new(MacAddr(FAR_MAC), MacAddr(NEAR_MAC));
     let header = TcpHeader {

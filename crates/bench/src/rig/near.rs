@@ -1,4 +1,4 @@
-//! The service's side on one thread: a core, the slow path, and perhaps the application.
+//! The service's side on one thread: a core, the slow path and, if inline, the application.
 
 use super::application::{CONTEXT, News};
 use super::{Application, NEAR, NEAR_MAC, Setup};
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Sender, channel};
 use wire::{Endpoint, MacAddr};
 
-/// Data area of each side for each connection: a small ring each, and one that lingers for every fourth.
+/// Bytes of each side's data area per connection: a small ring, plus one more ring (retired but still in use) for every fourth.
 const DATA_PER_CONNECTION: u64 = 5 << 10;
 const DATA_MIN: u64 = 16 << 20;
 const BACKLOG: u32 = 128;
 
-/// What both threads look at.
+/// State that both threads access.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub stop: AtomicBool,
@@ -31,25 +31,25 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Where the service's time has gone so far.
+    /// The time that the service has spent so far.
     pub fn account(&self) -> Account {
         let [fast, slow, application] = [0, 1, 2].map(|i| self.spent[i].load(Relaxed));
         Account { fast_ns: fast, slow_ns: slow, application_ns: application }
     }
 
-    /// One writer: the service's thread.
+    /// Adds to a section. Only the service's thread writes, so load and store suffice.
     fn add(&self, section: usize, ns: u64) {
         let spent = &self.spent[section];
         spent.store(spent.load(Relaxed) + ns, Relaxed);
     }
 }
 
-/// Time in rounds that found something to do, nanoseconds.
+/// Nanoseconds in rounds that found work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
     pub fast_ns: u64,
     pub slow_ns: u64,
-    /// When it is inline.
+    /// The application's time, if it is inline.
     pub application_ns: u64,
 }
 
@@ -67,29 +67,29 @@ impl Account {
     }
 }
 
-/// How it went.
+/// Results of the service's thread.
 #[derive(Debug)]
 pub struct Served {
     pub cookies_sent: u64,
     pub cookies_taken: u64,
     pub half_open: usize,
     pub exceptions_lost: u64,
-    /// Bytes.
+    /// Bytes that were retransmitted.
     pub retransmitted: u64,
-    /// Where the thread's time went.
+    /// Time of the thread by part, if metered.
     pub parts: [Spent; Parts::COUNT],
 }
 
-/// Where the thread's time goes: the parts of a round, what is not the fast path's, and rounds for nothing.
+/// Accounts the thread's time: the fast path's parts of a round, everything else, and rounds without work.
 #[derive(Debug, Default)]
 pub struct Parts(cycles::Account<{ Parts::COUNT }>);
 
 impl Parts {
-    /// The slow path and the application, when it is inline; the clock.
+    /// The index of the slow path, the inline application and reading the clock.
     pub const REST: usize = Part::COUNT;
-    /// Rounds that found nothing.
+    /// The index of rounds without work.
     pub const IDLE: usize = Self::REST + 1;
-    /// How many there are.
+    /// The number of indices.
     pub const COUNT: usize = Self::IDLE + 1;
 
     fn new(is_metered: bool) -> Self {
@@ -120,12 +120,12 @@ pub struct Near {
 }
 
 impl Near {
-    /// A service that listens, and its application.
+    /// Makes a service that listens, and its application.
     ///
     /// # Errors
     /// When there is not enough memory.
     pub fn new(port: MemoryPort, setup: Setup) -> anyhow::Result<(Self, Application)> {
-        // Slot 0 stays free.
+        // Slot 0 is not used.
         let slots = (setup.connections + 1).next_power_of_two().max(64);
         let shared = flow::Config { flows: slots, regions: 2, ..flow::Config::default() };
         let flows = Arc::new(Flows::new(shared.clone(), [3, 4]));
@@ -149,7 +149,7 @@ impl Near {
         Ok((Self { port, slow, core, exceptions, region, free, news, parts }, application))
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until `shared.stop` is set.
     pub fn serve(mut self, mut inline: Option<Application>, shared: &Shared) -> Served {
         let mut at = clock::now_ns();
         let lap = |at: &mut u64, section| {
@@ -191,7 +191,7 @@ impl Near {
         }
     }
 
-    /// The slow path's round. True when something was done.
+    /// One round of the slow path. True if it did something.
     fn slow_path(&mut self, now: Instant) -> bool {
         let mut is_busy = false;
         let Self { slow, exceptions, .. } = self;
@@ -205,7 +205,7 @@ impl Near {
         while let Some(event) = self.slow.poll_event() {
             self.on_event(now, &event);
         }
-        // Nobody sleeps.
+        // No application sleeps, so no wake-up is needed.
         while self.slow.poll_news().is_some() {}
         is_busy
     }
@@ -232,11 +232,11 @@ impl Near {
     }
 
     fn tell(&self, news: News) {
-        // It fails when the application is gone, at the end of a run.
+        // This fails when the application is gone, at the end of a run.
         let _ = self.news.send(news);
     }
 
-    /// Both halves of a slot as new.
+    /// Resets both halves of a slot.
     fn clear(&self, slot: u32) {
         let Some((service, own)) = self.region.halves(slot) else { return };
         service.clear();
@@ -245,7 +245,7 @@ impl Near {
     }
 }
 
-/// A region made present at once, as the library does with its first memory: none of it counts as growth later.
+/// Makes a region and populates all of its memory at once, as the library does with its first memory, so that no use counts as growth.
 fn region(slots: u32) -> anyhow::Result<Arc<AppRegion>> {
     let data_len = (u64::from(slots) * DATA_PER_CONNECTION).next_multiple_of(1 << 20).max(DATA_MIN);
     let params = Params { kind: Kind::Application, id: 1, slots, data_len };

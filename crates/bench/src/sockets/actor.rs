@@ -1,5 +1,5 @@
-//! One of the two processes of a measurement: it does what it is asked, through the C library as any program, and does not
-//! know whether the library in front of it is Towpath's.
+//! One of the processes of a measurement: it does what the benchmark asks, through the C library like any program, and does not know
+//! whether Towpath's library is preloaded.
 
 use super::{calls, cycle, echo, load, memory, pipeline, ready, wake};
 use crate::{affinity, client, kv, stream};
@@ -12,73 +12,73 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 /// The role of this process.
 pub const ROLE: &str = "sockets";
 
-/// Connections that wait to be accepted at most: as many as the kernel takes, unless it was told otherwise.
+/// The backlog of listeners: the kernel's default limit (`net.core.somaxconn`).
 pub const BACKLOG: i32 = 4_096;
 
-/// What is asked of it.
+/// A request to the process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Two eventfds come along: one that this process reads, one that it writes.
+    /// Take two eventfds, which come with the message: the first is to read, the second to write.
     Meet,
-    /// Run on these processors.
+    /// Run on these processors only.
     Pin(Vec<usize>),
-    /// Listen; the answer is the port.
+    /// Listen at this address; the answer is the port.
     Listen(Ipv4Addr),
-    /// Open so many connections to there, and keep them.
+    /// Open this many connections to this address, and keep them.
     Connect(SocketAddrV4, u32),
-    /// The same, from an address of one's own: a host has few ports for each.
+    /// As [`Connect`](Self::Connect), from the first address: each local address has its own range of ports.
     ConnectFrom(Ipv4Addr, SocketAddrV4, u32),
-    /// Accept so many, and keep them.
+    /// Accept this many connections, and keep them.
     Accept(u32),
-    /// Make so many sockets, and keep them.
+    /// Make this many unconnected sockets, and keep them.
     Open(u32),
-    /// The same, bound to free ports of that address.
+    /// As [`Open`](Self::Open), with each socket bound to this address and a free port.
     Bind(Ipv4Addr, u32),
-    /// See [`wake`].
+    /// A request of the module [`wake`].
     Wake(wake::Ask),
-    /// See [`ready`].
+    /// A request of the module [`ready`].
     Ready(ready::Ask),
-    /// See [`cycle`].
+    /// A request of the module [`cycle`].
     Cycle(cycle::Ask),
-    /// See [`memory`].
+    /// Report the memory in use, see [`memory::resident`].
     Memory,
-    /// See [`load`].
+    /// A request of the module [`load`].
     Load(load::Ask),
-    /// See [`pipeline`].
+    /// A request of the module [`pipeline`].
     Pipeline(pipeline::Ask),
-    /// See [`echo`].
+    /// A request of the module [`echo`].
     Echo(echo::Ask),
-    /// See [`client`].
+    /// A request of the module [`client`].
     Client(client::Ask),
-    /// See [`kv`].
+    /// A request of the module [`kv`].
     Kv(kv::Ask),
-    /// See [`stream`].
+    /// A request of the module [`stream`].
     Stream(stream::Ask),
 }
 
-/// What it says when it is done.
+/// The numbers with which the process answers a request.
 pub type Answer = Vec<f64>;
 
-/// What it has.
+/// The process's sockets and other state.
 #[derive(Default)]
 pub struct Actor {
-    /// Where it listens.
+    /// The listener of [`Ask::Listen`].
     pub listener: Option<TcpListener>,
-    /// Further places where it does, of [`load`].
+    /// The listeners of [`load`].
     pub listeners: Vec<TcpListener>,
-    /// Its connections, in the order in which they were made: at the other end the same.
+    /// The connections, in the order in which they were made; the peer has them in the same order.
     pub streams: Vec<TcpStream>,
     /// Sockets without a connection.
     pub sockets: Vec<OwnedFd>,
-    /// The eventfds: read, written.
+    /// The eventfds of [`Ask::Meet`]: the first to read, the second to write.
     pub bells: Option<[OwnedFd; 2]>,
-    /// The epoll set, and what it has told last.
+    /// The epoll set of [`ready`].
     pub set: Option<OwnedFd>,
-    /// A key-value server's table.
+    /// The table of the key-value server.
     pub store: Option<kv::server::Store>,
 }
 
-/// The main function of this process. It leaves when the control line hangs up.
+/// The main function of this process. It returns when the control socket is closed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let mut actor = Actor::default();
     while let Ok(asked) = line.receive::<Ask>(true) {
@@ -143,7 +143,7 @@ impl Actor {
         Ok(Answer::new())
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub fn accept(&self) -> anyhow::Result<TcpStream> {
         Ok(self.listener.as_ref().context("nobody listens")?.accept()?.0)
     }

@@ -1,4 +1,4 @@
-//! What the numbers have to reach, and whether they do.
+//! The limits that the numbers of `sockets` must keep, and the check whether they do.
 
 use super::ready::{IDLE, case};
 use crate::bars::{self, Bar, Limit, Measure};
@@ -68,10 +68,10 @@ const BARS: &[Bar] = &[
     },
 ];
 
-/// "Cost grows with ready sockets only": a hundred times the idle ones may cost so many times as much; caches are finite.
+/// Cost must grow with the number of ready sockets only; 100 times as many idle sockets may cost this factor, because caches are finite.
 const GROWTH_MOST: f64 = 1.5;
 
-/// A line for each bar, and for how the cost grows.
+/// Adds a text to the report for each bar and for the growth of cost with idle connections.
 pub fn judge(report: &mut Report) {
     bars::judge(report, "towpath", BARS);
     if let Some(growth) = growth(report, "towpath") {
@@ -82,7 +82,7 @@ pub fn judge(report: &mut Report) {
     }
 }
 
-/// The time of a call with the most idle connections over that with the fewest.
+/// The time of a call with the most idle connections over the time with the fewest.
 fn growth(report: &Report, system: &str) -> Option<f64> {
     let [few, .., many] = IDLE.map(|idle| {
         let is_it = |r: &&Row| r.case == case("same", idle) && r.system == system;

@@ -1,15 +1,15 @@
-//! Calls as a C program makes them, through the C library: what the standard library has no safe name for. `rustix` goes
-//! past the C library, and so past what is measured.
+//! System calls through the C library, as a C program makes them, where the standard library has no safe function. `rustix` bypasses the C
+//! library, and so the preloaded library that is measured.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What `epoll_wait` writes.
+/// The event structure that `epoll_wait` writes.
 pub type Event = libc::epoll_event;
 
-/// Room for an event.
+/// An empty event, to initialize arrays.
 pub const NO_EVENT: Event = Event { events: 0, u64: 0 };
 
 fn checked(result: i32) -> io::Result<i32> {
@@ -18,20 +18,20 @@ fn checked(result: i32) -> io::Result<i32> {
 
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     let fd = checked(fd)?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just made this descriptor, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An unconnected TCP socket.
+/// A new unconnected TCP socket.
 pub fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: three numbers.
+    // SAFETY: the call takes three integers and no pointer.
     owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
 }
 
-/// Begins a connection to the port of this host, without waiting.
+/// Begins a connection to a port of this host without blocking.
 pub fn connect(port: u16) -> io::Result<TcpStream> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: three numbers.
+    // SAFETY: the call takes three integers and no pointer.
     let socket = owned(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
     match connect_to(&socket, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
@@ -39,16 +39,16 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     }
 }
 
-/// A socket bound to an address, and whichever port is free.
+/// A new socket bound to this address and a free port.
 pub fn bound(to: Ipv4Addr) -> io::Result<OwnedFd> {
     let socket = socket()?;
     let (address, len) = c_address(SocketAddrV4::new(to, 0));
-    // SAFETY: the address is alive during the call and as long as said.
+    // SAFETY: the address lives during the call and has `len` bytes.
     checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(socket)
 }
 
-/// Connects from an address, and whichever port is free.
+/// Connects from this local address and a free port.
 pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
     let socket = bound(from)?;
     connect_to(&socket, to)?;
@@ -57,7 +57,7 @@ pub fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
 
 fn connect_to(socket: &OwnedFd, to: SocketAddrV4) -> io::Result<()> {
     let (address, len) = c_address(to);
-    // SAFETY: the address is alive during the call and as long as said.
+    // SAFETY: the address lives during the call and has `len` bytes.
     checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(|_| ())
 }
 
@@ -71,16 +71,16 @@ fn c_address(address: SocketAddrV4) -> (libc::sockaddr_in, libc::socklen_t) {
     (address, size_of_val(&address) as libc::socklen_t)
 }
 
-/// Gives a listener room for so many connections that wait.
+/// Changes the backlog of a listener.
 pub fn listen(listener: &impl AsRawFd, backlog: i32) -> io::Result<()> {
-    // SAFETY: two numbers.
+    // SAFETY: the call takes two integers and no pointer.
     checked(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(|_| ())
 }
 
-/// Waits by `poll` until there is something to read.
+/// Waits by `poll` until the descriptor is readable. False after `limit`.
 pub fn poll_readable(fd: &impl AsRawFd, limit: Option<Duration>) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, alive during the call.
+    // SAFETY: the pointer is to one entry, which lives during the call.
     Ok(checked(unsafe { libc::poll(&raw mut entry, 1, milliseconds(limit)) })? > 0)
 }
 
@@ -88,34 +88,34 @@ fn milliseconds(limit: Option<Duration>) -> i32 {
     limit.map_or(-1, |limit| limit.as_millis().min(i32::MAX as u128) as i32)
 }
 
-/// A new epoll set.
+/// Makes a new epoll set.
 pub fn epoll_create() -> io::Result<OwnedFd> {
-    // SAFETY: a number.
+    // SAFETY: the call takes an integer and no pointer.
     owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
-/// What an epoll set watches for.
+/// The readiness for which an epoll set watches a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum For {
-    /// Something to read.
+    /// The descriptor is readable.
     Reading,
-    /// Room to write: of a connection that is being made, its end.
+    /// The descriptor is writable; for a connection being opened: it is open or has failed.
     Writing,
-    /// Nothing for now; only its end.
+    /// Only errors and hang-ups.
     Nothing,
 }
 
-/// Adds `fd`, level-triggered, for reading.
+/// Adds `fd` to the set, level-triggered, for reading.
 pub fn epoll_add(set: &OwnedFd, fd: &impl AsRawFd, data: u64) -> io::Result<()> {
     epoll_control(set, libc::EPOLL_CTL_ADD, fd, For::Reading, data)
 }
 
-/// Adds `fd`, level-triggered.
+/// Adds `fd` to the set, level-triggered, for `what`.
 pub fn epoll_watch(set: &OwnedFd, fd: &impl AsRawFd, what: For, data: u64) -> io::Result<()> {
     epoll_control(set, libc::EPOLL_CTL_ADD, fd, what, data)
 }
 
-/// Watches for something else.
+/// Changes what the set watches `fd` for.
 pub fn epoll_change(set: &OwnedFd, fd: &impl AsRawFd, what: For, data: u64) -> io::Result<()> {
     epoll_control(set, libc::EPOLL_CTL_MOD, fd, what, data)
 }
@@ -131,32 +131,32 @@ fn epoll_control(set: &OwnedFd, op: i32, fd: &impl AsRawFd, what: For, data: u64
     checked(unsafe { libc::epoll_ctl(set.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) }).map(|_| ())
 }
 
-/// Waits for events; how many there are.
+/// Waits for events. Returns their number; 0 after `limit`.
 pub fn epoll_wait(set: &OwnedFd, events: &mut [Event], limit: Option<Duration>) -> io::Result<usize> {
     let (at, room) = (events.as_mut_ptr(), events.len() as i32);
-    // SAFETY: there is room for so many events.
+    // SAFETY: `at` has room for `room` events during the call.
     Ok(checked(unsafe { libc::epoll_wait(set.as_raw_fd(), at, room, milliseconds(limit)) })? as usize)
 }
 
-/// Has the kernel look for packets of the socket so long before it sleeps.
+/// Sets `SO_BUSY_POLL`: the kernel polls the device for `us` microseconds before a receiving call on this socket sleeps.
 pub fn busy_poll(fd: &impl AsRawFd, us: u32) -> io::Result<()> {
     set_socket_option(fd, libc::SO_BUSY_POLL, &(us as libc::c_int))
 }
 
-/// Has the end of a connection be a reset.
+/// Sets `SO_LINGER` to 0: closing the connection sends a reset.
 pub fn reset_on_close(fd: &impl AsRawFd) -> io::Result<()> {
     set_socket_option(fd, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
 }
 
 fn set_socket_option<T: Copy>(fd: &impl AsRawFd, name: i32, value: &T) -> io::Result<()> {
     let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the value is alive during the call and as long as said.
+    // SAFETY: the value lives during the call and has `len` bytes.
     checked(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, at, len) }).map(|_| ())
 }
 
-/// Has `epoll_wait` do so for the sockets of a set.
+/// Sets busy polling for `epoll_wait` on this set.
 pub fn epoll_busy_poll(set: &OwnedFd, us: u32) -> io::Result<()> {
-    /// `struct epoll_params`.
+    /// The kernel's `struct epoll_params`.
     #[repr(C)]
     struct Params {
         us: u32,
@@ -164,21 +164,21 @@ pub fn epoll_busy_poll(set: &OwnedFd, us: u32) -> io::Result<()> {
         prefer: u8,
         pad: u8,
     }
-    /// `EPIOCSPARAMS`: Linux 6.9.
+    /// The request `EPIOCSPARAMS`, since Linux 6.9.
     const SET_PARAMS: libc::c_ulong = 0x4008_8a01;
-    // 8: the kernel's own budget; more takes a privilege.
+    // Budget 8 is the kernel's own default; more needs a privilege.
     let params = Params { us, budget: 8, prefer: 0, pad: 0 };
     // SAFETY: the structure is alive during the call and laid out as the kernel reads it.
     checked(unsafe { libc::ioctl(set.as_raw_fd(), SET_PARAMS, &raw const params) }).map(|_| ())
 }
 
-/// Forks. In the child `child` runs and the process ends; the parent gets the child's number.
+/// Forks. The child runs `child` and exits; the parent gets the child's process id.
 pub fn fork(child: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: this process has one thread, so the child may do whatever its parent may.
+    // SAFETY: this process has one thread, so the child may call any function.
     let pid = checked(unsafe { libc::fork() })?;
     if pid == 0 {
         child();
-        // SAFETY: a number; nothing of this process is needed any more.
+        // SAFETY: the call takes an integer; it ends the child without destructors, which is intended.
         unsafe { libc::_exit(0) };
     }
     Ok(pid)

@@ -1,5 +1,5 @@
-//! Several processes of one host in a circle: each is connected to the next one, and the last one to the first; all through
-//! Towpath, or all on the kernel.
+//! Several processes of one host in a circle: each is connected to the next, the last one to the first; all through Towpath or all on the
+//! kernel.
 
 use super::actor::{Answer, Ask};
 use super::pair::{PATIENCE, Place};
@@ -8,16 +8,16 @@ use crate::peer::Peer;
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// See the module.
+/// The processes of a circle, connected.
 pub struct Circle<'a> {
     members: Vec<Member>,
-    /// Set when connections must be accelerated.
+    /// The service, if connections must be accelerated.
     service: Option<&'a Service>,
 }
 
 struct Member {
     peer: Peer,
-    /// Where it listens.
+    /// The address at which this process listens.
     address: SocketAddrV4,
 }
 
@@ -40,8 +40,9 @@ impl Member {
 }
 
 impl<'a> Circle<'a> {
-    /// Starts so many and connects each to the next one so often, one after the other: of its connections the first has those to
-    /// the next one before those from the last one, every other one those from the one before it first.
+    /// Starts `count` processes and opens `connections` connections from each to the next, one process after the other. So the first
+    /// process made its connections to the next before it accepted those from the last; every other process accepted those from the one
+    /// before it first.
     pub fn start(system: Option<&'a Service>, count: usize, connections: u32) -> anyhow::Result<Self> {
         let place = Place::from(system);
         let members = (0..count).map(|number| Member::start(place, number)).collect::<Result<Vec<_>, _>>()?;
@@ -57,19 +58,19 @@ impl<'a> Circle<'a> {
         Ok(circle)
     }
 
-    /// Everything that uses processors for it.
+    /// The ids of all processes that work for the circle, including the service.
     pub fn pids(&self) -> Vec<u32> {
         let service = self.service.map(Service::pid);
         self.members.iter().map(|member| member.peer.pid()).chain(service).collect()
     }
 
-    /// Has each do something, all at the same time.
+    /// Sends each process its request, all at the same time, and waits for all answers.
     pub fn all(&self, asks: &[Ask]) -> anyhow::Result<Vec<Answer>> {
         self.members.iter().zip(asks).try_for_each(|(member, ask)| member.begin(ask))?;
         self.members.iter().map(Member::end).collect()
     }
 
-    /// Enough of all connections are accelerated, where they must be.
+    /// Checks that enough of the `count` connections are accelerated, if they must be.
     fn prove(&self, count: u32) -> anyhow::Result<()> {
         let Some(service) = self.service else { return Ok(()) };
         let accepted = self.members.iter().map(|member| service.accepted(Some(member.peer.pid())));

@@ -1,4 +1,4 @@
-//! What it costs to make and end a socket, to make and end a connection, and to fork with many connections.
+//! The cost of making and closing a socket or a connection, and of a fork with many connections.
 
 use super::actor::{Actor, Answer};
 use super::pair::Pair;
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::net::{SocketAddrV4, TcpStream};
 
-/// Connections that a fork copies.
+/// Number of open connections when the process forks.
 pub const OPEN: u32 = 1_000;
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Make and close a socket, so many times; the answer is the time of one, nanoseconds.
+    /// Make and close this many sockets; the answer is nanoseconds per socket.
     Socket(u32),
-    /// Connect, wait for the other end to close, close; so many times; the answer is the time of one, nanoseconds.
+    /// Connect, wait for the peer to close, close; this many times; the answer is nanoseconds per connection.
     Connect(SocketAddrV4, u32),
-    /// Accept and close, so many times.
+    /// Accept and close this many connections.
     Accept(u32),
-    /// Fork so many times; the answer is the median time until the parent and until the child are back, microseconds.
+    /// Fork this many times; the answer is the median time in microseconds until `fork` returns in the parent, and in the child.
     Fork(u32),
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Socket(count) => {
@@ -63,7 +63,7 @@ fn fork(count: u32) -> anyhow::Result<Answer> {
     for _ in 0..count {
         let start = clock::now_ns();
         let pid = calls::fork(|| {
-            // The parent finds out when nothing comes.
+            // If this fails, the parent reads nothing.
             let _ = rustix::io::write(&write, &clock::now_ns().to_ne_bytes());
         })?;
         parents.push((clock::now_ns() - start) as f64 / 1e3);
@@ -75,7 +75,7 @@ fn fork(count: u32) -> anyhow::Result<Answer> {
     Ok([parents, children].iter().filter_map(|times| median(times)).collect())
 }
 
-/// Measures sockets and connections, of a new pair of processes.
+/// Measures sockets and connections on a new pair of processes.
 pub fn measure(pair: &Pair<'_>, count: u32, samples: &mut Samples) -> anyhow::Result<()> {
     let ask = |ask| actor::Ask::Cycle(ask);
     pair.near(&ask(Ask::Socket(count / 10)))?;
@@ -90,10 +90,10 @@ pub fn measure(pair: &Pair<'_>, count: u32, samples: &mut Samples) -> anyhow::Re
     Ok(())
 }
 
-/// Measures forks, of a new pair of processes.
+/// Measures forks on a new pair of processes.
 pub fn measure_fork(pair: &Pair<'_>, forks: u32, samples: &mut Samples) -> anyhow::Result<()> {
     for open in [1, OPEN] {
-        // One there is already.
+        // The pair has one connection already.
         pair.connect(open - 1)?;
         let answer = pair.near(&actor::Ask::Cycle(Ask::Fork(forks)))?;
         let [parent, child] = answer[..] else { bail!("no time of fork") };

@@ -1,4 +1,4 @@
-//! Who sends back what comes, with one thread, on connections that are there already: by an epoll set, or by an io_uring.
+//! A server that echoes with one thread on connections opened before: with an epoll set or an io_uring.
 
 use super::actor::{Actor, Answer};
 use super::{calls, uring};
@@ -6,23 +6,23 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
-/// Bytes taken at once.
+/// Bytes read at once.
 pub const ROOM: usize = 4096;
 
-/// What is asked of a process: to echo on all its connections until the other end has closed them.
+/// A request to a process: echo on all its connections until the peer has closed them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// With an epoll set.
+    /// Echo with an epoll set.
     Epoll,
-    /// The same; the kernel is asked to look for packets so many microseconds before it sleeps.
+    /// Echo with an epoll set and busy polling for this many microseconds.
     BusyPoll(u32),
-    /// With an io_uring.
+    /// Echo with an io_uring.
     Uring,
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     for stream in &actor.streams {
         stream.set_nodelay(true)?;

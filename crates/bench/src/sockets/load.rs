@@ -1,7 +1,7 @@
-//! RPCs between two processes over many connections that live long or short: what a request costs with sockets, and a connection.
+//! RPCs between two processes over many long or short connections: the cost of a request with sockets, and of a connection.
 //!
-//! Both processes have one thread and one level-triggered epoll set. Closed loop: each connection has one request under way, and
-//! the next one is opened when one ends.
+//! Both processes have one thread and one level-triggered epoll set. Closed loop: each connection has one request under way, and when a
+//! connection ends, the next one is opened.
 
 use super::actor::{self, Actor, Answer};
 use super::calls::{self, For};
@@ -15,43 +15,43 @@ use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// Bytes of a request, and of its reply.
+/// Bytes of a request and of its reply.
 const SIZE: usize = 64;
-/// A request that begins so is the last: the server leaves when it has answered.
+/// First byte of the last request: the server ends after its reply.
 const END: u8 = 255;
-/// Room for connections that nobody has accepted yet: the kernel's own limit.
+/// The listeners' backlog: the kernel's default limit.
 const BACKLOG: i32 = 4096;
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
-/// Listeners among connections: from here on.
+/// The first listener's number in the epoll set; smaller numbers are connections.
 const LISTENERS: u64 = 1 << 32;
-/// So many: a connection that has ended keeps its port from the next one to the same place, for a while.
+/// Number of listeners. Several are needed because a closed connection blocks its local port for the same destination (TIME-WAIT).
 const PLACES: u32 = 4;
-/// Bytes read at once by the server.
+/// Bytes that the server reads at once.
 const READ: usize = 4096;
 
-/// What is offered.
+/// The load that the client offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// At once.
+    /// Number of connections at once.
     pub connections: u32,
-    /// Of each connection; then it is closed and the next one opened. `None`: it stays.
+    /// RPCs on each connection, which is then closed and replaced by a new one. `None`: connections stay open.
     pub rpcs: Option<u32>,
     pub milliseconds: u32,
 }
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Listen, in so many places; the answer are the ports.
+    /// Listen on this many ports; the answer is the ports.
     Listen(u32),
-    /// Echo on all connections that come there, until the last request.
+    /// Accept and echo on all connections until the last request.
     Serve,
-    /// To these ports in turn; the answer is RPCs and nanoseconds, then all RPCs and connections, with those that came afterwards.
+    /// Offer the load to these ports in turn. The answer: RPCs and nanoseconds of the measured time, then all RPCs and all connections.
     Offer(Vec<u16>, Offer),
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Listen(count) => listen(actor, count),
@@ -72,13 +72,13 @@ fn listen(actor: &mut Actor, count: u32) -> anyhow::Result<Answer> {
     Ok(ports)
 }
 
-/// Until the last request.
+/// Echoes on all connections until the last request.
 fn serve(actor: &Actor) -> anyhow::Result<()> {
     let set = calls::epoll_create()?;
     for (i, listener) in actor.listeners.iter().enumerate() {
         calls::epoll_add(&set, listener, LISTENERS + i as u64)?;
     }
-    // The first one is the pair's own.
+    // The connection that the pair made first carries the last request.
     let own = actor.streams.first().context("no connection")?.try_clone()?;
     calls::epoll_add(&set, &own, 0)?;
     let mut streams = vec![Some(own)];
@@ -137,14 +137,14 @@ fn accept(
 struct Connection {
     stream: TcpStream,
     is_open: bool,
-    /// Bytes of the reply that have come.
+    /// Bytes of the reply received so far.
     got: usize,
     rpcs: u32,
 }
 
 struct Client {
     ports: Vec<u16>,
-    /// Connections begun.
+    /// Number of connections begun so far.
     begun: usize,
     offer: Offer,
     set: OwnedFd,
@@ -161,7 +161,7 @@ impl Client {
         Ok(Self { ports, begun: 0, offer, set, connections, living: 0, rpcs: 0, ended: 0 })
     }
 
-    /// Measures; then lets all connections end, and the server leave.
+    /// Offers the load for its time, then lets all connections end, and ends the server.
     fn run(mut self, actor: &Actor) -> anyhow::Result<Answer> {
         let start = clock::now_ns();
         let until = start + u64::from(self.offer.milliseconds) * 1_000_000;
@@ -197,7 +197,7 @@ impl Client {
         Ok(())
     }
 
-    /// There is news of a connection.
+    /// Handles an event of a connection. `goes_on` is false after the measured time: then no request is sent.
     fn advance(&mut self, at: usize, goes_on: bool) -> anyhow::Result<()> {
         let Some(connection) = &mut self.connections[at] else { return Ok(()) };
         if !connection.is_open {
@@ -225,7 +225,7 @@ impl Client {
             connection.stream.write_all(&[1; SIZE])?;
             return Ok(());
         }
-        // Closed by whoever asked.
+        // The client closes its connection after the last reply.
         self.connections[at] = None;
         self.living -= 1;
         self.ended += 1;
@@ -233,7 +233,7 @@ impl Client {
     }
 }
 
-/// Offers it once, to a pair of processes.
+/// Offers the load once to a pair of processes.
 pub fn measure(pair: &Pair<'_>, offer: Offer, samples: &mut Samples) -> anyhow::Result<()> {
     let ports = pair.far(&actor::Ask::Load(Ask::Listen(PLACES)))?;
     let ports = ports.into_iter().map(|port| port as u16).collect();
@@ -243,7 +243,7 @@ pub fn measure(pair: &Pair<'_>, offer: Offer, samples: &mut Samples) -> anyhow::
     let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - start) as f64);
     let [rpcs, ns, all_rpcs, all_ended] = answer[..] else { bail!("no answer of the client") };
     pair.prove(all_ended as u32, accepted)?;
-    // Of short connections, too: many do not end while few are measured, and each is worth so many RPCs.
+    // The rate counts RPCs of unfinished short connections too: within the measured time many do not end.
     let value = rpcs * 1e9 / ns;
     let sample = Sample { value, cores: Some(cpu_ns / wall_ns), cpu_ns: Some(cpu_ns / all_rpcs) };
     samples.add(&offer.case(), pair.name, "rate", "RPC/s", sample);
@@ -251,7 +251,7 @@ pub fn measure(pair: &Pair<'_>, offer: Offer, samples: &mut Samples) -> anyhow::
 }
 
 impl Offer {
-    /// How results name it.
+    /// The case's name in results.
     pub fn case(&self) -> String {
         match self.rpcs {
             None => format!("echo/{SIZE}B/n{}/sockets", self.connections),

@@ -1,4 +1,4 @@
-//! What an open socket takes: memory of the process, shared memory, memory of the kernel.
+//! The memory of an open socket: of the process, shared, and of the kernel.
 
 use super::actor::{Answer, Ask};
 use super::pair::Pair;
@@ -11,35 +11,35 @@ use std::hint::black_box;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// So many.
+/// Number of sockets that are measured.
 const OPEN: u32 = 10_000;
-/// Made before: what is needed once.
+/// Sockets opened before, so that one-time costs are not counted.
 const WARM_UP: u32 = 200;
-/// The kernel frees some things only after a grace period.
+/// Time after which the kernel has freed what it frees only after an RCU grace period.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A number of bytes by its name in a file of lines `Name: 123 kB`.
+/// Reads the number of bytes in the line `NAME: 123 kB` of a file such as `/proc/meminfo`.
 pub fn bytes(text: &str, name: &str) -> anyhow::Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
     Ok(number.with_context(|| format!("no {name}"))? * 1024.0)
 }
 
-/// In a process: its own memory, and what it shares, present now.
+/// In the process: bytes of its anonymous memory in use, and of its other (shared and file) memory in use.
 pub fn resident() -> anyhow::Result<Answer> {
     let text = fs::read_to_string("/proc/self/smaps_rollup").context("no smaps_rollup")?;
     let own = bytes(&text, "Anonymous")?;
     Ok(vec![own, bytes(&text, "Rss")? - own])
 }
 
-/// Memory of the kernel's own objects, and its pages of TCP.
+/// Bytes of the kernel's slab caches, of the whole machine.
 pub fn slab() -> anyhow::Result<f64> {
     sleep(GRACE);
     bytes(&fs::read_to_string("/proc/meminfo")?, "Slab")
 }
 
-/// Writes to as much memory, if there is, and frees it: a virtual machine is given its memory by its host when it is first written to, which
-/// takes far longer than what is measured then, and whoever came first would pay for all.
+/// Writes to `wanted` bytes of memory (at most three quarters of what is available) and frees them. A virtual machine gets memory from its
+/// host at the first write, which is slow; without this the first measurement would pay for it.
 pub fn touch(wanted: f64) -> anyhow::Result<()> {
     const PIECE: usize = 64 << 20;
     let available = bytes(&fs::read_to_string("/proc/meminfo")?, "MemAvailable")?;
@@ -62,7 +62,8 @@ impl Look {
         Ok(Self { near: pair.near(&Ask::Memory)?, far: pair.far(&Ask::Memory)?, slab: slab()? })
     }
 
-    /// What has come since, for each of [`OPEN`] sockets: of one process, and (`ends` of a connection) in the kernel.
+    /// Adds the growth per socket of [`OPEN`] sockets: of one process's memory, and of the kernel's, divided by `ends` (2 if both ends are
+    /// on this host).
     fn add(
         &self,
         later: &Self,
@@ -84,7 +85,7 @@ impl Look {
     }
 }
 
-/// Measures a new pair of processes.
+/// Measures connected sockets on a new pair of processes.
 pub fn measure(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
     let near: fn(&Look) -> &Answer = |look| &look.near;
     let far: fn(&Look) -> &Answer = |look| &look.far;
@@ -100,7 +101,7 @@ pub fn measure(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
     connected.add(&registered, near, 1.0, "sockets/memory/in-epoll", pair.name, samples)
 }
 
-/// Measures sockets without a connection, of a new pair of processes.
+/// Measures unconnected sockets on a new pair of processes.
 pub fn measure_unconnected(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
     pair.near(&Ask::Open(WARM_UP))?;
     let first = Look::at(pair)?;

@@ -1,4 +1,4 @@
-//! Two processes that are connected with each other: both through Towpath, or both on the kernel, of one host or of two.
+//! Two connected processes: both through Towpath or both on the kernel, on one host or on two.
 
 use super::actor::{Answer, Ask, BACKLOG, ROLE};
 use crate::clock;
@@ -11,25 +11,25 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Longest answer to anything that is asked, seconds.
+/// Seconds allowed for the answer to a request.
 pub(super) const PATIENCE: f64 = 60.0;
-/// Connections opened before the next are: both processes wait for us in between.
+/// Connections opened by one request; both processes then wait for the next request.
 const BATCH: u32 = 1_000;
-// The acceptor may not have begun when the last of them is made.
+// All connections of a batch fit into the backlog, in case the acceptor has not begun.
 const _: () = assert!(BATCH < BACKLOG as u32);
 
-/// Where processes run, and on what.
+/// Where the two processes run, and on which TCP.
 #[derive(Clone, Copy)]
 pub enum Place<'a> {
-    /// On one host, through it.
+    /// On one host, through this service.
     Towpath(&'a Service),
-    /// The same with `towpath run --profile latency`.
+    /// As [`Towpath`](Self::Towpath), with `towpath run --profile latency`.
     TowpathForLatency(&'a Service),
-    /// The one that listens on Towpath behind its TAP, the other on the kernel of that namespace, where the TAP ends.
+    /// The listening process through the service, which has a TAP; the other on the kernel of the namespace at the TAP's other end.
     Tap(&'a Service, &'a Namespace),
     /// On one host's kernel, over loopback.
     Kernel,
-    /// On two kernels.
+    /// On the two kernels that a link joins.
     Link(&'a Link),
 }
 
@@ -40,7 +40,7 @@ impl<'a> From<Option<&'a Service>> for Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// As results name it.
+    /// The system's name in results.
     fn name(self) -> &'static str {
         match self {
             Self::Towpath(_) | Self::TowpathForLatency(_) | Self::Tap(..) => "towpath",
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Set when connections must be accelerated.
+    /// The service, if connections must be accelerated.
     pub(super) fn service(self) -> Option<&'a Service> {
         match self {
             Self::Towpath(service) | Self::TowpathForLatency(service) | Self::Tap(service, _) => {
@@ -59,7 +59,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Starts one; on two kernels number 0 is the one that listens.
+    /// Starts a process. Number 0 is the listening one, which matters where the two run in different places.
     pub fn start(self, number: usize) -> anyhow::Result<Peer> {
         let program = peer::own_program()?;
         match self {
@@ -74,7 +74,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Where the one that listens is reached.
+    /// The address at which the listening process is reached.
     fn address(self) -> Ipv4Addr {
         match self {
             Self::Towpath(_) | Self::TowpathForLatency(_) | Self::Kernel => Ipv4Addr::LOCALHOST,
@@ -84,23 +84,23 @@ impl<'a> Place<'a> {
     }
 }
 
-/// See the module.
+/// Two processes with connections between them.
 pub struct Pair<'a> {
-    /// As results name it.
+    /// The system's name in results.
     pub name: &'static str,
-    /// The one that measures, and connects.
+    /// The process that connects and measures.
     near: Peer,
-    /// The other, which listens.
+    /// The process that listens.
     far: Peer,
-    /// Set when connections must be accelerated.
+    /// The service, if connections must be accelerated.
     pub service: Option<&'a Service>,
     address: SocketAddrV4,
-    /// Where the near one's further connections come from, unless the kernel chooses.
+    /// The local address of further connections of the near process; `None`: the kernel chooses.
     from: Option<Ipv4Addr>,
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both there, and connects them once.
+    /// Starts both processes and opens one connection.
     pub fn start(place: impl Into<Place<'a>>) -> anyhow::Result<Self> {
         let place = place.into();
         let (far, near) = (place.start(0)?, place.start(1)?);
@@ -118,52 +118,52 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// The same; further connections come from that address.
+    /// As [`start`](Self::start); further connections come from the local address `from`.
     pub fn start_from(place: impl Into<Place<'a>>, from: Ipv4Addr) -> anyhow::Result<Self> {
         Ok(Self { from: Some(from), ..Self::start(place)? })
     }
 
-    /// True when the connections must be.
+    /// True if connections must be accelerated.
     pub fn is_accelerated(&self) -> bool {
         self.service.is_some()
     }
 
-    /// Everything that uses processors for it.
+    /// The ids of both processes and of the service.
     pub fn pids(&self) -> Vec<u32> {
         let service = self.service.map(Service::pid);
         [self.near.pid(), self.far.pid()].into_iter().chain(service).collect()
     }
 
-    /// The process that listens.
+    /// The id of the listening process.
     pub fn far_pid(&self) -> u32 {
         self.far.pid()
     }
 
-    /// Where the far one listens.
+    /// The address at which the far process listens.
     pub fn address(&self) -> SocketAddrV4 {
         self.address
     }
 
-    /// Has the near one do something.
+    /// Sends a request to the near process and waits for its answer.
     pub fn near(&self, ask: &Ask) -> anyhow::Result<Answer> {
         self.near.send(ask, &[])?;
         self.near.receive_within(PATIENCE)
     }
 
-    /// Has the far one do something.
+    /// Sends a request to the far process and waits for its answer.
     pub fn far(&self, ask: &Ask) -> anyhow::Result<Answer> {
         self.far.send(ask, &[])?;
         self.far.receive_within(PATIENCE)
     }
 
-    /// Has both do something at the same time.
+    /// Sends a request to each process, to be done at the same time, and waits for both answers.
     pub fn both(&self, near: &Ask, far: &Ask) -> anyhow::Result<(Answer, Answer)> {
         self.near.send(near, &[])?;
         self.far.send(far, &[])?;
         Ok((self.near.receive_within(PATIENCE)?, self.far.receive_within(PATIENCE)?))
     }
 
-    /// Opens so many further connections, and proves what carries them. How long it took, nanoseconds, without the proof.
+    /// Opens `count` more connections and checks that they are accelerated if they must be. Returns nanoseconds without the check.
     pub fn connect(&self, count: u32) -> anyhow::Result<u64> {
         let before = self.accepted()?;
         let start = clock::now_ns();
@@ -182,12 +182,12 @@ impl<'a> Pair<'a> {
         Ok(elapsed_ns)
     }
 
-    /// Accelerated connections that the far one has accepted.
+    /// The number of accelerated connections that the far process has accepted; 0 without a service.
     pub fn accepted(&self) -> anyhow::Result<u64> {
         self.service.map_or(Ok(0), |service| service.accepted(Some(self.far.pid())))
     }
 
-    /// Enough of the last `count` connections were accelerated, where they must be.
+    /// Checks that enough of the last `count` connections were accelerated, if they must be. `before`: see [`accepted`](Self::accepted).
     pub fn prove(&self, count: u32, before: u64) -> anyhow::Result<()> {
         let accelerated = self.accepted()? - before;
         if self.is_accelerated() { prove(accelerated, count) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! The measurement `peers`: 64-byte RPCs with sockets beside the kernel as it can be had: over loopback and over veth, the server
-//! on an epoll set or an io_uring, with busy polling, both ends left to the scheduler or each on a core of its own.
+//! The measurement `peers`: 64-byte RPCs with sockets on Towpath and on the kernel in all its variants: over loopback and veth, with an
+//! epoll set or an io_uring, with busy polling, with both ends scheduled freely or each pinned to a core.
 
 use super::pair::{Pair, Place};
 use super::{actor, echo, raise_limit};
@@ -13,13 +13,13 @@ use crate::tap::link::{Kind, Link};
 use crate::{Options, Report, affinity};
 use anyhow::Context;
 
-/// Connections.
+/// Numbers of connections of the cases.
 const CONNECTIONS: [u32; 2] = [1, 64];
-/// Bytes over and back.
+/// A request and a reply of 64 bytes.
 const ECHO: Shape = Shape { keys: 1, key_bytes: 0, value_bytes: 64 };
-/// Of busy polling, as `net.core.busy_poll` recommends it.
+/// Microseconds of busy polling, as the documentation of `net.core.busy_poll` recommends.
 const BUSY_POLL_US: u32 = 50;
-/// The kernel at its best: of each run the highest rate, and the least processor time.
+/// The best of the kernel's variants in each run: the highest rate and the least processor time.
 const BEST: &str = "kernel-best";
 
 const BARS: &[Bar] = &[Bar {
@@ -29,17 +29,17 @@ const BARS: &[Bar] = &[Bar {
     limit: Limit::Most(0.2),
 }];
 
-/// One way to have it.
+/// A variant: where the processes run, and how the server waits.
 #[derive(Clone, Copy)]
 struct System<'a> {
     name: &'static str,
     place: Place<'a>,
     server: echo::Ask,
-    /// Each end on a core of its own.
+    /// True: each end is pinned to its own core.
     is_pinned: bool,
 }
 
-/// All of them; without a link those of one host.
+/// All variants; those over veth only if there is a link.
 fn systems<'a>(service: &'a Service, veth: Option<&'a Link>) -> Vec<System<'a>> {
     use echo::Ask::{BusyPoll, Epoll, Uring};
     let of = |name, place, server, is_pinned| System { name, place, server, is_pinned };
@@ -92,7 +92,7 @@ impl System<'_> {
     }
 }
 
-/// The measurement `peers`.
+/// Runs the measurement `peers`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.
@@ -131,7 +131,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// One case once on all systems.
+/// Runs one case once on all systems.
 fn one(systems: &[System<'_>], connections: u32, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
     let case = format!("peers/64B/n{connections}");
     let mut best: Option<Measured> = None;

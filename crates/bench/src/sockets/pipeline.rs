@@ -1,5 +1,5 @@
-//! The measurement `pipeline`: messages that go one way over many connections, pipelined (TAS, Figure 6). A server with one
-//! thread receives them, or sends them, and works a little for each; what stands at the other end only moves bytes.
+//! The measurement `pipeline`: one-way messages over many connections, pipelined (TAS, Figure 6). A server with one thread receives or
+//! sends them and does some work for each; the peer only moves bytes.
 
 use super::actor::{self, Actor, Answer};
 use super::calls::{self, For};
@@ -18,17 +18,17 @@ use std::hint::black_box;
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// Connections (TAS: 100).
+/// Number of connections (TAS: 100).
 const CONNECTIONS: u32 = 100;
-/// Bytes of one call of the end that only moves bytes.
+/// Bytes per call of the peer.
 const BULK: u32 = 64 * 1024;
-/// Calls on one connection before the next one has its turn.
+/// The most calls on one connection before the next connection's turn.
 const TURN: u32 = 16;
-/// Events taken at once.
+/// Events taken by one `epoll_wait`.
 const EVENTS: usize = 256;
-/// What comes before the measured time, as a share of it: buffers fill meanwhile.
+/// The warm-up lasts the measured time divided by this; buffers fill in it.
 const WARM_UP: u32 = 4;
-/// Nothing came or went for so long: the other end is gone.
+/// Time without an event after which the peer counts as gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const KERNEL: Measure = Measure::Over("kernel");
@@ -37,49 +37,50 @@ const BARS: &[Bar] = &[
     Bar { cases: "pipeline/250c/tx/", metric: "rate", measure: KERNEL, limit: Limit::Least(6.0) },
 ];
 
-/// What the server does with messages.
+/// The server's handling of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
-    /// It receives them, each by a call.
+    /// Receive messages, each with one call.
     Rx,
-    /// It receives what there is with every call.
+    /// Receive all bytes that are there with each call.
     RxGathered,
-    /// It sends them, each by a call.
+    /// Send messages, each with one call.
     Tx,
 }
 
-/// One way to use it.
+/// A case of the measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Case {
     direction: Direction,
-    /// Of a message.
+    /// Bytes of a message.
     bytes: u32,
-    /// Of the server's work for each message.
+    /// Cycles of the server's work for each message.
     cycles: u32,
 }
 
-/// What one end does.
+/// The task of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Part {
-    /// Of a message.
+    /// Bytes of a message.
     bytes: u32,
     /// Messages moved by one call.
     at_once: u32,
-    /// Of work for each.
+    /// Cycles of work for each message.
     cycles: u32,
     milliseconds: u32,
 }
 
-/// What is asked of a process: to do it on all its connections.
+/// A request to a process, for all its connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Send until the other end has closed them.
+    /// Send until the peer has closed the connections.
     Send(Part),
-    /// Receive, for the time; then close them. The answer is messages and nanoseconds, then all messages.
+    /// Receive for the given time, then close the connections. The answer: messages and nanoseconds of the measured time, then all
+    /// messages.
     Receive(Part),
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     for stream in &actor.streams {
         stream.set_nonblocking(true)?;
@@ -91,8 +92,8 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     }
 }
 
-/// What an application does with a message: a chain of steps of about four cycles (a product and an exclusive or), of which none can
-/// begin before the last one has ended. It stays in a register: how long a number takes through memory, processors disagree.
+/// The application's work for a message: a chain of steps of about four cycles each (multiply and exclusive or), each of which needs the
+/// result of the one before. The value stays in a register, because the latency of memory differs between processors.
 fn work(cycles: u32) {
     let mut x = black_box(1u64);
     for _ in 0..cycles / 4 {
@@ -124,7 +125,7 @@ fn receive(actor: &mut Actor, part: Part) -> anyhow::Result<Answer> {
         match begun {
             None if now - start >= length / u64::from(WARM_UP) => begun = Some((now, all)),
             Some((begin, before)) if now - begin >= length => {
-                // The other end finds them closed.
+                // Closing the connections ends the sender.
                 actor.streams.clear();
                 return Ok(vec![(all - before) as f64, (now - begin) as f64, all as f64]);
             }
@@ -133,7 +134,7 @@ fn receive(actor: &mut Actor, part: Part) -> anyhow::Result<Answer> {
     }
 }
 
-/// Takes messages of one connection, of whose next one `got` bytes are there; how many have ended.
+/// Reads messages of one connection. `got`: bytes received of an incomplete message. Returns the number of completed messages.
 fn take(stream: &mut impl Read, got: &mut u32, buffer: &mut [u8], part: Part) -> anyhow::Result<u64> {
     let mut messages = 0;
     for _ in 0..TURN {
@@ -163,7 +164,7 @@ fn send(actor: &mut Actor, part: Part) -> anyhow::Result<()> {
         calls::epoll_watch(&set, stream, For::Writing, i as u64)?;
     }
     let bytes = vec![1; (part.bytes * part.at_once) as usize];
-    // What has gone of the message that is being sent.
+    // For each connection: bytes already sent of the current message (or batch of `at_once` messages).
     let mut gone = vec![0; streams.len()];
     let (mut events, mut living) = ([calls::NO_EVENT; EVENTS], streams.len());
     while living > 0 {
@@ -183,7 +184,7 @@ fn send(actor: &mut Actor, part: Part) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends on one connection; false when the other end has closed it.
+/// Sends on one connection. False if the peer has closed it.
 fn give(stream: &mut impl Write, gone: &mut usize, bytes: &[u8], part: Part) -> anyhow::Result<bool> {
     for _ in 0..if part.at_once > 1 { 1 } else { TURN } {
         if *gone == 0 {
@@ -202,7 +203,7 @@ fn give(stream: &mut impl Write, gone: &mut usize, bytes: &[u8], part: Part) -> 
 }
 
 impl Case {
-    /// The points of the figure, or some of them; and what gathering would buy.
+    /// The points of the figure (some of them with `--quick`), and one case with gathered receiving.
     fn all(options: &Options) -> Vec<Self> {
         let (sizes, few): (&[u32], &[u32]) = match options.quick {
             true => (&[32, 128, 2048], &[64]),
@@ -221,7 +222,7 @@ impl Case {
         cases
     }
 
-    /// How results name it.
+    /// The case's name in results.
     fn path(self) -> String {
         let direction = match self.direction {
             Direction::Rx => "rx",
@@ -231,7 +232,7 @@ impl Case {
         format!("pipeline/{}c/{direction}/{}B", self.cycles, self.bytes)
     }
 
-    /// Measures it once, with a new pair of processes of which the far one is the server.
+    /// Measures the case once on a new pair of processes; the far process is the server.
     fn measure(self, system: Option<&Service>, seconds: f64, samples: &mut Samples) -> anyhow::Result<()> {
         let pair = Pair::start(system)?;
         pair.connect(CONNECTIONS - 1)?;
@@ -247,7 +248,7 @@ impl Case {
         let (start, meter) = (clock::now_ns(), Meter::start(&pair.pids()));
         let (near, far) = pair.both(&actor::Ask::Pipeline(near), &actor::Ask::Pipeline(far))?;
         let (cpu_ns, wall_ns) = (meter.used_ns() as f64, (clock::now_ns() - start) as f64);
-        // The one that receives has counted.
+        // Only the receiving end answers with numbers.
         let [messages, ns, all] = [near, far].concat()[..] else { bail!("no answer of the receiver") };
         let sample =
             Sample { value: messages * 1e9 / ns, cores: Some(cpu_ns / wall_ns), cpu_ns: Some(cpu_ns / all) };
@@ -256,7 +257,7 @@ impl Case {
     }
 }
 
-/// The measurement `pipeline`.
+/// Runs the measurement `pipeline`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.
@@ -290,7 +291,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// How long the work for a message takes.
+/// Nanoseconds that the work for one message takes.
 fn work_ns(cycles: u32) -> f64 {
     const TIMES: u32 = 10_000;
     let start = clock::now_ns();
@@ -303,7 +304,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// Gives and takes so many bytes with each call, then would block.
+    /// A stream with this many bytes for each call; further calls return `WouldBlock`.
     struct Pieces(Vec<usize>);
 
     impl Pieces {

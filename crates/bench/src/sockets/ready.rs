@@ -1,4 +1,4 @@
-//! What `epoll_wait` costs: a hundred connections with something to read, among ever more that have nothing.
+//! The cost of `epoll_wait` with a hundred readable connections among a growing number of idle ones.
 
 use super::actor::{Actor, Answer};
 use super::pair::Pair;
@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Connections that have something to read.
+/// Number of connections with something to read.
 pub const READY: u32 = 100;
-/// Connections beside them that have nothing.
+/// Numbers of idle connections besides them.
 pub const IDLE: [u32; 3] = [100, 1_000, 10_000];
-/// Until all that was sent is there.
+/// The longest wait for bytes that were sent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// A new epoll set with the first so many connections.
+    /// Make a new epoll set with the first N connections.
     Register(u32),
-    /// Send a byte on [`READY`] connections: the first, and every so many.
+    /// Send a byte on these connections.
     Send(Chosen),
-    /// Take these bytes.
+    /// Read a byte on these connections.
     Take(Chosen),
-    /// Wait so many times, taking nothing; the answer is the time of one call, nanoseconds.
+    /// Call `epoll_wait` this many times without reading; the answer is nanoseconds per call.
     Wait(u32),
-    /// Wait once; the answer is the time, nanoseconds, and how many were told.
+    /// Call `epoll_wait` once; the answer is nanoseconds and the number of events.
     WaitOnce,
 }
 
-/// Which connections have something to read.
+/// Selects [`READY`] connections: number `first` and every `step`-th after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Chosen {
     first: u32,
@@ -45,11 +45,11 @@ impl Chosen {
     }
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Register(count) => {
-            // The last one is closed first.
+            // Close the earlier epoll set before the new one is filled.
             actor.set = None;
             let set = actor.set.insert(calls::epoll_create()?);
             for (i, stream) in actor.streams.iter().enumerate().take(count as usize) {
@@ -75,7 +75,7 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     Ok(Answer::new())
 }
 
-/// The time of one call, and what it told.
+/// Nanoseconds of one `epoll_wait`, and the number of its events.
 fn wait_once(actor: &Actor) -> anyhow::Result<(f64, u32)> {
     let set = actor.set.as_ref().context("no epoll set")?;
     let mut events = [calls::NO_EVENT; READY as usize * 2];
@@ -96,8 +96,8 @@ fn wait(actor: &Actor, calls: u32) -> anyhow::Result<Answer> {
     Ok(vec![(clock::now_ns() - start) as f64 / f64::from(calls)])
 }
 
-/// Measures with each number of idle connections. Two looks: at the same hundred again and again, which stay ready; and at
-/// another hundred each time, of which news has come since the last call.
+/// Measures with each number of idle connections: "same" waits repeatedly for the same hundred, which stay readable; "news" waits for
+/// another hundred each time, which became readable after the last call.
 pub fn measure(pair: &Pair<'_>, calls: u32, samples: &mut Samples) -> anyhow::Result<()> {
     for idle in IDLE {
         let all = READY + idle;
@@ -128,7 +128,7 @@ pub fn measure(pair: &Pair<'_>, calls: u32, samples: &mut Samples) -> anyhow::Re
     Ok(())
 }
 
-/// How results name it.
+/// The case's name in results.
 pub fn case(look: &str, idle: u32) -> String {
     format!("sockets/epoll/{look}/idle{idle}")
 }

@@ -1,4 +1,4 @@
-//! The measurement `rpc`: 64-byte RPCs with sockets between two processes of one host.
+//! The measurement `rpc`: 64-byte RPCs with sockets between two processes on one host.
 
 use super::load::{self, Offer};
 use super::pair::Pair;
@@ -10,11 +10,11 @@ use crate::samples::Samples;
 use crate::{Options, Report};
 use anyhow::Context;
 
-/// Connections that stay.
+/// Numbers of long connections.
 const STAYING: [u32; 3] = [1, 64, 1000];
-/// Short ones at once.
+/// Number of short connections at once.
 const AT_ONCE: u32 = 1024;
-/// RPCs of each (TAS, Figure 5).
+/// RPCs on each short connection (TAS, Figure 5).
 const RPCS: [u32; 5] = [1, 4, 16, 64, 256];
 
 const KERNEL: Measure = Measure::Over("kernel");
@@ -24,7 +24,7 @@ const BARS: &[Bar] = &[
     Bar { cases: "short/rpcs256", metric: "rate", measure: KERNEL, limit: Limit::Least(3.0) },
 ];
 
-/// The measurement `rpc`.
+/// Runs the measurement `rpc`.
 ///
 /// # Errors
 /// When the service does not start, descriptors are too few, or a process fails.

@@ -1,4 +1,4 @@
-//! An echo server on an io_uring: a reply and the next request of its connection are one chain, all news are taken at once.
+//! An echo server on an io_uring: a reply and the next receive of its connection are linked; all completions are handled together.
 
 use super::echo::ROOM;
 use anyhow::{Context, bail};
@@ -7,18 +7,18 @@ use io_uring::{IoUring, opcode, types};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-/// Places for submissions: two for each connection that has news.
+/// Entries of the submission queue: two for each connection with a completion.
 const ENTRIES: u32 = 4096;
-/// What a completion tells: of a request, with the connection's number.
+/// Flag in `user_data` of a receive; the lower bits are the connection's index. Without it the completion is of a send.
 const REQUEST: u64 = 1 << 32;
 
-/// A connection and the only buffer of its bytes.
+/// A connection and the buffer that its receives and sends share.
 struct Connection {
     stream: TcpStream,
     bytes: Vec<u8>,
 }
 
-/// Until the other end has closed all of them.
+/// Echoes until the peer has closed all connections.
 pub fn echo(streams: Vec<TcpStream>) -> anyhow::Result<()> {
     let mut ring: IoUring = IoUring::builder()
         .setup_single_issuer()
@@ -71,7 +71,7 @@ impl Connection {
             .user_data(REQUEST | at)
     }
 
-    /// What follows it waits for its end: they share a buffer.
+    /// `IO_LINK` delays the next receive until this send has ended, because both use the same buffer.
     fn reply(&self, at: u64, bytes: u32) -> Entry {
         let send = opcode::Send::new(self.fd(), self.bytes.as_ptr(), bytes).flags(libc::MSG_WAITALL);
         send.build().user_data(at).flags(Flags::IO_LINK)
@@ -85,7 +85,7 @@ fn push(ring: &mut IoUring, entries: &[Entry]) -> anyhow::Result<()> {
     if room < entries.len() {
         ring.submit()?;
     }
-    // SAFETY: the descriptors and buffers of these entries belong to `connections`, which is not changed and outlives the
-    // ring's use: each connection has at most one chain under way, and its buffer never moves.
+    // SAFETY: `connections` owns the descriptors and buffers of these entries, is not changed and outlives their use: each connection has
+    // at most one chain under way, and its buffer never moves.
     unsafe { ring.submission().push_multiple(entries) }.context("the ring of submissions is full")
 }

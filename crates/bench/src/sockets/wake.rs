@@ -1,5 +1,5 @@
-//! How long after its peer has written a blocked call returns, beside a bare eventfd between the same two processes; and
-//! what a call costs that stays blocked. The connection that lies in an epoll set is waited for in no other way.
+//! The time from a peer's write to the return of a blocked call, compared with a bare eventfd between the same processes; and the processor
+//! time of a call that stays blocked. The connection in the epoll set is only used for `epoll_wait`.
 
 use super::actor::{Actor, Answer};
 use super::pair::Pair;
@@ -14,43 +14,43 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Before each write: longer than anybody spins.
+/// Pause before each write: longer than any reader spins.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Rounds whose numbers do not count: until spinning has been given up.
+/// Rounds that are not counted: after them the readers have stopped spinning.
 const WARM_UP: u32 = 20;
-/// How long a call stays blocked while its processor time is looked at.
+/// Time for which a call stays blocked while its processor time is measured.
 const BLOCKED: Duration = Duration::from_secs(1);
-/// Between the moment the reader is told to wait and the one at which it surely does.
+/// Time after which a reader that was told to wait surely waits.
 const SETTLED: Duration = Duration::from_millis(20);
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Write in turn to the eventfd and for each way to wait, so many rounds.
+    /// Write once for each way to wait, in this many rounds.
     Write(u32),
-    /// Wait for all of it; the answer is the median time of each, microseconds.
+    /// Wait for all these writes; the answer is the median wake-up time of each way in microseconds.
     Read(u32),
-    /// Write once after [`BLOCKED`], for that way to wait.
+    /// Write once after [`BLOCKED`] for this way to wait.
     WriteLate(Way),
-    /// Wait for that this way; the answer is the share of the time for which it used the processor, percent.
+    /// Wait this way for that write; the answer is the processor time used, in percent of the elapsed time.
     Block(Way),
 }
 
-/// How a reader waits.
+/// A way to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Way {
-    /// A read of the eventfd.
+    /// A blocking read of the eventfd.
     Eventfd,
-    /// `recv`.
+    /// A blocking call of `recv`.
     Receive,
-    /// `poll`, then `recv`.
+    /// A `poll`, then `recv`.
     Poll,
-    /// `epoll_wait`, then `recv`.
+    /// An `epoll_wait`, then `recv`.
     Epoll,
 }
 
 impl Way {
-    /// The bare eventfd first.
+    /// All ways; the bare eventfd is first.
     pub const ALL: [Self; 4] = [Self::Eventfd, Self::Receive, Self::Poll, Self::Epoll];
 
     fn name(self) -> &'static str {
@@ -63,7 +63,7 @@ impl Way {
     }
 }
 
-/// In a process: obeys.
+/// In the process: executes a request.
 pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     match ask {
         Ask::Write(rounds) => {
@@ -93,25 +93,25 @@ pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
     }
 }
 
-/// The eventfds: ours to read, ours to write.
+/// The eventfds: the first to read, the second to write.
 fn bells(actor: &Actor) -> anyhow::Result<&[OwnedFd; 2]> {
     actor.bells.as_ref().context("no eventfd")
 }
 
-/// The connection that is waited for this way.
+/// The connection used for this way to wait.
 fn stream(actor: &Actor, way: Way) -> anyhow::Result<&TcpStream> {
     let stream = if way == Way::Epoll { actor.streams.last() } else { actor.streams.first() };
     stream.context("no connection")
 }
 
-/// An epoll set that holds its connection.
+/// A new epoll set with the connection of [`Way::Epoll`].
 fn watched(actor: &Actor) -> anyhow::Result<OwnedFd> {
     let set = calls::epoll_create()?;
     calls::epoll_add(&set, stream(actor, Way::Epoll)?, 0)?;
     Ok(set)
 }
 
-/// Writes the time.
+/// Writes the current time, for this way to wait.
 fn write(actor: &Actor, way: Way) -> anyhow::Result<()> {
     if way == Way::Eventfd {
         rustix::io::write(&bells(actor)?[1], &clock::now_ns().to_ne_bytes())?;
@@ -121,7 +121,7 @@ fn write(actor: &Actor, way: Way) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for a time that was written; nanoseconds since then.
+/// Waits this way for a written time. Returns nanoseconds from that time to the return of the blocked call.
 fn wait(actor: &Actor, way: Way, set: &OwnedFd) -> anyhow::Result<u64> {
     let mut stream = stream(actor, way)?;
     let mut stamp = [0; 8];
@@ -147,7 +147,7 @@ fn read(actor: &Actor, rounds: u32) -> anyhow::Result<Answer> {
     for round in 0..rounds + WARM_UP {
         for (way, waits) in Way::ALL.into_iter().zip(&mut waits) {
             let ns = wait(actor, way, &set)?;
-            // The writer goes on.
+            // The writer waits for this before it goes on.
             rustix::io::write(&bells(actor)?[1], &1u64.to_ne_bytes())?;
             if round >= WARM_UP {
                 waits.push(ns as f64 / 1e3);
@@ -157,7 +157,7 @@ fn read(actor: &Actor, rounds: u32) -> anyhow::Result<Answer> {
     Ok(waits.iter().filter_map(|waits| median(waits)).collect())
 }
 
-/// Measures the wakes of a new pair of processes, on one core and on two.
+/// Measures wake-up times on a new pair of processes, on one core and on two.
 pub fn measure(pair: &Pair<'_>, rounds: u32, samples: &mut Samples) -> anyhow::Result<()> {
     let all = affinity::allowed();
     let [first, rest @ ..] = all.as_slice() else { bail!("no processor") };
@@ -183,7 +183,7 @@ pub fn measure(pair: &Pair<'_>, rounds: u32, samples: &mut Samples) -> anyhow::R
     Ok(())
 }
 
-/// Measures what waits that are not over cost.
+/// Measures the processor time of blocked calls.
 pub fn measure_blocked(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Result<()> {
     for way in Way::ALL.into_iter().skip(1) {
         let service = || pair.service.and_then(|service| cpu::process_ns(service.pid()));

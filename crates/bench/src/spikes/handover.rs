@@ -1,5 +1,5 @@
-//! What it costs to hand a request over and back: directly, through a third process, and through the kernel; blocked
-//! and spinning; on one core, on two, and wherever the scheduler likes. From this comes the spin and sleep policy.
+//! The cost of handing a request over and back: directly, through a third process, and through the kernel; blocking and spinning; on one
+//! core, on two, and wherever the scheduler likes. The policy of spinning and sleeping follows from it.
 
 pub mod far;
 mod hop;
@@ -20,7 +20,7 @@ use std::net::TcpListener;
 /// The role of the other processes.
 pub const ROLE: &str = "handover";
 
-/// What carries the message.
+/// The mechanism that carries messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum System {
     Pair,
@@ -41,7 +41,7 @@ impl System {
         }
     }
 
-    /// An eventfd read either sleeps or is no hand-over; TCP sleeps in the read itself.
+    /// True if the system supports this way to wait: an eventfd read always sleeps, and TCP sleeps only in the read itself.
     fn can(self, waiting: Waiting) -> bool {
         match self {
             Self::Pair | Self::Relay => true,
@@ -60,7 +60,7 @@ const WAITINGS: [(&str, Waiting); 6] = [
     ("yield-20us-block", Waiting::YieldThenBlock(20)),
 ];
 
-/// The measurement `spike-handover`.
+/// Runs the measurement `spike-handover`.
 ///
 /// # Errors
 /// When a process cannot be started or stops answering.
@@ -71,13 +71,13 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut places: Vec<(&str, [Vec<usize>; 3])> =
         vec![("one-core", [vec![first], vec![first], vec![first]])];
     if let Some(&second) = all.get(1) {
-        // The relay stands for the service's core; both applications share the other one.
+        // The relay runs on the second core, which stands for the service's, with the answering process.
         places.push(("two-cores", [vec![first], vec![second], vec![second]]));
         places.push(("unpinned", [all.clone(), all.clone(), all.clone()]));
     } else {
         report.note("one processor only: nothing to place on two");
     }
-    // A hand-over is short: a fraction of the time that a request needs for a stable median.
+    // A hand-over is short: a fraction of the usual time gives a stable median.
     let seconds = options.seconds() / 8.0;
     let mut samples = Samples::default();
     for _ in 0..options.runs() {
@@ -108,7 +108,7 @@ struct Outcome {
     used: Sample,
 }
 
-/// A region, and an eventfd for each of its sides.
+/// A region with an eventfd for each side.
 struct Shared {
     info: RegionInfo,
     memfd: OwnedFd,
@@ -139,7 +139,7 @@ impl Shared {
     }
 }
 
-/// One case: `cpus` are those of the asking, the answering and the relaying process.
+/// Runs one case. `cpus`: processors of the asking, the answering and the relaying process.
 fn one(system: System, waiting: Waiting, cpus: &[Vec<usize>; 3], seconds: f64) -> anyhow::Result<Outcome> {
     affinity::pin(&cpus[0])?;
     let orders = |part, i: usize| Orders { part, waiting, cpus: cpus[i].clone() };

@@ -1,5 +1,5 @@
-//! What memory costs: flow records and rings touched at random, and who pays for a page that a hostile application
-//! takes away. The third part of this spike, iperf3 over TAP, is the measurement `tap-baseline`.
+//! The cost of memory: flow records and rings accessed at random, and which process pays for a page that a hostile application takes away.
+//! The third part of this spike, iperf3 over TAP, is the measurement `tap-baseline`.
 
 mod cgroup;
 pub mod holes;
@@ -8,7 +8,7 @@ mod records;
 use crate::samples::Samples;
 use crate::{Options, Report, tap};
 
-/// The measurement `spike-memory`.
+/// Runs the measurement `spike-memory`.
 ///
 /// # Errors
 /// When a process cannot be started or the kernel refuses memory.

@@ -1,4 +1,4 @@
-//! Which descriptor should stand for an accepted connection: what each costs to make, to keep and to inherit.
+//! Which kind of descriptor should stand for an accepted connection: the cost to make, keep and inherit each candidate.
 
 use crate::clock::now_ns;
 use crate::samples::Samples;
@@ -16,11 +16,11 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Descriptors made in a row before they are closed again.
+/// Descriptors made in a row before all are closed.
 const BATCH: usize = 500;
-/// Descriptors kept while memory is looked at.
+/// Descriptors kept open while memory is measured.
 const KEPT: usize = 20_000;
-/// Descriptors that a started process inherits or has to close.
+/// Descriptors that are open when a process is started.
 const INHERITED: usize = 1_000;
 
 struct Candidate {
@@ -28,7 +28,7 @@ struct Candidate {
     make: fn(&Templates) -> rustix::io::Result<OwnedFd>,
 }
 
-/// What some candidates are duplicates of.
+/// Descriptors that some candidates duplicate.
 struct Templates {
     tcp: OwnedFd,
     unix: OwnedFd,
@@ -61,7 +61,7 @@ const CANDIDATES: &[Candidate] = &[
     },
 ];
 
-/// The measurement `spike-placeholder`.
+/// Runs the measurement `spike-placeholder`.
 ///
 /// # Errors
 /// When the limit of descriptors is too low or the kernel refuses one.
@@ -102,11 +102,11 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Takes all the descriptors we may have; how many that is.
+/// Raises the limit of descriptors to the hard limit. Returns the new limit.
 fn raise_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(1 << 20);
-    // Not allowed to: then the present limit is what there is.
+    // If this is refused, the present limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
     getrlimit(Resource::Nofile).current.unwrap_or(most) as usize
 }
@@ -129,7 +129,7 @@ fn make_and_close(candidate: &Candidate, templates: &Templates, samples: &mut Sa
     Ok(())
 }
 
-/// What the library asks of the application's own TCP sockets.
+/// The system calls that the library makes on the application's own TCP sockets.
 fn socket_calls(samples: &mut Samples) -> anyhow::Result<()> {
     let sockets: Vec<OwnedFd> = (0..BATCH).map(|_| stream(AddressFamily::INET)).collect::<Result<_, _>>()?;
     let case = "placeholder/calls";
@@ -147,7 +147,7 @@ fn socket_calls(samples: &mut Samples) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One eventfd of an epoll set written, edge-triggered and never read, as contexts sleep.
+/// Writes to one eventfd of an epoll set and waits for it. The eventfds are edge-triggered and never read, as those of contexts are.
 fn wait_for_one_of(others: usize, samples: &mut Samples) -> anyhow::Result<()> {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let make = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -195,7 +195,7 @@ fn start_with(
     Ok(())
 }
 
-/// `Slab` of /proc/meminfo, bytes.
+/// `Slab` of /proc/meminfo in bytes.
 fn slab_bytes() -> anyhow::Result<f64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|l| l.strip_prefix("Slab:")).context("no Slab in /proc/meminfo")?;
@@ -209,7 +209,7 @@ fn memory_of(
     n: usize,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    // The kernel frees some of what the candidate before held only after a grace period.
+    // The kernel frees some memory of the candidate before this one only after an RCU grace period.
     sleep(Duration::from_millis(100));
     let before = slab_bytes()?;
     let made = many(candidate, templates, n)?;

@@ -1,47 +1,47 @@
-//! Whether every tuple arrives exactly once, and counted.
+//! Checks that every tuple arrives exactly once and is counted correctly.
 //!
-//! Tuples that left the source on one connection and belong to one partition stay in order, so that of these none comes twice when
-//! their numbers grow; and none was lost when there are as many as were sent. The counts of a topic go up by one each.
+//! Tuples that left the source on one connection and belong to one partition stay in order. So none arrived twice if their numbers grow,
+//! and none was lost if as many arrived as were sent. The count of a topic goes up by one with each of its tuples.
 
 use super::topics::{Topics, write_key};
 use super::tuple::{Tuple, partition};
 use anyhow::bail;
 
-/// See the module.
+/// The checks of the arriving tuples, and the counts so far.
 pub struct Check {
     topics: Topics,
     partitions: usize,
-    /// For each partition, and in it for each connection of the source, the least number that may come next.
+    /// The least number that may come next, for each partition and in it for each connection of the source.
     at_least: Vec<u64>,
     /// The last count of each topic.
     counts: Vec<u32>,
     arrived: u64,
-    /// A key as it should be.
+    /// A buffer for the expected key.
     key: Vec<u8>,
 }
 
 impl Check {
-    /// As many partitions as the source has connections.
+    /// The source has as many connections as there are `partitions`.
     pub fn new(topics: Topics, partitions: usize) -> Self {
         let counts = topics.counts(0);
         let at_least = vec![0; partitions * partitions];
         Self { topics, partitions, at_least, counts, arrived: 0, key: Vec::new() }
     }
 
-    /// What tuples are about.
+    /// The topics of the tuples.
     pub fn topics(&self) -> &Topics {
         &self.topics
     }
 
-    /// Tuples so far.
+    /// Number of tuples that have arrived.
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// One has come from that partition.
+    /// Checks a tuple that arrived from the partition `from`.
     ///
     /// # Errors
-    /// When it should not have.
+    /// When the tuple is wrong: another key, partition or count than expected, a duplicate, or out of order.
     pub fn take(&mut self, from: usize, tuple: &Tuple<'_>) -> anyhow::Result<()> {
         let (number, topic) = (tuple.number, self.topics.of(tuple.number));
         self.key.clear();
@@ -63,10 +63,10 @@ impl Check {
         Ok(())
     }
 
-    /// All have, of so many.
+    /// Checks that all `sent` tuples have arrived.
     ///
     /// # Errors
-    /// When they have not.
+    /// When tuples are missing, or the counts of topics are wrong.
     pub fn finish(&self, sent: u64) -> anyhow::Result<()> {
         if self.arrived != sent {
             bail!("{} tuples arrived, {sent} were sent", self.arrived);
@@ -82,7 +82,7 @@ impl Check {
 mod tests {
     use super::*;
 
-    /// Gives a check the tuples of these numbers as the stages would, but for what `spoil` does.
+    /// Gives a check the tuples of these numbers as the stages would, after `spoil` has changed each of them.
     fn checked(numbers: &[u64], spoil: impl Fn(&mut Tuple<'_>)) -> anyhow::Result<()> {
         let mut check = Check::new(Topics::new(1), 4);
         let mut counts = check.topics.counts(0);
@@ -104,7 +104,7 @@ mod tests {
     fn only_every_tuple_once_and_counted_is_right() {
         let right = |_: &mut Tuple<'_>| {};
         assert!(checked(&[0, 1, 2, 3], right).is_ok());
-        // Ways of different connections overtake each other.
+        // Tuples of different connections of the source may overtake each other.
         assert!(checked(&[3, 1, 0, 2], right).is_ok());
         assert!(checked(&[0, 1, 2], right).is_err(), "lost");
         assert!(checked(&[0, 1, 2, 2], right).is_err(), "twice, another lost");

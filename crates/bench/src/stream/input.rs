@@ -1,40 +1,40 @@
-//! What comes on one connection: bytes, of which the last tuple may not be whole yet.
+//! The bytes that arrive on one connection; the last tuple may be incomplete.
 
 use super::tuple::{LONGEST, Tuple};
 use anyhow::{Context, bail};
 use std::io::{ErrorKind, Read};
 
-/// Bytes taken at once.
+/// Size of the buffer in bytes.
 const ROOM: usize = 64 * 1024;
 const _: () = assert!(ROOM > LONGEST);
 
-/// What a look at it gave.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Came {
-    /// Something, or nothing.
+    /// The connection is open; bytes may have come.
     Some,
-    /// The other end has closed it, and all was taken.
+    /// The peer has closed the connection, and all bytes were read.
     End,
 }
 
-/// See the module.
+/// A connection with a buffer for incomplete tuples.
 pub struct Input<S> {
     stream: Option<S>,
     bytes: Vec<u8>,
-    /// Bytes that are there.
+    /// Bytes in the buffer.
     filled: usize,
 }
 
 impl<S: Read> Input<S> {
-    /// Of a connection that does not block.
+    /// The input of a connection that does not block.
     pub fn new(stream: S) -> Self {
         Self { stream: Some(stream), bytes: vec![0; ROOM], filled: 0 }
     }
 
-    /// Takes what is there, by one call; closes it at its end.
+    /// Reads once. Drops the connection at its end.
     ///
     /// # Errors
-    /// When the connection has failed, or has ended within a tuple.
+    /// When the connection has failed or has ended within a tuple.
     pub fn read(&mut self) -> anyhow::Result<Came> {
         let Some(stream) = &mut self.stream else { return Ok(Came::End) };
         match stream.read(&mut self.bytes[self.filled..]) {
@@ -50,10 +50,10 @@ impl<S: Read> Input<S> {
         Ok(Came::Some)
     }
 
-    /// Hands over the tuples that are whole.
+    /// Calls `with` for each complete tuple and removes it from the buffer.
     ///
     /// # Errors
-    /// When the bytes are none, and those of `with`.
+    /// When the bytes are not a tuple, or `with` fails.
     pub fn tuples(&mut self, mut with: impl FnMut(Tuple<'_>) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut used = 0;
         while let Some((tuple, length)) = Tuple::read(&self.bytes[used..self.filled])? {
@@ -72,7 +72,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::io;
 
-    /// Gives these pieces, one with each call, then would block; an empty one is the end.
+    /// A stream that returns one of these pieces per read, then `WouldBlock`; an empty piece is the end.
     struct Pieces(VecDeque<Vec<u8>>);
 
     impl Read for Pieces {

@@ -1,18 +1,18 @@
-//! What leaves a stage, over several connections: tuples wait in a buffer for each until they are sent together.
+//! The outgoing connections of a stage. Tuples wait in a buffer for each connection until they are sent together.
 
 use super::tuple::Tuple;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Write};
 
-/// Bytes that wait for a connection at most when tuples are collected: then they leave before their time.
+/// Bytes in a buffer at which a batch leaves before its time.
 const FULL: usize = 64 * 1024;
 
-/// When tuples leave.
+/// When tuples leave their buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Batching {
-    /// At once.
+    /// Each tuple leaves at once.
     None,
-    /// When the first one of the buffer has waited so long, or the buffer is full.
+    /// A batch leaves when its first tuple has waited that long, or the buffer is full.
     Milliseconds(u32),
 }
 
@@ -29,18 +29,18 @@ impl Batching {
 struct Lane<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// Bytes of them that were sent.
+    /// Bytes of the buffer that were sent.
     gone: usize,
-    /// The connection takes no more for now.
+    /// True if the connection's send buffer is full.
     is_stuck: bool,
-    /// When the first one of the buffer came.
+    /// The time at which the first tuple entered the buffer.
     since_ns: u64,
-    /// Measured tuples in it, and how long after the first one they came, in all.
+    /// Number of measured tuples in the buffer, and the sum of the delays after `since_ns` with which they entered it.
     measured: u64,
     later_ns: u64,
 }
 
-/// See the module.
+/// The outgoing connections of a stage, with their buffers.
 pub struct Multiplexer<S> {
     lanes: Vec<Lane<S>>,
     batching: Batching,
@@ -61,12 +61,12 @@ impl<S: Write> Multiplexer<S> {
         Self { lanes: streams.into_iter().map(lane).collect(), batching, waited_ns: 0 }
     }
 
-    /// Connections.
+    /// Number of connections.
     pub fn len(&self) -> usize {
         self.lanes.len()
     }
 
-    /// A tuple for a connection.
+    /// Puts a tuple into the buffer of a connection.
     pub fn emit(&mut self, at: usize, tuple: &Tuple<'_>, now_ns: u64) {
         let lane = &mut self.lanes[at];
         if lane.bytes.is_empty() {
@@ -79,14 +79,14 @@ impl<S: Write> Multiplexer<S> {
         }
     }
 
-    /// Sends what should have left by now; what does not go stays, and its connection is stuck.
+    /// Sends the buffers that are due. A connection that cannot take all bytes is stuck until [`resume`](Self::resume).
     ///
     /// # Errors
-    /// Those of the connections.
+    /// When a connection has failed.
     pub fn send(&mut self, clock: impl Fn() -> u64) -> io::Result<()> {
         let longest_ns = self.batching.longest_ns();
         for lane in &mut self.lanes {
-            // Not before it is needed: a look at the clock is much of the time of a tuple.
+            // The clock is read only if needed: reading it takes a large part of a tuple's time.
             let is_due =
                 || longest_ns == 0 || lane.bytes.len() >= FULL || clock() >= lane.since_ns + longest_ns;
             if !lane.bytes.is_empty() && !lane.is_stuck && is_due() {
@@ -96,54 +96,54 @@ impl<S: Write> Multiplexer<S> {
         Ok(())
     }
 
-    /// The connection takes more.
+    /// Sends the buffer of a connection that is writable again.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// When the connection has failed.
     pub fn resume(&mut self, at: usize, clock: impl Fn() -> u64) -> io::Result<()> {
         self.waited_ns += self.lanes[at].send(&clock)?;
         Ok(())
     }
 
-    /// Nothing is collected any more.
+    /// From now on tuples leave at once.
     pub fn hurry(&mut self) {
         self.batching = Batching::None;
     }
 
-    /// When something should leave next that is not stuck.
+    /// The earliest time at which a buffer of a connection that is not stuck must be sent.
     pub fn deadline_ns(&self) -> Option<u64> {
         let waiting = self.lanes.iter().filter(|lane| !lane.bytes.is_empty() && !lane.is_stuck);
         waiting.map(|lane| lane.since_ns + self.batching.longest_ns()).min()
     }
 
-    /// That connection takes no more for now.
+    /// True if that connection's send buffer is full.
     pub fn is_stuck(&self, at: usize) -> bool {
         self.lanes[at].is_stuck
     }
 
-    /// One of them does not.
+    /// True if the send buffer of any connection is full.
     pub fn is_any_stuck(&self) -> bool {
         self.lanes.iter().any(|lane| lane.is_stuck)
     }
 
-    /// Everything was sent.
+    /// True if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.lanes.iter().all(|lane| lane.bytes.is_empty())
     }
 
-    /// How long measured tuples have waited in the buffers until they were given to their connection, in all.
+    /// The sum of the times that measured tuples have waited in the buffers until they were written to their connections.
     pub fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
 
-    /// The connections.
+    /// The streams of all connections.
     pub fn streams(&self) -> impl Iterator<Item = &S> {
         self.lanes.iter().map(|lane| &lane.stream)
     }
 }
 
 impl<S: Write> Lane<S> {
-    /// Sends all; how long its measured tuples have waited, when all has gone.
+    /// Sends the buffer. Returns the time that its measured tuples have waited in sum if it is empty now, otherwise 0.
     fn send(&mut self, clock: &impl Fn() -> u64) -> io::Result<u64> {
         while self.gone < self.bytes.len() {
             let now_ns = clock();
@@ -163,7 +163,7 @@ impl<S: Write> Lane<S> {
         Ok(0)
     }
 
-    /// It is empty; its tuples have waited until `now_ns`.
+    /// Empties the buffer. Returns the time in sum that its measured tuples have waited until `now_ns`.
     fn is_gone(&mut self, now_ns: u64) -> u64 {
         let waited_ns = self.measured * (now_ns - self.since_ns) - self.later_ns;
         self.bytes.clear();
@@ -176,7 +176,7 @@ impl<S: Write> Lane<S> {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes, then would block.
+    /// Takes this many bytes, then returns `WouldBlock`.
     struct Narrow(usize);
 
     impl Write for &mut Narrow {

@@ -1,5 +1,5 @@
-//! The source of all tuples, and where they come back to: one thread, so that a tuple's time is taken by one clock and its check
-//! needs nobody else.
+//! The source of all tuples, which is also their sink. One thread does both, so that one clock measures a tuple's time, and the check needs
+//! no other process.
 
 use super::check::Check;
 use super::input::{Came, Input};
@@ -21,12 +21,12 @@ use serde::{Deserialize, Serialize};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Tuples that leave before it is looked what has come back.
+/// The most tuples that leave before the source looks for tuples that came back.
 const TURN: u32 = 16;
-/// The timer among connections.
+/// The epoll data of the timer; connections have their index.
 const TIMER: u64 = u64::MAX;
 
-/// What to send, and how.
+/// The rate, duration and batching of the source's tuples.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub batching: Batching,
@@ -34,7 +34,7 @@ pub struct Plan {
     pub rate: Option<f64>,
     pub milliseconds: u32,
     pub seed: u64,
-    /// Whose processor time counts.
+    /// Processes that the processor time includes.
     pub pids: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ struct Source {
     set: OwnedFd,
     timer: Timer,
     outputs: Multiplexer<TcpStream>,
-    /// Which of them are watched for room.
+    /// Which outgoing connections the epoll set watches for writability.
     watched: Vec<bool>,
     inputs: Vec<Input<TcpStream>>,
     living: usize,
@@ -51,14 +51,15 @@ struct Source {
     latencies: Histogram<u64>,
     due: Option<Poisson>,
     sent: u64,
-    /// From when on tuples are measured, and how long these were late when they were written down.
+    /// Tuples due from this time on are measured; `late_ns` is the sum of the times from when they were due until they were made.
     measured_from_ns: u64,
     late_ns: u64,
     text: Vec<u8>,
 }
 
-/// Sends as planned, takes all back, and checks it. The answer is that of a client's window, then tuples sent, nanoseconds for which
-/// measured ones were late and for which they waited to be sent, in all, and their mean latency.
+/// Sends tuples as planned, receives all of them back, and checks them. The answer is a client's ([`Window::answer`]), then the number of
+/// tuples sent, the nanoseconds in sum for which measured tuples were late and for which they waited to be sent, and their mean latency in
+/// nanoseconds.
 pub fn run(streams: Vec<TcpStream>, plan: &Plan) -> anyhow::Result<Answer> {
     let mut source = Source::new(streams, plan)?;
     let meter = Meter::start(&plan.pids);
@@ -83,7 +84,7 @@ pub fn run(streams: Vec<TcpStream>, plan: &Plan) -> anyhow::Result<Answer> {
 }
 
 impl Source {
-    /// Of the connections the first half is the way out, the second the way back.
+    /// Takes the first half of `streams` as outgoing connections, the second half as incoming ones.
     fn new(mut streams: Vec<TcpStream>, plan: &Plan) -> anyhow::Result<Self> {
         let set = calls::epoll_create()?;
         let back = streams.split_off(streams.len() / 2);
@@ -114,7 +115,7 @@ impl Source {
         })
     }
 
-    /// Until then.
+    /// Sends and receives until `end_ns`.
     fn go_on(&mut self, end_ns: u64) -> anyhow::Result<()> {
         loop {
             let now = clock::now_ns();
@@ -133,7 +134,7 @@ impl Source {
         }
     }
 
-    /// When there is something to do that does not come from outside.
+    /// The next time at which the source must act without an event: the next tuple is due or a batch must leave.
     fn wake_ns(&self, now: u64) -> u64 {
         let next = match &self.due {
             _ if self.outputs.is_any_stuck() => u64::MAX,
@@ -143,10 +144,10 @@ impl Source {
         self.outputs.deadline_ns().map_or(next, |deadline| deadline.min(next))
     }
 
-    /// The next tuple, on the connections in turn.
+    /// Makes the next tuple; the connections are used in turn.
     fn emit(&mut self, due_ns: u64) -> anyhow::Result<()> {
         let (number, now) = (self.sent, clock::now_ns());
-        // With no time of its own it is due when it leaves.
+        // Without a rate, a tuple is due when it is made.
         let due_ns = if self.due.is_some() { due_ns } else { now };
         let is_measured = due_ns >= self.measured_from_ns;
         self.text.clear();
@@ -164,7 +165,7 @@ impl Source {
         Ok(())
     }
 
-    /// Waits, but not beyond `until_ns`, and takes what has come back.
+    /// Waits for events until `until_ns` (`None`: until an event comes) and handles them.
     fn take(&mut self, until_ns: Option<u64>) -> anyhow::Result<()> {
         let limit = match until_ns {
             Some(until) if until <= clock::now_ns() => Duration::ZERO,
@@ -194,7 +195,7 @@ impl Source {
         Ok(())
     }
 
-    /// Watches the connections that take no more, and only these.
+    /// Watches exactly the stuck connections for writability.
     fn watch(&mut self) -> anyhow::Result<()> {
         for (i, stream) in self.outputs.streams().enumerate() {
             let is_stuck = self.outputs.is_stuck(i);
@@ -207,7 +208,7 @@ impl Source {
         Ok(())
     }
 
-    /// What one connection has brought back.
+    /// Reads and checks the tuples that came back on one connection.
     fn hear(&mut self, at: usize) -> anyhow::Result<()> {
         let Self { inputs, check, latencies, .. } = self;
         if inputs[at].read()? == Came::End {
@@ -223,7 +224,8 @@ impl Source {
         })
     }
 
-    /// Sends what is left, closes, and takes the rest back; how long measured tuples have waited to be sent.
+    /// Sends all buffers, closes the outgoing connections, and receives the remaining tuples. Returns the time in sum that measured tuples
+    /// waited to be sent.
     fn finish(&mut self) -> anyhow::Result<u64> {
         self.outputs.hurry();
         self.outputs.send(clock::now_ns)?;
@@ -231,7 +233,7 @@ impl Source {
             self.take(None)?;
         }
         let waited_ns = self.outputs.waited_ns();
-        // Closed: the stages leave one after the other.
+        // Dropping the connections ends the stages, one after the other.
         self.outputs = Multiplexer::new([], Batching::None);
         self.watched.clear();
         while self.living > 0 {

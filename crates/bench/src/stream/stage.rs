@@ -1,4 +1,4 @@
-//! A stage: one thread that takes what has come, works on each tuple, and sends it on.
+//! A stage: one thread that receives tuples, works on each, and sends it on.
 
 use super::input::{Came, Input};
 use super::multiplexer::{Batching, Multiplexer};
@@ -14,13 +14,13 @@ use std::collections::HashMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Where tuples spend their time, in all.
+/// The sum of the times that tuples spend in each part of a stage.
 #[derive(Default)]
 struct Times {
     tuples: u64,
-    /// Of these, what follows is about.
+    /// Number of measured tuples; the times below are theirs.
     measured: u64,
-    /// From the end of the call that read them until their turn came.
+    /// From the end of the read until the work on the tuple begins.
     input_ns: u64,
     processing_ns: u64,
 }
@@ -32,7 +32,7 @@ struct Stage {
     times: Times,
 }
 
-/// The first stage: looks for each tuple's key, and sends all of a key to the same partition.
+/// The first stage: finds each tuple's key, and sends all tuples of a key to the same partition.
 pub fn split(streams: Vec<TcpStream>, batching: Batching) -> anyhow::Result<Answer> {
     let stage = Stage::new(streams, batching)?;
     let partitions = stage.outputs.len();
@@ -62,7 +62,7 @@ pub fn count(streams: Vec<TcpStream>, batching: Batching) -> anyhow::Result<Answ
 }
 
 impl Stage {
-    /// Of the connections the first half is the way in, the second the way out.
+    /// Takes the first half of `streams` as incoming connections, the second half as outgoing ones.
     fn new(mut streams: Vec<TcpStream>, batching: Batching) -> anyhow::Result<Self> {
         let set = calls::epoll_create()?;
         let out = streams.split_off(streams.len() / 2);
@@ -70,13 +70,13 @@ impl Stage {
             stream.set_nonblocking(true)?;
             calls::epoll_add(&set, stream, i as u64)?;
         }
-        // Who cannot send waits, and takes nothing meanwhile: so the one before it has to wait, too.
+        // Outgoing connections stay blocking: a stage that cannot send receives nothing either, so that the stage before it must wait, too.
         out.iter().try_for_each(|stream| stream.set_nodelay(true))?;
         let inputs = streams.into_iter().map(Input::new).collect();
         Ok(Self { set, inputs, outputs: Multiplexer::new(out, batching), times: Times::default() })
     }
 
-    /// Until the stage before it has closed all its connections; then closes its own. `work` says where a tuple goes.
+    /// Runs until the stage before it has closed all its connections, then closes its own. `work` returns the output of a tuple.
     fn run(
         mut self,
         mut work: impl FnMut(usize, &mut Tuple<'_>) -> anyhow::Result<usize>,
@@ -105,7 +105,7 @@ impl Stage {
         Ok(numbers.map(|number| number as f64).to_vec())
     }
 
-    /// Works on what was read from one connection.
+    /// Handles the tuples that were read from one connection.
     fn take(
         &mut self,
         from: usize,
@@ -124,14 +124,14 @@ impl Stage {
                 times.input_ns += begun_ns - read_ns;
                 times.processing_ns += now_ns - begun_ns;
             }
-            // The next one's turn has come: writing this one down counts as its work.
+            // The next tuple's time begins: making the bytes of this one counts as work on the next.
             begun_ns = now_ns;
             Ok(())
         })
     }
 }
 
-/// From now to then, for a call that counts milliseconds: it should not come back before.
+/// The time from now until then, rounded up to milliseconds, so that `epoll_wait` does not return before it.
 fn whole_milliseconds(then_ns: u64, now_ns: u64) -> Duration {
     Duration::from_millis(then_ns.saturating_sub(now_ns).div_ceil(1_000_000))
 }

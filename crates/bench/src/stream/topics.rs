@@ -1,20 +1,19 @@
-//! What tuples are about: a topic for each number, chosen by Zipf's law and named in its text, so that who knows the seed knows
-//! every tuple that there will be.
+//! The topics of tuples: each number has a topic, chosen by Zipf's law and named in the tuple's text. The seed determines all tuples.
 
 use crate::client::chance::Zipf;
 use crate::client::protocol::Shape;
 use base::Seed;
 
-/// Topics, and Zipf's exponent in hundredths: as many keys, and as skewed, as in TAS's key-value store.
+/// Number of topics, and Zipf's exponent in hundredths: as the keys in TAS's key-value store.
 const TOPICS: u32 = 100_000;
 const SKEW: u32 = 90;
-/// Chosen beforehand; then again from the first.
+/// Number of topics chosen beforehand; further tuples use them again from the first.
 const CHOSEN: usize = 1 << 16;
-/// Begins the topic among the words of a text.
+/// The first byte of a topic's name in a text.
 const SIGN: u8 = b'#';
-/// Digits that tell topics apart.
+/// The form of a topic's name.
 const NAME: Shape = Shape { keys: TOPICS, key_bytes: 8, value_bytes: 0 };
-/// Before the topic: tuples of 99 to 135 bytes when they leave the source, 9 more when their key was looked for.
+/// Texts before the topic. With them tuples have 99 to 135 bytes when they leave the source, and 9 more with their key.
 const TEXTS: [&str; 4] = [
     "user 81730 says that the barge is late at the second lock, again, ",
     "user 24 says that the water is high today and that everyone on the towpath should look out ",
@@ -22,7 +21,7 @@ const TEXTS: [&str; 4] = [
     "user 990213 asks whether anybody has seen a grey horse with a white star between its ears go by here, ",
 ];
 
-/// See the module.
+/// The topic of each tuple.
 pub struct Topics {
     chosen: Vec<u32>,
 }
@@ -33,18 +32,18 @@ impl Topics {
         Self { chosen: (0..CHOSEN).map(|_| zipf.pick(&mut random)).collect() }
     }
 
-    /// The topic of the tuple of that number.
+    /// The topic of the tuple with that number.
     pub fn of(&self, number: u64) -> u32 {
         self.chosen[number as usize % CHOSEN]
     }
 
-    /// Writes its text.
+    /// Writes the text of the tuple with that number.
     pub fn write_text(&self, number: u64, into: &mut Vec<u8>) {
         into.extend_from_slice(TEXTS[number as usize % TEXTS.len()].as_bytes());
         write_key(self.of(number), into);
     }
 
-    /// How many of the first so many tuples are about each topic.
+    /// The number of tuples of each topic among the first `tuples` tuples.
     pub fn counts(&self, tuples: u64) -> Vec<u32> {
         let mut counts = vec![0; TOPICS as usize];
         let (rounds, rest) = (tuples / CHOSEN as u64, (tuples % CHOSEN as u64) as usize);
@@ -55,13 +54,13 @@ impl Topics {
     }
 }
 
-/// Writes a topic as a key.
+/// Writes a topic's name as a key.
 pub fn write_key(topic: u32, into: &mut Vec<u8>) {
     into.push(SIGN);
     NAME.write_key(topic, into);
 }
 
-/// The topic that a text names, as a key.
+/// The key in a text: the name of its topic.
 pub fn key(text: &[u8]) -> Option<&[u8]> {
     text.split(|byte| *byte == b' ').find(|word| word.first() == Some(&SIGN))
 }

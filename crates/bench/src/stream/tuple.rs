@@ -1,4 +1,4 @@
-//! A tuple as bytes: the same form between all stages.
+//! A tuple as bytes, in the same form between all stages.
 //!
 //! ```text
 //!  0        2     3      4       8        16        24
@@ -15,27 +15,27 @@ use base::Seed;
 
 /// Bytes before the key.
 const HEAD: usize = 24;
-/// Of a whole one, at most.
+/// The most bytes of a tuple.
 pub const LONGEST: usize = 512;
 
-/// One of them.
+/// A tuple, with key and text borrowed from a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuple<'a> {
-    /// From 0, in the order in which they leave the source.
+    /// The tuple's number from 0, in the order in which tuples leave the source.
     pub number: u64,
-    /// When it should have left the source, by [`crate::clock::now_ns`].
+    /// The time at which it should leave the source, as of [`crate::clock::now_ns`].
     pub due_ns: u64,
-    /// It was due in the measured time.
+    /// True if it was due in the measured time.
     pub is_measured: bool,
-    /// How many of its key had been counted, itself included; 0 before that.
+    /// The number of tuples of its key counted so far, including itself; 0 before the second stage.
     pub count: u32,
-    /// What it is about; empty until it was looked for.
+    /// The name of its topic; empty before the first stage.
     pub key: &'a [u8],
     pub text: &'a [u8],
 }
 
 impl<'a> Tuple<'a> {
-    /// Appends it. Key and text are short enough for [`LONGEST`].
+    /// Appends the tuple's bytes. Key and text are short enough for [`LONGEST`].
     pub fn write(&self, into: &mut Vec<u8>) {
         let length = HEAD + self.key.len() + self.text.len();
         debug_assert!(length <= LONGEST);
@@ -48,10 +48,10 @@ impl<'a> Tuple<'a> {
         into.extend_from_slice(self.text);
     }
 
-    /// The first one of these bytes, and its length; `None` until all of it is there.
+    /// Reads the first tuple of `bytes`; also returns its length. `None` if the tuple is incomplete.
     ///
     /// # Errors
-    /// When they are none.
+    /// When the bytes are not a tuple.
     pub fn read(bytes: &'a [u8]) -> anyhow::Result<Option<(Self, usize)>> {
         let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
         let (length, key_end) =
@@ -78,11 +78,11 @@ fn word(head: &[u8; HEAD], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// To which of so many it belongs: all of a key to the same (FNV-1a).
+/// The partition of a key, from 0 to `of` - 1, by its hash (FNV-1a).
 pub fn partition(key: &[u8], of: usize) -> usize {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325, mix);
-    // Alone it leaves most of a few similar keys in one place: one more mixing, that of the generator.
+    // FNV-1a alone puts most of a few similar keys into one partition; the generator mixes the hash once more.
     Seed::new(hash).below(of as u64) as usize
 }
 

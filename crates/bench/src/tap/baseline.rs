@@ -1,5 +1,4 @@
-//! iperf3 between two kernels, over two TAPs and a forwarder with and without offloads, and over veth: what Towpath over
-//! TAP is compared with.
+//! iperf3 between two kernels, over two TAPs and a forwarder with and without offloads, and over veth: the peers of Towpath over TAP.
 
 use super::iperf;
 use super::link::{Kind, Link};
@@ -9,7 +8,7 @@ use crate::{Options, Report};
 const LINKS: [(&str, Kind); 3] =
     [("tap-offloads", Kind::TapOffloads), ("tap-plain", Kind::TapPlain), ("veth-offloads", Kind::Veth)];
 
-/// The measurement `tap-baseline`.
+/// Runs the measurement `tap-baseline`.
 ///
 /// # Errors
 /// When iperf3 or `ip` fails.
@@ -21,7 +20,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Rows `iperf/LINK/kernel-to-kernel`.
+/// Adds rows `iperf/LINK/kernel-to-kernel`.
 pub fn measure(options: &Options, samples: &mut Samples, report: &mut Report) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         report.note("iperf: skipped: network namespaces and TAP interfaces need root");
@@ -41,7 +40,7 @@ pub fn measure(options: &Options, samples: &mut Samples, report: &mut Report) ->
     Ok(())
 }
 
-/// One stream over the link.
+/// Runs one stream over the link.
 ///
 /// # Errors
 /// When iperf3 fails.

@@ -1,5 +1,5 @@
-//! A process that moves frames between two TAP interfaces as they are, virtio header included: the cheapest thing that
-//! can stand between two kernels where Towpath would stand.
+//! A process that forwards frames unchanged, with their virtio headers, between two TAP interfaces: the cheapest possible process in
+//! Towpath's place between two kernels.
 
 use anyhow::Context;
 use control::Line;
@@ -14,34 +14,34 @@ use std::net::Ipv4Addr;
 
 /// The role of this process.
 pub const ROLE: &str = "forwarder";
-/// Frames moved one way, or answered, before the other way gets its turn.
+/// The most frames forwarded in one direction, or answered, before the other direction's turn.
 pub(super) const TURN: usize = base::limits::BATCH;
-/// The control line's place in the epoll set.
+/// The epoll data of the control socket.
 const LINE: u64 = 2;
 
 /// One end of the link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct End {
-    /// The network namespace.
+    /// The network namespace's name.
     pub namespace: String,
-    /// The kernel's address there, of a /24.
+    /// The kernel's address in it; its prefix is /24.
     pub address: Ipv4Addr,
 }
 
-/// What to make and join.
+/// The two ends that the forwarder makes and joins.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
-    /// The two ends.
+    /// The two ends of the link.
     pub ends: [End; 2],
-    /// Checksum and segmentation offload, on both.
+    /// True: both interfaces have checksum and segmentation offload.
     pub offloads: bool,
 }
 
-/// Said when frames are being moved: how many ends. (A message of no bytes would look like a hang-up.)
+/// Sent when frames are being forwarded; the number of ends keeps the message from being empty, which looks like a closed socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ready(pub u8);
 
-/// The main function of this process. It leaves when the control line hangs up.
+/// The main function of this process. It returns when the control socket is closed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let orders = line.receive::<Orders>(true)?.message;
     let open = |end: &End| {
@@ -64,7 +64,7 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     })
 }
 
-/// Takes turns, which say how many frames there were, and sleeps when there are none; until the control line hangs up.
+/// Calls `turn`, which returns the number of frames handled, and sleeps after a turn without frames; until the control socket is closed.
 pub(super) fn until_hang_up(
     line: &Line,
     queues: &[BorrowedFd<'_>],
@@ -91,28 +91,28 @@ pub(super) fn until_hang_up(
     }
 }
 
-/// The next frame's length, if there is any.
+/// Reads the next frame. Returns its length, or `None` if there is none.
 pub(super) fn receive(from: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
     match rustix::io::read(from, buffer) {
         Ok(len) => Ok(Some(len)),
-        // With EIO the interface is still coming up.
+        // EIO: the interface is not up yet.
         Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Its one queue.
+/// The descriptor of the interface's only queue.
 pub(super) fn descriptor(tap: &Tap) -> anyhow::Result<BorrowedFd<'_>> {
     tap.queues.first().and_then(Port::wait_fd).context("a TAP interface has a queue")
 }
 
-/// Moves at most [`TURN`] frames; how many.
+/// Forwards at most [`TURN`] frames. Returns their number.
 fn turn(from: BorrowedFd<'_>, to: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut moved = 0;
     while moved < TURN {
         let Some(len) = receive(from, buffer)? else { break };
         moved += 1;
-        // A full queue drops, as any link does.
+        // A full queue drops the frame, as on any link.
         let _ = rustix::io::write(to, &buffer[..len]);
     }
     Ok(moved)

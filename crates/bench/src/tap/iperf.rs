@@ -1,4 +1,4 @@
-//! One stream of iperf3, unmodified.
+//! One stream of unmodified iperf3.
 
 use crate::cpu::Meter;
 use crate::launch::{self, Service};
@@ -8,14 +8,14 @@ use anyhow::Context;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// What processor time is counted per: a mebibyte.
+/// Bytes to which processor time refers: a mebibyte.
 pub const OPERATION: f64 = 1_048_576.0;
 
-/// Runs `server` and `client` (commands that start iperf3, without arguments) against each other: one stream from client to
-/// server, or back when `reverse`. `others` are the processes between them. The value is Gbit/s.
+/// Runs one stream between `server` and `client` (commands that start iperf3, without arguments), from client to server, or back if
+/// `reverse`. `others`: ids of processes between them. The sample's value is Gbit/s.
 ///
 /// # Errors
-/// When either fails or prints no result.
+/// When one of them fails or prints no result.
 pub fn one_stream(
     server: &mut Command,
     client: &mut Command,
@@ -47,10 +47,10 @@ pub fn one_stream(
 /// Connections of one run: control and data.
 const CONNECTIONS: u32 = 2;
 
-/// The same with a server behind `service`, whose connections must have been accelerated.
+/// As [`one_stream`], with a server behind `service`. The connections must be accelerated.
 ///
 /// # Errors
-/// As [`one_stream`]'s, and when they were not.
+/// As [`one_stream`], and when connections were not accelerated.
 pub fn accelerated(
     service: &Service,
     client: &mut Command,
@@ -65,14 +65,14 @@ pub fn accelerated(
     Ok(sample)
 }
 
-/// Reads what the server prints, to its end, in a thread of its own.
+/// Waits until the server says that it listens. A thread reads the server's output to its end.
 fn wait_for_listening(server: &mut Running) -> anyhow::Result<()> {
     let stdout = server.take_stdout().context("iperf3's output")?;
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if line.contains("listening") {
-                // Nobody waits any more when the server was slow.
+                // The send fails if the wait has timed out.
                 let _ = tell.send(());
             }
         }
@@ -80,7 +80,7 @@ fn wait_for_listening(server: &mut Running) -> anyhow::Result<()> {
     told.recv_timeout(std::time::Duration::from_secs(5)).context("iperf3 -s did not say that it listens")
 }
 
-/// Bytes and bits per second that arrived.
+/// Received bytes, and bits per second.
 fn parse(json: &str) -> anyhow::Result<(f64, f64)> {
     let result: serde_json::Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
     let sum = &result["end"]["sum_received"];

@@ -10,19 +10,19 @@ pub const INTERFACE: &str = "bench0";
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 0, 1), Ipv4Addr::new(10, 78, 0, 2)];
 
-/// How the two are joined.
+/// The type of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Two TAPs and a forwarder, checksum and segmentation offload on.
+    /// Two TAPs and a forwarder, with checksum and segmentation offload.
     TapOffloads,
-    /// Two TAPs and a forwarder, no offloads.
+    /// Two TAPs and a forwarder, without offloads.
     TapPlain,
-    /// veth, as the kernel sets it up, with all offloads.
+    /// A veth pair with the kernel's defaults: all offloads.
     Veth,
 }
 
 impl Kind {
-    /// As systems are called in results.
+    /// The system's name in results.
     pub fn system(self) -> &'static str {
         match self {
             Self::TapOffloads | Self::TapPlain => "kernel-tap",
@@ -31,21 +31,21 @@ impl Kind {
     }
 }
 
-/// The link and its two ends.
+/// A link and the namespaces of its two ends.
 #[derive(Debug)]
 pub struct Link {
-    /// The ends.
+    /// The network namespaces of the two ends.
     pub namespaces: [Namespace; 2],
-    /// Their addresses.
+    /// The addresses of the two ends.
     pub addresses: [Ipv4Addr; 2],
     forwarder: Option<Peer>,
 }
 
 impl Link {
-    /// Makes it.
+    /// Makes a link; both addresses are the kernels'.
     ///
     /// # Errors
-    /// Without root, `ip` or `/dev/net/tun`.
+    /// When the user is not root, or `ip` or `/dev/net/tun` is missing.
     pub fn new(kind: Kind) -> anyhow::Result<Self> {
         let namespaces = [Namespace::new()?, Namespace::new()?];
         let addresses = ADDRESSES;
@@ -67,17 +67,17 @@ impl Link {
         Ok(Self { namespaces, addresses, forwarder })
     }
 
-    /// veth, of which the ends that are marked are services': their addresses are not the kernel's there.
+    /// Makes a veth link. Where `services` is true, the end is for a service: the kernel does not get the end's address.
     ///
     /// # Errors
-    /// Without root or `ip`.
+    /// When the user is not root, or `ip` is missing.
     pub fn veth_for(services: [bool; 2]) -> anyhow::Result<Self> {
         let namespaces = [Namespace::new()?, Namespace::new()?];
         veth(&namespaces, [0, 1].map(|i| (!services[i]).then_some(ADDRESSES[i])))?;
         Ok(Self { namespaces, addresses: ADDRESSES, forwarder: None })
     }
 
-    /// The processes that the link itself needs.
+    /// The ids of the processes that forward the link's packets.
     pub fn pids(&self) -> Vec<u32> {
         self.forwarder.iter().map(Peer::pid).collect()
     }

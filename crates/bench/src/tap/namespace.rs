@@ -1,4 +1,4 @@
-//! Network namespaces of our own, gone when dropped.
+//! Network namespaces that are deleted when dropped.
 
 use crate::program;
 use anyhow::{Context, bail};
@@ -6,22 +6,22 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Seconds that `ip` may take.
+/// Seconds allowed for a call of `ip`.
 const IP_LIMIT: f64 = 10.0;
 
 /// Runs `ip` with these arguments.
 ///
 /// # Errors
-/// What `ip` says.
+/// The message of `ip`.
 pub fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     let result = program::run(Command::new(program::find("ip")?).args(arguments), IP_LIMIT);
     result.map(|_| ()).with_context(|| format!("ip {}", arguments.join(" ")))
 }
 
-/// Says so where there is no root.
+/// Checks that the user is root.
 ///
 /// # Errors
-/// Then.
+/// When the user is not root; the message says what to do.
 pub fn need_root() -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces and TAP interfaces need root: run it again with sudo");
@@ -29,37 +29,37 @@ pub fn need_root() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names begin so; the process id and a number follow.
+/// The prefix of namespaces' names; the process id and a number follow.
 const PREFIX: &str = "towpath-";
 
-/// A named network namespace whose loopback is up.
+/// A named network namespace with its loopback interface up.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes one.
+    /// Makes a namespace.
     ///
     /// # Errors
-    /// Without root, or without `ip`.
+    /// When the user is not root, or `ip` is missing.
     pub fn new() -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         need_root()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // It is dropped, and so deleted, also when something comes between.
+        // Made before the calls of `ip`, so that it is deleted if one of them fails.
         let namespace = Self { name: format!("{PREFIX}{}-{number}", std::process::id()) };
         ip(&["netns", "add", &namespace.name])?;
         ip(&["-n", namespace.name(), "link", "set", "lo", "up"])?;
         Ok(namespace)
     }
 
-    /// Its name, as `ip netns` knows it.
+    /// The namespace's name, as `ip netns` shows it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A command that runs `program` in it, under the same process id.
+    /// A command that runs `program` in the namespace, under the same process id.
     ///
     /// # Errors
     /// When `ip` or the program is not installed.
@@ -67,7 +67,7 @@ impl Namespace {
         self.command_of(&program::find(program)?)
     }
 
-    /// The same of the program at that place.
+    /// As [`command`](Self::command), with the program's path.
     ///
     /// # Errors
     /// When `ip` is not installed.
@@ -77,18 +77,18 @@ impl Namespace {
         Ok(command)
     }
 
-    /// Deletes what a measurement that was killed left behind.
+    /// Deletes namespaces left behind by a killed measurement.
     pub fn remove_orphans() {
         let names = std::fs::read_dir("/run/netns").into_iter().flatten();
         let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         for name in names.filter(|name| is_orphan(name, |pid| Path::new("/proc").join(pid).exists())) {
-            // Somebody may have been faster.
+            // Another process may have deleted it already.
             let _ = ip(&["netns", "del", &name]);
         }
     }
 }
 
-/// True when it was named here by a process that is no more.
+/// True if the name is one of ours and its process does not exist any more.
 fn is_orphan(name: &str, is_alive: impl Fn(&str) -> bool) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
     let is_number = |text: &str| text.parse::<u32>().is_ok();
@@ -97,7 +97,7 @@ fn is_orphan(name: &str, is_alive: impl Fn(&str) -> bool) -> bool {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Interfaces in it go with it; failing leaves an empty namespace.
+        // The namespace's interfaces are deleted with it. If the call fails, an empty namespace stays.
         let _ = ip(&["netns", "del", &self.name]);
     }
 }

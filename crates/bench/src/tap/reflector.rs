@@ -1,6 +1,5 @@
-//! A process behind a TAP interface that answers each segment with itself: addresses, ports and numbers are exchanged, nothing is kept, nothing
-//! checked, nothing ever lost. To the kernel's clients it is a server that echoes: the cheapest thing that can be one there, two system
-//! calls for a request and little else.
+//! A process behind a TAP interface that turns each segment into its answer: it swaps addresses, ports and sequence numbers, keeps no state
+//! and checks nothing. For the kernel's clients it is an echo server, and the cheapest possible one: two system calls per request.
 
 use super::forwarder::{End, Ready, TURN, descriptor, receive, until_hang_up};
 use anyhow::Context;
@@ -21,10 +20,10 @@ const SYN: u8 = TcpFlags::SYN.bits() as u8;
 const RST: u8 = TcpFlags::RST.bits() as u8;
 const PSH: u8 = TcpFlags::PSH.bits() as u8;
 const ACK: u8 = TcpFlags::ACK.bits() as u8;
-/// Where the server's numbers begin.
+/// The server's first sequence number.
 const FIRST: u32 = 1_000;
 
-/// The main function of this process. It leaves when the control line hangs up.
+/// The main function of this process. It returns when the control socket is closed.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let end = line.receive::<End>(true)?.message;
     let options = TapOptions {
@@ -40,7 +39,7 @@ pub fn main(line: &Line) -> anyhow::Result<()> {
     until_hang_up(line, &[queue], || turn(queue, tap.mac, &mut buffer))
 }
 
-/// Answers at most [`TURN`] frames; how many there were.
+/// Answers at most [`TURN`] frames. Returns the number of frames read.
 fn turn(queue: BorrowedFd<'_>, mac: [u8; 6], buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut seen = 0;
     while seen < TURN {
@@ -54,7 +53,7 @@ fn turn(queue: BorrowedFd<'_>, mac: [u8; 6], buffer: &mut [u8]) -> rustix::io::R
     Ok(seen)
 }
 
-/// Makes an answer of a frame, if there is any: its length.
+/// Turns a frame into its answer. Returns the answer's length; `None` if there is none.
 fn reflect(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
     match frame.get(12..14)? {
         [8, 6] => resolve(frame, mac),
@@ -63,7 +62,7 @@ fn reflect(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
     }
 }
 
-/// A request by ARP (RFC 826): every address is here.
+/// Turns an ARP request (RFC 826) into its answer: every address has this MAC address.
 pub fn resolve(frame: &mut [u8], mac: [u8; 6]) -> Option<usize> {
     let arp = frame.get_mut(IP_AT..IP_AT + 28)?;
     if arp[6..8] != [0, 1] {
@@ -104,13 +103,13 @@ fn echo(frame: &mut [u8]) -> Option<usize> {
     Some(frame.len())
 }
 
-/// What a SYN offers is declined: no segment has options then. The sum of its pseudo-header, with which the kernel leaves it to us to
-/// complete the TCP header's, is that of a shorter segment.
+/// Removes the options of a SYN, so that the connection has none. The checksum field contains the sum of the pseudo-header, which the
+/// kernel leaves for checksum offload; adapt it to the shorter segment.
 fn without_options(frame: &mut [u8]) -> Option<()> {
     let was = u16::from_be_bytes(*frame.get(IP_AT + 2..IP_AT + 4)?.first_chunk()?);
     let sum = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let ip = checksum::update_u16(sum(frame, IP_AT + 10), was, 40);
-    // Not complemented, as sums are that are to be completed.
+    // Not complemented, because the field is a sum that offload completes.
     let tcp = !checksum::update_u16(!sum(frame, TCP_AT + 16), was - 20, 20);
     frame[IP_AT + 2..IP_AT + 4].copy_from_slice(&40_u16.to_be_bytes());
     frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&ip.to_be_bytes());

@@ -1,4 +1,4 @@
-//! iperf3 over TAP between a kernel and an accelerated program, both ways, beside two kernels with the same offloads.
+//! iperf3 over TAP between a kernel and an accelerated program, in both directions, and between two kernels with the same offloads.
 
 use super::baseline::kernel_to_kernel;
 use super::iperf;
@@ -12,10 +12,10 @@ use crate::{Options, Report};
 
 const DIRECTIONS: [(&str, bool); 2] = [("to-towpath", false), ("from-towpath", true)];
 
-/// The measurement `iperf-tap`.
+/// Runs the measurement `iperf-tap`.
 ///
 /// # Errors
-/// Without root, iperf3, or when the service does not start.
+/// When the user is not root, iperf3 is not installed, or the service does not start.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("iperf-tap");
     program::find("iperf3")?;

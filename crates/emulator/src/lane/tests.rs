@@ -1,4 +1,4 @@
-//! A lane between ports in memory: what goes in comes out as the model says, whatever travels together.
+//! A lane between ports in memory: frames come out as the model decides, whichever segments are sent together.
 
 use super::Lane;
 use base::{Duration, Instant};
@@ -6,7 +6,7 @@ use port::{
     Batch, Capabilities, Checksum, Gso, GsoKind, Lent, PacketBuf, Port, Segmenter, Stats, complete_checksum,
 };
 
-/// Keeps what is sent.
+/// A port that stores the frames sent to it.
 struct Sink {
     capabilities: Capabilities,
     out: PacketBuf,
@@ -19,7 +19,7 @@ impl Sink {
         Self { capabilities, out: PacketBuf::new(), sent: Vec::new(), room: usize::MAX }
     }
 
-    /// Everything sent, cut into segments with complete checksums.
+    /// All sent frames, cut into segments with complete checksums.
     fn segments(&self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for frame in &self.sent {
@@ -65,7 +65,7 @@ fn with_tso() -> Capabilities {
     Capabilities::plain(1500, [2, 0, 0, 0, 0, 1]).with_tso()
 }
 
-/// A TCP super-frame over IPv4 of `count` segments of 1000 bytes, ECN-capable; an ordinary frame when it is one.
+/// An ECN-capable TCP super-frame over IPv4 with `count` segments of 1000 bytes; an ordinary frame if `count` is 1.
 fn frame(sequence: u32, count: usize) -> PacketBuf {
     let mut bytes = vec![0; 54 + count * 1000];
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0]);
@@ -104,7 +104,7 @@ fn at_us(us: u64) -> Instant {
     Instant::ZERO.plus(Duration::from_us(us))
 }
 
-/// Sends everything that was offered, at the lane's own deadlines; when each frame went.
+/// Releases all frames at the lane's own deadlines. Returns the time at which each was sent.
 fn drain(lane: &mut Lane, sink: &mut Sink) -> Vec<Instant> {
     let mut times = Vec::new();
     while lane.next_deadline() < Instant::NEVER {
@@ -164,7 +164,7 @@ fn segments_on_a_slow_line_wait_no_longer_than_the_slack() {
     let lengths: Vec<usize> = sink.sent.iter().map(|sent| (sent.len() - 54) / 1000).collect();
     assert_eq!(lengths, [3, 3, 1]);
     assert_eq!(times.iter().map(|time| time.as_ns()).collect::<Vec<_>>(), [28_432, 53_728, 59_024]);
-    // At 10 Mbit/s they come one by one, without waiting for each other.
+    // At 10 Mbit/s the segments leave one by one, without waiting for each other.
     let (mut lane, mut sink) = (self::lane("rate=10mbit"), Sink::new(with_tso()));
     lane.offer(at_us(0), &mut frame(1, 3));
     assert_eq!(

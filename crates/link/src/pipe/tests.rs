@@ -37,7 +37,7 @@ fn number(frame: &[u8]) -> u64 {
     frame.last_chunk::<8>().map_or(u64::MAX, |last| u64::from_be_bytes(*last))
 }
 
-/// Offers `count` packets, one each `gap`, and polls at every deadline: number and time of all that come out.
+/// Offers `count` packets at intervals of `gap` and polls at every deadline. Returns number and time of all delivered packets.
 fn run(link: &mut Link, count: u64, gap: Duration, len: usize) -> Vec<(u64, Instant)> {
     let mut out = Vec::new();
     let mut take = |link: &mut Link, until: Instant| {
@@ -123,7 +123,7 @@ fn packet_that_finds_the_queue_full_is_dropped() {
     assert_eq!(by_bytes.counters().queue_bytes_max, 10_000);
     // A queue shorter than one packet still sends.
     assert_eq!(run(&mut link("rate=1mbit,queue=100b", 1), 3, Duration::ZERO, 986).len(), 1);
-    // 1000 bytes take 8 ms: after these there is room for one more.
+    // 1000 bytes take 8 ms: then there is room for one more packet.
     let mut link = link("rate=1mbit,queue=2p", 1);
     for (at, expected) in [(0, 0), (0, 0), (7_999, 1), (8_000, 1), (8_000, 2)] {
         link.offer(at_us(at), &packet(true, false, 0, 986, 0));
@@ -158,7 +158,7 @@ fn other_frames_are_never_marked() {
     let mut link = link("rate=1gbit,ecn=1b,queue=none", 1);
     let mut arp = packet(true, false, 3, 46, 1);
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
-    // Cut in the Ethernet header, cut in the IPv4 header, empty.
+    // Frames cut in the Ethernet header, cut in the IPv4 header, and empty.
     let cut = packet(true, false, 2, 20, 1);
     for frame in [&arp[..], &arp[..14], &arp[..5], &cut[..16], &cut[..33], &[]] {
         link.offer(Instant::ZERO, frame);
@@ -190,7 +190,7 @@ fn nothing_passes_while_the_link_is_down() {
     // Packet n is sent at n - 1 ms.
     assert_eq!(lost("down=5ms-7ms+9ms-10ms", 1_000), [6, 7, 10]);
     assert_eq!(lost("flap=9ms/1ms", 1_000), [10, 20, 30, 40]);
-    // What would arrive while it is down is lost, too.
+    // A packet that would arrive while the link is down is lost, too.
     assert_eq!(lost("delay=2ms,down=5ms-6ms", 1_000), [4, 6]);
 }
 
@@ -251,7 +251,7 @@ fn change_takes_effect_from_now_on() {
     link.change("delay=1ms,mtu=576".parse().expect("a link"));
     link.offer(at_us(1_000), &packet(true, false, 0, 100, 2));
     link.offer(at_us(1_000), &packet(true, false, 0, 1000, 3));
-    // A shorter path does not let the second pass the first: a link keeps the order.
+    // With the shorter delay, the second packet still does not overtake the first: a link keeps the order.
     assert_eq!(link.poll(at_us(10_000)).map(number), Some(1));
     assert_eq!(link.poll(at_us(10_000)).map(number), Some(2));
     assert_eq!(link.counters().of(Cause::Mtu), 1);

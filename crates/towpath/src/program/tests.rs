@@ -1,8 +1,8 @@
-//! Files of each kind, made by hand, and what the machine's own compiler makes.
+//! Tests with hand-made files of each kind, and with files from the machine's compiler.
 
 use super::*;
 
-/// A folder of this test's own, gone at the end.
+/// A temporary folder of one test.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -18,13 +18,13 @@ impl Folder {
     }
 }
 
-/// An ELF file with one program header, for a loader if there is one, and a table of section names.
+/// An ELF file with one program header, which names the loader if there is one, and a table of section names.
 fn elf(class: u8, loader: Option<&str>, sections: &str) -> Vec<u8> {
     let mut file = vec![0u8; 64 + 56 + 64];
     file[..4].copy_from_slice(b"\x7fELF");
     (file[4], file[5]) = (class, 1);
     let mut put = |at: usize, n: u64, len: usize| file[at..at + len].copy_from_slice(&n.to_le_bytes()[..len]);
-    // Program headers at 64, section headers at 120: sizes, counts, the index of the names.
+    // Program headers at offset 64, section headers at 120: their sizes, counts, and the index of the names.
     for (at, n, len) in [
         (18, MACHINE.unwrap_or(0), 2),
         (32, 64, 8),

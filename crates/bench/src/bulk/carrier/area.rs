@@ -1,4 +1,4 @@
-//! Memory between a carrier's two threads: bytes in order, in a ring. The program's thread copies between it and a buffer of its own.
+//! Shared memory between the two threads of a carrier: a ring of bytes. The program's thread copies between the ring and its own buffer.
 
 use port::Lent;
 use rustix::thread::sched_yield;
@@ -7,16 +7,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::thread::Thread;
 
-/// Bytes of it: it stays in the processor's caches.
+/// Size of the ring in bytes: small enough to stay in the processor's caches.
 const SIZE: usize = 4 << 20;
-/// Bytes that a program reads or writes at once, as `sink` and `source`.
+/// Bytes that a program reads or writes in one call, the same as in `sink` and `source`.
 const READ: usize = 256 * 1024;
 const WRITE: usize = 64 * 1024;
 
-/// See the module. One thread puts, one takes.
+/// A ring of bytes with one writing thread and one reading thread.
 pub struct Area {
     bytes: Box<[AtomicU8]>,
-    /// Bytes ever put, and taken.
+    /// Bytes put into the ring and taken out of it since the start.
     head: AtomicU64,
     tail: AtomicU64,
     program: OnceLock<Thread>,
@@ -34,7 +34,7 @@ impl Area {
         }
     }
 
-    /// Bytes that lie in it.
+    /// Bytes in the ring that have not been taken.
     pub fn len(&self) -> usize {
         (self.head.load(Acquire) - self.tail.load(Acquire)) as usize
     }
@@ -50,12 +50,12 @@ impl Area {
         self.at(self.tail.load(Relaxed), len)
     }
 
-    /// They are taken.
+    /// Removes the oldest `len` bytes.
     pub fn consume(&self, len: usize) {
         self.tail.fetch_add(len as u64, Release);
     }
 
-    /// Waits for room, and has `place` put `len` bytes there; what it says.
+    /// Waits until `len` bytes are free and calls `place` to write them. Returns what `place` returns: false puts nothing into the ring.
     pub fn put(&self, len: usize, place: impl FnOnce(Lent<'_>) -> bool) -> bool {
         while SIZE - self.len() < len {
             self.wake();
@@ -68,7 +68,7 @@ impl Area {
         is_there
     }
 
-    /// Wakes the program, if it sleeps.
+    /// Wakes the program's thread if it sleeps.
     pub fn wake(&self) {
         if self.is_asleep.load(SeqCst)
             && let Some(program) = self.program.get()
@@ -77,7 +77,7 @@ impl Area {
         }
     }
 
-    /// The program's thread sleeps as long as it has nothing to do.
+    /// Parks the program's thread as long as `has_nothing` is true.
     fn sleep(&self, has_nothing: impl Fn() -> bool) {
         self.program.get_or_init(std::thread::current);
         self.is_asleep.store(true, SeqCst);
@@ -87,7 +87,7 @@ impl Area {
         self.is_asleep.store(false, SeqCst);
     }
 
-    /// The program of a sink: reads all the time.
+    /// The program of a sink: reads without end.
     pub fn drain(&self) -> ! {
         let mut buffer = vec![0; READ];
         loop {
@@ -98,7 +98,7 @@ impl Area {
         }
     }
 
-    /// The program of a source: writes wherever there is room.
+    /// The program of a source: writes whenever [`WRITE`] bytes are free.
     pub fn fill(&self) -> ! {
         let chunk = vec![0x5A; WRITE];
         loop {

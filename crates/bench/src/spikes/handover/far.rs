@@ -1,4 +1,4 @@
-//! The other processes of a hand-over: the one that answers, and the one that stands for the service.
+//! The other processes of a hand-over: the one that answers, and the relay, which stands for the service.
 
 use super::hop::{EventfdHop, Hop, Message, RegionHop, Relay, TcpHop};
 use crate::{affinity, clock};
@@ -8,37 +8,37 @@ use rustix::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use std::net::TcpStream;
 
-/// First byte of a message: just answer; note the processor time and answer; report it and end.
+/// First byte of a message that is only answered.
 pub const PLAIN: u8 = 0;
-/// See [`PLAIN`].
+/// First byte of a message at which the process notes its processor time, then answers.
 pub const START: u8 = 1;
-/// See [`PLAIN`].
+/// First byte of a message that the process answers before it reports its processor time and ends.
 pub const STOP: u8 = 2;
 
-/// Turns of spinning, and of yielding, between two looks at the clock: about a microsecond.
+/// Turns of spinning between two looks at the clock: about a microsecond.
 const SPINS_PER_LOOK: u32 = 64;
-/// See [`SPINS_PER_LOOK`].
+/// Turns of yielding between two looks at the clock.
 const YIELDS_PER_LOOK: u32 = 4;
-/// Nobody spins longer: the other processes are gone then.
+/// The longest time of spinning: after it the other processes count as gone.
 const SPIN_MAX_NS: u64 = 10_000_000_000;
 
-/// How one waits for a message.
+/// A way to wait for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Waiting {
-    /// Sleeps at once.
+    /// Sleeps without spinning before.
     Block,
-    /// Looks again and again.
+    /// Spins: looks for a message repeatedly.
     Spin,
-    /// Looks again after giving the core to whoever wants it.
+    /// Calls `sched_yield` between looks.
     Yield,
-    /// Looks for so many microseconds, then sleeps.
+    /// Spins for this many microseconds, then sleeps.
     SpinThenBlock(u32),
-    /// Yields for so many microseconds, then sleeps.
+    /// Yields for this many microseconds, then sleeps.
     YieldThenBlock(u32),
 }
 
 impl Waiting {
-    /// Receives, waiting this way.
+    /// Receives a message, waiting this way.
     pub fn receive(self, hop: &mut impl Hop) -> anyhow::Result<Message> {
         let mut idle = Idle::new(self);
         loop {
@@ -52,7 +52,7 @@ impl Waiting {
     }
 }
 
-/// One wait.
+/// The state of one wait.
 struct Idle {
     waiting: Waiting,
     turns: u32,
@@ -65,7 +65,7 @@ impl Idle {
         Self { waiting, turns: 0, since_ns }
     }
 
-    /// Passes a little time. True: sleep now.
+    /// Spins or yields once. True if the time to sleep has come.
     fn turn(&mut self) -> anyhow::Result<bool> {
         let limit_ns = match self.waiting {
             Waiting::Block => return Ok(true),
@@ -90,35 +90,35 @@ impl Idle {
     }
 }
 
-/// What a process is to do.
+/// The task of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Part {
-    /// Answer over a region; descriptors: memfd, eventfd that wakes us, eventfd that wakes the other side.
+    /// Answer over a region. Descriptors: memfd, the eventfd that wakes this process, the eventfd that wakes the other side.
     Answer(RegionInfo),
-    /// Relay between two regions; descriptors as above, for each.
+    /// Relay between two regions. Descriptors as for [`Answer`](Self::Answer), for each region.
     Relay([RegionInfo; 2]),
-    /// Answer over two eventfds: ours, theirs.
+    /// Answer over two eventfds: the first to read, the second to write.
     AnswerEventfd,
     /// Answer over a TCP connection to this port.
     AnswerTcp(u16),
 }
 
-/// What a process is told first.
+/// The first message to a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orders {
-    /// What to do.
+    /// The task of the process.
     pub part: Part,
-    /// How to wait.
+    /// The process's way to wait.
     pub waiting: Waiting,
-    /// Where to run.
+    /// The processors on which it may run.
     pub cpus: Vec<usize>,
 }
 
-/// What a process says when it is ready (0) and at its end: processor nanoseconds between START and STOP.
+/// A message from a process: 0 when it is ready; at its end the processor nanoseconds between START and STOP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Used(pub u64);
 
-/// The main function of such a process.
+/// The main function of this process.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let received = line.receive::<Orders>(true)?;
     let (orders, mut fds) = (received.message, received.fds.into_iter());
@@ -176,7 +176,7 @@ fn answer(hop: &mut impl Hop, waiting: Waiting) -> anyhow::Result<u64> {
 
 fn relay_all(relay: &mut Relay, waiting: Waiting) -> anyhow::Result<u64> {
     let (mut started, mut stops) = (0, 0);
-    // STOP passes twice: there and back.
+    // STOP passes the relay twice: as request and as reply.
     while stops < 2 {
         let mut idle = Idle::new(waiting);
         let message = loop {

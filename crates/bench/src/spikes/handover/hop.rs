@@ -1,4 +1,4 @@
-//! One end of a hand-over of 64-byte messages: over a region as Towpath does it, over eventfds alone, over kernel TCP.
+//! One end of a hand-over of 64-byte messages: over a region as Towpath does it, over eventfds alone, or over kernel TCP.
 
 use anyhow::{Context, bail};
 use control::RegionInfo;
@@ -13,25 +13,25 @@ use shm::{Half, Region, Side};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// A request, and its reply.
+/// A request or a reply.
 pub type Message = [u8; 64];
 
-/// The connection's slot; any would do.
+/// The connection's slot; its number does not matter.
 const SLOT: u32 = 3;
-/// Nobody sleeps longer: the other processes are gone then.
+/// The longest sleep: after it the other processes count as gone.
 const SLEEP_MAX: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// What a hand-over can do, however it waits.
+/// One end of a hand-over.
 pub trait Hop {
-    /// Hands a message over.
+    /// Sends a message to the other end.
     fn send(&mut self, message: &Message) -> anyhow::Result<()>;
     /// Takes a message if there is one.
     fn try_receive(&mut self) -> anyhow::Result<Option<Message>>;
-    /// Sleeps until there may be one.
+    /// Sleeps until there may be a message.
     fn sleep(&mut self) -> anyhow::Result<()>;
 }
 
-/// A side of a region.
+/// An end on one side of a region.
 pub struct RegionHop {
     region: Region,
     side: Side,
@@ -44,7 +44,7 @@ pub struct RegionHop {
 }
 
 impl RegionHop {
-    /// `wakes_us` is what the other side writes when we sleep, `wakes_other` the reverse.
+    /// `wakes_us`: the eventfd that the other side writes to wake this one; `wakes_other`: the eventfd that wakes the other side.
     pub fn new(
         memfd: &OwnedFd,
         info: RegionInfo,
@@ -120,7 +120,7 @@ impl Hop for RegionHop {
         self.region.read(self.side.other(), first, &mut message[..n]);
         self.region.read(self.side.other(), second, &mut message[n..]);
         let tail = self.tail + message.len() as u64;
-        // The rings are never full here: nobody waits for space.
+        // The rings are never full here, so the other side never waits for space.
         let _ = stream::consumed(own, other, tail);
         self.tail = tail;
         Ok(Some(message))
@@ -131,7 +131,7 @@ impl Hop for RegionHop {
     }
 }
 
-/// Sleeps on all ends at once; `sleeper` holds the eventfds of each.
+/// Sleeps until one of the ends may have a message. `sleeper` contains the eventfds of all ends.
 fn sleep_on(ends: &[&RegionHop], sleeper: &OwnedFd) -> anyhow::Result<()> {
     let nothing_yet = ends.iter().all(|end| end.bell(end.side).prepare_sleep());
     let mut events = Vec::with_capacity(4);
@@ -147,14 +147,14 @@ fn sleep_on(ends: &[&RegionHop], sleeper: &OwnedFd) -> anyhow::Result<()> {
     }
 }
 
-/// The service's part of a relay: what comes on one end goes out on the other.
+/// The service's part of a relay: forwards messages between its two ends.
 pub struct Relay {
     ends: [RegionHop; 2],
     sleeper: OwnedFd,
 }
 
 impl Relay {
-    /// Joins two ends.
+    /// A relay between two ends.
     pub fn new(ends: [RegionHop; 2]) -> anyhow::Result<Self> {
         let sleeper = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for end in &ends {
@@ -164,7 +164,7 @@ impl Relay {
         Ok(Self { ends, sleeper })
     }
 
-    /// Moves one message, if there is one.
+    /// Forwards one message if there is one.
     pub fn step(&mut self) -> anyhow::Result<Option<Message>> {
         let [a, b] = &mut self.ends;
         if let Some(message) = a.try_receive()? {
@@ -176,18 +176,18 @@ impl Relay {
         Ok(Some(message))
     }
 
-    /// Sleeps until one end may have something.
+    /// Sleeps until one end may have a message.
     pub fn sleep(&self) -> anyhow::Result<()> {
         let [a, b] = &self.ends;
         sleep_on(&[a, b], &self.sleeper)
     }
 }
 
-/// Two eventfds and nothing else: the price of waking. The message's kind is the counter's value.
+/// Two eventfds and nothing else: the cost of waking alone. The counter's value is the message's first byte plus 1.
 pub struct EventfdHop {
-    /// What we wait for.
+    /// The eventfd to read.
     pub ours: OwnedFd,
-    /// What the other side waits for.
+    /// The eventfd to write.
     pub theirs: OwnedFd,
 }
 
@@ -205,20 +205,20 @@ impl Hop for EventfdHop {
         Ok(Some(message))
     }
 
-    /// Reading is sleeping.
+    /// [`try_receive`](Hop::try_receive) blocks in its read, so there is nothing to do.
     fn sleep(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 }
 
-/// Kernel TCP over loopback.
+/// An end that uses kernel TCP over loopback.
 pub struct TcpHop {
     stream: TcpStream,
     blocks: bool,
 }
 
 impl TcpHop {
-    /// `blocks`: the read sleeps, else it is repeated.
+    /// If `blocks`, a read sleeps until bytes come; otherwise it returns at once.
     pub fn new(stream: TcpStream, blocks: bool) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(!blocks)?;
@@ -228,7 +228,7 @@ impl TcpHop {
 
 impl Hop for TcpHop {
     fn send(&mut self, message: &Message) -> anyhow::Result<()> {
-        // 64 bytes always fit the send buffer: nothing else is on its way.
+        // 64 bytes always fit into the send buffer, because nothing else is in it.
         Ok(self.stream.write_all(message)?)
     }
 

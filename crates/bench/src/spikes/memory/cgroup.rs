@@ -1,4 +1,4 @@
-//! Memory control groups of our own, version 1 or 2, gone when dropped.
+//! Memory control groups, version 1 or 2, that are removed when dropped.
 
 use anyhow::Context;
 use std::fs;
@@ -14,8 +14,7 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Makes one below the root of the hierarchy, limited to `limit` bytes. `None`: no such controller here, or no right
-    /// to use it.
+    /// Makes a group below the root of the hierarchy, limited to `limit` bytes. `None` without a memory controller or the right to use it.
     pub fn new(name: &str, limit: u64) -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup");
         let v1 = root.join("memory/memory.limit_in_bytes").exists();
@@ -33,7 +32,7 @@ impl MemoryGroup {
         Some(group)
     }
 
-    /// Moves a process into it.
+    /// Moves a process into the group.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -41,7 +40,7 @@ impl MemoryGroup {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).context("cannot move a process")
     }
 
-    /// Bytes charged to it.
+    /// Bytes charged to the group.
     ///
     /// # Errors
     /// When the kernel's file cannot be read.
@@ -52,7 +51,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its last process may still be on its way out.
+        // The last process of the group may not have ended completely.
         for _ in 0..50 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;

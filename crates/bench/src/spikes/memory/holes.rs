@@ -1,4 +1,4 @@
-//! A hostile application punches holes in its region: who is charged, and who dies, before and after sealing.
+//! A hostile application punches holes into its region: which group is charged and which process is killed, before and after sealing.
 
 use super::cgroup::MemoryGroup;
 use crate::peer::Peer;
@@ -17,36 +17,36 @@ use std::hint::black_box;
 pub const ROLE: &str = "holes";
 
 const MIB: u64 = 1 << 20;
-/// Payload of the application's side.
+/// Bytes of the data area of the application's side.
 const AREA: u64 = 48 * MIB;
-/// What the application may use: its area and itself, but not twice the area.
+/// The application's memory limit: enough for its area and itself, but not for twice the area.
 const APPLICATION_LIMIT: u64 = 80 * MIB;
-/// What the service may use: less than the area, so that paying for it all kills it.
+/// The service's memory limit: less than the area, so that the service is killed if it pays for all of it.
 const SERVICE_LIMIT: u64 = 32 * MIB;
-/// What the service can read at another's cost without being killed.
+/// Bytes that the service can read from punched pages without being killed.
 const SOME: u64 = 16 * MIB;
 
-/// What a process does next.
+/// A request to a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Act {
-    /// Makes the first bytes of side one's area present.
+    /// Populate the first bytes of side one's area.
     Populate(u64),
-    /// Takes the pages of the first bytes of side one's area away.
+    /// Punch out the pages of the first bytes of side one's area.
     Punch(u64),
-    /// Reads a byte of each page of the first bytes of side one's area.
+    /// Read a byte of each page of the first bytes of side one's area.
     Read(u64),
 }
 
-/// What came of it.
+/// The answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Came {
-    /// Pages done.
+    /// Number of pages populated, punched or read.
     pages: u64,
-    /// Nanoseconds in all.
+    /// Duration of the act in nanoseconds.
     ns: u64,
 }
 
-/// The main function of such a process.
+/// The main function of these processes.
 pub fn main(line: &Line) -> anyhow::Result<()> {
     let received = line.receive::<RegionInfo>(true)?;
     let info = received.message;
@@ -81,7 +81,7 @@ fn act(region: &Region, memfd: &OwnedFd, act: Act) -> u64 {
     }
 }
 
-/// A region, the application and the service, each in a control group of its own.
+/// A region, the application and the service, each process in its own control group.
 struct Scene {
     application: Peer,
     service: Peer,
@@ -91,7 +91,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`: this machine has no memory control groups that we may use.
+    /// `None` if there are no memory control groups or no right to use them.
     fn new(name: &str, data_len: u64) -> anyhow::Result<Option<Self>> {
         let group = |who: &str, limit| MemoryGroup::new(&format!("{name}-{who}"), limit);
         let Some(application_group) = group("application", APPLICATION_LIMIT) else { return Ok(None) };
@@ -116,7 +116,7 @@ fn ask(peer: &Peer, act: Act) -> anyhow::Result<Came> {
     peer.receive()
 }
 
-/// Rows `memory/holes/...`: one run each, since they count pages and deaths.
+/// Adds rows `memory/holes/...`. One run each suffices, because they count pages and killed processes.
 pub fn measure(samples: &mut Samples, report: &mut Report) -> anyhow::Result<()> {
     for sealed in [false, true] {
         let case = if sealed { "memory/holes/after-seal" } else { "memory/holes/before-seal" };
@@ -167,7 +167,7 @@ fn populate_beyond_limit(scene: &Scene, samples: &mut Samples) -> anyhow::Result
     Region::seal(scene.memfd.as_fd())?;
     let survived = ask(&scene.application, Act::Populate(2 * AREA)).is_ok_and(|came| came.pages > 0);
     samples.add(case, "application", "died or was refused", "0/1", f64::from(u8::from(!survived)));
-    // Nothing was announced as populated, so the service reads nothing, and goes on.
+    // The application has published nothing as populated, so the service reads nothing and survives.
     let alive = ask(&scene.service, Act::Read(0)).is_ok();
     samples.add(case, "service", "died", "0/1", f64::from(u8::from(!alive)));
     Ok(())

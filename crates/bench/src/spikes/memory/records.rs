@@ -1,4 +1,4 @@
-//! Flow records of two lines touched at random, with a ring borrowed from a small pool or with a ring each.
+//! Flow records of two cache lines accessed at random, with a ring borrowed from a small pool or a ring for each flow.
 
 use crate::samples::Samples;
 use crate::{Options, Report, clock};
@@ -6,7 +6,7 @@ use base::Seed;
 use base::limits::{PAGE, RING_MIN};
 use std::hint::black_box;
 
-/// A flow record: a line for receiving, a line for sending.
+/// A flow record: one cache line for receiving, one for sending.
 #[derive(Clone)]
 #[repr(C, align(128))]
 struct Record {
@@ -15,21 +15,21 @@ struct Record {
 }
 
 const FLOWS: [(&str, usize); 2] = [("64k", 65_536), ("1m", 1_000_000)];
-/// Rings that the pool lends out, last in first out; as many as a batch has packets.
+/// Rings that the pool lends, last in first out: as many as a batch has packets.
 const POOL: usize = base::limits::BATCH;
-/// A request's bytes, copied in and out.
+/// Bytes of a request, copied into and out of a ring.
 const REQUEST: usize = 64;
-/// Touches between two looks at the clock.
+/// Accesses between two looks at the clock.
 const LOOK: u64 = 4096;
 
-/// Rows `memory/records/N`.
+/// Adds rows `memory/records/N`.
 pub fn measure(options: &Options, samples: &mut Samples, report: &mut Report) -> anyhow::Result<()> {
     let ring = RING_MIN as usize;
     for (name, flows) in FLOWS {
         let case = format!("memory/records/{name}");
         let mut records = vec![Record { receive: [1; 8], send: [1; 8] }; flows];
         let mut pool = touched(POOL * ring);
-        // As much again must stay free for everybody else.
+        // As much memory again must stay free for other programs.
         let mut own = if (flows * ring) as u64 * 2 < available_bytes()? {
             touched(flows * ring)
         } else {
@@ -64,7 +64,7 @@ pub fn measure(options: &Options, samples: &mut Samples, report: &mut Report) ->
     Ok(())
 }
 
-/// Nanoseconds per touch.
+/// Nanoseconds per access.
 fn touch(records: &mut [Record], seed: u64, span_ns: u64, mut ring: impl FnMut(usize, usize)) -> f64 {
     let mut random = Seed::new(seed);
     let (start, mut touches) = (clock::now_ns(), 0u64);
@@ -96,7 +96,7 @@ fn copy(rings: &mut [u8], ring: usize, position: usize) {
     black_box(&request);
 }
 
-/// Zeroes whose pages are all present.
+/// `len` bytes of memory, all pages of which are populated.
 fn touched(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for page in bytes.chunks_mut(PAGE) {
