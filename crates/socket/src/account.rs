@@ -1,8 +1,8 @@
-//! Where the time of a thread goes, as far as the library sees it: counted in the thread's account in our region, where the service
-//! reads it. Off unless the service has turned the switch in the region's header, and then a load and a branch for each call.
+//! Where the time of a thread goes, as far as the library sees it. It is counted in the thread's account in our region, where the service
+//! reads it. Off unless the service has turned on the switch in the region's header; off, a call costs a load and a branch more.
 //!
-//! A thread takes an account when it first counts. Nothing tells when a thread ends, for whatever could be told of it might be a
-//! signal handler's first call in the middle of an allocation; so an account whose thread is gone is found when there is no other.
+//! A thread takes an account when it first counts. A destructor that reports the thread's end might be registered by a signal handler in
+//! the middle of an allocation; so there is none, and an ended thread's account is found when no other is free.
 
 use crate::{locked, sys};
 pub use cycles::Section;
@@ -14,27 +14,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
-/// Without a registration nothing is counted.
+/// The switch without a registration: nothing is counted.
 static NEVER: AtomicU32 = AtomicU32::new(0);
 /// The switch: the word in the header of our application region.
 static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NEVER).cast_mut());
-/// That region.
+/// Our application region; null without a registration.
 static HOME: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 /// In place of a section: nothing was counted.
 const NOT: u32 = u32::MAX;
 
-/// From now on accounts lie in `region`: ours.
+/// From now on this process's accounts lie in `region`.
 pub fn follow(region: &Arc<Region>) {
-    // It stays for ever: any thread may be in the middle of looking at it. A process registers seldom more than once.
+    // Never freed: any thread may be in the middle of looking at it. A process seldom registers more than once.
     let region = Arc::into_raw(region.clone());
-    // SAFETY: it was made of an Arc just now that is never dropped.
+    // SAFETY: the pointer was made just now from an Arc that is never dropped.
     let word = unsafe { &raw const (*region).header().cycles };
     // Release: pairs with the Acquire in `home` and `switch`.
     HOME.store(region.cast_mut(), Release);
     WORD.store(word.cast_mut(), Release);
 }
 
-/// In a forked child: the region is its parent's.
+/// In a forked child: stops counting, since the region is its parent's.
 pub fn child() {
     WORD.store((&raw const NEVER).cast_mut(), Relaxed);
     HOME.store(ptr::null_mut(), Relaxed);
@@ -52,14 +52,14 @@ fn switch() -> Switch {
     Switch::from_word(unsafe { (*WORD.load(Acquire)).load(Relaxed) })
 }
 
-/// A thread's own part.
+/// A thread's own counting state.
 struct Mine {
-    /// The switch as it was followed.
+    /// The switch's value that the thread has followed.
     word: Cell<u32>,
     section: Cell<u32>,
     at: Cell<u64>,
     account: Cell<Option<&'static ThreadAccount>>,
-    /// The region in which that is.
+    /// The region in which `account` lies.
     home: Cell<*const Region>,
 }
 
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 impl Mine {
-    /// Turns to `section`. What it did before.
+    /// Turns to `section`. Returns the section before it; [`NOT`] when nothing is counted.
     fn turn_to(&self, section: u32, switch: Switch, is_new: bool) -> u32 {
         let now = switch.ticks().now();
         if self.word.get() != switch.word() {
@@ -107,13 +107,13 @@ impl Mine {
         if let Some(account) = self.account.get() {
             begin(account, switch.generation());
         }
-        // What was begun before the switch was turned is nobody's.
+        // Time from before the switch was turned counts for no section.
         self.at.set(now);
         self.section.set(Section::Application as u32);
     }
 }
 
-/// The account counts from nothing, unless it does so in that generation already.
+/// Sets the account's counts to 0, unless they are of this generation already.
 fn begin(account: &ThreadAccount, generation: u32) {
     if account.generation.load(Relaxed) != generation {
         account.spent.iter().flatten().for_each(|word| word.store(0, Relaxed));
@@ -121,14 +121,14 @@ fn begin(account: &ThreadAccount, generation: u32) {
     }
 }
 
-/// An account for this thread. `None`: all are living threads'.
+/// Takes an account for this thread. `None`: all belong to living threads, or we are locked in.
 fn take(region: &'static Region) -> Option<&'static ThreadAccount> {
     if locked::is_locked() {
         return None;
     }
     let taken = &region.header().accounts_taken;
     let free = taken.fetch_update(AcqRel, Relaxed, |bits| {
-        // The first is everybody's.
+        // Account 0 is shared: it sums up what ended threads have counted.
         let bits = bits | 1;
         (bits != u64::MAX).then(|| bits | 1 << (!bits).trailing_zeros())
     });
@@ -143,7 +143,7 @@ fn take(region: &'static Region) -> Option<&'static ThreadAccount> {
     }
 }
 
-/// Takes the account of a thread that is no more; what it has counted goes to the first.
+/// Takes the account of a thread that has ended; its counts go to account 0.
 fn inherit(region: &Region, account: &'static ThreadAccount, tid: u32) -> Option<&'static ThreadAccount> {
     let owner = account.owner.load(Acquire);
     if owner == 0 || sys::has_thread(owner) {
@@ -158,7 +158,7 @@ fn inherit(region: &Region, account: &'static ThreadAccount, tid: u32) -> Option
     Some(account)
 }
 
-/// While it lives the thread is in a section; then back in the one before.
+/// The thread is in a section until this is dropped; then it is back in the one before.
 #[derive(Debug)]
 #[must_use]
 pub struct Entered(u32);
@@ -170,20 +170,20 @@ impl Drop for Entered {
     }
 }
 
-/// The calling thread is in `section`, until what this returns is dropped.
+/// Puts the calling thread into `section` until the result is dropped.
 #[inline]
 pub fn enter(section: Section) -> Entered {
     Entered(turn(section))
 }
 
-/// The same without anything to be dropped: for who may be unwound by the C library. [`leave`] wants what it returns.
+/// Like [`enter`], for a thread that the C library may unwind: nothing is dropped. Give the result to [`leave`].
 #[inline]
 pub fn turn(section: Section) -> u32 {
     let switch = switch();
     if switch.is_on() { turn_to(section as u32, switch, true) } else { NOT }
 }
 
-/// Back to the section that was left by [`turn`].
+/// Returns to the section that was left by [`turn`].
 #[inline]
 pub fn leave(before: u32) {
     if before != NOT {
@@ -201,7 +201,7 @@ fn turn_to(section: u32, switch: Switch, is_new: bool) -> u32 {
 #[inline(never)]
 fn back(before: u32) {
     let switch = switch();
-    // A window that has ended meanwhile: nobody counts.
+    // If the switch was turned off meanwhile, nothing is counted.
     if switch.is_on() {
         turn_to(before, switch, false);
     }

@@ -3,7 +3,7 @@ use cycles::Ticks;
 use shm::{Kind, Params};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The switch is the process's: one test at a time.
+/// The switch belongs to the process: one test at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn region() -> (MutexGuard<'static, ()>, Arc<Region>) {

@@ -1,8 +1,9 @@
 //! Threads that are cancelled (`pthread_cancel`) while they sleep in a call of ours.
 //!
-//! The C library ends a thread inside its own calls only. Whoever sleeps with us is woken by the signal that it uses for that, the call
-//! comes to nothing ([`RESTART`]), and the preloaded library has the C library look: where no lock of ours is held and nothing of ours is
-//! left on the stack to be undone. For a process that cancels nobody that is a flag raised and lowered around each sleep.
+//! The C library ends a thread inside its own calls only. A thread that sleeps in a call of ours is woken by the C library's signal for
+//! that. The call returns [`RESTART`], and the preloaded library has the C library look: at a point where the thread holds no lock of ours
+//! and nothing of ours is left on the stack to be undone. Where no thread is cancelled that costs a flag raised and lowered around each
+//! sleep.
 
 use crate::client::lock;
 use crate::hold::Held;
@@ -15,21 +16,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The call is to be made again, unless its thread ends here: the kernel's ERESTARTSYS, which no program is told of.
+/// The call is to be made again, unless its thread ends here: the kernel's ERESTARTSYS, which no program sees.
 pub const RESTART: Errno = Errno::from_raw_os_error(512);
 
-/// How often, and how long after one another, a sleeping thread is sent the signal: one that comes just before the sleep ends nothing.
+/// How often, and with which pause, a sleeping thread is sent the signal: one that comes just before the sleep ends nothing.
 const SIGNALS_MAX: u32 = 2000;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A thread that has slept with us.
+/// A thread that has slept in a call of ours.
 #[derive(Debug, Default)]
 struct Sleeper {
     tid: AtomicU32,
-    /// Of the process: a forked child's threads are others.
+    /// Fork generation of its process: a forked child has other threads.
     generation: u32,
     asleep: AtomicBool,
-    /// Somebody cancels it, and it has not looked since.
+    /// The thread was cancelled, and has not looked since.
     asked: AtomicBool,
 }
 
@@ -38,15 +39,15 @@ impl Sleeper {
         self.generation == fork::generation()
     }
 
-    /// True once for each time that somebody cancels the thread, unless it has forbidden that.
+    /// True once for each cancellation of the thread, unless the thread has forbidden that.
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst) && self.asked.swap(false, Ordering::SeqCst) && sys::is_cancelable()
     }
 }
 
-/// Some thread was cancelled, or may end at any instant.
+/// Some thread was cancelled, or may be at any instant (`PTHREAD_CANCEL_ASYNCHRONOUS`).
 static IN_USE: AtomicBool = AtomicBool::new(false);
-/// By what `pthread_self` says.
+/// Threads that have slept, by `pthread_self`.
 static SLEEPERS: Mutex<BTreeMap<usize, Arc<Sleeper>>> = Mutex::new(BTreeMap::new());
 
 /// The thread's own entry, which ends with it.
@@ -65,7 +66,7 @@ thread_local! {
     static MINE: RefCell<Mine> = const { RefCell::new(Mine(None)) };
 }
 
-/// `None` at the thread's very end, and for a new thread where a filter forbids to ask for its number: it sleeps for a moment only.
+/// `None` at the thread's very end, and for a new thread where a filter forbids `gettid`: it sleeps for a moment only.
 fn mine() -> Option<Arc<Sleeper>> {
     let known = MINE.try_with(|mine| mine.try_borrow().ok()?.0.clone()).ok()?.filter(|me| me.is_here());
     if known.is_some() || locked::is_locked() {
@@ -76,35 +77,35 @@ fn mine() -> Option<Arc<Sleeper>> {
     let new = Arc::new(Sleeper { tid, generation, ..Sleeper::default() });
     MINE.try_with(|mine| mine.try_borrow_mut().ok().map(|mut mine| mine.0 = Some(new.clone()))).ok()??;
     lock(&SLEEPERS).insert(sys::thread(), new.clone());
-    // Who cancelled it before it could be found here.
+    // A cancellation before this could not find the thread here.
     new.asked.store(is_in_use(), Ordering::SeqCst);
     Some(new)
 }
 
-/// True once threads are cancelled in this process: calls look before they begin.
+/// True once threads of this process may be cancelled: calls look before they begin.
 #[inline]
 #[must_use]
 pub fn is_in_use() -> bool {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// From now on calls look.
+/// From now on calls look for a cancellation.
 pub fn begin() {
     IN_USE.store(true, Ordering::SeqCst);
 }
 
-/// Makes a call of the kernel's that may sleep.
+/// Makes a system call that may sleep.
 ///
 /// # Errors
 /// The call's; [`RESTART`] when the thread may have been cancelled.
 pub fn sleep(call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
     let Some(me) = mine() else { return call() };
-    // Then `asked`; `wake` the other way round: one of both sees what the other has stored.
+    // Store `asleep`, then read `asked`; `wake` does both in the other order: one of the two sees the other's store.
     me.asleep.store(true, Ordering::SeqCst);
     let result = if me.is_asked() { Err(RESTART) } else { call() };
     me.asleep.store(false, Ordering::Release);
     match result {
-        // The signal is no news for a thread that may not be cancelled.
+        // For a thread that may not be cancelled the signal means nothing.
         Err(Errno::INTR) if me.asked.load(Ordering::SeqCst) => {
             if me.is_asked() {
                 Err(RESTART)
@@ -123,13 +124,13 @@ fn ask(thread: usize) -> Option<Arc<Sleeper>> {
     Some(sleeper)
 }
 
-/// Just before `thread` is cancelled: should the C library wake it, it is to know what for.
+/// `thread` is about to be cancelled: sets `asked`, so that a sleep that the C library's signal ends knows why.
 pub fn prepare(thread: usize) {
     begin();
     ask(thread);
 }
 
-/// `thread` is cancelled: it is woken if it sleeps.
+/// `thread` is cancelled: wakes it if it sleeps.
 pub fn wake(thread: usize) {
     let Some(sleeper) = ask(thread) else { return };
     for _ in 0..SIGNALS_MAX {
@@ -141,7 +142,7 @@ pub fn wake(thread: usize) {
     }
 }
 
-/// Before a fork.
+/// Takes this module's lock before a fork.
 pub fn hold(held: &mut Held) {
     held.take_static(&SLEEPERS);
 }

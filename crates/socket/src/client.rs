@@ -29,56 +29,56 @@ use std::time::Duration;
 
 /// Longest wait for an answer of the service; past it the service counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Made present at registration: windows of some connections, that nothing is lost before more is made present
+/// Bytes of each side made present at registration: windows of some connections, so that nothing is lost before more is present
 /// ([`control::grown`]).
 const FIRST_BYTES: u64 = 1 << 20;
-/// The same in a forked child, which mostly serves a connection of its parent's and ends, until it has a socket of its own: each page
-/// is a fault, and taken from the machine anew.
+/// The same in a forked child until it has a socket of its own. Most children serve one connection of the parent and end, and each page
+/// costs a fault and is taken from the machine anew.
 const FIRST_BYTES_OF_CHILD: u64 = 64 << 10;
 
-/// A registration.
+/// This process's registration with the service.
 #[derive(Debug)]
 pub struct Client {
     exchange: Mutex<Exchange>,
     control: RawFd,
-    /// What this process is called.
+    /// This process's command name.
     name: Arc<str>,
     /// Network namespace in which the control line was made.
     pub namespace: u64,
-    /// What the service said first.
+    /// The service's first message.
     pub welcome: Welcome,
-    /// Our application region.
+    /// This process's application region.
     pub home: Arc<Mapped>,
-    /// The application region whose header numbers contexts and holders for all our family.
+    /// The application region whose header numbers contexts and holders for the whole fork family.
     pub oldest: Arc<Mapped>,
     regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
-    /// The service is gone.
+    /// True once the service is gone.
     pub dead: AtomicBool,
-    /// By number.
+    /// Contexts by their number.
     pub contexts: Mutex<BTreeMap<u32, Weak<Context>>>,
     /// Contexts of ended threads and closed sets, for the next ones.
     pub free: Mutex<Vec<Arc<Context>>>,
-    /// By which connections are made without asking.
+    /// Lines and grants, by which connections are made without asking the service.
     pub ways: Ways,
 }
 
-/// Locks, whatever happened to the last holder.
+/// Locks, even if the last holder panicked.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A registration of which the service has been told, and no more: from then on it notices the end of this process.
+/// A registration that has only said hello: from then on the service notices the end of this process.
 #[derive(Debug)]
 pub struct Announced {
     exchange: Exchange,
     control: RawFd,
     name: Arc<str>,
-    /// The bit that the parent has promised.
+    /// Number of the holder bit that the parent has promised.
     holder: u8,
 }
 
 impl Announced {
-    /// Says hello.
+    /// Dials the service and says hello.
     pub fn new() -> Result<Self, LineError> {
         let name = command_name();
         let (line, number) = say_hello(name.clone(), None)?;
@@ -87,18 +87,17 @@ impl Announced {
         Ok(Self { exchange: Exchange::new(line, number), control, name, holder: 0 })
     }
 
-    /// Says hello as a forked child: by the registration of its parent, and the holder bit that this has promised. Asks for no memory:
-    /// each page that it touched would be copied, and most children become another program at once. The new line takes the place of our
-    /// copy of the parent's: while we held that, the service would not hear of the parent's death. Nor should it before it has heard of
-    /// us, who live on by what it knows of the parent.
+    /// Says hello as a forked child, with the parent's registration and the holder bit that it has promised. Allocates nothing: each
+    /// touched page would be copied, and most children call exec at once. The new line replaces our copy of the parent's: while that is
+    /// open the service does not notice the parent's death, which it must not notice before it knows this child.
     pub fn as_child(parent: &Client, holder: u8) -> Result<Self, LineError> {
         let Client { control, name, .. } = parent;
         let Welcome { application, secret, .. } = parent.welcome;
         let hello = || say_hello(name.clone(), Some(Parent { application, secret, holder }));
         let said = hello().or_else(|e| match e {
-            // No number is free, but for the one that the parent holds for such a time.
+            // No descriptor is free but the one that the parent keeps for such a time.
             LineError::Os(Errno::MFILE) => {
-                // Of a thread that was asking there is nothing here that would unlock it.
+                // Not waited for: a parent's thread that holds this lock does not exist here.
                 if let Ok(mut exchange) = parent.exchange.try_lock() {
                     exchange.give_room();
                 }
@@ -110,13 +109,13 @@ impl Announced {
             sys::dup3(line.as_fd().as_raw_fd(), *control, libc::O_CLOEXEC)?;
             Ok(number)
         });
-        // Without a line of its own the child has no use for the number.
+        // Without a line of its own the child closes its copy of the parent's.
         let number = said.inspect_err(|_| parent.hang_up())?;
         let line = Line::new(sys::own(*control));
         Ok(Self { exchange: Exchange::new(line, number), control: *control, name: name.clone(), holder })
     }
 
-    /// Does the rest. A forked child that may have no more descriptors or memory stands in for its `parent`, locked in.
+    /// Completes the registration. A forked child without descriptors or memory for it goes on with its `parent`'s, locked in.
     pub fn finish(mut self, parent: Option<&Client>) -> Result<Arc<Client>, LineError> {
         let mut pushes = Vec::new();
         let present = if parent.is_some() { FIRST_BYTES_OF_CHILD } else { FIRST_BYTES };
@@ -148,7 +147,7 @@ impl Announced {
         }
     }
 
-    /// Does without the rest: this process uses what `parent` has, under its own holder bit.
+    /// Registers no further: this process uses what `parent` has, under its own holder bit.
     pub fn stand_in(self, parent: &Client) -> Arc<Client> {
         let regions = parent.regions.read().unwrap_or_else(PoisonError::into_inner).clone();
         let welcome = Welcome { holder: self.holder, ..parent.welcome.clone() };
@@ -174,7 +173,7 @@ impl Client {
         if parent.is_none() {
             let taken = &oldest.region.header().holders_taken;
             taken.fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
-            // A child's are its parent's.
+            // A child inherits the limits of its parent.
             crate::stream::limit_rings(welcome.settings.ring_max);
             crate::stream::begin_rings(crate::config::ring_min());
             crate::room::take_sysctl();
@@ -206,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Asks the service. Regions that come with the answer are mapped before anybody else can ask.
+    /// Asks the service. Regions that come with the answer are mapped before another thread can ask.
     pub fn ask(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         self.ask_with(request, None)
     }
@@ -241,7 +240,7 @@ impl Client {
         }
         answer.map_err(|e| {
             if matches!(e, LineError::Os(Errno::BADF)) && fd.is_some() {
-                // Another thread has closed what was to be shown.
+                // Another thread has closed the descriptor that was to be shown.
                 return Errno::BADF;
             }
             log(Level::Warn, format_args!("{e}"));
@@ -250,13 +249,13 @@ impl Client {
         })
     }
 
-    /// See [`Exchange::has_room`].
+    /// True when a descriptor from the service would not be lost: see [`Exchange::has_room`].
     pub fn has_room(&self) -> bool {
         let _deferred = Deferred::begin();
         lock(&self.exchange).has_room()
     }
 
-    /// Says something that needs no answer.
+    /// Sends a message that needs no answer.
     pub fn say(&self, request: Request) {
         if self.dead.load(Ordering::Relaxed) || locked::is_locked() {
             return;
@@ -268,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Says something about a descriptor from a `vfork` child: no trouble there is this process's.
+    /// Sends a message about a descriptor from a `vfork` child: an error there is not this process's.
     pub fn hint(&self, request: Request, fd: RawFd) {
         if locked::is_locked() {
             return;
@@ -310,7 +309,7 @@ impl Client {
         new.then_some(info.id)
     }
 
-    /// Address space that the regions take.
+    /// Bytes of address space that the regions take.
     pub fn mapped_bytes(&self) -> u64 {
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
         let both = |id: u32, side: u8| side == 1 && regions.contains_key(&(id, 0));
@@ -318,17 +317,17 @@ impl Client {
         each.map(|(_, mapped)| mapped.region.layout().total as u64).sum()
     }
 
-    /// The region of that name as `side` sees it, if it is mapped here.
+    /// The region `id` as `side` sees it, if it is mapped here.
     fn known(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
         self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&(id, side)).cloned()
     }
 
-    /// The region of that name as `side` sees it; asks the service for one it does not know.
+    /// The region `id` as `side` sees it; asks the service for an unknown one.
     pub fn region(&self, id: u32, side: u8) -> Option<Arc<Mapped>> {
         if let Some(found) = self.known(id, side) {
             return Some(found);
         }
-        // Anything the reply brings is adopted by `ask`.
+        // `ask` adopts what the reply brings.
         let (Reply::Region(info), _) = self.ask(Request::Region { region: id }).ok()? else { return None };
         self.known(id, side).or_else(|| {
             let _ = self.adopt(RegionInfo { side, ..info }, None);
@@ -336,7 +335,7 @@ impl Client {
         })
     }
 
-    /// Wakes `context` of the other side of `mapped` through the service, and learns to do so without it.
+    /// Wakes `context` of the other side of `mapped` through the service, and keeps the eventfd that wakes it from then on.
     #[cold]
     pub fn wake_other(&self, mapped: &Mapped, context: u32) {
         if !mapped.pair {
@@ -356,7 +355,7 @@ impl Client {
         }
         let _deferred = Deferred::begin();
         loop {
-            // Waits for a thread that asks something: what comes after its answer is ours to read.
+            // Waits for a thread that is asking; messages after its answer are read here.
             let got = lock(&self.exchange).overhear();
             match got {
                 Ok(Received { message: ToApplication::Push(push), fds, .. }) => self.pushed(push, fds),
@@ -378,7 +377,7 @@ impl Client {
             return true;
         }
         let is_over = match sys::poll(&mut line, Some(Duration::ZERO), None) {
-            // With a limit of 0 descriptors one is too many.
+            // With a limit of 0 descriptors `ppoll` refuses even one entry.
             Err(Errno::INVAL) => sys::is_at_end(self.control),
             n => n.is_ok_and(|n| n > 0),
         };
@@ -406,7 +405,7 @@ impl Client {
         }
     }
 
-    /// Makes more of an application region present, ours or an ancestor's; another thread's doing so will do.
+    /// Makes more of an application region present, ours or an ancestor's, or waits for a thread that does.
     pub fn grow(&self, mapped: &Mapped) {
         if locked::is_locked() || mapped.pair {
             return;
@@ -415,14 +414,14 @@ impl Client {
         mapped.growth.share(bytes, |from, to| self.populate(mapped, from, to));
     }
 
-    /// A connection over a port has begun in that slot of our region: what comes first finds memory.
+    /// A connection over a port has begun in `slot` of our region: makes memory present for its first bytes.
     pub fn expect(&self, mapped: &Mapped, slot: u32) {
         if mapped.is_own() && mapped.growth.present() < growth::expected(slot) {
             self.grow(mapped);
         }
     }
 
-    /// Makes both sides of an application region present up to `to`, and says so. False when there is no memory.
+    /// Makes both sides of an application region present up to `to`, and tells the service. False: there is no memory.
     fn populate(&self, mapped: &Mapped, from: u64, to: u64) -> bool {
         let done = [Side::Zero, Side::One]
             .into_iter()
@@ -430,7 +429,7 @@ impl Client {
         done && self.ask(Request::Populated { region: mapped.id, bytes: to }).is_ok()
     }
 
-    /// The service is gone: every accelerated socket is reset, everybody who waits wakes.
+    /// The service is gone: resets every accelerated socket and wakes every thread that waits.
     pub fn die(&self) {
         if self.dead.swap(true, Ordering::AcqRel) {
             return;
@@ -443,8 +442,8 @@ impl Client {
         lock(&self.free).clear();
     }
 
-    /// The partner is gone and the service has taken the region back. Sockets still open on it are reset and keep the
-    /// mapping and the wakers until they are closed; everything else goes now.
+    /// The peer is gone and the service has taken the region back. Sockets still open on it are reset, and keep the mapping and the wakers
+    /// until they are closed; everything else goes now.
     fn revoked(&self, region: u32) {
         let gone: Vec<_> = {
             let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -461,14 +460,14 @@ impl Client {
         lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whoever sleeps in that context of ours looks again.
+    /// Wakes the threads that sleep in our context of number `context`.
     pub fn wake(&self, context: u32) {
         let _deferred = Deferred::begin();
         let context = lock(&self.contexts).get(&context).and_then(Weak::upgrade);
         context.iter().for_each(|context| context.wake());
     }
 
-    /// A free socket block of our application region, held by us.
+    /// Takes a free socket block of our application region.
     pub fn take_block(&self) -> Option<u32> {
         if self.home.growth.present() < FIRST_BYTES {
             self.grow(&self.home);
@@ -476,7 +475,7 @@ impl Client {
         self.take_block_of(&self.home)
     }
 
-    /// The same of an ancestor's.
+    /// Takes a free socket block of `home`, ours or an ancestor's.
     pub fn take_block_of(&self, home: &Mapped) -> Option<u32> {
         let slots = home.region.layout().params.slots;
         (0..slots).find_map(|_| {
@@ -485,7 +484,7 @@ impl Client {
             let taken =
                 block.holders.compare_exchange(0, self.holder_bit(), Ordering::AcqRel, Ordering::Relaxed);
             taken.ok()?;
-            // What is being read yet stays where it is.
+            // A block whose rings are still being read stays as it is.
             let is_free = left::is_settled(block, |region, side| self.region(region, side));
             if !is_free {
                 block.holders.store(0, Ordering::Release);
@@ -494,25 +493,25 @@ impl Client {
         })
     }
 
-    /// Our bit in socket blocks' holders.
+    /// This process's bit in the `holders` of socket blocks.
     pub fn holder_bit(&self) -> u64 {
         1 << (self.welcome.holder & 63)
     }
 
-    /// The control socket, for the sets of descriptors that sleepers sleep on.
+    /// The control socket's descriptor, which sleeping threads watch.
     pub fn control(&self) -> RawFd {
         self.control
     }
 
-    /// In a forked child: closes our copy of the parent's line, whose owner is never dropped here.
+    /// In a forked child: closes our copy of the parent's line. Its `Client` is never dropped here.
     pub fn hang_up(&self) {
         unclaim(self.control);
         let _ = sys::close(self.control);
     }
 
-    /// Before a fork.
+    /// Takes this registration's locks before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
-        // Listed before they are locked: whatever comes in between is another thread's business, which the child lacks.
+        // List them before locking: what other threads add meanwhile is theirs, and the child lacks them.
         let regions: Vec<_> =
             self.regions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let contexts = self.all_contexts();
@@ -526,7 +525,7 @@ impl Client {
     }
 }
 
-/// Bytes of address space that this process may yet take.
+/// Bytes of address space that this process may still take.
 pub fn room() -> u64 {
     let Some(limit) = getrlimit(Resource::As).current else { return u64::MAX };
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -534,13 +533,13 @@ pub fn room() -> u64 {
     limit.saturating_sub(taken.unwrap_or(0) * rustix::param::page_size() as u64)
 }
 
-/// What follows hello: the service's welcome, and a region of our own.
+/// The messages after hello: the service's welcome, and a region of our own.
 fn introduce(
     exchange: &mut Exchange,
     present: u64,
     mut pushed: impl FnMut(Push, Vec<OwnedFd>),
 ) -> Result<(Welcome, Arc<Mapped>), LineError> {
-    // Part of the socket: waiting for an answer costs one call. One that a signal has interrupted begins anew.
+    // A timeout of the socket: waiting for an answer costs one call, and begins anew after a signal.
     set_socket_timeout(&exchange.line, Timeout::Recv, Some(PATIENCE))?;
     let welcome = match exchange.answer(&mut pushed)?.0 {
         Reply::Welcome(welcome) => welcome,
@@ -559,7 +558,7 @@ fn introduce(
     let mut fds = fds.into_iter();
     let memfd = fds.next().ok_or(LineError::Garbled)?;
     let region = open(&memfd, info)?;
-    // From here on no page can be taken away again, by this process either: the service looks at these seals.
+    // From here on no process, not even this one, can take a page away: the service checks these seals.
     Region::seal(memfd.as_fd()).map_err(|e| {
         log(Level::Error, format_args!("{e}"));
         LineError::Garbled
@@ -567,11 +566,11 @@ fn introduce(
     let pages = present as usize / RING_MIN as usize;
     let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {
-        // The slow path's comes first, then one per fast-path core.
+        // The slow path's eventfd comes first, then one per fast-path core.
         let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
         home.learn_waker(context, Internal::new(bell));
     }
-    // Of these the answers say nothing: whoever asks next finds both done.
+    // No answer to these two is awaited: the next request is answered after both are done.
     exchange.send(Request::Mapped { region: info.id }, None)?;
     for side in [Side::Zero, Side::One] {
         if let Err(e) = home.region.populate(side, 0, present as usize) {

@@ -1,4 +1,4 @@
-//! What the environment says, or the profile that it names.
+//! Settings from the environment, or from the profile that it names.
 
 use crate::log::{self, Level, log};
 use control::profile::{
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Set to 1: every call goes to the kernel.
 pub const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
-/// At the start of a program, which may clean its environment before it makes its first socket.
+/// Reads all settings at the start of a program, which may clean its environment before it makes its first socket.
 pub fn remember() {
     log::limit();
     if !is_disabled() {
@@ -26,7 +26,7 @@ pub fn remember() {
     }
 }
 
-/// True when the user wants no acceleration, or nobody should: a set-user-id program.
+/// True when the user wants no acceleration: [`DISABLE_ENV`] is set, neither empty nor 0.
 pub fn is_disabled() -> bool {
     static DISABLED: OnceLock<bool> = OnceLock::new();
     *DISABLED.get_or_init(|| {
@@ -55,7 +55,7 @@ fn match_launcher() {
     }
 }
 
-/// A profile that nobody knows changes nothing, which is said.
+/// Logs an error when the environment names an unknown profile; such a profile changes nothing.
 fn know_profile() {
     let Ok(name) = std::env::var(PROFILE_ENV) else { return };
     if !name.is_empty() && profile::profile(&name).is_none() {
@@ -63,13 +63,13 @@ fn know_profile() {
     }
 }
 
-/// Where the service listens.
+/// Path of the socket on which the service listens.
 pub fn control_path() -> &'static Path {
     static CONTROL: OnceLock<PathBuf> = OnceLock::new();
     CONTROL.get_or_init(control::default_control_path)
 }
 
-/// The user's limit for spinning.
+/// The user's limit for spinning; `None`: not set.
 pub fn spin() -> Option<Duration> {
     static SPIN: OnceLock<Option<Duration>> = OnceLock::new();
     *SPIN.get_or_init(|| {
@@ -78,14 +78,14 @@ pub fn spin() -> Option<Duration> {
     })
 }
 
-/// Sockets fail where they would fall back to the kernel.
+/// True when a socket call fails where it would fall back to the kernel.
 #[inline]
 pub fn is_required() -> bool {
     static REQUIRED: OnceLock<bool> = OnceLock::new();
     *REQUIRED.get_or_init(|| profile::is_on(REQUIRE_ENV))
 }
 
-/// What becomes of `io_uring_setup`.
+/// What the library does with `io_uring_setup`.
 pub fn rings() -> Rings {
     static RINGS: OnceLock<Rings> = OnceLock::new();
     *RINGS.get_or_init(|| {
@@ -97,20 +97,20 @@ pub fn rings() -> Rings {
     })
 }
 
-/// Connections over a port acknowledge at once.
+/// True when connections over a port acknowledge at once.
 pub fn quick_ack() -> bool {
     static QUICK_ACK: OnceLock<bool> = OnceLock::new();
     *QUICK_ACK.get_or_init(|| profile::is_on(QUICK_ACK_ENV))
 }
 
-/// Bad pointers fail with EFAULT.
+/// True when calls with bad pointers fail with EFAULT.
 #[inline]
 pub fn checks_pointers() -> bool {
     static CHECKS: OnceLock<bool> = OnceLock::new();
     *CHECKS.get_or_init(|| profile::is_on(CHECK_POINTERS_ENV))
 }
 
-/// The shortest ring that a sender lends itself, bytes; 0: as short as may be.
+/// The shortest ring that a sender lends itself, bytes; 0: no limit.
 pub fn ring_min() -> usize {
     static RING_MIN: OnceLock<usize> = OnceLock::new();
     *RING_MIN.get_or_init(|| {

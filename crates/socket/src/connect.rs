@@ -1,4 +1,4 @@
-//! `connect`: who carries the connection is decided here, by the service's answer.
+//! `connect`: the service's answer decides whether it or the kernel carries the connection.
 
 use crate::address;
 use crate::client::{self, Client};
@@ -21,9 +21,9 @@ use std::time::Instant;
 /// Why the kernel is to carry a socket.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Why {
-    /// In words.
+    /// The reason, in words.
     pub reason: Cow<'static, str>,
-    /// What to say where the kernel must not.
+    /// The error of the call where no socket may be the kernel's.
     pub errno: Errno,
 }
 
@@ -37,10 +37,10 @@ impl Why {
     pub const NO_SERVICE: Self = Self { reason: Cow::Borrowed("no service answers"), errno: Errno::NETDOWN };
 }
 
-/// The registration to ask about `sock`, which `fd` stands for, or why there is none to ask.
+/// The registration to ask about `sock`, for which `fd` stands.
 ///
 /// # Errors
-/// The socket is the kernel's.
+/// Why the socket is the kernel's.
 pub fn whom_to_ask(sock: &Sock, fd: RawFd) -> Result<Arc<Client>, Why> {
     match sock.kernel_only().or_else(fallback::reason) {
         Some(word) => Err(Why::asked(word)),
@@ -52,14 +52,14 @@ pub fn whom_to_ask(sock: &Sock, fd: RawFd) -> Result<Arc<Client>, Why> {
     }
 }
 
-/// What became of `connect`.
+/// The result of `connect`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Connected {
-    /// Established.
+    /// The connection is established.
     Now,
     /// The kernel is to connect this socket.
     Kernel(Why),
-    /// The kernel knows what is wrong with that address; nothing is decided.
+    /// Nothing is decided: the kernel is to report what is wrong with the address.
     Nowhere,
 }
 
@@ -85,18 +85,18 @@ pub fn addresses(link: &Link) -> (SocketAddr, SocketAddr) {
     (local, address::from_words(words(&b.peer), ports as u16))
 }
 
-/// True when `ip` is the service's, not the kernel's.
+/// True when `ip` is an address of the service, not of the kernel.
 pub fn is_own(client: &Client, ip: IpAddr) -> bool {
     client.welcome.settings.own.iter().any(|(own, _)| *own == ip)
 }
 
-/// True when the service may have something to say about connections to `ip`.
+/// True when the service may carry connections to `ip`.
 fn is_candidate(client: &Client, ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || is_own(client, ip) || client.welcome.settings.has_port
 }
 
-/// True when the service is to see the socket: it is bound, which the kernel's word shows, or in another network namespace than the one
-/// in which this process has registered.
+/// True when the socket must be shown to the service: it is bound, by the kernel's word, or in another network namespace than the one in
+/// which this process has registered.
 fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno> {
     if !sock.is_untouched() {
         let bound = name_of(fd)?;
@@ -111,7 +111,7 @@ fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno>
     Ok(moving::namespace(fd) != client.namespace)
 }
 
-/// Where connections to this host come from.
+/// The source address of connections to this host.
 fn loopback(remote: IpAddr) -> IpAddr {
     match remote {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -133,14 +133,14 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     match sock.role() {
         Some(Role::Listener(link)) if is_unspecified(name) => {
             listener::stop(link);
-            // The kernel's socket, too.
+            // The kernel's socket must stop listening, too.
             return Ok(Connected::Nowhere);
         }
         Some(Role::Listener(_)) => return Err(Errno::ISCONN),
         Some(Role::Stream(link)) => return again(sock, link, name),
         None => {}
     }
-    // AF_UNSPEC and addresses of other families.
+    // The kernel reports errors for AF_UNSPEC and for addresses of other families.
     let Ok(remote) = address::parse(name).map(somewhere) else { return Ok(Connected::Nowhere) };
     if remote.is_ipv4() != (sock.family() == libc::AF_INET) {
         return Ok(Connected::Nowhere);
@@ -155,7 +155,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         return if is_put_off { Err(Errno::INPROGRESS) } else { Ok(Connected::Kernel(why)) };
     }
     let plain = address::plain(remote);
-    // What a host says that has no accelerated listener there, or no way there.
+    // The error of a host without an accelerated listener there, or without a way there.
     let absent = if plain.ip().is_loopback() { Errno::CONNREFUSED } else { Errno::NETUNREACH };
     let kernel = |reason, errno| Ok(Connected::Kernel(Why { reason: Cow::Borrowed(reason), errno }));
     if !is_candidate(&client, plain.ip()) {
@@ -212,7 +212,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
 }
 
-/// Asks for a connection, which is the kernel's where the listener may wait by a ring.
+/// Asks the service for a connection; it is the kernel's where the listener may wait by an io_uring.
 fn ask(
     client: &Client,
     request: impl Fn(bool) -> Request,
@@ -227,7 +227,7 @@ fn ask(
     }
 }
 
-/// To the unspecified address is to this host.
+/// Replaces the unspecified address by loopback: it means this host.
 fn somewhere(to: SocketAddr) -> SocketAddr {
     let ip: IpAddr = match to.ip() {
         ip if ip.is_unspecified() => loopback(ip),
@@ -248,7 +248,7 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
         && address::parse(name).is_ok_and(|at| at.is_ipv4() == (sock.family() == libc::AF_INET))
 }
 
-/// What `bind` says of a socket that has connected, and so has an address: first what is wrong with the name, as the kernel finds it.
+/// The error of `bind` on a socket that is connected, and so has an address: the kernel's for a bad name, else EINVAL.
 pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
     let _changing = unseen::begin();
     let Ok(other) = placeholder::idle(sock.family()) else { return Errno::INVAL };
@@ -269,7 +269,7 @@ fn free(client: &Client, block: u32) {
 impl Link {
     /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
     pub(crate) fn announce(&self) {
-        // Of several threads one says it.
+        // Only one of several threads says it.
         if self.state() & state::DEFERRED != 0
             && self.forget(state::DEFERRED) & state::DEFERRED != 0
             && let Some(client) = client::present()
@@ -297,13 +297,13 @@ fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
 /// Waits until the handshake is over.
 fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
     let Some(link) = sock.stream() else { return Err(Errno::NOTCONN) };
-    // A handler runs inside the sleep alone.
+    // A signal handler runs only inside the sleep.
     let deferred = Deferred::begin();
     let _open = sock.begin_use()?;
     let deadline = sock.send_limit().map(|t| Instant::now() + t);
     loop {
         let _ = link.peer_flags();
-        // First: a peer that has accepted and reset the connection since is the next call's to tell of.
+        // First: if the peer has accepted and then reset the connection, the next call reports the reset.
         if link.is_open() {
             link.note(state::TOLD);
             return Ok(Connected::Now);
@@ -322,7 +322,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
 /// `connect` on a socket that has connected or tried to.
 fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
     if link.is_unconnected() {
-        // Unless it is to `AF_UNSPEC` once more the kernel knows what is wrong with that address.
+        // The kernel reports what is wrong with the address, unless it is `AF_UNSPEC` once more.
         return Ok(if is_unspecified(name) { Connected::Now } else { Connected::Nowhere });
     }
     if is_unspecified(name) {
@@ -341,6 +341,6 @@ fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno>
     if sock.is_nonblocking() {
         return Err(Errno::ALREADY);
     }
-    // Out of time it is said that there was a connect before.
+    // On a timeout: the connect is still the earlier call's.
     finish(sock).map_err(|e| if e == Errno::INPROGRESS { Errno::ALREADY } else { e })
 }

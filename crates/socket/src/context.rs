@@ -1,5 +1,5 @@
-//! A context: what one sleeper (a blocked thread, an epoll set) is told through. A number known to everybody who brings
-//! news, a kernel epoll descriptor that holds every eventfd that may wake it, and its spin budget.
+//! A context: what wakes one sleeper (a blocked thread, an epoll set). It has a number known to everything that brings news, a kernel epoll
+//! descriptor that holds every eventfd that may wake it, and a spin budget.
 
 use crate::client::{Client, lock};
 use crate::hold::Held;
@@ -18,39 +18,39 @@ use std::time::{Duration, Instant};
 
 /// Tag of eventfds in a context's epoll descriptor.
 pub const BELL: u64 = 0;
-/// Tag of the control socket there.
+/// Tag of the control socket in a context's epoll descriptor.
 pub const CONTROL: u64 = 1;
 /// In place of a region: the service's own eventfd (region ids are never 0).
 const SERVICE: u32 = 0;
-/// What could not be received is asked for again not more often than this.
+/// Shortest time between two requests for eventfds that could not be received.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// What wakes one thread or epoll set.
 #[derive(Debug)]
 pub struct Context {
-    /// Unique in the fork family.
+    /// Its number, unique in the fork family.
     pub number: u32,
-    /// Sleep here: all eventfds and the control socket, edge-triggered.
+    /// The descriptor to sleep on: holds all eventfds and the control socket, edge-triggered.
     epfd: Internal,
     local: Internal,
-    /// Eventfds that others ring, with the pair region they came for; 0 for the service's own.
+    /// Eventfds that others ring, with the pair region they came for; [`SERVICE`] for the service's own.
     others: Mutex<Vec<(u32, Internal)>>,
-    /// One of them could not be received, for want of descriptors: some news wakes nobody.
+    /// An eventfd could not be received, for want of descriptors: some news does not wake the sleeper.
     is_deaf: AtomicBool,
-    /// How often that has happened.
+    /// How often an eventfd was lost.
     losses: AtomicU32,
-    /// When it was asked for again.
+    /// When lost eventfds were last asked for again.
     asked_again: Mutex<Option<Instant>>,
-    /// Set before the last look at what others may bring by `wake`.
+    /// A thread sleeps here. Set before its last look at what others may bring by `wake`.
     pub sleeping: AtomicBool,
-    /// When spinning pays.
+    /// Decides when spinning pays.
     pub spin: Spin,
-    /// The registration it belongs to.
+    /// The registration to which it belongs.
     pub client: Arc<Client>,
 }
 
 impl Context {
-    /// A new or used context of `client`.
+    /// Takes a used context of `client`, or makes a new one.
     pub fn take(client: &Arc<Client>) -> Result<Arc<Self>, Errno> {
         let _deferred = Deferred::begin();
         if let Some(used) = lock(&client.free).pop() {
@@ -74,7 +74,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Has itself told of news. What the service knows of others that ring comes before its answer.
+    /// Asks the service for news. Eventfds of others that it knows come before its answer.
     fn listen(&self) -> Result<(), Errno> {
         match self.client.ask(Request::Context { context: self.number })? {
             (Reply::Done, fds) => {
@@ -85,7 +85,7 @@ impl Context {
         }
     }
 
-    /// True when some news wakes nobody who sleeps here. Asks now and then for what is missing.
+    /// True when some news does not wake the threads that sleep here. Asks now and then for what is missing.
     #[inline]
     pub fn is_deaf(&self) -> bool {
         self.is_deaf.load(Ordering::Relaxed) && !self.listen_again()
@@ -105,7 +105,7 @@ impl Context {
         self.forget(|_| true);
         let hears = self.listen().is_ok() && self.losses.load(Ordering::SeqCst) == before;
         self.is_deaf.fetch_and(!hears, Ordering::SeqCst);
-        // Whoever else sleeps here begins anew.
+        // Other threads that sleep here begin anew.
         self.local.ring();
         hears
     }
@@ -129,7 +129,7 @@ impl Context {
         })
     }
 
-    /// For the next thread or set.
+    /// Keeps the context for the next thread or set.
     pub fn give_back(self: Arc<Self>) {
         let _deferred = Deferred::begin();
         let client = self.client.clone();
@@ -138,12 +138,12 @@ impl Context {
         }
     }
 
-    /// Sleeps on one more eventfd, which is rung for news of `region`; there is none when it was lost.
+    /// Adds an eventfd that is rung for news of `region`; `None`: it was lost.
     pub fn add(&self, region: u32, eventfd: Option<OwnedFd>) {
         let Some(eventfd) = eventfd else {
             self.losses.fetch_add(1, Ordering::SeqCst);
             self.is_deaf.store(true, Ordering::SeqCst);
-            // What we got would have been rung already.
+            // A received eventfd would have been rung already: look.
             return self.local.ring();
         };
         let eventfd = Internal::new(eventfd);
@@ -152,12 +152,12 @@ impl Context {
         lock(&self.others).push((region, eventfd));
     }
 
-    /// Before a fork.
+    /// Takes the lock of `others` before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |c| &c.others);
     }
 
-    /// No news comes from `region` any more: closes what was rung for it.
+    /// No news comes from `region` any more: closes the eventfds that were rung for it.
     pub fn forget_region(&self, region: u32) {
         self.forget(|from| from == region);
     }
@@ -166,7 +166,7 @@ impl Context {
         lock(&self.others).retain(|(from, eventfd)| {
             let is_over = is_over(*from);
             if is_over {
-                // Others have the same eventfd: closing ours alone would leave it in our epoll descriptor.
+                // Other processes have the same eventfd open: closing ours alone would leave it in our epoll descriptor.
                 let _ = epoll::delete(self.epfd.as_fd(), eventfd.as_fd());
             }
             !is_over
@@ -178,21 +178,21 @@ impl Context {
         self.epfd.number()
     }
 
-    /// Wakes whoever sleeps here, from within this process.
+    /// Wakes the threads that sleep here, from within this process.
     pub fn wake(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst) {
             self.local.ring();
         }
     }
 
-    /// Takes what woke us off the kernel's list, reads the control socket if that was it.
+    /// Takes the events that woke us off the kernel's list, and reads the control socket if it is among them.
     pub fn harvest(&self) {
-        // Interrupted it finds the same the next time.
+        // When interrupted, the next call finds the same events.
         let _ = self.sleep(Some(Duration::ZERO), None);
     }
 
-    /// Sleeps until something wakes us, and takes it off the kernel's list as [`Self::harvest`] does. True: the service
-    /// had something to say, which is done.
+    /// Sleeps until something wakes us, and takes it off the kernel's list as [`Self::harvest`] does. True: the service had sent something,
+    /// which was read.
     ///
     /// # Errors
     /// EINTR.
@@ -206,7 +206,7 @@ impl Context {
         Ok(is_told)
     }
 
-    /// From now on whatever wakes `other` wakes us, too. False: it does not.
+    /// From now on whatever wakes `other` wakes this context, too. False: that failed.
     pub fn follow(&self, other: &Self) -> bool {
         matches!(add(&self.epfd, other.epfd(), BELL), Ok(()) | Err(Errno::EXIST))
     }
@@ -232,7 +232,7 @@ fn take_number(client: &Client) -> Option<u32> {
     })
 }
 
-/// Gives back a number under which the service knows no context.
+/// Gives back a number for which the service knows no context.
 fn give_number(client: &Client, number: u32) {
     let words = &client.oldest.region.header().context_taken[1];
     if let Some(word) = words.get(number as usize / 64) {
@@ -256,7 +256,7 @@ thread_local! {
     static MINE: RefCell<Mine> = const { RefCell::new(Mine(None)) };
 }
 
-/// The calling thread's context with `client`.
+/// The calling thread's context in the registration `client`.
 pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
     let kept = MINE.try_with(|m| m.try_borrow().ok()?.0.clone()).ok().flatten();
     if let Some(context) = kept.filter(|c| Arc::ptr_eq(&c.client, client)) {
@@ -265,7 +265,7 @@ pub fn of_thread(client: &Arc<Client>) -> Result<Arc<Context>, Errno> {
     let context = Context::take(client)?;
     let stored = MINE.try_with(|m| match m.try_borrow_mut() {
         Ok(mut mine) => {
-            // One of an earlier registration, or of our parent's, ends with it.
+            // This drops a context of an earlier registration, or of the parent's.
             mine.0 = Some(context.clone());
             true
         }

@@ -1,11 +1,11 @@
-//! The program's epoll sets. Kernel descriptors live in the kernel's set; accelerated sockets in ours, beside it. A
-//! listener is in both. One sleep covers both:
+//! The program's epoll sets. Kernel descriptors live in the kernel's set, accelerated sockets in a list of ours beside it, listeners in
+//! both. One sleep covers both:
 //!
 //! ```text
 //!   in the set                        a wait sleeps on
 //!   connections alone                 our context's descriptor
 //!   something of the kernel's, too    the kernel's set, in which our context's descriptor lies
-//!   sets, or it is in one, or polled  both, as a thread does (`wait`)
+//!   sets; or it is in one, or polled  both, as a thread does (`wait`)
 //! ```
 
 mod kernel;
@@ -31,12 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// Every so many busy waits the kernel's set is looked at, so that neither side starves.
+/// The kernel's set is looked at in one of so many busy waits, so that neither side starves.
 const KERNEL_EVERY: u32 = 16;
-/// Sleep at most so long where nobody can wake us (no context left, sockets that two processes wait for, a filter).
+/// Longest sleep where some news cannot wake the thread (no context left, a socket that two processes wait for, a filter).
 const BLIND: Duration = Duration::from_millis(2);
 
-/// One epoll set.
+/// One epoll set of the program.
 #[derive(Debug)]
 pub struct Set {
     epfd: RawFd,
@@ -44,7 +44,7 @@ pub struct Set {
     inner: Mutex<Interest>,
     context: Mutex<Option<Arc<Context>>>,
     number: AtomicU32,
-    /// Something accelerated is, or was, in it.
+    /// An accelerated socket is, or was, in the set.
     accelerated: AtomicBool,
     /// The kernel's set is not empty.
     kernel: AtomicBool,
@@ -53,15 +53,15 @@ pub struct Set {
     turns: AtomicU32,
     generation: AtomicU32,
     descriptors: AtomicU32,
-    /// How many threads sleep on the context, behind the generation of the process that counts them: none of a parent's does in its
-    /// child. Changed with the interest locked.
+    /// Low half: threads that sleep on the context. High half: the fork generation of the process that counts them, since a parent's
+    /// threads do not sleep in its child. Changed only with the interest locked.
     sleepers: AtomicU64,
     family: sets::Family,
 }
 
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// Linux's rules for `EPOLLEXCLUSIVE`: only from the beginning, never changed, and not with everything.
+/// Linux's rules for `EPOLLEXCLUSIVE`: only with `EPOLL_CTL_ADD`, never changed, and not with all events.
 const fn is_allowed(op: i32, events: u32, is_exclusive: bool) -> bool {
     const WITH: u32 = (libc::EPOLLIN
         | libc::EPOLLOUT
@@ -78,7 +78,7 @@ const fn is_allowed(op: i32, events: u32, is_exclusive: bool) -> bool {
 }
 
 impl Set {
-    /// The set behind a new epoll descriptor.
+    /// The set behind the new epoll descriptor `epfd`.
     #[must_use]
     pub fn new(epfd: RawFd) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -98,22 +98,22 @@ impl Set {
         })
     }
 
-    /// Its context's number, once it has one.
+    /// The number of the set's context, once it has one.
     pub fn context_number(&self) -> Option<u32> {
         Some(self.number.load(Ordering::Relaxed)).filter(|n| *n != u32::MAX)
     }
 
-    /// Its context.
+    /// The set's context, once it has one.
     pub fn context(&self) -> Option<Arc<Context>> {
         lock(&self.context).clone()
     }
 
-    /// The same, as long as something accelerated is, or was, in the set.
+    /// The set's context, if an accelerated socket is, or was, in the set.
     fn accelerated_context(&self) -> Option<Arc<Context>> {
         if self.accelerated.load(Ordering::Acquire) { self.context() } else { None }
     }
 
-    /// `epoll_ctl` for a socket of ours, of which `share` gives a reference to keep.
+    /// `epoll_ctl` for the accelerated socket `sock`; `share` returns a reference to keep.
     ///
     /// # Errors
     /// As Linux's.
@@ -145,7 +145,7 @@ impl Set {
             }
             (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => {
                 drop(inner);
-                // Not ours: the kernel's set may hold what the number stood for before.
+                // Not in our list: the kernel's set may hold what the number stood for before.
                 sys::epoll_ctl(self.epfd, op, fd, wanted.as_ref())
             }
             (libc::EPOLL_CTL_MOD, Some(i)) => {
@@ -181,7 +181,7 @@ impl Set {
         }
         lock(&self.inner).add(fd, sock.clone(), wanted.events, wanted.u64, kernel);
         sock.join_set(self.me.clone(), fd);
-        // Told from now on; what came before is looked at once.
+        // News is reported from now on; look once for what came before.
         let mut inner = lock(&self.inner);
         inner.look_at(fd);
         self.stir(inner);
@@ -195,7 +195,7 @@ impl Set {
         let mut inner = lock(&self.inner);
         let Some(i) = inner.find(fd, sock) else { return };
         if sock.stream().is_some() && inner.item(i).is_some_and(|item| item.kernel) {
-            // The placeholder would report a hang-up for ever.
+            // In the kernel's set the placeholder would report a hang-up for ever.
             let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_DEL, fd, None);
             inner.set_kernel(i, false);
         }
@@ -204,12 +204,12 @@ impl Set {
         self.stir(inner);
     }
 
-    /// News of that slot is nobody's here any more.
+    /// Stops listening for news of `slot` of `mapped`.
     pub fn ignore(&self, mapped: &Arc<Mapped>, slot: u32) {
         lock(&self.inner).ignore_slot(mapped, slot);
     }
 
-    /// The socket is the kernel's alone from now on.
+    /// The socket is the kernel's alone from now on: moves it to the kernel's set.
     pub fn abandon(&self, sock: &Sock, fd: RawFd) {
         let taken = lock(&self.inner).take(fd, sock);
         if let Some(item) = taken.filter(|item| !item.kernel) {
@@ -220,21 +220,21 @@ impl Set {
         }
     }
 
-    /// Another object stands behind the descriptor from now on.
+    /// Puts `fresh` in the place of `old`, which the set holds as `fd`.
     pub fn exchange(&self, fd: RawFd, old: &Sock, fresh: &Arc<Sock>) {
         let taken = lock(&self.inner).take(fd, old);
         if let Some(item) = taken {
-            // A set that held a descriptor has room for it.
+            // Cannot fail for want of room: the set held this descriptor just now.
             let _ = self.add(fd, fresh, libc::epoll_event { events: item.armed_events(), u64: item.data });
         }
     }
 
-    /// The socket is closed.
+    /// Removes a socket that is closed.
     pub fn forget(&self, fd: RawFd, sock: &Sock) {
         lock(&self.inner).take(fd, sock);
     }
 
-    /// `fd` may be ready: look at it, and wake whoever sleeps.
+    /// `fd` may be ready: queues it and wakes a thread that sleeps on the set.
     pub fn poke(&self, fd: RawFd) {
         let mut inner = lock(&self.inner);
         inner.enqueue_fd(fd);
@@ -244,7 +244,7 @@ impl Set {
     fn stir(&self, mut inner: MutexGuard<'_, Interest>) {
         let is_news = inner.must_stir();
         drop(inner);
-        // Who began to sleep before the lock was taken is counted; who begins now looks first.
+        // A thread that slept before the lock was taken is counted; one that begins now looks at the interest first.
         if is_news
             && self.sleepers() > 0
             && let Some(context) = self.context()
@@ -253,7 +253,7 @@ impl Set {
         }
     }
 
-    /// Gets a context of the present registration, and puts its descriptor into the kernel's set.
+    /// Gets a context of the present registration and puts its descriptor into the kernel's set, unless that is done.
     fn prepare(&self) {
         let Some(client) = client::current() else { return };
         let fresh = {
@@ -264,7 +264,7 @@ impl Set {
         self.accelerated.store(true, Ordering::SeqCst);
         if fresh.is_some() {
             lock(&self.inner).watch(&client.home, None);
-            // Whoever waits in the kernel now must come back and wait with us.
+            // Threads that sleep in the kernel's set must return and sleep on the context as well.
             self.rouse_all(SETS_DEEP);
             let all = lock(&self.inner).all();
             all.iter().for_each(|(_, sock)| sock.announce_again());
@@ -284,7 +284,7 @@ impl Set {
         Some(context)
     }
 
-    /// In a forked child an inherited set starts with a context of its own.
+    /// In a forked child: gives an inherited set a context of its own.
     fn renew(&self) {
         let now = fork::generation();
         if self.generation.load(Ordering::Relaxed) == now
@@ -308,7 +308,7 @@ impl Set {
         lock(&self.inner).enqueue_all();
     }
 
-    /// Takes news and writes what is ready: sockets and sets, sometimes the ones first and sometimes the others.
+    /// Takes news and writes what is ready to `out`; sockets and inner sets take turns to come first.
     fn gather(&self, out: &mut [libc::epoll_event]) -> usize {
         if !self.family.has_members() {
             return self.gather_sockets(out);
@@ -325,7 +325,7 @@ impl Set {
         self.drain().collect(out)
     }
 
-    /// Takes the news that came for the sockets.
+    /// Takes the news that came for the sockets. Returns the locked interest.
     fn drain(&self) -> MutexGuard<'_, Interest> {
         let mut inner = lock(&self.inner);
         if self.accelerated.load(Ordering::Acquire)
@@ -340,7 +340,7 @@ impl Set {
         inner
     }
 
-    /// The service has said something, after which everything is looked at: what has come meanwhile first, in its order.
+    /// After a message of the service every socket is looked at; those with news come first, in the order of their news.
     fn look_again(&self, context: &Context) -> MutexGuard<'_, Interest> {
         loop {
             let mut inner = lock(&self.inner);
@@ -367,16 +367,16 @@ impl Set {
         self.renew();
         let instant = timeout.is_some_and(|t| t.is_zero());
         let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
-        // The kernel's set is known to have something.
+        // True: the kernel's set is known to have events.
         let mut is_told = false;
         loop {
-            // Of several threads' turns some may count as one.
+            // Not atomic: turns of several threads may count as one.
             let turn = self.turns.load(Ordering::Relaxed);
             self.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
             if locked::is_locked() {
                 lock(&self.inner).enqueue_all();
             }
-            // Sockets whose news goes to somebody else: seldom, unless there is nothing else to do.
+            // Sockets whose news goes to another set or process: looked at seldom, unless nothing else is ready.
             let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
             let mut n = self.gather(out);
             if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
@@ -419,7 +419,7 @@ impl Set {
         }
     }
 
-    /// Waits for news without sleeping, where that is worth it. True: there is some.
+    /// Spins for news, where that pays. True: there is some.
     fn spin(&self, context: &Context, left: Option<Duration>) -> Result<bool, Errno> {
         if !context.spin.pays() {
             return Ok(false);
@@ -473,7 +473,7 @@ impl Set {
         if (word >> 32) as u32 == fork::generation() { word as u32 } else { 0 }
     }
 
-    /// Counts them anew; how many there were.
+    /// Changes the number of sleepers. Returns the number before.
     fn count_sleepers(&self, change: impl Fn(u32) -> u32) -> u32 {
         let before = self.sleepers();
         let word = u64::from(fork::generation()) << 32 | u64::from(change(before));
@@ -481,20 +481,20 @@ impl Set {
         before
     }
 
-    /// A thread is about to sleep on the set, or on one around it. True: nothing has come, and `is_idle`.
+    /// A thread is about to sleep on this set, or on one that holds it. True: nothing has come, and `is_idle` agrees.
     fn enter(&self, context: &Context, is_idle: impl FnOnce(&Interest) -> bool) -> bool {
         let inner = lock(&self.inner);
         let is_alone = self.count_sleepers(|n| n + 1) == 0;
         context.sleeping.store(true, Ordering::SeqCst);
         let quiet = inner.arm(context.number);
         if !(quiet || is_alone) {
-            // Where something had come the others' announcement is withdrawn with ours.
+            // Something had come, which withdraws the other threads' announcement, too: wake them.
             context.wake();
         }
         quiet && is_idle(&inner)
     }
 
-    /// It sleeps no more.
+    /// A thread sleeps on the set no more.
     fn leave(&self, context: &Context) {
         let inner = lock(&self.inner);
         if self.count_sleepers(|n| n.saturating_sub(1)) <= 1 {
@@ -503,7 +503,7 @@ impl Set {
         }
     }
 
-    /// Others sleep on here, where one wake-up wakes one of them: they must hear of what comes next, and of what we leave.
+    /// A wake-up wakes one thread. If others sleep on here, they must hear of later news, and of events that this thread leaves.
     fn hand_on(&self) {
         if self.sleepers() == 0 || self.family.is_related() {
             return;
@@ -519,35 +519,35 @@ impl Set {
         }
     }
 
-    /// Some news wakes nobody who sleeps here: it goes to somebody else, is never announced, or we are locked in.
+    /// True when some news wakes no thread here: it goes to another set or process, the peer never rings, or we are locked in.
     fn is_blind(&self) -> bool {
         let inner = lock(&self.inner);
         fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || locked::is_locked()
     }
 
-    /// Sockets whose news goes to somebody else are looked at. False: there are none.
+    /// Queues the sockets whose news goes to another set or process. False: there are none.
     fn seek_disputed(&self) -> bool {
         let Some(ours) = self.context_number() else { return false };
         lock(&self.inner).enqueue_disputed(ours)
     }
 
-    /// Before a fork.
+    /// Takes the context's lock before a fork.
     pub fn hold_context(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |s| &s.context);
     }
 
-    /// Before a fork, after the sockets' watchers.
+    /// Takes the locks of the interest and the family before a fork, after those of the sockets' watchers.
     pub fn hold_interest(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |s| &s.inner);
         self.hold_family(held);
     }
 
-    /// One more descriptor stands for it.
+    /// Counts one more descriptor of the set.
     pub fn add_descriptor(&self) {
         self.descriptors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One fewer. The last one ends the set.
+    /// Counts one descriptor fewer. The last one ends the set.
     pub fn drop_descriptor(&self) {
         if self.descriptors.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
@@ -558,7 +558,7 @@ impl Set {
         let context = lock(&self.context).take();
         if let Some(context) = context {
             self.unhook(&context);
-            // Who still sleeps on the closed set would take others' wake-ups.
+            // A thread that still sleeps on the closed set would take the wake-ups of the context's next owner.
             if self.sleepers() == 0 {
                 context.give_back();
             }
@@ -574,7 +574,7 @@ impl Interest {
     }
 }
 
-/// The kernel and we may both report a listener: `more` events behind the first `n` are merged into equal ones.
+/// The kernel and we may both report a listener: merges the `more` events behind the first `n` into those of equal data.
 fn merge(out: &mut [libc::epoll_event], n: usize, more: usize) -> usize {
     let mut end = n;
     for i in n..n + more {

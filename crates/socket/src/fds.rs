@@ -1,4 +1,4 @@
-//! The calls of the sockets API by descriptor. `None` from any of them: not ours, the kernel does it.
+//! The calls of the sockets API, by descriptor. `None` from any of them: the kernel is to make the call.
 
 mod amounts;
 
@@ -27,21 +27,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-/// An answer, or none when the kernel is to give it.
+/// The result of a call; `None` when the kernel is to make the call.
 pub type Handled<T> = Option<Result<T, Errno>>;
 
 /// Sockets that are, or may become, accelerated.
 pub static SOCKS: Table<Sock> = Table::new();
-/// Epoll sets.
+/// The program's epoll sets, by descriptor.
 pub static SETS: Table<Set> = Table::new();
 
-/// Anything ever stood in one of them.
+/// True once anything was put into `SOCKS` or `SETS`.
 static USED: AtomicBool = AtomicBool::new(false);
-/// Any epoll set did.
+/// True once the program has made an epoll set.
 static HAS_SETS: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Remembers which process this is; again in a forked child.
+/// Remembers this process's ID; called again in a forked child.
 pub fn settle() {
     PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
 }
@@ -49,7 +49,7 @@ pub fn settle() {
 /// True in a `vfork` child, which shares our memory and must not change it.
 pub fn is_borrowed() -> bool {
     let known = PROCESS.load(Ordering::Relaxed);
-    // Who may not ask has not become another process since it could.
+    // `sys::pid()` is `None` where a seccomp filter forbids `getpid`: such a process is still the one that `settle` saw.
     known != 0 && sys::pid().is_some_and(|pid| pid != known)
 }
 
@@ -65,7 +65,7 @@ pub fn has_any() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// Puts an object behind a descriptor that is new. A call on the number's last owner may still be ending.
+/// Puts `object` behind the new descriptor `fd`. Waits while a call on the number's last owner is ending. False: given up.
 pub(crate) fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
     USED.store(true, Ordering::Relaxed);
     for _ in 0..100_000 {
@@ -82,7 +82,7 @@ pub(crate) fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
     false
 }
 
-/// The kernel made a socket.
+/// Notes a socket that the kernel has made, if it is a TCP socket.
 pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
     let stream = kind & 0xf == libc::SOCK_STREAM && tcp;
@@ -104,14 +104,14 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     put(&SOCKS, fd, Arc::new(sock));
 }
 
-/// A socket of another process's came in.
+/// Puts `sock`, which came from another process, behind `fd`.
 pub fn put_inherited(fd: RawFd, sock: Sock) {
     if !is_borrowed() {
         put(&SOCKS, fd, Arc::new(sock));
     }
 }
 
-/// The kernel makes an epoll set by `make`: its descriptor, or a negative number.
+/// Notes the epoll set that the kernel makes by `make`. Returns what `make` returns: its descriptor, or a negative number.
 pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
     let _deferred = Deferred::begin();
     let _changing = unseen::begin();
@@ -123,19 +123,19 @@ pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
     fd
 }
 
-/// `fd` is about to be duplicated. To be kept until [`duplicated`] has returned.
+/// `fd` is about to be duplicated. The caller keeps the result until [`duplicated`] has returned.
 pub fn duplicating(fd: RawFd) -> Option<Changing> {
     (SETS.is_taken(fd) || rings::is_watched(fd)).then(unseen::begin)
 }
 
-/// `fd` is about to be closed or replaced. What it returns is to be kept until that is done.
+/// `fd` is about to be closed or replaced. The caller keeps the result until that is done.
 ///
 /// # Errors
-/// EBADF for our own descriptors.
+/// EBADF when `fd` is one of the library's own descriptors.
 pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     unseen::forget(fd);
     if internal::is_internal(fd) {
-        // Nor may a `vfork` child close them: it has yet to say what it takes along to its program.
+        // A `vfork` child may not close them either: it has yet to say what it takes along to its program.
         return Err(Errno::BADF);
     }
     if !(is_ours(fd) || rings::is_watched(fd)) || is_borrowed() {
@@ -156,13 +156,13 @@ pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
     Ok(changing)
 }
 
-/// `new` stands for the same as `old` from now on.
+/// `new` was made a duplicate of `old`: both stand for the same object from now on.
 pub fn duplicated(old: RawFd, new: RawFd) {
     if old == new {
         return;
     }
     if is_borrowed() {
-        // The child's numbers are its own: by this the parent's socket is known again.
+        // A `vfork` child's numbers are not its parent's: by this cookie the parent's socket is found again.
         if let (Some(sock), Some(cookie)) = (SOCKS.pin(old), crate::moving::cookie(new)) {
             sock.set(|settings| settings.cookie = cookie);
         }
@@ -187,16 +187,17 @@ pub fn duplicated(old: RawFd, new: RawFd) {
     }
 }
 
-/// The kernel is about to be asked or told something about what is behind `fd`, or to duplicate that: see `placeholder`.
+/// Gives the socket behind `fd` a placeholder of its own (see `placeholder`), before the kernel is asked or told something about it, or
+/// duplicates it.
 ///
 /// # Errors
-/// As the kernel's where no socket is to be had.
+/// The kernel's, when it can make no socket.
 #[inline]
 pub fn single_out(fd: RawFd) -> Result<(), Errno> {
     SOCKS.pin(fd).map_or(Ok(()), |sock| placeholder::own(&sock, fd))
 }
 
-/// Makes a call that changes the descriptor alone (`FD_CLOEXEC`): see [`placeholder::steady`].
+/// Makes a call that changes only the descriptor's own flags (`FD_CLOEXEC`): see [`placeholder::steady`].
 pub fn steadily<R>(fd: RawFd, call: impl FnOnce() -> R) -> R {
     match SOCKS.pin(fd) {
         Some(sock) => placeholder::steady(&sock, call),
@@ -204,13 +205,13 @@ pub fn steadily<R>(fd: RawFd, call: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Many descriptors are about to be closed. To be kept until they are.
+/// Many descriptors are about to be closed. The caller keeps the result until they are.
 pub fn closing_many() -> Changing {
     unseen::begin()
 }
 
-/// Descriptors `first..=last` are about to be closed: ours are let go. Returns the ranges to close, without our own
-/// descriptors; `None`: the range as it is.
+/// Descriptors `first..=last` are about to be closed: releases the sockets and sets among them. Returns the ranges to close, which leave
+/// out the library's own descriptors; `None`: the range as it is.
 pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     let _deferred = Deferred::begin();
     unseen::forget_all();
@@ -239,7 +240,7 @@ pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
     Some(ranges)
 }
 
-/// `fresh`, for which one descriptor is counted, stands from now on for what `old` stood for, behind descriptors and in epoll sets.
+/// Puts `fresh`, for which one descriptor is counted already, in the place of `old`: behind all its descriptors and in epoll sets.
 pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
     let stands_for = |fd: &RawFd| {
         fresh.add_descriptor();
@@ -258,7 +259,7 @@ pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
     (0..n).for_each(|_| old.drop_descriptor());
 }
 
-/// `listen`.
+/// `listen` on the socket behind `fd`.
 pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
     let _controlling = account::enter(Section::Control);
@@ -272,30 +273,30 @@ pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
     Some(listener::listen(&sock, fd, backlog).and_then(|listened| match listened {
         Listened::Ours => Ok(()),
         Listened::Kernel(why) => fall_back(fd, &sock, &why, format_args!("listen")).inspect_err(|_| {
-            // The kernel was asked first; its socket listens no more.
+            // The kernel's socket listens already, because `listener::listen` asks the kernel first: make it stop.
             let _ = rustix::net::shutdown(sys::borrow(fd), rustix::net::Shutdown::Read);
         }),
     }))
 }
 
-/// The descriptors that stand for a socket.
+/// The descriptors of this process that stand for `sock`.
 pub fn all_of(sock: &Arc<Sock>) -> Vec<RawFd> {
     let all = SOCKS.all().into_iter();
     all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect()
 }
 
-/// Whose a `connect` is.
+/// How a `connect` goes on.
 #[derive(Debug)]
 pub enum Connect {
-    /// It is made.
+    /// The library has made the call, with this result.
     Made(Result<(), Errno>),
-    /// The kernel's.
+    /// The kernel is to make the call.
     Kernel,
-    /// The kernel's, where perhaps nobody listens: [`fallback::connected`] is to be told.
+    /// As `Kernel`, but perhaps nothing listens there: report the kernel's result to [`fallback::connected`].
     KernelPerhaps,
 }
 
-/// `connect`.
+/// `connect` of the socket behind `fd` to the C address `name`.
 pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
     let _controlling = account::enter(Section::Control);
     let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
@@ -327,15 +328,15 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
         .map_or_else(|e| Connect::Made(Err(e)), |()| Connect::Kernel)
 }
 
-/// `AF_UNSPEC` with no address, which `bind` of Linux's takes for `INADDR_ANY`.
+/// True for family `AF_UNSPEC` with address 0, which Linux's `bind` takes for `INADDR_ANY`.
 fn is_anywhere(sock: &Sock, name: &[u8]) -> bool {
     let (family, address) = (name.get(..2), name.get(4..8));
     let is_long = name.len() >= size_of::<libc::sockaddr_in>();
     sock.family() == libc::AF_INET && is_long && family == Some(&[0; 2]) && address == Some(&[0; 4])
 }
 
-/// `bind`: the service's own addresses are not the kernel's. For any address that may be one the service is asked, even
-/// when this is the process's first call.
+/// `bind`: lets the kernel's socket take an address that only the service has. For any address that may be the service's this registers the
+/// process, even at its first call.
 pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     let mut sock = SOCKS.pin(fd)?.share();
     let _deferred = Deferred::begin();
@@ -351,7 +352,7 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     }
     if sock.stream().is_some_and(Link::is_passive) && (connect::fits(&sock, name) || is_anywhere(&sock, name))
     {
-        // The placeholder of an accepted connection has no address yet.
+        // The kernel would bind it: the placeholder of an accepted connection has no address yet.
         return Some(Err(Errno::INVAL));
     }
     if sock.stream().is_some_and(|link| !link.is_unconnected()) && connect::fits(&sock, name) {
@@ -372,13 +373,13 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
     None
 }
 
-/// True when nothing waits to be accepted from the kernel.
+/// True when no connection waits in the kernel's accept queue.
 fn is_idle(fd: RawFd) -> bool {
     let mut entry = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
     sys::poll(&mut entry, Some(Duration::ZERO), None) == Ok(0)
 }
 
-/// `accept4`. The descriptor is new and already behind our table.
+/// `accept4`. The accepted connection's descriptor is in `SOCKS` already.
 pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _controlling = account::enter(Section::Control);
     let sock = SOCKS.pin(fd)?;
@@ -386,28 +387,28 @@ pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
     if sock.role().is_none() && sock.is_put_off() && !sock.is_nonblocking() && is_idle(fd) {
         rings::wanted(&sock.share(), fd);
     }
-    // The kernel refuses a connection's placeholder, if it has a number for what would be accepted.
+    // Not a listener: the kernel refuses, with EMFILE first where no descriptor is free.
     sock.listener()?;
-    // Who waits leaves the number to its next owner.
+    // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
     let shared = sock.share();
     drop(sock);
     let accepted = listener::accept(&shared, fd, flags).transpose();
     if let Some(Ok(Accepted { fd, sock: Some(new), .. })) = &accepted
         && !put(&SOCKS, *fd, new.clone())
     {
-        // Nobody could tell later that it is not its own.
+        // Without a table entry no later call would replace the common placeholder: do it now.
         let _ = placeholder::own(new, *fd);
     }
     accepted
 }
 
-/// `shutdown`.
+/// `shutdown` of a connection or listener.
 pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
     let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
     let sock = moving::settled(fd)?;
     match sock.role()? {
         Role::Stream(link) if (0..=2).contains(&how) && sock.is_connecting() => {
-            // As on Linux, whichever way: the attempt ends.
+            // As on Linux the attempt to connect ends, whatever `how` says.
             Some(give_up::give_up(&sock, link))
         }
         Role::Stream(link) => Some(match how {
@@ -418,7 +419,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
         })
         .inspect(|_| sock.pass_on()),
         Role::Listener(link) => {
-            // Linux stops listening; so do both queues.
+            // Linux stops listening, so the accept queues in shared memory stop, too.
             if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
                 listener::stop(link);
             }
@@ -427,15 +428,15 @@ pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
     }
 }
 
-/// `getsockname`.
+/// `getsockname`: a connection's local address, and the socket's family.
 pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
-    // Of one that is unconnected again the placeholder knows what the program has bound it to.
+    // For a socket that is unconnected again the placeholder knows the address that the program has bound.
     let link = sock.stream().filter(|link| !(link.is_unconnected() && sock.is_bound()))?;
     Some((connect::addresses(link).0, sock.family()))
 }
 
-/// `getpeername`.
+/// `getpeername`: the peer's address, and the socket's family.
 pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
@@ -446,7 +447,7 @@ pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
     Some(Ok((connect::addresses(link).1, sock.family())))
 }
 
-/// `setsockopt`. `is_good`: the value's first bytes can be read; asked where the kernel is not.
+/// `setsockopt`. `is_good` says whether the value's first bytes can be read; it is called where the kernel is not asked.
 pub fn set_option(
     fd: RawFd,
     level: i32,
@@ -462,7 +463,7 @@ pub fn set_option(
     Some(options::set(&sock, fd, level, name, value))
 }
 
-/// `getsockopt`; the length written.
+/// `getsockopt`. Returns the number of bytes written to `out`.
 pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let _deferred = Deferred::begin();
@@ -477,21 +478,21 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
     untold::tell(&sock, fd).map_or_else(|e| Some(Err(e)), |()| corrected::get(&sock, fd, (level, name), out))
 }
 
-/// Whose `O_NONBLOCK` is.
+/// Whether the kernel must be told of a change of `O_NONBLOCK`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nonblocking {
-    /// The kernel is to be told as well.
+    /// Tell the kernel as well.
     Kernels,
-    /// The kernel's socket stays non-blocking: it listens.
+    /// Do not tell the kernel: a listener's kernel socket stays non-blocking.
     Stays,
-    /// The kernel is not to be told: what is behind the descriptor is common to many.
+    /// Do not tell the kernel: many connections share the placeholder.
     Ours,
 }
 
-/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: takes note.
+/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: notes the program's `O_NONBLOCK`.
 pub fn set_nonblocking(fd: RawFd, on: bool) -> Nonblocking {
     let Some(sock) = SOCKS.pin(fd) else { return Nonblocking::Kernels };
-    // What has come from another program first learns how that left it.
+    // First: for a socket that came from another program this fetches its state, `O_NONBLOCK` included.
     let is_listener = sock.listener().is_some();
     sock.set_nonblocking(on);
     let whose = match is_listener {
@@ -502,22 +503,22 @@ pub fn set_nonblocking(fd: RawFd, on: bool) -> Nonblocking {
     if !on || HAS_SETS.load(Ordering::Relaxed) || sock.decided().is_none() {
         return whose;
     }
-    // Where nobody waits by a set of ours, this is when one that we do not see may be about to hold it.
+    // Without an epoll set of ours, the program may be about to add the socket to a set that it made by its own system calls.
     let shared = sock.share();
     drop(sock);
     if unseen::notice(&shared, fd).is_none() || config::is_required() {
         return whose;
     }
-    // It, too, looks at the kernel's flag.
+    // Such a program looks at the kernel's flag, too, so the placeholder must be the socket's own.
     match placeholder::own(&shared, fd) {
         Err(_) if whose == Nonblocking::Ours => whose,
         _ => Nonblocking::Kernels,
     }
 }
 
-/// `fcntl(F_GETFL)`: the kernel's flags, which `ask` asks for, as the program set them.
+/// `fcntl(F_GETFL)`: the kernel's flags, as `ask` returns them, with `O_NONBLOCK` as the program set it.
 pub fn open_flags(fd: RawFd, ask: impl FnOnce() -> i32) -> i32 {
-    // What is common is so before the kernel is asked.
+    // Look first whether the placeholder is shared: that may change once the kernel was asked.
     let is_ours =
         SOCKS.pin(fd).is_some_and(|sock| sock.listener().is_some() || placeholder::is_common(&sock));
     match (ask(), SOCKS.pin(fd).filter(|_| is_ours)) {
@@ -527,21 +528,21 @@ pub fn open_flags(fd: RawFd, ask: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Takes a connection's pending error.
+/// Takes the pending error of the connection behind `fd`.
 pub fn pending(fd: RawFd) -> Option<Errno> {
     Some(SOCKS.pin(fd)?.take_error()).filter(|e| *e != 0).map(Errno::from_raw_os_error)
 }
 
-/// True for an accelerated connection.
+/// True when an accelerated connection is behind `fd`.
 #[inline]
 pub fn is_stream(fd: RawFd) -> bool {
     SOCKS.pin(fd).is_some_and(|sock| sock.stream().is_some())
 }
 
-/// `epoll_ctl`.
+/// `epoll_ctl` for `fd` in the set `epfd`.
 pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
     let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
-    // What a program does for each request is as cheap as it can be.
+    // Programs call `EPOLL_CTL_MOD` for each request: it is kept cheap, and defers no signals.
     let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
     rings::settle_connect(fd);
     match SOCKS.pin(fd) {

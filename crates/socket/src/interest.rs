@@ -1,4 +1,4 @@
-//! What an epoll set holds of accelerated sockets, and which of them may be ready.
+//! The accelerated sockets that an epoll set holds, and which of them may be ready.
 
 use crate::listener;
 use crate::region::Mapped;
@@ -11,16 +11,16 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Edge-triggered.
+/// The item is edge-triggered.
 pub const EDGE: u32 = libc::EPOLLET as u32;
-/// Once, then disarmed.
+/// The item is disarmed after one report.
 pub const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
-/// At most so many active sockets make spinning worthwhile.
+/// Spinning is worthwhile with at most so many active sockets.
 const LONELY: u32 = 4;
 
-/// Descriptors are the program's own: nobody makes them collide. One multiplication: neighbours go to different places, and the high
-/// bits differ, too.
+/// Hash of a descriptor. Descriptors are the program's own, so no attacker makes them collide. One multiplication: neighbours go to
+/// different places, and the high bits differ, too.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnNumber(u64);
 
@@ -43,25 +43,25 @@ impl Hasher for OwnNumber {
 /// One socket in a set.
 #[derive(Debug)]
 pub struct Item {
-    /// The descriptor it was added as.
+    /// The descriptor under which it was added.
     pub fd: RawFd,
     /// The socket.
     pub sock: Arc<Sock>,
-    /// What is wanted, and how.
+    /// Wanted events and flags, as given to `epoll_ctl`.
     pub events: u32,
-    /// The program's own word.
+    /// The data word, as given to `epoll_ctl`.
     pub data: u64,
-    /// The kernel's epoll has the placeholder too.
+    /// The kernel's set holds the placeholder, too.
     pub kernel: bool,
     armed: bool,
     queued: bool,
-    /// The collection that reported it last.
+    /// The number of the collection that reported it last.
     turn: u32,
-    /// Edge-triggered: what was so when it was reported last.
+    /// Edge-triggered: the socket's state at the last report.
     reported: Option<Reported>,
 }
 
-/// Readiness in full, and the socket's pulse.
+/// A socket's full readiness, and its pulse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reported {
     readiness: u32,
@@ -69,24 +69,24 @@ struct Reported {
 }
 
 impl Item {
-    /// What it wants to hear of now: after `EPOLLONESHOT` has reported, nothing.
+    /// The events that it still reports: after `EPOLLONESHOT` has reported, none, but only the flags.
     pub fn armed_events(&self) -> u32 {
         if self.armed { self.events } else { self.events & (EDGE | ONCE) }
     }
 
-    /// What of the wanted it is ready for, with what to remember when it is reported. Nothing when edge-triggered and
-    /// nothing has come since the last report: doorbells ring for other reasons, too.
+    /// The wanted events that are ready, with what to remember when they are reported. `None` also when edge-triggered and nothing has come
+    /// since the last report: doorbells ring for other reasons, too.
     fn due(&self) -> Option<(u32, Reported)> {
         if !self.armed {
             return None;
         }
-        // Pulse first: what comes between the two looks is reported twice rather than never.
+        // Pulse first: news that comes between the two looks is reported twice rather than never.
         let pulse = self.sock.pulse();
         let readiness = self.sock.readiness();
         let now = readiness & (self.events | ready::ALWAYS);
         let is_news = match self.reported {
             Some(before) if self.events & EDGE != 0 => {
-                // Another process that shares the socket may have filled it: stalls are counted only here.
+                // Another process that shares the socket may have filled it: this process counts only its own stalls.
                 let shared = crate::fork::may_dispute() && now & ready::OUT != 0;
                 // Bytes below the low-water mark are no news.
                 let has_bytes = before.pulse.0 != pulse.0 && !self.sock.is_held_back(readiness);
@@ -98,17 +98,17 @@ impl Item {
     }
 }
 
-/// A region that brings news to a set.
+/// A region whose news comes to a set.
 #[derive(Debug)]
 struct Watch {
     mapped: Arc<Mapped>,
-    /// By slot: 1 + the item.
+    /// By slot: 1 + the number of the item; 0: none.
     items: Vec<u32>,
     count: u32,
     dead: bool,
 }
 
-/// See the module.
+/// The accelerated sockets of one epoll set.
 #[derive(Debug, Default)]
 pub struct Interest {
     items: Vec<Option<Item>>,
@@ -116,30 +116,30 @@ pub struct Interest {
     by_fd: HashMap<RawFd, u32, BuildHasherDefault<OwnNumber>>,
     watches: Vec<Watch>,
     ready: VecDeque<u32>,
-    /// What has come and is yet to be put in order: age, item.
+    /// Items with news that are yet to be sorted: age of the news, item.
     fresh: Vec<(u32, u32)>,
-    /// Of the queue: those that have been taken out of the set meanwhile.
+    /// Entries of `ready` whose items were removed from the set meanwhile.
     vacant: u32,
-    /// A region was added that who sleeps here does not listen to.
+    /// A region was added to which the threads that sleep here do not listen yet.
     has_grown: bool,
     turn: u32,
-    /// Sockets active at the same time, times 8, smoothed.
+    /// Number of sockets active at the same time, times 8, smoothed.
     crowd: u32,
-    /// Others look into the set, so what follows is counted.
+    /// `edges` is counted: other sets, or `poll`, look into this one.
     counts: bool,
-    /// How often something that is reported has come.
+    /// Number of reportable events so far.
     edges: u64,
 }
 
 impl Interest {
-    /// The item of `fd`, if `sock` is still what stands there.
+    /// The number of the item of `fd`, if it still stands for `sock`.
     pub fn find(&self, fd: RawFd, sock: &Sock) -> Option<u32> {
         let i = *self.by_fd.get(&fd)?;
         let item = self.item(i)?;
         std::ptr::eq(&*item.sock, sock).then_some(i)
     }
 
-    /// An item by number.
+    /// The item with number `i`.
     pub fn item(&self, i: u32) -> Option<&Item> {
         self.items.get(i as usize)?.as_ref()
     }
@@ -154,12 +154,12 @@ impl Interest {
         self.ready.len() > self.vacant as usize
     }
 
-    /// True when who sleeps here has to look, or to listen to more regions. Told once of these.
+    /// True when threads that sleep here must look, or listen to more regions. The latter is told once.
     pub fn must_stir(&mut self) -> bool {
         std::mem::take(&mut self.has_grown) | self.has_ready()
     }
 
-    /// Adds a socket.
+    /// Adds `sock` as `fd`. Returns the item's number.
     pub fn add(&mut self, fd: RawFd, sock: Arc<Sock>, events: u32, data: u64, kernel: bool) -> u32 {
         let (turn, reported) = (self.turn, None);
         let item = Item { fd, sock, events, data, kernel, armed: true, queued: false, turn, reported };
@@ -177,7 +177,7 @@ impl Interest {
         i
     }
 
-    /// Changes what is wanted, arms it again, and looks.
+    /// Changes the wanted events, arms the item again, and queues it if it is ready.
     pub fn change(&mut self, i: u32, events: u32, data: u64) {
         if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) {
             (item.events, item.data, item.armed, item.reported) = (events, data, true, None);
@@ -185,20 +185,20 @@ impl Interest {
         self.look(i);
     }
 
-    /// The kernel's epoll holds it (no more).
+    /// Notes whether the kernel's set holds the placeholder.
     pub fn set_kernel(&mut self, i: u32, kernel: bool) {
         if let Some(item) = self.items.get_mut(i as usize).and_then(Option::as_mut) {
             item.kernel = kernel;
         }
     }
 
-    /// Takes out what stands for `sock` under the number `fd`.
+    /// Removes the item that stands for `sock` under the number `fd`.
     pub fn take(&mut self, fd: RawFd, sock: &Sock) -> Option<Item> {
         let i = self.find(fd, sock)?;
         self.remove(i)
     }
 
-    /// Takes a socket out. Its place stays taken as long as it stands in the queue.
+    /// Removes an item. Its number is not free before it has left the queue.
     pub fn remove(&mut self, i: u32) -> Option<Item> {
         let item = self.items.get_mut(i as usize)?.take()?;
         self.by_fd.remove(&item.fd);
@@ -209,14 +209,14 @@ impl Interest {
             self.free.push(i);
         }
         match item.sock.decided() {
-            // One slot, for good. Sets have thousands of them.
+            // A connection has one slot, for good. Sets have thousands of them, so its region is not searched.
             Some(Role::Stream(link)) => self.ignore(i, Some((&link.mapped, link.slot()))),
             _ => self.ignore(i, None),
         }
         Some(item)
     }
 
-    /// Listens no more for news of an item: of its only slot, or wherever it is.
+    /// Stops listening for news of an item: at `only`, its only slot, or wherever it is.
     fn ignore(&mut self, i: u32, only: Option<(&Arc<Mapped>, u32)>) {
         let mut left = false;
         for watch in &mut self.watches {
@@ -238,7 +238,7 @@ impl Interest {
         }
     }
 
-    /// Listens no more for news of a slot.
+    /// Stops listening for news of a slot.
     pub fn ignore_slot(&mut self, mapped: &Arc<Mapped>, slot: u32) {
         let watch = self.watches.iter().find(|w| Arc::ptr_eq(&w.mapped, mapped));
         let place = watch.and_then(|w| w.items.get(slot as usize)?.checked_sub(1));
@@ -247,7 +247,7 @@ impl Interest {
         }
     }
 
-    /// Takes out of the queue whose places are vacant, once they are many.
+    /// Removes vacant entries from the queue, once they are many.
     fn compact(&mut self) {
         if self.vacant < 64 || (self.vacant as usize) < self.ready.len() / 2 {
             return;
@@ -263,7 +263,7 @@ impl Interest {
         self.vacant = 0;
     }
 
-    /// The first of the queue that is no vacant place.
+    /// The first entry of the queue that is not vacant. Removes those before it.
     fn first_ready(&mut self) -> Option<u32> {
         loop {
             let i = *self.ready.front()?;
@@ -289,7 +289,7 @@ impl Interest {
         }
     }
 
-    /// Listens for news of a region.
+    /// Listens for news of a region; `place`: a slot, and the item that its news is for.
     pub fn watch(&mut self, mapped: &Arc<Mapped>, place: Option<(u32, u32)>) {
         let at = self.watches.iter().position(|w| Arc::ptr_eq(&w.mapped, mapped)).unwrap_or_else(|| {
             self.watches.push(Watch { mapped: mapped.clone(), items: Vec::new(), count: 0, dead: false });
@@ -308,21 +308,21 @@ impl Interest {
         watch.items[slot] = i + 1;
     }
 
-    /// Queues the item if it is ready: who is told of what comes later needs no place before others to whom something comes first.
+    /// Queues the item if it is ready. Else later news queues it, behind items whose news comes first.
     fn look(&mut self, i: u32) {
         if self.item(i).is_some_and(|item| item.due().is_some()) {
             self.enqueue(i);
         }
     }
 
-    /// The same for the item of `fd`.
+    /// Queues the item of `fd` if it is ready.
     pub fn look_at(&mut self, fd: RawFd) {
         if let Some(i) = self.by_fd.get(&fd) {
             self.look(*i);
         }
     }
 
-    /// The item may be ready: something has come.
+    /// Queues the item, which may be ready: something has come.
     pub fn enqueue(&mut self, i: u32) {
         if self.counts && self.item(i).is_some_and(|item| item.due().is_some()) {
             self.edges += 1;
@@ -339,14 +339,14 @@ impl Interest {
         }
     }
 
-    /// The item of `fd` may be ready.
+    /// Queues the item of `fd`, which may be ready.
     pub fn enqueue_fd(&mut self, fd: RawFd) {
         if let Some(i) = self.by_fd.get(&fd) {
             self.enqueue(*i);
         }
     }
 
-    /// Every socket that tells another context than `ours` may be ready. False: there is none.
+    /// Queues every socket that tells another context than `ours`: it may be ready. False: there is none.
     pub fn enqueue_disputed(&mut self, ours: u32) -> bool {
         let is_disputed = |item: &Item| {
             item.sock.link().is_some_and(|l| l.halves().0.context.load(Ordering::Relaxed) != ours + 1)
@@ -357,7 +357,7 @@ impl Interest {
         !found.is_empty()
     }
 
-    /// Queues whatever is ready: of the rest we are told.
+    /// Queues every item that is ready. News will come of the others.
     pub fn enqueue_all(&mut self) {
         for i in 0..self.items.len() as u32 {
             self.look(i);
@@ -369,12 +369,12 @@ impl Interest {
         self.items.iter().flatten().map(|item| (item.fd, item.sock.clone())).collect()
     }
 
-    /// Their places in shared memory.
+    /// The links of the sockets: their places in shared memory.
     pub fn links(&self) -> impl Iterator<Item = &crate::link::Link> {
         self.items.iter().flatten().filter_map(|item| item.sock.link())
     }
 
-    /// Takes the news of `context` from all regions, in the order in which it has come. True when there is something to read on the
+    /// Takes the news of `context` from all regions and queues its items, oldest news first. True when there is something to read on the
     /// control socket.
     pub fn drain(&mut self, context: u32) -> bool {
         let (mut control, mut dead) = (false, false);
@@ -414,7 +414,7 @@ impl Interest {
         control
     }
 
-    /// What came first goes first, whatever bits and regions it came by.
+    /// Moves `fresh` to the queue, oldest news first, whatever bit and region the news came by.
     fn queue_fresh(&mut self) {
         if self.fresh.len() > 1 {
             self.fresh.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
@@ -422,38 +422,38 @@ impl Interest {
         self.ready.extend(self.fresh.drain(..).map(|(_, i)| i));
     }
 
-    /// True when the other side of some region rings nobody.
+    /// True when the other side of some region rings no doorbell.
     pub fn is_mute(&self) -> bool {
         self.watches.iter().any(|watch| watch.mapped.is_mute())
     }
 
     /// Announces in all regions that `context` sleeps. True: nothing has come.
     pub fn arm(&self, context: u32) -> bool {
-        // One that has news ends it; what was announced before is withdrawn by `disarm`.
+        // Stops at a region with news; `disarm` withdraws what was announced before.
         self.regions().filter_map(|m| m.own_bell(context)).all(|bell| bell.prepare_sleep())
     }
 
-    /// Nobody sleeps there any more.
+    /// Withdraws [`Self::arm`]: no thread sleeps in `context` any more.
     pub fn disarm(&self, context: u32) {
         self.regions().filter_map(|m| m.own_bell(context)).for_each(|bell| bell.awake());
     }
 
-    /// From now on [`Self::edges`] are counted.
+    /// From now on [`Self::edges`] is counted.
     pub const fn count_edges(&mut self) {
         self.counts = true;
     }
 
-    /// How often something that is reported has come.
+    /// Number of reportable events so far, once they are counted.
     pub const fn edges(&self) -> u64 {
         self.edges
     }
 
-    /// The regions that bring news.
+    /// The regions whose news comes to this set.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<Mapped>> {
         self.watches.iter().map(|w| &w.mapped)
     }
 
-    /// Writes what is ready into `out`. How many.
+    /// Writes ready items into `out`. Returns how many.
     pub fn collect(&mut self, out: &mut [libc::epoll_event]) -> usize {
         let mut n = 0;
         let mut gap = 0;
@@ -482,20 +482,20 @@ impl Interest {
         }
         if n > 0 {
             self.turn = self.turn.wrapping_add(1);
-            // A socket that comes round every `gap` collections of `n`: so many are active.
+            // A socket that returns every `gap` collections, each of `n` sockets: `gap * n` are active.
             let active = gap.saturating_mul(n as u32).min(1 << 10);
             self.crowd = self.crowd - self.crowd / 8 + active;
         }
         n
     }
 
-    /// True when one or a few sockets are active: then each answer is waited for, and spinning pays. With many, news gathers while
-    /// others have the core, and one look serves them all.
+    /// True when few sockets are active: then each answer is waited for, and spinning pays. With many, news gathers while other threads
+    /// have the core, and one look serves all of it.
     pub fn is_lonely(&self) -> bool {
         self.crowd <= 8 * LONELY
     }
 
-    /// True when something would be collected.
+    /// True when [`Self::collect`] would report something.
     pub fn would_collect(&mut self) -> bool {
         while let Some(i) = self.first_ready() {
             match &mut self.items[i as usize] {

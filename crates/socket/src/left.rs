@@ -1,6 +1,6 @@
-//! Memory when it is short, and rings that were left lent. Whoever closes a socket in a region of an ancestor's may be gone before the
-//! last bytes are read, and whoever is killed gives nothing back. What was lent stands in the socket's block, which nobody holds any
-//! more, until somebody needs the block, or memory.
+//! Memory when it is short, and rings that closed sockets left behind. A process that closes a socket in a region of an ancestor may end
+//! before the peer has read the last bytes, and a killed process gives nothing back. The socket's block, without a holder, still names
+//! these rings, until a process needs the block or the memory.
 
 use crate::link::{Link, flags, state};
 use crate::records;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Link {
-    /// Lends a ring of class `best`, or of a lower one that is `least` at least if there is no memory for it (see
+    /// Lends a ring of class `best`; without memory for it, of a lower class, but `least` or more (see
     /// [`Mapped::lend`](crate::region::Mapped::lend)).
     #[inline]
     pub(crate) fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
@@ -36,20 +36,20 @@ impl Link {
         (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
     }
 
-    /// Gives back a ring that `sender` does without. First the block forgets it, which is what others go by when we are killed.
+    /// Gives back a ring that `sender` no longer uses. Stores the block first: if this process is killed, others go by the block.
     #[cold]
     pub(crate) fn part_with(&self, ring: Ring, sender: &Sender) {
         self.store(sender);
         self.mapped.give_back(ring);
     }
 
-    /// True after a send that found no memory at all. What comes back comes by what other connections' readers read, of which nobody
-    /// tells this one.
+    /// True after a send that found no memory at all. Memory comes back when other connections' peers read, and this connection hears
+    /// nothing of that.
     pub(crate) fn lacks_memory(&self) -> bool {
         self.block().flags.load(Ordering::Relaxed) & flags::FULL != 0 && self.sender().ring.is_none()
     }
 
-    /// Whoever waits for news of this socket in this process looks again.
+    /// Makes the threads of this process that wait for news of this socket look again.
     #[cold]
     pub(crate) fn ring_ourselves(&self) {
         let Some(context) = watcher(self.halves().0) else { return };
@@ -61,8 +61,8 @@ impl Link {
         }
     }
 
-    /// The socket is closed, its sending side locked: what it has lent goes back as soon as it is read. True: until then it stands in
-    /// the block, which nobody may use for anything else.
+    /// Releases the rings of a closed socket, whose sending side is locked, once they are read. True: until then the block names them and
+    /// may be used for nothing else.
     pub(crate) fn leave_rings(&self) -> bool {
         if !self.mapped.is_own() {
             return !take(self.block(), &self.mapped);
@@ -71,7 +71,7 @@ impl Link {
         false
     }
 
-    /// The same for a block that goes on being used.
+    /// Like [`Self::leave_rings`], for a block that stays in use.
     pub(crate) fn part_with_rings(&self) {
         let (sender, records) = (self.sender(), self.take_records());
         self.store(&Sender::default());
@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// An open socket does without a ring, from which the bytes before `head` are yet to be read.
+    /// An open socket gives up `ring`, from which the peer has yet to read the bytes before `head`.
     pub(crate) fn retire(&self, head: u64, ring: Ring) {
         if self.mapped.is_own() {
             self.mapped.retire(self.slot(), head, ring);
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Leaves rings in a block of their own.
+    /// Names the rings in a free block of their own until they are read.
     fn park(&self, sender: &Sender, records: Option<Ring>, bits: u32) {
         let block = client::present().and_then(|client| client.take_block_of(&self.home));
         let Some(b) = block.and_then(|index| self.home.region.sock(index)) else { return };
@@ -109,8 +109,8 @@ impl Link {
     }
 }
 
-/// True when the caller, who holds `block`, may use it: nothing was left in it, or nobody reads that any more and it is given back.
-/// `find` says how a region is mapped here; one that is not to be had is gone.
+/// True when the caller, which holds `block`, may use it: it names no rings, or they were read and are given back. `find` returns the
+/// mapping of a region by id and side; a region that it does not find is gone.
 pub fn is_settled(block: &SockBlock, find: impl FnOnce(u32, u8) -> Option<Arc<Mapped>>) -> bool {
     let region = block.region.load(Ordering::Acquire);
     if region == 0 || block.rx_lock.load(Ordering::Relaxed) == MOVED {
@@ -127,8 +127,7 @@ pub fn is_settled(block: &SockBlock, find: impl FnOnce(u32, u8) -> Option<Arc<Ma
     }
 }
 
-/// Gives back what was left lent in `mapped` by sockets with blocks in `home`, and that nobody reads any more; `ours` is the caller's
-/// holder bit.
+/// Gives back the rings in `mapped` that sockets with blocks in `home` left behind, once they are read. `ours`: the caller's holder bit.
 pub fn collect(home: &Mapped, mapped: &Mapped, ours: u64) {
     let is_it = |block: &SockBlock| {
         block.region.load(Ordering::Acquire) == mapped.id
@@ -137,7 +136,7 @@ pub fn collect(home: &Mapped, mapped: &Mapped, ours: u64) {
     };
     let used = home.region.header().hand.load(Ordering::Relaxed);
     for block in (1..=used).map_while(|i| home.region.sock(i)) {
-        // Seldom held: should this process die meanwhile, the service closes what the block names.
+        // Look before taking the block: if this process dies while it holds the block, the service closes what it names.
         let is_left = block.holders.load(Ordering::Relaxed) == 0 && is_it(block) && is_read(block, mapped);
         if is_left && block.holders.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             if is_it(block) {
@@ -153,13 +152,13 @@ fn side(block: &SockBlock) -> Side {
     if is_one { Side::One } else { Side::Zero }
 }
 
-/// The rings that stand in a block of a connection of `mapped`, then the table of records.
+/// The rings that a block of a connection of `mapped` names, then its table of record ends.
 fn rings(block: &SockBlock, mapped: &Mapped) -> ([Option<Ring>; 2], Option<Ring>) {
     let sender = Sender::of(block, mapped.data_len());
     ([sender.ring, sender.old], records::of(block, mapped.data_len()))
 }
 
-/// Gives back what was left in a block of a connection of `mapped`. False: it is being read yet.
+/// Gives back the rings that a block of a connection of `mapped` names. False: the peer still reads them.
 fn take(block: &SockBlock, mapped: &Mapped) -> bool {
     if !is_read(block, mapped) {
         return false;
@@ -171,13 +170,13 @@ fn take(block: &SockBlock, mapped: &Mapped) -> bool {
 }
 
 fn forget(block: &SockBlock) {
-    // First: should this process die here, the slot is none of its.
+    // First: if this process dies after this, the service closes no slot for it.
     block.region.store(0, Ordering::Release);
     Sender::default().keep(block);
     block.records.store(0, Ordering::Relaxed);
 }
 
-/// True when nobody reads there any more: consumed, let go by the other side, or the slot is another connection's already.
+/// True when the peer reads the rings no more: it has consumed them or let go, or the slot is another connection's already.
 fn is_read(block: &SockBlock, mapped: &Mapped) -> bool {
     let slot = block.slot.load(Ordering::Relaxed);
     let (rings, _) = rings(block, mapped);
@@ -190,9 +189,10 @@ fn is_read(block: &SockBlock, mapped: &Mapped) -> bool {
     let (is_reused, head) = if block.state.load(Ordering::Relaxed) & state::RETIRED != 0 {
         (published < noted, noted)
     } else {
-        // A half is cleared for another connection, which cannot have a ring that is still lent.
+        // The half names none of these rings: it was cleared for another connection, which cannot have a ring that is still lent.
         let stands = |ring: &Ring| own.ring.iter().any(|word| word.load(Ordering::Acquire) == ring.packed());
-        // One of the two may be ahead: what was held back is published for the dead, and who is killed has not noted what it published.
+        // Take the larger head: the service may have published a dead process's held-back bytes, and a process killed after publishing has
+        // not stored its head in the block.
         (!rings.iter().flatten().any(stands), published.max(noted))
     };
     let let_go = peer.flags.load(Ordering::Acquire) & RELEASED != 0;

@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What became of `listen`.
+/// The result of `listen`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Listened {
     /// Accelerated, now or when the program waits for it (see `rings`); the kernel socket listens too.
     Ours,
-    /// The kernel's alone.
+    /// The kernel alone listens, for this reason.
     Kernel(Why),
 }
 
@@ -62,7 +62,7 @@ pub fn listen(sock: &Arc<Sock>, fd: RawFd, backlog: i32) -> Result<Listened, Err
     }
 }
 
-/// A listening socket of the kernel's that came from another program or process is accelerated here as well, if that may be.
+/// Accelerates a listening kernel socket that came from another program or process, if that may be.
 pub fn join(sock: &Arc<Sock>, fd: RawFd) {
     let listened = whom_to_ask(sock, fd).map(|client| announce(sock, fd, &client, backlog_of(fd)));
     match listened {
@@ -72,7 +72,7 @@ pub fn join(sock: &Arc<Sock>, fd: RawFd) {
     }
 }
 
-/// As given to `listen`: of a listening socket `tcpi_sacked` tells.
+/// The backlog as given to `listen`: a listening socket's `tcpi_sacked`.
 fn backlog_of(fd: RawFd) -> u32 {
     const SACKED: usize = mem::offset_of!(libc::tcp_info, tcpi_sacked);
     let mut info = [0; SACKED + 4];
@@ -81,12 +81,12 @@ fn backlog_of(fd: RawFd) -> u32 {
     word.map_or_else(somaxconn, |word| u32::from_ne_bytes(*word))
 }
 
-/// Tells the service of a socket of the kernel's that listens.
+/// Tells the service of a kernel socket that listens.
 fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> Result<Listened, Errno> {
     if let Some(link) = sock.listener()
         && !Arc::ptr_eq(&link.mapped, &client.home)
     {
-        // A parent's: its backlog holds.
+        // An ancestor's listener: its backlog stays.
         share(sock);
         return Ok(Listened::Ours);
     }
@@ -108,7 +108,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     let is_known = matches!(answer, Ok((Reply::Joined { .. }, _)));
     let (slot, nonblocking) = match answer {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => (slot, sock.is_nonblocking()),
-        // The kernel's socket says what another library like this one has set.
+        // The program's own setting: in the kernel's socket another process's library may have set O_NONBLOCK.
         Ok((Reply::Joined { slot, nonblocking }, _)) if client.home.has(slot) => (slot, nonblocking),
         other => {
             release_block(&client.home, block);
@@ -124,15 +124,14 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     };
     let link = Link::queue(client.home.clone(), slot, client.home.clone(), block);
     link.begin(nonblocking, true);
-    // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is
-    // kept in the block.
+    // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
     sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize)?;
     if local_address(fd).is_some_and(|local| address::plain(local).ip().is_unspecified()) {
         sock.set(|settings| settings.is_anywhere = true);
     }
     sock.decide(link);
-    // Of one that is known the service knows what it was told.
+    // The service already has the options of a listener that joined an earlier one.
     if !is_known {
         crate::options::tell(sock);
     }
@@ -141,7 +140,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
     Ok(Listened::Ours)
 }
 
-/// The kernel's socket, which is all that it is from here on, waits as the program wants.
+/// From now on only the kernel's socket is used: makes it block, or not, as the program wants.
 pub fn wait_as_wanted(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     if !sock.is_nonblocking() {
         let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
@@ -150,7 +149,7 @@ pub fn wait_as_wanted(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A listener is told another backlog, or to listen again after it had stopped. False: the slot of its accept queue is another's.
+/// `listen` on a listener: a new backlog, or a new start after it had stopped. False: the slot of its accept queue is another's.
 fn again(
     sock: &Arc<Sock>,
     client: &Client,
@@ -164,7 +163,7 @@ fn again(
         return false;
     }
     if link.block().region.load(Ordering::Acquire) == 0 {
-        // It had stopped: this is a new queue, of which nothing is read, and of whose news nobody is told yet.
+        // It had stopped: this is a new queue, from which nothing was read, and which no context watches yet.
         link.begin(sock.is_nonblocking(), true);
         tell_of_role(sock);
     }
@@ -172,7 +171,7 @@ fn again(
     true
 }
 
-/// Sets that hold the socket hear what it has become, and the queue who is to be told of news.
+/// Tells the sets that hold the socket what it has become, and the queue which context to tell of news.
 pub fn tell_of_role(sock: &Arc<Sock>) {
     let sets = sock.sets();
     sets.iter().for_each(|(set, fd)| set.adopt(sock, *fd));
@@ -183,14 +182,14 @@ pub fn tell_of_role(sock: &Arc<Sock>) {
     sock.announce_again();
 }
 
-/// The block is free.
+/// Frees a socket block of `home`.
 pub fn release_block(home: &Mapped, block: u32) {
     if let Some(b) = home.region.sock(block) {
         b.holders.store(0, Ordering::Release);
     }
 }
 
-/// In a forked child, its own accept queue for an inherited listener.
+/// In a forked child: its own accept queue for an inherited listener.
 pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
     let generation = fork::generation();
     if generation == 0 {
@@ -200,7 +199,7 @@ pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
     lock(&OWN).get(&name).filter(|(g, _)| *g == generation).and_then(|(_, link)| link.clone())
 }
 
-/// Shows every queue of a listener beside its first: in a forked child its own, and lines.
+/// Shows every queue of a listener except its first: a forked child's own, and lines.
 pub fn each_other_queue(sock: &Sock, link: &Link, mut show: impl FnMut(&Link)) {
     if let Some(own) = own_queue(sock) {
         show(&own);
@@ -210,26 +209,26 @@ pub fn each_other_queue(sock: &Sock, link: &Link, mut show: impl FnMut(&Link)) {
     }
 }
 
-/// What an inherited listener is known by: its region and slot.
+/// Key of an inherited listener: its region's id, and its slot.
 pub type Name = (u32, u32);
 
-/// An accept queue of a forked child's own, or none, with the fork generation it was asked for in.
+/// A forked child's own accept queue, if it got one, and the fork generation in which it asked.
 type Own = (u32, Option<Arc<Link>>);
 
-/// For inherited listeners.
+/// Own accept queues by inherited listener.
 static OWN: Mutex<BTreeMap<Name, Own>> = Mutex::new(BTreeMap::new());
 
-/// See [`Name`].
+/// The [`Name`] of a listener.
 pub fn name_of(link: &Link) -> Name {
     (link.mapped.id, link.slot())
 }
 
-/// Before a fork.
+/// Takes the lock of [`OWN`] before a fork.
 pub fn hold_own_queues(held: &mut Held) {
     held.take_static(&OWN);
 }
 
-/// The program waits for what may be a listener, by a call that we see.
+/// The program waits for what may be a listener, by a call that we see: notes it.
 pub fn await_by_call(sock: &Arc<Sock>) {
     if let Some(link) = sock.listener() {
         note_awaited(link);
@@ -243,7 +242,7 @@ fn note_awaited(link: &Link) {
     }
 }
 
-/// Asks for an accept queue of our own, once in a process that inherited the listener.
+/// Asks for an accept queue of this process, once in a process that inherited the listener.
 pub fn share(sock: &Arc<Sock>) {
     let generation = fork::generation();
     let Some(link) = sock.listener() else { return };
@@ -270,19 +269,19 @@ pub fn share(sock: &Arc<Sock>) {
     tell_of_role(sock);
 }
 
-/// The process cannot take connections out of its queues any more. When this returns they are given no more.
+/// The process can take connections out of its queues no longer. When this returns the service puts none into them.
 pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
     lines::close(link, client.holder_bit());
     let own = own_queue(sock).map(|own| own.slot());
     let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
     for slot in [own, first].into_iter().flatten() {
-        // Where the service is gone, so are the queues.
+        // An error: the service is gone, and so are the queues.
         let _ = client.ask(unlisten((client.home.id, slot), Unlisten::GivenUp));
     }
 }
 
-/// It listens by its placeholder alone from now on, for all processes that share it by fork: who waits past us hears nothing of a queue,
-/// whosever it is.
+/// From now on only the placeholder listens, for all processes that share it by fork: a thread that waits by system calls of its own hears
+/// nothing of any queue.
 pub fn leave(client: &Client, sock: &Sock) {
     let Some(link) = sock.listener() else { return };
     stop(link);
@@ -292,11 +291,11 @@ pub fn leave(client: &Client, sock: &Sock) {
     link.block().holders.fetch_and(!client.holder_bit(), Ordering::AcqRel);
 }
 
-/// It listens no more: what waits is reset. The placeholder is told by whoever calls.
+/// Stops listening: connections that wait are reset. The caller tells the placeholder.
 pub fn stop(link: &Link) {
     link.note(state::SHUT_RD);
     lines::close(link, u64::MAX);
-    // Said once, as in `close`: later the slot may be another listener's. When this returns nothing comes by its queues any more.
+    // Say it once, as in `close`: later the slot may be another listener's. After the answer nothing comes by its queues.
     if link.block().region.swap(0, Ordering::AcqRel) != 0
         && let Some(client) = client::present()
     {
@@ -308,14 +307,14 @@ fn unlisten((region, slot): Name, because: Unlisten) -> Request {
     Request::Unlisten { region, slot, because }
 }
 
-/// A child's own accept queue for an inherited listener ends.
+/// Ends a child's own accept queue for an inherited listener.
 fn end_own(client: &Client, link: &Link, own: &Link) {
     lock(&OWN).remove(&name_of(link));
     client.say(unlisten(name_of(own), Unlisten::Closed));
     release_block(&client.home, own.index());
 }
 
-/// The last descriptor of this process is closed.
+/// This process has closed its last descriptor of a listener.
 pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     lines::close(link, ours);
     match (own_queue(sock), client) {
@@ -331,7 +330,7 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     {
         b.region.store(0, Ordering::Release);
     }
-    // Exactly one is the last, and says so before the block is free: once, for later the slot may be another listener's.
+    // Exactly one process is the last. It says so before the block is free, and once: later the slot may be another listener's.
     if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_err() {
         if let Some(client) = client.filter(|_| b.region.swap(0, Ordering::AcqRel) != 0) {
             client.say(unlisten(name_of(link), Unlisten::Closed));
@@ -340,8 +339,8 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
     }
 }
 
-/// The process whose queue it is leaves the listener to those that it has forked. True: they have queues of their own, and this one is
-/// gone. Else it is theirs from now on, and none of our threads is told of its news.
+/// The queue's own process leaves the listener to those that it has forked. True: they have queues of their own, and this one is gone. Else
+/// the queue is theirs from now on, and none of our threads is told of its news.
 fn is_closed_behind(client: &Client, link: &Link) -> bool {
     let half = link.halves().0;
     if watcher(half).is_some_and(|context| lock(&client.contexts).contains_key(&context)) {
@@ -350,7 +349,7 @@ fn is_closed_behind(client: &Client, link: &Link) -> bool {
     matches!(client.ask(unlisten(name_of(link), Unlisten::Closed)), Ok((Reply::Done, _)))
 }
 
-/// The next record of an accept queue.
+/// Takes the next record of an accept queue.
 pub fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
     let mut bytes = [0; RECORD_LEN];
     if link.unread() < RECORD_LEN {
@@ -365,11 +364,11 @@ pub fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
 /// A connection taken from a listener.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Its descriptor.
+    /// The connection's new descriptor.
     pub fd: RawFd,
-    /// The connection, unless it is the kernel's.
+    /// The connection; `None` when it is the kernel's.
     pub sock: Option<Arc<Sock>>,
-    /// The other end, for accelerated ones.
+    /// The peer's address; `None` when it is the kernel's.
     pub peer: Option<SocketAddr>,
 }
 
@@ -381,13 +380,13 @@ fn admit(
 ) -> Result<Option<Accepted>, Errno> {
     let client = client::present().ok_or(Errno::CONNABORTED)?;
     let region = || client.region(record.region, record.side);
-    // Perhaps its memory could not be received for want of a number: the connection's own will do meanwhile.
+    // Perhaps no descriptor was free for its memory: the connection's own number is used for that meanwhile.
     let mapped = region().map_or_else(|| place.without(region), |mapped| Ok(Some(mapped)))?;
     let Some(mapped) = mapped.filter(|m| m.has(record.slot)) else {
         client.say(Request::Closed { region: record.region, slot: record.slot });
         return Ok(None);
     };
-    // What it lends in an ancestor's region is to be found there when we are gone.
+    // Rings that it lends in an ancestor's region must be found there when this process is gone.
     let there = if mapped.is_own() { None } else { client.take_block_of(&link.home) };
     let (home, index) = match there {
         Some(index) => (&link.home, index),
@@ -403,7 +402,7 @@ fn admit(
     Ok(place.leave().map(|fd| Accepted { fd, sock: Some(Arc::new(accepted)), peer: Some(record.peer) }))
 }
 
-/// The next record of a listener: the oldest of all queues.
+/// Takes the oldest record of all queues of a listener.
 fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Errno> {
     let own = own_queue(sock);
     let client = client::present().ok_or(Errno::CONNABORTED)?;
@@ -428,7 +427,7 @@ fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Er
     }
 }
 
-/// What a connector has put into a line leads nowhere but to its own region.
+/// Takes a record from a line. Its connector is not trusted: the record can name only a slot of the line's region.
 fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Option<AcceptRecord> {
     let record = take(line).and_then(|record| {
         let Some(record) = record else { return Ok(None) };
@@ -444,7 +443,7 @@ fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Opt
     record
 }
 
-/// One try at queues that are not all empty. The descriptor comes first: without one the connection stays where it is.
+/// Tries once to accept from queues that are not all empty. Takes a descriptor first: without one the connection stays queued.
 fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
     let mut place = Place::new(sock, link, flags)?;
     let result = loop {
@@ -462,7 +461,7 @@ fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accept
     result
 }
 
-/// One try at our queues.
+/// Tries once to accept from the queues in shared memory.
 fn try_ours(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
     let is_shut = link.state() & state::SHUT_RD != 0 || locked::is_locked();
     if is_shut || sock.readiness() & crate::stream::ready::IN == 0 {
@@ -473,9 +472,9 @@ fn try_ours(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted
     Ok(accepted)
 }
 
-/// One try at the kernel's.
+/// Tries once to accept from the kernel.
 fn try_kernel(sock: &Sock, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
-    // Behind another thread's close the number is not the placeholder's any more.
+    // After another thread's close the number may not be the placeholder's any more.
     while !sock.is_orphan() {
         match sys::accept(fd, flags) {
             Ok(fd) if config::is_required() => turn_away(fd)?,
@@ -490,7 +489,7 @@ fn try_kernel(sock: &Sock, link: &Link, fd: RawFd, flags: i32) -> Result<Option<
     Ok(None)
 }
 
-/// Resets a connection that the kernel has accepted where it must not. Said once: anybody on this host may connect.
+/// Resets a connection that the kernel must not accept. Logged once: any process on this host may connect.
 fn turn_away(fd: RawFd) -> Result<(), Errno> {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -504,7 +503,7 @@ fn turn_away(fd: RawFd) -> Result<(), Errno> {
     sys::close(fd)
 }
 
-/// `accept4` on an accelerated listener. `None`: it is the kernel's alone from now on.
+/// `accept4` on an accelerated listener. `None`: the listener is the kernel's alone from now on.
 ///
 /// # Errors
 /// As Linux's.
@@ -526,7 +525,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         let kernel = Some(fd).filter(|_| !sock.is_orphan());
         if wait::spin_for_listener(sock, kernel, deadline)? { try_ours(sock, link, flags) } else { Ok(None) }
     };
-    // To be told by the kernel that it has nothing takes longer than to accept one of ours: where these come often they come first.
+    // The kernel's EAGAIN takes longer than an accept of ours: where our connections come often they come first.
     let is_first = link.is_busy() && !sock.is_nonblocking();
     if is_first && let Some(accepted) = spin()? {
         return Ok(Some(accepted));
@@ -542,7 +541,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         return Ok(None);
     }
     if sock.is_nonblocking() {
-        // Perhaps it waits by a ring.
+        // Not noted as awaited: the program may wait by an io_uring.
         return Err(Errno::AGAIN);
     }
     note_awaited(link);
@@ -550,7 +549,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
         return Ok(Some(accepted));
     }
     let _open = sock.begin_use()?;
-    // A handler runs inside the sleep alone.
+    // A signal handler runs only inside the sleep.
     let deferred = Deferred::begin();
     loop {
         let kernel = Some(fd).filter(|_| !sock.is_orphan());

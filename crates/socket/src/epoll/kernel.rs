@@ -1,4 +1,4 @@
-//! The kernel's set behind one of ours: what of ours lies in it, and what it says.
+//! The kernel's set behind one of ours: which descriptors of ours lie in it, and the events that it returns.
 
 use super::{Set, merge};
 use crate::client::lock;
@@ -12,36 +12,36 @@ use std::time::Duration;
 
 /// Marks our context's descriptor in the kernel's set.
 pub(super) const BELL: u32 = 0;
-/// Marks the control line there.
+/// Marks the control line in the kernel's set.
 const CONTROL: u32 = 1;
-/// Marks sets there: this and the descriptor.
+/// Marks inner sets in the kernel's set: this plus the inner set's descriptor.
 pub(super) const SETS: u32 = 2;
 
-/// The word in the kernel's set for what is ours there: a half that says so, and which it is. No program's data has that half
-/// but by chance of 2^-30.
+/// The data word of a descriptor of ours in the kernel's set: a random upper half that marks it as ours, and `which`. A program's data has
+/// that upper half only by chance, 2^-30.
 pub fn mark(which: u32) -> u64 {
     static HALF: OnceLock<u64> = OnceLock::new();
     let half = HALF.get_or_init(|| {
         let mut bytes = [0; 8];
-        // Without random bytes it is a non-canonical address, which is no program's pointer either.
+        // Without random bytes the word is a non-canonical address, which is no program's pointer either.
         let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
         (u64::from_ne_bytes(bytes) | 1 << 63) & !(1 << 62) & !u64::from(u32::MAX)
     });
     half | u64::from(which)
 }
 
-/// What of ours the word stands for.
+/// Returns `which` of a data word that [`mark`] has made.
 fn marked(data: u64) -> Option<u32> {
     (data >> 32 == mark(0) >> 32).then_some(data as u32)
 }
 
-/// An event as C has it.
+/// An event in C's form.
 pub(super) fn event(events: u32, data: u64) -> libc::epoll_event {
     libc::epoll_event { events, u64: data }
 }
 
 impl Set {
-    /// The kernel's set holds something.
+    /// The kernel's set is no longer empty.
     pub fn has_kernel(&self) {
         if self.kernel.swap(true, Ordering::SeqCst) {
             return;
@@ -51,8 +51,8 @@ impl Set {
         self.rouse();
     }
 
-    /// Before a fork: from now on another process, too, may put something into the kernel's set. The call that holds the
-    /// context's lock may be the one that a signal handler interrupted to fork.
+    /// Before a fork: from now on another process, too, may put descriptors into the kernel's set. Does not wait for the context's lock:
+    /// its holder may be the call that a signal handler has interrupted to fork.
     pub fn before_fork(&self) {
         if self.kernel.swap(true, Ordering::SeqCst) {
             return;
@@ -71,7 +71,7 @@ impl Set {
         }
     }
 
-    /// One sleep in the kernel's set covers our context, too. Where its descriptor cannot be put there, see `sleep`.
+    /// Puts our context's descriptor into the kernel's set, so that one sleep covers both. Where that fails, see `sleep`.
     pub(super) fn hook(&self, context: &Context) {
         if locked::is_locked() {
             return;
@@ -85,7 +85,7 @@ impl Set {
         self.hooked.store(done.is_ok(), Ordering::SeqCst);
     }
 
-    /// From now on what the kernel's set shows is the kernel's alone.
+    /// Takes our context's descriptor out: from now on the kernel's set reports only kernel events.
     pub(super) fn unhook(&self, context: &Context) {
         if !locked::is_locked() && self.hooked.swap(false, Ordering::SeqCst) {
             for fd in [context.epfd(), context.client.control()] {
@@ -94,7 +94,7 @@ impl Set {
         }
     }
 
-    /// Asks the kernel's set; what it returns goes behind the first `n` of `out`. How many were added.
+    /// Asks the kernel's set; puts its events behind the first `n` of `out`. Returns how many were added.
     pub(super) fn kernel_events(
         &self,
         out: &mut [libc::epoll_event],
@@ -107,7 +107,7 @@ impl Set {
             && !self.kernel.load(Ordering::SeqCst)
             && !self.family.is_related()
         {
-            // Nothing of the kernel's is in the set: a wake-up comes through one descriptor less.
+            // The kernel's set is empty: sleep on the context itself, a shorter way for a wake-up.
             if context.sleep(timeout, mask)? {
                 drop(self.look_again(context));
             }
@@ -118,7 +118,7 @@ impl Set {
         Ok(merge(out, n, got) - n)
     }
 
-    /// Takes our own descriptors' events out of what the kernel returned. How many are left.
+    /// Removes our own descriptors' events from what the kernel returned. Returns how many are left.
     fn filter(&self, events: &mut [libc::epoll_event], context: Option<&Context>) -> usize {
         let mut left = 0;
         for i in 0..events.len() {

@@ -1,4 +1,4 @@
-//! Who sleeps on a set is called back where what there is to sleep on changes.
+//! Wakes threads that sleep on a set when the descriptors to sleep on have changed.
 
 use super::Set;
 use super::kernel::{BELL, event, mark};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// So long whoever changes how a set is slept on waits for those who sleep there.
+/// Longest time that such a change waits for the sleeping threads to return.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A thread sleeps on a set.
+/// Counts a thread that sleeps on a set, until dropped.
 #[derive(Debug)]
 pub(super) struct Stay<'a>(&'a AtomicU32);
 
@@ -26,11 +26,11 @@ impl Drop for Stay<'_> {
 }
 
 impl Set {
-    /// To be kept while a thread sleeps here. `None`: it is called back already.
+    /// The caller keeps the result while its thread sleeps. `None`: the thread must not sleep, but look again.
     pub(super) fn stay(&self) -> Option<Stay<'_>> {
         self.family.staying.fetch_add(1, Ordering::SeqCst);
         let stay = Stay(&self.family.staying);
-        // Pairs with `rouse`: one of the two sees the other.
+        // Pairs with `rouse`: this thread sees `rousing`, or `rouse` sees `staying`.
         if self.family.rousing.load(Ordering::SeqCst) == 0 {
             return Some(stay);
         }
@@ -38,7 +38,7 @@ impl Set {
         None
     }
 
-    /// Calls back whoever sleeps here: what there is to sleep on has changed.
+    /// Wakes the threads that sleep here: the descriptors to sleep on have changed.
     pub(super) fn rouse(&self) {
         self.family.rousing.fetch_add(1, Ordering::SeqCst);
         if self.family.staying.load(Ordering::SeqCst) > 0 && !locked::is_locked() {
@@ -47,12 +47,12 @@ impl Set {
         self.family.rousing.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Shows something that is always ready wherever one may sleep here, until nobody does.
+    /// Adds an eventfd that is always ready wherever threads sleep here, until none does.
     #[cold]
     fn call(&self) {
         let Ok(bell) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
         let bell = Internal::new(bell);
-        // Not waited for: see `before_fork`.
+        // `try_lock`: see `before_fork`.
         let context = self.context.try_lock().ok().and_then(|context| context.clone());
         let places = [Some(self.epfd), context.as_ref().map(|context| context.epfd())];
         let event = event(ready::IN, mark(BELL));
@@ -68,7 +68,7 @@ impl Set {
         }
     }
 
-    /// As [`Self::rouse`], here and in the sets around.
+    /// As [`Self::rouse`], here and in the sets that hold this one.
     pub(super) fn rouse_all(&self, depth: u32) {
         self.rouse();
         if depth > 0 {

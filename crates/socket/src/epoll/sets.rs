@@ -1,9 +1,9 @@
 //! Sets in sets, and sets that are polled.
 //!
-//! The kernel's set holds the kernel's set of the inner one: it looks for loops and depth, and tells what it has in there.
-//! Of the accelerated part the inner set is asked, down to the last: bells ring for news that turn out to be none. So no
-//! descriptor of ours may lie in a kernel's set that others look into, and whoever waits here does so as a thread that waits
-//! for several descriptors: on the kernel's set, and on its own context, which follows those of all the sets.
+//! The kernel's set holds the inner set's kernel descriptor: the kernel looks for loops and depth, and reports kernel events of the inner
+//! set. For accelerated sockets we ask the inner sets, down to the last: bells ring for news that turn out to be none. So no descriptor of
+//! ours may lie in a kernel's set that others look into. A thread that waits here waits as for several descriptors: on the kernel's set,
+//! and on its own context, which follows those of all the sets.
 
 use super::Set;
 use super::kernel::{SETS, event, mark};
@@ -21,65 +21,65 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-/// So many sets lie below the outermost at most, as Linux's `EP_MAX_NESTS` has it: the kernel refuses more.
+/// Most levels of sets below the outermost, Linux's `EP_MAX_NESTS`: the kernel refuses more.
 pub const SETS_DEEP: u32 = 4;
 
-/// A set's relations with others.
+/// How a set relates to other sets.
 #[derive(Debug, Default)]
 pub(super) struct Family {
-    /// The sets in it.
+    /// The sets in this set.
     members: Mutex<Vec<Member>>,
     has_members: AtomicBool,
-    /// The sets that it is in, or was.
+    /// The sets that hold this set, or held it.
     pub(super) outer: Mutex<Vec<Weak<Set>>>,
-    /// It has to do with others, or is polled.
+    /// The set holds others, is in another, or is polled.
     related: AtomicBool,
-    /// Threads that sleep on it, or are about to.
+    /// Threads that sleep on this set, or are about to.
     pub(super) staying: AtomicU32,
-    /// Threads that call them back.
+    /// Threads that are waking those (see `rouse`).
     pub(super) rousing: AtomicU32,
 }
 
 impl Family {
-    /// True when others look into the kernel's set.
+    /// True when another set, or `poll`, looks into the kernel's set.
     pub(super) fn is_related(&self) -> bool {
         self.related.load(Ordering::SeqCst)
     }
 
-    /// True when it holds sets.
+    /// True when this set holds other sets.
     pub(super) fn has_members(&self) -> bool {
         self.has_members.load(Ordering::Acquire)
     }
 
-    /// In a forked child, where none of the threads is that slept.
+    /// In a forked child: none of the threads that slept is here.
     pub(super) fn renew(&self) {
         self.staying.store(0, Ordering::SeqCst);
         self.rousing.store(0, Ordering::SeqCst);
     }
 }
 
-/// What a look at the accelerated part of a set finds.
+/// The result of a look at the accelerated part of a set.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
-    /// A wait would report something.
+    /// A wait would report an event.
     pub is_ready: bool,
-    /// How often something new has come.
+    /// Number of reportable events so far.
     edges: u64,
 }
 
-/// A set in a set.
+/// A set that another set holds.
 #[derive(Debug, Clone)]
 struct Member {
-    /// The descriptor it was added as.
+    /// The descriptor under which it was added.
     fd: RawFd,
     set: Arc<Set>,
-    /// What is wanted, and how.
+    /// Wanted events and flags, as given to `epoll_ctl`.
     events: u32,
-    /// The program's own word.
+    /// The data word, as given to `epoll_ctl`.
     data: u64,
-    /// Not after `EPOLLONESHOT` was obeyed.
+    /// False once `EPOLLONESHOT` has reported.
     armed: bool,
-    /// Edge-triggered: the edges of which was told.
+    /// Edge-triggered: [`Seen::edges`] at the last report.
     reported: Option<u64>,
 }
 
@@ -88,14 +88,14 @@ impl Member {
         self.fd == fd && Arc::ptr_eq(&self.set, set)
     }
 
-    /// What of the wanted is to be told.
+    /// The wanted events to report now; 0: none.
     fn due(&self, seen: Seen) -> u32 {
         let is_news = self.events & EDGE == 0 || self.reported != Some(seen.edges);
         if self.armed && seen.is_ready && is_news { self.events & (ready::IN | ready::RDNORM) } else { 0 }
     }
 }
 
-/// As the kernel's set holds it.
+/// An inner set's entry in the kernel's set.
 fn in_kernel(fd: RawFd, events: u32) -> libc::epoll_event {
     event(events, mark(SETS + fd as u32))
 }
@@ -104,17 +104,17 @@ fn in_kernel(fd: RawFd, events: u32) -> libc::epoll_event {
 #[derive(Debug, Default)]
 pub struct Asleep {
     all: Few<(Arc<Set>, Option<Arc<Context>>), 4>,
-    /// Not all news of them wakes it, for want of a context.
+    /// Some of their news does not wake the thread, for want of a context.
     is_lost: bool,
 }
 
 impl Asleep {
-    /// Some news of them wakes nobody.
+    /// True when some of their news does not wake the thread.
     pub fn is_blind(&self) -> bool {
         self.is_lost || self.all.iter().any(|(set, context)| context.is_some() && set.is_blind())
     }
 
-    /// It sleeps no more.
+    /// The thread sleeps on them no more.
     pub fn leave(&self) {
         for (set, context) in self.all.iter() {
             if let Some(context) = context {
@@ -153,7 +153,7 @@ impl Set {
     fn add_set(&self, fd: RawFd, set: &Arc<Self>, wanted: libc::epoll_event) -> Result<(), Errno> {
         let (events, data) = (wanted.events, wanted.u64);
         let member = Member { fd, set: set.clone(), events, data, armed: true, reported: None };
-        // First here: what the kernel tells of it must be understood.
+        // Before the kernel's: an event that the kernel reports must be known here.
         lock(&self.family.members).push(member);
         self.family.has_members.store(true, Ordering::Release);
         let added = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_ADD, fd, Some(&in_kernel(fd, events)));
@@ -171,7 +171,7 @@ impl Set {
         self.relate();
         set.relate();
         self.has_kernel();
-        // Whoever sleeps looks at it, too.
+        // Threads that sleep on this set must look at the new one, too.
         self.rouse_all(SETS_DEEP);
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Set {
         Ok(())
     }
 
-    /// From now on others look into it.
+    /// From now on another set, or `poll`, looks into this set.
     fn relate(&self) {
         if self.family.related.swap(true, Ordering::SeqCst) {
             return;
@@ -198,7 +198,7 @@ impl Set {
         }
     }
 
-    /// Somebody polls it. False: the kernel knows all that there is to know.
+    /// A thread polls the set. False: no accelerated socket is in it, so the kernel knows everything.
     pub fn is_polled(&self) -> bool {
         self.renew();
         let is_ours = self.is_accelerated(SETS_DEEP);
@@ -208,7 +208,7 @@ impl Set {
         is_ours
     }
 
-    /// True when something accelerated is in it, or in a set in it.
+    /// True when an accelerated socket is in this set or below it.
     fn is_accelerated(&self, depth: u32) -> bool {
         self.accelerated.load(Ordering::SeqCst)
             || depth > 0 && self.members().iter().any(|member| member.set.is_accelerated(depth - 1))
@@ -219,7 +219,7 @@ impl Set {
         self.family.is_related() && self.is_accelerated(SETS_DEEP)
     }
 
-    /// Those that are not closed.
+    /// The inner sets that are still open.
     fn members(&self) -> Few<Member, 4> {
         if !self.family.has_members() {
             return Few::default();
@@ -229,7 +229,7 @@ impl Set {
         members.iter().cloned().collect()
     }
 
-    /// Looks whether `epoll_wait` would report something accelerated, and takes nothing away.
+    /// Looks whether `epoll_wait` would report an accelerated socket. Takes no event away.
     pub fn look(&self, depth: u32) -> Seen {
         self.renew();
         if fork::may_dispute() {
@@ -251,7 +251,7 @@ impl Set {
         seen
     }
 
-    /// Writes the sets that are ready by their accelerated part into `out`. How many.
+    /// Writes the inner sets whose accelerated part is ready into `out`. Returns how many.
     pub(super) fn gather_sets(&self, out: &mut [libc::epoll_event]) -> usize {
         let mut n = 0;
         for member in self.members().iter() {
@@ -271,7 +271,7 @@ impl Set {
         let mut members = lock(&self.family.members);
         let i = members.iter().position(|member| member.is(found.fd, &found.set))?;
         let now = Some(members[i].due(seen)).filter(|now| *now != 0)?;
-        // The next time the others come first.
+        // Moved to the end: the next time the other sets come first.
         let mut member = members.remove(i);
         member.reported = Some(seen.edges);
         let (fd, data, is_last) = (member.fd, member.data, member.events & ONCE != 0);
@@ -279,13 +279,13 @@ impl Set {
         members.push(member);
         drop(members);
         if is_last && !locked::is_locked() {
-            // It was there; now nothing of it is wanted.
+            // After `EPOLLONESHOT` nothing is wanted of the kernel's entry.
             let _ = sys::epoll_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, Some(&in_kernel(fd, 0)));
         }
         Some(event(now, data))
     }
 
-    /// The kernel says of a set in it that something of the kernel's is ready there: as the program is told.
+    /// The kernel reports kernel events of inner set `fd`: the event that the program gets.
     pub(super) fn of_member(&self, fd: RawFd, events: u32) -> Option<libc::epoll_event> {
         let mut members = lock(&self.family.members);
         let member = members.iter_mut().find(|member| member.fd == fd && member.armed)?;
@@ -293,7 +293,7 @@ impl Set {
         Some(event(events, member.data))
     }
 
-    /// Sleeps until something may be ready in it or below. True: something of the kernel's is.
+    /// Sleeps until something may be ready in this set or below. True: the kernel's set has events.
     pub(super) fn sleep_among_sets(
         &self,
         deadline: Option<Instant>,
@@ -304,8 +304,8 @@ impl Set {
         wait::sleep(&Parties::from_iter([Party::Set(me)]), &mut kernel, deadline, mask).map(|n| n > 0)
     }
 
-    /// The thread of `sleeper` is about to sleep on this set and those in it. True: nothing has come; whether anything was
-    /// there before is to be looked at.
+    /// The thread of `sleeper` is about to sleep on this set and those below. True: nothing has come since; the caller must still look for
+    /// what was there before.
     pub fn enter_all(self: &Arc<Self>, sleeper: &Context, depth: u32, asleep: &mut Asleep) -> bool {
         self.family.staying.fetch_add(1, Ordering::SeqCst);
         let mut quiet = self.family.rousing.load(Ordering::SeqCst) == 0;
@@ -326,14 +326,14 @@ impl Set {
         quiet
     }
 
-    /// It is closed.
+    /// The set is closed: lets go of its inner sets.
     pub(super) fn forget_members(&self) {
         self.family.has_members.store(false, Ordering::Release);
         let members = std::mem::take(&mut *lock(&self.family.members));
         drop(members);
     }
 
-    /// Before a fork, with its interest.
+    /// Takes the family's locks before a fork, with those of its interest.
     pub(super) fn hold_family(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |set| &set.family.members);
         held.take(self, |set| &set.family.outer);

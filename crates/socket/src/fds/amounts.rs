@@ -1,4 +1,4 @@
-//! How much there is behind a descriptor: questions that change nothing.
+//! Numbers about a descriptor: bytes to read, bytes unsent, and so on. Changes nothing.
 
 use super::SOCKS;
 use crate::link::Link;
@@ -23,16 +23,16 @@ pub fn is_at_mark(fd: RawFd) -> Option<bool> {
     connection(&sock).map(Link::is_at_mark)
 }
 
-/// What a `recvmsg` tells beside the bytes.
+/// Ancillary data that a `recvmsg` returns beside the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
-    /// The option of the kind of `SO_TIMESTAMP` that wants the time.
+    /// The option that is on, `SO_TIMESTAMP` or one of its kind; `None`: no time is wanted.
     pub stamp: Option<i32>,
-    /// Bytes left to read, for a program that has set `TCP_INQ`.
+    /// Bytes left to read; `None` unless the program has set `TCP_INQ`.
     pub left: Option<usize>,
 }
 
-/// What a `recvmsg` is to tell beside the bytes.
+/// The ancillary data that a `recvmsg` on `fd` is to return.
 pub fn beside(fd: RawFd) -> Beside {
     let Some(sock) = SOCKS.pin(fd) else { return Beside::default() };
     let stamp = || sock.settings()?.stamp();
@@ -42,24 +42,24 @@ pub fn beside(fd: RawFd) -> Beside {
     }
 }
 
-/// Bytes that are not acknowledged: `ioctl(SIOCOUTQ)`.
+/// Bytes that the peer has not acknowledged: `ioctl(SIOCOUTQ)`.
 pub fn unsent(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
     connection(&sock).map(Link::unsent)
 }
 
-/// `ioctl(SIOCOUTQNSD)` within one host; over a port it is the kernel's to answer.
+/// Bytes held back within one host, `ioctl(SIOCOUTQNSD)`; `None` over a port: the kernel answers.
 pub fn held_back(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
     connection(&sock).and_then(Link::held_back)
 }
 
-/// The connection, unless it is over and its place another's.
+/// The connection, unless it is over and its slot may be another connection's.
 fn connection(sock: &Sock) -> Option<&Link> {
     sock.stream().filter(|link| !link.is_unconnected())
 }
 
-/// True when an accelerated connection takes bytes now.
+/// True when an accelerated connection is writable now.
 pub fn has_space(fd: RawFd) -> Option<bool> {
     let sock = SOCKS.pin(fd)?;
     sock.stream()?;
