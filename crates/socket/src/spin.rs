@@ -88,8 +88,8 @@ impl Spin {
         self.most_ns > WAKE_UPS_NS
     }
 
-    /// Spins until `news` returns true, the budget or `limit` is used up, or `outside` returns true (it asks the kernel for other news; only a
-    /// long spin calls it). Returns what `news` says at the end.
+    /// Spins until `news` returns true, the budget or `limit` is used up, or `outside` returns true (it asks the kernel for other news;
+    /// only a long spin calls it). Returns what `news` says at the end.
     ///
     /// # Errors
     /// As `outside`'s.
