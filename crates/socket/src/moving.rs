@@ -1,6 +1,6 @@
-//! Connections that leave this process with a descriptor, by `exec` or `SCM_RIGHTS`, and those that come in with one. Who
-//! lets a descriptor out leaves the connection with the service; who uses a descriptor that came in asks for it, and so does
-//! whoever has let one out and uses its own all the same: of several processes the last that used it has the connection.
+//! Connections that leave this process with a descriptor, by `exec` or `SCM_RIGHTS`, and those that come in with one. Before a
+//! descriptor leaves, this process hands the connection to the service. A process that uses a descriptor that came in asks the service
+//! for the connection, and so does the first process if it goes on using its own: the process that used it last has the connection.
 
 use crate::client::{self, Client};
 use crate::connect::store_addresses;
@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often and after which pause it is asked again: whoever left the connection may be in the middle of a call, or its
-/// word may still be on the way.
+/// How often the service is asked again for a connection, and the pause before each try: the process that has it may be in the middle
+/// of a call, or its request to hand it over may still be on the way.
 const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
 
 fn word<const N: usize>(fd: RawFd, level: i32, name: i32) -> Option<[u8; N]> {
@@ -35,17 +35,17 @@ fn number(fd: RawFd, name: i32) -> Option<i32> {
     word(fd, libc::SOL_SOCKET, name).map(i32::from_ne_bytes)
 }
 
-/// The kernel's name for what is behind a descriptor, in whatever process.
+/// The kernel's unique number (`SO_COOKIE`) of the socket behind a descriptor: the same in every process.
 pub fn cookie(fd: RawFd) -> Option<u64> {
     word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// The kernel's name for the network namespace of a socket; 0 before Linux 5.14.
+/// The kernel's unique number of a socket's network namespace (`SO_NETNS_COOKIE`); 0 before Linux 5.14.
 pub fn namespace(fd: RawFd) -> u64 {
     word(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).map_or(0, u64::from_ne_bytes)
 }
 
-/// True for a TCP socket of the kernel's that is not connected: it listens, is a placeholder, or not in use yet.
+/// True for a TCP socket of the kernel that is not connected: a listener, a placeholder, or a socket not used yet.
 fn is_idle(fd: RawFd) -> bool {
     !internal::is_internal(fd)
         && number(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
@@ -57,26 +57,26 @@ fn state_in_kernel(fd: RawFd) -> Option<u8> {
     word(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|[state]| state)
 }
 
-/// True when the kernel's TCP has no connection behind the descriptor, and makes none.
+/// True when the kernel's TCP has no connection behind the descriptor and is not making one.
 pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
     state_in_kernel(fd) == Some(tcp_state::CLOSE)
 }
 
-/// Idle sockets among all descriptors.
+/// All descriptors of this process with such a socket behind them.
 fn idle() -> Vec<RawFd> {
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     all.filter_map(number).filter(|fd| is_idle(*fd)).collect()
 }
 
-/// At the start of a program: what it has inherited.
+/// At the start of a program: registers the sockets that it has inherited.
 pub fn inherit() {
     if !config::is_disabled() {
         idle().into_iter().for_each(found);
     }
 }
 
-/// A descriptor has come into this process: a connection may come with it.
+/// Registers the descriptor `fd`, which has come into this process: a connection may come with it.
 pub fn found(fd: RawFd) {
     if config::is_disabled() || locked::is_locked() || fds::is_ours(fd) || !is_idle(fd) {
         return;
@@ -92,13 +92,13 @@ pub fn found(fd: RawFd) {
     }
 }
 
-/// True for the socket of that name; of a listener that a program has inherited from this one nobody has asked for it yet.
+/// True if `sock` is the socket with cookie `name`. A listener that this process made has no cookie noted yet; then `fd` is asked.
 fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
     let is_unnamed_listener = || sock.cookie() == 0 && matches!(sock.decided(), Some(Role::Listener(_)));
     sock.cookie() == name || is_unnamed_listener() && cookie(fd) == Some(name)
 }
 
-/// The service is asked for the connection behind a socket that came into this process, which is used for the first time.
+/// First use of a socket that came into this process: asks the service for its connection or accept queue.
 #[cold]
 pub fn take_over(sock: &Sock) {
     let mine = fds::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
@@ -112,12 +112,12 @@ pub fn take_over(sock: &Sock) {
     }
 }
 
-/// The connection behind `fd` is `sock`'s from now on. False: there is none to be had.
+/// Makes the connection behind `fd` the one of `sock`. False: the service has none for it.
 fn take(sock: &Sock, fd: RawFd) -> bool {
     let Some(client) = client::current() else { return false };
     let Some(index) = client.take_block() else { return false };
     let Some(block) = client.home.region.sock(index) else { return false };
-    // Whoever asks for it next finds us in the middle of a call, until we have it as a whole.
+    // Both directions stay locked until all is set up: a process that asks for the connection meanwhile must find us in a call.
     Sender::default().keep(block);
     block.rx_tail.store(0, Ordering::Relaxed);
     for word in [&block.tx_lock, &block.rx_lock] {
@@ -136,16 +136,16 @@ fn take(sock: &Sock, fd: RawFd) -> bool {
     }
 }
 
-/// One connection at a time is taken back.
+/// Held while a connection is taken back: one at a time.
 static RECLAIM: Mutex<()> = Mutex::new(());
 
-/// Before a fork, first.
+/// Locks [`RECLAIM`] before a fork, as the first lock.
 pub fn hold_reclaim(held: &mut Held) {
     held.take_static(&RECLAIM);
 }
 
-/// A call on `fd` has found that its connection is another process's by now: it is taken back, for all descriptors of this process
-/// that stand for it. True: the call is to be made again.
+/// A call on `fd` has found that another process now has its connection: takes it back, for all descriptors of this process that refer
+/// to it. True: the caller tries its call again.
 #[cold]
 pub fn reclaim(fd: RawFd) -> bool {
     if fds::is_borrowed() || locked::is_locked() {
@@ -153,7 +153,7 @@ pub fn reclaim(fd: RawFd) -> bool {
     }
     let _deferred = Deferred::begin();
     let Ok(_one) = RECLAIM.try_lock() else {
-        // Another thread is at it; or this one, in whose middle a signal handler calls.
+        // Another thread takes one back; or this thread does, and a signal handler interrupted it.
         std::thread::sleep(Duration::from_millis(1));
         return true;
     };
@@ -184,7 +184,7 @@ pub fn reclaim(fd: RawFd) -> bool {
     true
 }
 
-/// The socket behind `fd`, for a call that needs its connection from the beginning: what has moved is taken back.
+/// The socket behind `fd`, for a call that needs its connection from the beginning; takes the connection back if it has moved.
 pub fn settled(fd: RawFd) -> Option<Pinned<'static, Sock>> {
     let sock = fds::SOCKS.pin(fd)?;
     if !sock.has_moved() {
@@ -200,9 +200,9 @@ fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
     while tries < TRIES.0 {
         match client.ask_with(Request::Present { sock }, Some(fd)).ok()?.0 {
             Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
-                // The handshake ends, one way or the other.
+                // The handshake is not over yet.
                 Errno::INPROGRESS => {
-                    // That may take long.
+                    // That may take long, so it does not count as a try.
                     sys::pause(TRIES.1);
                     continue;
                 }
@@ -235,9 +235,9 @@ fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option
     Some(link)
 }
 
-/// This process's descriptor `fd` is about to turn up elsewhere.
+/// Prepares the descriptor `fd` for leaving this process.
 pub fn leaving(fd: RawFd) {
-    // Whoever gets it may bind it.
+    // The process that receives it may bind it.
     fds::SOCKS.pin(fd).iter().for_each(|sock| sock.note_named());
     let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !locked::is_locked()) else {
         return;
@@ -247,17 +247,17 @@ pub fn leaving(fd: RawFd) {
     }
     let _deferred = Deferred::begin();
     rings::settle_connect(fd);
-    // Whatever comes of the rest: nobody else gets what is common.
+    // A socket that many descriptors share must not leave, even if the rest fails.
     let _ = placeholder::own(&sock, fd);
     if let Some(client) = client::present() {
         leave(&client, &sock, fd);
     }
 }
 
-/// The program is about to be replaced by another one, here or in a `vfork` child: what is not close-on-exec goes along. True: there is
-/// some socket that only this library can use.
+/// Before an `exec`, here or in a `vfork` child: hands over the connections of descriptors that are not close-on-exec. True: the new
+/// program gets some socket that only this library can use.
 pub fn before_exec() -> bool {
-    // What the service has to tell its parent is not for a `vfork` child.
+    // A `vfork` child must not finish the registration that its parent has only announced.
     if !fds::has_any() || locked::is_locked() || (fds::is_borrowed() && client::is_announced()) {
         return false;
     }
@@ -269,7 +269,7 @@ pub fn before_exec() -> bool {
     for fd in idle().into_iter().filter(stays) {
         let Some(sock) = behind(fd) else { continue };
         match sock.decided() {
-            // Whoever shows it has a queue of its own: the service need not be told.
+            // The new program asks for an accept queue of its own: the service need not be told now.
             Some(Role::Listener(_)) => gets_sockets = true,
             Some(Role::Stream(_)) => {
                 gets_sockets = true;
@@ -277,21 +277,21 @@ pub fn before_exec() -> bool {
                     leave(&client, &sock, fd);
                 }
             }
-            // It came from another program, and nobody has asked yet what it is.
+            // A socket from another program, not used here yet.
             None => gets_sockets |= sock.cookie() != 0,
         }
     }
     gets_sockets
 }
 
-/// The service is not found from where this process goes: who has sockets, of its own or from another program, registers before.
+/// The service cannot be reached from a new root directory: a process that has sockets, its own or inherited ones, registers before.
 pub fn before_chroot() {
     if fds::has_any() && !fds::is_borrowed() {
         drop(client::current());
     }
 }
 
-/// The socket behind `fd`. A `vfork` child's numbers are not its parent's.
+/// The socket behind `fd`, found by its cookie: a `vfork` child's descriptors may differ from its parent's.
 fn behind(fd: RawFd) -> Option<Arc<Sock>> {
     let cookie = cookie(fd)?;
     let known = fds::SOCKS.all().into_iter().find(|(_, sock)| sock.cookie() == cookie);
@@ -299,7 +299,7 @@ fn behind(fd: RawFd) -> Option<Arc<Sock>> {
     known.map(|(_, sock)| sock).or_else(by_number)
 }
 
-/// Before a fork whose child gets no holder bit: it gets what connections it uses by their descriptors.
+/// Before a fork whose child gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
 pub fn leave_all(client: &Client) {
     for (fd, sock) in fds::SOCKS.all() {
         if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {
@@ -308,13 +308,13 @@ pub fn leave_all(client: &Client) {
     }
 }
 
-/// In such a child: its sockets are like those that came in from elsewhere.
+/// In a forked child without a holder bit: turns the parent's connections into sockets as if they had come from another process.
 pub fn inherit_from_parent() {
     for (_, sock) in fds::SOCKS.all() {
         if let (Some(Role::Stream(_)), cookie @ 1..) = (sock.decided(), sock.cookie()) {
             let fresh = Arc::new(Sock::inherited(sock.family(), sock.is_nonblocking(), cookie));
             fresh.share_settings(sock.settings());
-            // What it replaces is the parent's to close.
+            // The replaced object belongs to the parent, which closes it.
             fds::exchange(&sock, &fresh);
         }
     }
@@ -323,7 +323,7 @@ pub fn inherit_from_parent() {
 fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     let link = match sock.decided() {
         Some(Role::Stream(link)) => link,
-        // Whoever gets it has a queue of its own. Where it comes back, the name tells.
+        // The receiving process gets an accept queue of its own. The cookie tells it is the same listener if it comes back here.
         Some(Role::Listener(_)) => return sock.set(|settings| settings.cookie = cookie(fd).unwrap_or(0)),
         None => return,
     };
@@ -331,7 +331,7 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
     if let Err(e) = untold::tell(sock, fd) {
         return log(Level::Info, format_args!("fd {fd} does not take its connection along: {e}"));
     }
-    // What has moved the service has already.
+    // If the connection has moved, the service has it already.
     let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
     sock.set(|settings| settings.cookie = cookie);
     link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
@@ -343,7 +343,7 @@ fn leave(client: &Client, sock: &Sock, fd: RawFd) {
         sock: link.index(),
     };
     if fds::is_borrowed() {
-        // The parent's line and memory, but not its descriptors: an answer would come to the wrong table.
+        // A `vfork` child uses its parent's control line and memory, but not its descriptors: an answer would come to the wrong table.
         client.hint(Request::Leave(left), fd);
         return;
     }

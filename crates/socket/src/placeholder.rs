@@ -1,9 +1,9 @@
 //! What the kernel has behind the descriptor of an accepted connection. A socket of its own would take microseconds to make and to close,
-//! and kilobytes; so it is at first a duplicate of one idle socket, the *common* one, which all of them share and nobody changes. Before
-//! anybody can tell, a socket of its own takes its place under the same number: when the kernel is asked or told something about it,
-//! when it is duplicated, and when it leaves the process, by `fork`, by `exec` or in a message.
+//! and kilobytes; so it is at first a duplicate of one idle socket, the *common* socket, which all connections share and which is never
+//! changed. A socket of its own replaces it under the same descriptor number before any difference could be seen: when the kernel is asked
+//! or told something about it, when it is duplicated, and when it leaves the process, by `fork`, by `exec` or in a message.
 //!
-//! Its `O_NONBLOCK` is the block's alone until then.
+//! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
 use crate::hold::Held;
 use crate::internal;
@@ -18,20 +18,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const NONE: RawFd = -1;
-/// The common sockets of IPv4 and IPv6, from the first listener on; they stay.
+/// The common sockets of IPv4 and IPv6, made with the first listener of the family; never closed. [`NONE`]: not made.
 static COMMON: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
-/// The kernel's names for them.
+/// Their cookies (`SO_COOKIE`).
 static NAMES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// How often a socket is asked for while there is no number.
+/// How often making a socket is tried while the process has no free descriptor number.
 const TRIES: u32 = 100;
-/// A thread is at it.
+/// In [`RESERVES`]: a thread is exchanging the reserve.
 const BUSY: RawFd = -2;
-/// For each family a socket of its own for whoever needs one when the program has no number left to make it with.
+/// One spare socket for each family, used when a socket of its own is needed and the program has no free descriptor number.
 static RESERVES: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
 static MAKING: Mutex<()> = Mutex::new(());
-/// Forks under way: what is accepted meanwhile is for two processes.
+/// Number of forks in progress: no common socket may be used meanwhile, for the child would share it.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// The program has forbidden itself calls that are needed to put things right later.
+/// The program has forbidden itself system calls that replacing a common socket needs: no new ones are used.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 fn index(family: i32) -> usize {
@@ -42,7 +42,7 @@ fn of_family(family: i32) -> RawFd {
     COMMON[index(family)].load(Ordering::Acquire)
 }
 
-/// There is a listener of that family: its connections can begin with a common socket.
+/// Makes the common socket of `family`, for the connections of its listeners.
 pub fn prepare(family: i32) {
     let _one = crate::client::lock(&MAKING);
     if of_family(family) != NONE {
@@ -60,7 +60,7 @@ pub fn prepare(family: i32) {
     }
 }
 
-/// True when there is a reserve, which is made if need be.
+/// True when the family has a reserve; makes one if needed.
 fn has_reserve(family: i32) -> bool {
     let reserve = &RESERVES[index(family)];
     if reserve.load(Ordering::Relaxed) != NONE {
@@ -75,7 +75,7 @@ fn has_reserve(family: i32) -> bool {
     true
 }
 
-/// Gives what is behind `made` a number out of the program's way instead, if there is one.
+/// Moves the socket `made` to a high descriptor number, out of the program's way; closes `made`. `None`: no number is free.
 fn set_aside(made: RawFd) -> Option<RawFd> {
     let away = internal::claim_away(made);
     let _ = sys::close(made);
@@ -90,7 +90,7 @@ pub fn idle(family: i32) -> Result<RawFd, Errno> {
     sys::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)
 }
 
-/// What is behind `fd` is the reserve from now on; where there is a number for it there is another.
+/// Puts the reserve behind `fd`, and then makes a new reserve if a descriptor number is free for it.
 fn spend_reserve(family: i32, fd: RawFd, nonblock: bool) -> Result<(), Errno> {
     let reserve = &RESERVES[index(family)];
     let kept = loop {
@@ -120,7 +120,7 @@ fn spend_reserve(family: i32, fd: RawFd, nonblock: bool) -> Result<(), Errno> {
     result
 }
 
-/// The program may have fewer numbers from now on: a reserve beyond them would leave none behind when it is spent.
+/// After the limit of descriptors may have become lower: replaces reserves with numbers at or above it, which could not be made anew.
 pub fn fit() {
     let limit = internal::limit();
     for (family, reserve) in [libc::AF_INET, libc::AF_INET6].into_iter().zip(&RESERVES) {
@@ -135,13 +135,13 @@ pub fn fit() {
     }
 }
 
-/// Before a fork.
+/// Takes the lock of this module before a fork.
 pub fn hold(held: &mut Held) {
     held.take_static(&MAKING);
 }
 
-/// True when what is accepted from this listener may begin with a common socket: the program waits for it by calls that we see, and so, as
-/// a rule, for its connections. A set of the kernel's would hold a closed one for ever.
+/// True when connections accepted from this listener may begin with the common socket: the program waits for the listener by calls that
+/// this library sees, so it most likely does so for the connections. A kernel epoll set would keep the common socket for ever.
 fn may_share(sock: &Sock, listener: &Link) -> bool {
     (listener.state() & state::AWAITED != 0 || !sock.is_nonblocking())
         && FORKS.load(Ordering::SeqCst) == 0
@@ -163,7 +163,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The lowest free number, with the flags of `accept4`, for what is accepted from a listener.
+    /// Takes the lowest free descriptor number for a connection accepted from `listener`; `flags` are those of `accept4`.
     ///
     /// # Errors
     /// As `socket`'s.
@@ -187,17 +187,17 @@ impl Place {
         Ok(())
     }
 
-    /// See `accept4`.
+    /// True when `accept4` was called with `SOCK_NONBLOCK`.
     pub fn is_nonblocking(&self) -> bool {
         self.flags & libc::SOCK_NONBLOCK != 0
     }
 
-    /// True when what is behind it is common.
+    /// True when the common socket is behind the descriptor.
     pub fn is_common(&self) -> bool {
         self.is_common
     }
 
-    /// Does `work` while its number is free.
+    /// Frees the descriptor number while `work` runs, and takes the lowest free number again.
     ///
     /// # Errors
     /// As `socket`'s.
@@ -209,12 +209,12 @@ impl Place {
         Ok(result)
     }
 
-    /// It is a connection's from now on.
+    /// Hands the descriptor over to an accepted connection.
     pub fn leave(&mut self) -> Option<RawFd> {
         self.fd.take()
     }
 
-    /// Nothing was accepted.
+    /// Closes the descriptor again: nothing was accepted.
     ///
     /// # Errors
     /// As `close`'s.
@@ -223,7 +223,7 @@ impl Place {
     }
 }
 
-/// True while a common socket is behind its descriptor; where a thread is about to put another there it is waited for.
+/// True while the common socket is behind the descriptor of `sock`; first waits for a thread that is replacing it.
 #[inline]
 pub fn is_common(sock: &Sock) -> bool {
     while sock.has(flag::COMMON) {
@@ -235,19 +235,19 @@ pub fn is_common(sock: &Sock) -> bool {
     false
 }
 
-/// From here on a socket of its own is behind `fd`, which stands for `sock`.
+/// Puts a socket of its own behind `fd`, the descriptor of `sock`, if the common socket is there.
 ///
 /// # Errors
-/// As the kernel's where there is none to be had.
+/// The kernel's error where no socket can be made.
 #[inline]
 pub fn own(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     if sock.has(flag::COMMON) { part(sock, fd) } else { Ok(()) }
 }
 
-/// For every socket of the process.
+/// Does [`own`] for every socket of the process.
 fn own_all(alone: Option<&Alone>) {
     let part_with = |fd: RawFd, sock: &Sock| {
-        // Where the kernel has none, things are as for a program whose descriptors nobody looks at.
+        // On failure the descriptor keeps the common socket: that is seen only if a program inspects its descriptors.
         let _ = own(sock, fd);
     };
     match alone {
@@ -256,8 +256,8 @@ fn own_all(alone: Option<&Alone>) {
     }
 }
 
-/// Before a child that has descriptors of its own and this process's memory (`vfork`), before the program may have fewer descriptors than
-/// it has, and before it may give some to a ring.
+/// Gives every socket its own kernel socket: before `vfork` (a child with its own descriptors and this process's memory), before the limit
+/// of descriptors may fall below those in use, and before the program may give some to an io_uring.
 pub fn own_each() {
     if fds::has_any() && !fds::is_borrowed() {
         let _deferred = Deferred::begin();
@@ -265,24 +265,24 @@ pub fn own_each() {
     }
 }
 
-/// The program is about to forbid itself calls.
+/// Before the program forbids itself system calls: stops using common sockets.
 pub fn end() {
     IS_OVER.store(true, Ordering::Relaxed);
     own_each();
 }
 
-/// A fork begins: nothing common goes to the child.
+/// Before a fork: no common socket may reach the child.
 pub fn before_fork(alone: Option<&Alone>) {
     FORKS.fetch_add(1, Ordering::SeqCst);
     own_all(alone);
 }
 
-/// It has ended, in the parent.
+/// After a fork, in the parent.
 pub fn after_fork() {
     FORKS.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// It has ended, in the child, where nobody else forks. Reserves are the parent's.
+/// After a fork, in the child, where no other thread forks. The reserves are the parent's: the child closes its copies.
 pub fn in_child() {
     FORKS.store(0, Ordering::SeqCst);
     for reserve in &RESERVES {
@@ -293,7 +293,7 @@ pub fn in_child() {
     }
 }
 
-/// In the child: no other thread is at it.
+/// In a forked child: no other thread is replacing the common socket.
 pub fn forget_threads(sock: &Sock) {
     sock.mark(flag::PARTING, false);
 }
@@ -301,10 +301,10 @@ pub fn forget_threads(sock: &Sock) {
 #[cold]
 fn part(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     if fds::is_borrowed() {
-        // A `vfork` child: its parent has seen to it before, but for what has come since.
+        // A `vfork` child: its parent has done this before; only connections accepted since still have the common socket.
         return Err(Errno::AGAIN);
     }
-    // A handler that wants the same would wait for what it has interrupted.
+    // A signal handler that did the same would wait for the code that it interrupted.
     let _deferred = Deferred::begin();
     if !sock.begin_parting() {
         return Ok(());
@@ -319,7 +319,7 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     let is_still_there = moving::cookie(fd)
         .is_some_and(|name| NAMES.iter().any(|common| common.load(Ordering::Relaxed) == name));
     if !is_still_there {
-        // The C library has closed the number inside itself: it is a file's.
+        // The C library closed the descriptor by an internal call: the number now belongs to another file.
         return Ok(());
     }
     let (family, nonblock) = (sock.family(), sock.is_nonblocking());
@@ -328,7 +328,7 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     loop {
         tries += 1;
         match sys::socket(family, kind, 0) {
-            // Another thread may have the one number that is left, for a moment.
+            // Another thread may hold the last free number for a moment.
             Err(Errno::MFILE) => match spend_reserve(family, fd, nonblock) {
                 Err(Errno::MFILE) if tries < TRIES => sys::give_way(),
                 result => return result,
@@ -344,7 +344,7 @@ fn replace(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// What is behind `from` is behind `fd` from now on, which stays close-on-exec, or not.
+/// Puts what is behind `from` behind `fd` also; `fd` keeps its close-on-exec flag.
 ///
 /// # Errors
 /// As `dup3`'s.
@@ -353,7 +353,7 @@ pub fn put(from: RawFd, fd: RawFd) -> Result<(), Errno> {
     sys::dup3(from, fd, if stays { 0 } else { libc::O_CLOEXEC })
 }
 
-/// Makes a call that changes the descriptor alone, while nobody puts another socket behind it.
+/// Makes a call that changes the descriptor itself, while no other thread replaces the socket behind it.
 pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
     if !sock.has(flag::COMMON) || fds::is_borrowed() {
         return call();
@@ -368,7 +368,8 @@ pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
 }
 
 impl Sock {
-    /// Until [`flag::PARTING`] is taken away nobody else changes what is behind the descriptor, or closes it. False: it is not common.
+    /// Sets [`flag::PARTING`]: until it is cleared no other thread replaces or closes what is behind the descriptor. False: that is not the
+    /// common socket.
     fn begin_parting(&self) -> bool {
         while self.has(flag::COMMON) {
             if !self.mark(flag::PARTING, true) {
@@ -383,7 +384,7 @@ impl Sock {
         false
     }
 
-    /// Its descriptor, which it has no more, is about to be closed or replaced by the program: whoever is at it ends before.
+    /// Before the program closes or replaces the descriptor: waits for a thread that is replacing the common socket, and forgets it.
     pub fn close_common(&self) {
         if self.begin_parting() {
             self.mark(flag::COMMON, false);

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 
-/// Rings that stay lent until the other side has read up to `head`: a closed socket's, and one in whose place a longer one is.
+/// Rings that stay lent until the other side has read up to `head`: those of a closed socket, or one that a longer ring replaced.
 #[derive(Debug)]
 struct Kept {
     slot: u32,
@@ -28,60 +28,60 @@ struct Kept {
     rings: [Option<Ring>; 3],
 }
 
-/// Class of the longest rings that are lent as long as there is any memory.
+/// Size class of the longest rings that are lent while any page is free; longer ones leave some pages free (`lend`).
 const SHORT: usize = 1;
 
-/// Where `Half::extra` says when its side rang.
+/// Bit position in `Half::extra` of the time at which that side rang last.
 const MOMENT_SHIFT: u32 = 32;
 
-/// See [`Mapped::may_collect`].
+/// Shortest time between two collections, in nanoseconds (see [`Mapped::may_collect`]).
 const COLLECT_EVERY_NS: u64 = 2_000_000;
 
-/// So few are not worth a look.
+/// Fewer kept entries than this are not swept.
 const DUE_AT_LEAST: usize = 8;
 
-/// All that are kept.
+/// All rings of this process that wait in the region until they have been read.
 #[derive(Debug, Default)]
 struct Lingering {
     kept: Vec<Kept>,
-    /// Looked through when there are so many.
+    /// The list is swept when it has this many entries.
     due: usize,
 }
 
 /// A region, seen from one side.
 #[derive(Debug)]
 pub struct Mapped {
-    /// The service's name for it.
+    /// The service's number of the region.
     pub id: u32,
-    /// Ours.
+    /// The side of this process.
     pub side: Side,
-    /// Between two applications.
+    /// True for a pair region (between two applications); false for an application region (with the service).
     pub pair: bool,
-    /// The memory.
+    /// The mapped memory.
     pub region: Arc<Region>,
-    /// Every connection in it is over: the service is gone or has revoked it.
+    /// True when every connection in the region is over: the service is gone or has revoked the region.
     pub dead: AtomicBool,
-    /// See [`Self::is_mute`].
+    /// True when the other side sends no wake-ups (see [`Self::is_mute`]).
     mute: AtomicBool,
-    /// The generation of the process that it belongs to: see [`Self::is_own`].
+    /// The generation of the process that the region belongs to (see [`Self::is_own`]).
     generation: u32,
-    /// How much of our side may be lent.
+    /// How many bytes of this side's data area may be lent.
     pub growth: Growth,
     pool: Mutex<Anew<Pool>>,
     warm: Warm,
     wakers: Box<[OnceLock<Internal>]>,
     lingering: Mutex<Anew<Lingering>>,
-    /// When it was looked for what was left lent: nanoseconds.
+    /// Time of the last collection of rings left behind, in nanoseconds.
     collected: AtomicU64,
-    /// Of a pair region in which we connect: slots that are ours.
+    /// Slots granted to this process; used in a pair region in which it connects.
     pub lease: Lease,
-    /// Of a pair region in which we accept: slots that the connector uses without asking, and the addresses of their connections, ours
-    /// first.
+    /// In a pair region in which this process accepts: slots that the connector uses without asking the service, and the addresses of
+    /// their connections, this side's first.
     pub granted: Mutex<HashMap<u32, [SocketAddr; 2]>>,
 }
 
 impl Mapped {
-    /// `pages` of our data area may be lent from the start.
+    /// A region whose first `pages` pages of this side's data area may be lent from the start.
     #[must_use]
     pub fn new(id: u32, side: Side, pair: bool, region: Arc<Region>, pages: usize) -> Self {
         Self {
@@ -103,21 +103,21 @@ impl Mapped {
         }
     }
 
-    /// The same of a region that belongs to the process that has forked this one, or to one before it.
+    /// Marks the region as that of an ancestor of this forked process.
     #[must_use]
     pub const fn inherited(mut self) -> Self {
         self.generation = u32::MAX;
         self
     }
 
-    /// True when it goes with this process. In one of an ancestor's no memory is kept for later: it would stay lent when this process
-    /// is gone.
+    /// True when the region belongs to this process and ends with it. In an ancestor's region no ring is kept for later use: it would stay
+    /// lent after this process ends.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.generation == fork::generation()
     }
 
-    /// True once in a while: looking for what was left lent takes up to a millisecond.
+    /// True if [`COLLECT_EVERY_NS`] have passed since it last was: collecting rings left behind takes up to a millisecond.
     pub fn may_collect(&self) -> bool {
         let (now, before) = (cycles::now_ns(), self.collected.load(Ordering::Relaxed));
         let is_due = now.saturating_sub(before) >= COLLECT_EVERY_NS;
@@ -127,7 +127,7 @@ impl Mapped {
         is_due
     }
 
-    /// Our half and the other's of `slot`.
+    /// This side's half of `slot`, then the other side's.
     ///
     /// # Panics
     /// Never: slots are checked against the region before a socket is made of them.
@@ -137,13 +137,13 @@ impl Mapped {
         (&halves[self.side.index()], &halves[self.side.other().index()])
     }
 
-    /// True when the other side rings nobody: whoever waits for its news has to look.
+    /// True when the other side sends no wake-ups: a thread that waits for its news has to poll.
     #[inline]
     pub fn is_mute(&self) -> bool {
         self.mute.load(Ordering::Relaxed)
     }
 
-    /// It has said so.
+    /// Notes that the other side has said so; ignored in an application region.
     pub fn fall_silent(&self) {
         self.mute.store(self.pair, Ordering::Relaxed);
     }
@@ -154,7 +154,7 @@ impl Mapped {
         slot < self.region.layout().params.slots
     }
 
-    /// Bytes of a data area.
+    /// Bytes of one side's data area.
     #[inline]
     pub fn data_len(&self) -> u64 {
         self.region.layout().params.data_len
@@ -167,21 +167,21 @@ impl Mapped {
         Some(Doorbell::new(block, self.region.layout().words_per_group))
     }
 
-    /// Our own doorbell for `context`.
+    /// This side's doorbell for `context`.
     #[inline]
     pub fn own_bell(&self, context: u32) -> Option<Doorbell<'_>> {
         self.bell(self.side, context)
     }
 
-    /// Tells whoever watches `slot` on the other side that there is news. `Some(c)`: context `c` sleeps and nobody has the
-    /// eventfd yet.
+    /// Rings the context of the other side that watches `slot`. `Some(c)`: context `c` sleeps, and the eventfd that wakes it is not known
+    /// here yet.
     #[inline]
     #[must_use]
     pub fn tell(&self, slot: u32) -> Option<u32> {
         self.tell_of(self.halves(slot).1, slot)
     }
 
-    /// The same, for who has looked up the other side's half of `slot`.
+    /// [`Self::tell`] for a caller that has the other side's half of `slot`.
     #[inline]
     #[must_use]
     pub fn tell_of(&self, peer: &Half, slot: u32) -> Option<u32> {
@@ -207,8 +207,8 @@ impl Mapped {
         }
     }
 
-    /// How long before `now` news of `slot` came, as [`cycles::moment`] counts; of what the service brings nobody knows, and it took its
-    /// time. The other side's word.
+    /// Time from the last news of `slot` until `now`, in units of [`cycles::moment`]. The time is the other side's word; `u32::MAX` in an
+    /// application region, where it is not known and the news took longer anyway.
     #[inline]
     pub fn age(&self, slot: u32, now: u32) -> u32 {
         let peer = self.region.slot(slot).map(|slot| &slot.half[self.side.other().index()]);
@@ -216,7 +216,7 @@ impl Mapped {
         peer.filter(|_| self.pair).map_or(u32::MAX, |half| now.wrapping_sub(rung(half)))
     }
 
-    /// Tells the service that the socket of block `index` holds bytes back; ours is the application region.
+    /// Tells the service that the socket of block `index` holds bytes back (cork); for an application region.
     pub fn note_held(&self, index: u32) {
         let Some(bell) = self.bell(Side::Zero, HELD_CONTEXT) else { return };
         if bell.ring(index) == Wake::Needed
@@ -229,12 +229,12 @@ impl Mapped {
     /// Remembers the eventfd that wakes `context` of the other side.
     pub fn learn_waker(&self, context: u32, waker: Internal) {
         if let Some(place) = self.wakers.get(context as usize) {
-            // Somebody was quicker: theirs is the same eventfd.
+            // If another thread has set it already, that is the same eventfd.
             let _ = place.set(waker);
         }
     }
 
-    /// Lends a ring of `class` of our side; a long one only as long as one page in `leaving` is left.
+    /// Lends a ring of size class `class` from this side's pages; a ring longer than [`SHORT`] only if 1/`leaving` of the pages stays free.
     pub fn lend(&self, class: usize, leaving: usize) -> Option<Ring> {
         if let Some(ring) = self.warm.take(class) {
             return Some(ring);
@@ -244,7 +244,7 @@ impl Mapped {
         let word = |i| self.word(i);
         match self.pool.try_lock() {
             Ok(mut pool) => pool.get().lend_leaving(class, pages, leave, word),
-            // Another thread, or a call that this signal handler interrupted: straight from the bitmap.
+            // Another thread has the pool, or this is a signal handler that interrupted it: lend straight from the bitmap.
             Err(TryLockError::WouldBlock) => Pool::default().lend_leaving(class, pages, leave, word),
             Err(TryLockError::Poisoned(pool)) => {
                 pool.into_inner().get().lend_leaving(class, pages, leave, word)
@@ -279,12 +279,12 @@ impl Mapped {
         self.region.page_word(self.side, i).expect("the pool stays inside the bitmap")
     }
 
-    /// Pages that may be lent.
+    /// Number of this side's pages that may be lent.
     pub fn pages(&self) -> usize {
         self.growth.present() as usize / RING_MIN as usize
     }
 
-    /// Before a fork.
+    /// Locks the region before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |m| &m.lingering);
         held.take(self, |m| &m.pool);
@@ -292,7 +292,7 @@ impl Mapped {
         held.take(self, |m| &m.granted);
     }
 
-    /// Keeps a closed socket's rings, and the table of its `records`, until the bytes are read.
+    /// Keeps the rings of a closed socket, and its table of `records`, until the bytes are read.
     pub fn linger(&self, slot: u32, mut sender: Sender, records: Option<Ring>) {
         let is_read = sender.is_empty();
         sender
@@ -306,7 +306,7 @@ impl Mapped {
         }
     }
 
-    /// Keeps a ring that an open socket does without, until the bytes before `head` are read.
+    /// Keeps a ring that an open socket no longer writes to, until the bytes before `head` are read.
     pub fn retire(&self, slot: u32, head: u64, ring: Ring) {
         self.keep_lent(Kept { slot, head, is_closed: false, rings: [Some(ring), None, None] });
     }
@@ -321,8 +321,8 @@ impl Mapped {
         }
     }
 
-    /// Gives back the rings that were kept and nobody reads any more: consumed, let go by the other side, or the slot is
-    /// another connection's already.
+    /// Gives back kept rings that are no longer read: their bytes are consumed, the other side has released the slot, or another connection
+    /// uses the slot already.
     pub fn sweep(&self) {
         let _deferred = Deferred::begin();
         self.sweep_through(self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get());
@@ -341,11 +341,11 @@ impl Mapped {
             }
             !over
         });
-        // Each that is kept is so looked at a few times in all, however many others are.
+        // Doubling the threshold bounds the work: each entry is looked at only a few times on average.
         lingering.due = (lingering.kept.len() * 2).max(DUE_AT_LEAST);
     }
 
-    /// Pages of our side that are lent now, warm rings of the pool not counted: they go back first.
+    /// Number of this side's pages that are lent now. Rings kept warm and in the pool go back first, so they do not count.
     #[must_use]
     pub fn lent_pages(&self) -> usize {
         self.sweep();
@@ -357,7 +357,7 @@ impl Mapped {
             .sum()
     }
 
-    /// True when nothing of a closed socket is unread.
+    /// True when the other side has read all bytes of closed sockets.
     pub fn is_swept(&self) -> bool {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get().kept.is_empty()
     }

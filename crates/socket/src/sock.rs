@@ -21,27 +21,27 @@ use std::time::Duration;
 /// What a socket turned out to be.
 #[derive(Debug, Clone, Copy)]
 pub enum Role<'a> {
-    /// A connection.
+    /// A connection: a byte stream.
     Stream(&'a Link),
     /// An accept queue; the kernel socket listens too.
     Listener(&'a Link),
 }
 
-/// In place of a thread that decides: the descriptor came in from outside. The thread that first asks what it is asks the service.
+/// Value of `Sock::deciding`: the descriptor came from another process. The first thread that asks for the role asks the service.
 const INHERITED: u32 = u32::MAX;
-/// The same of a connect that is put off (see `rings`): the thread that first asks makes it.
+/// Value of `Sock::deciding`: a connect was put off (see `rings`). The first thread that asks for the role makes it.
 pub(crate) const LATER: u32 = u32::MAX - 1;
 
-/// What may change at any time.
+/// The part of a socket that can change at any time, under one lock.
 #[derive(Debug, Default)]
 pub(crate) struct Moving {
-    /// Who is told of its news.
+    /// Threads and epoll sets that are told of the socket's news.
     pub(crate) watchers: Watchers,
-    /// None where everything is as it is at first.
+    /// Options and state that the program has set; `None`: all defaults.
     settings: Option<Arc<Settings>>,
 }
 
-/// Bits of `Sock::flags`.
+/// Bits of [`Sock`]'s `flags`.
 pub(crate) mod flag {
     /// The family is `AF_INET6`.
     pub const IPV6: u16 = 1;
@@ -51,52 +51,52 @@ pub(crate) mod flag {
     pub const NONBLOCK: u16 = 1 << 2;
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub const TELLS_UNREAD: u16 = 1 << 3;
-    /// Inherited by a child that got no holder bit.
+    /// Inherited by a forked child that got no holder bit: only the parent may close the connection.
     pub const PARENTS: u16 = 1 << 4;
     /// Another object stands for the socket.
     pub const REPLACED: u16 = 1 << 5;
-    /// The program had bound it when it connected.
+    /// The program had bound the socket when it connected.
     pub const BOUND: u16 = 1 << 6;
-    /// The program has asked for a name for it (`bind`), or what it did before is not known.
+    /// The program has called `bind`, or it is not known what was done to the socket before.
     pub const NAMED: u16 = 1 << 8;
-    /// It listens in the kernel, and is to be accelerated when the program waits for it by a call that we see.
+    /// The socket listens in the kernel. It is accelerated as soon as the program waits for it by a call that this library sees.
     pub const PUT_OFF: u16 = 1 << 9;
-    /// And it stays the kernel's all the same.
+    /// Set beside `PUT_OFF`: the socket stays with the kernel for good.
     pub const LEFT: u16 = 1 << 10;
     /// `SO_TIMESTAMP` or one of its kind: `recvmsg` tells when the bytes came.
     pub const TELLS_TIME: u16 = 1 << 11;
-    /// What is behind its descriptor is common to many (see `placeholder`).
+    /// The descriptor refers to the common idle socket that many connections share (see `placeholder`).
     pub const COMMON: u16 = 1 << 12;
-    /// A thread puts something else there.
+    /// A thread is replacing the common socket, or keeps the descriptor as it is for one call.
     pub const PARTING: u16 = 1 << 13;
 }
 
-/// See the module. There may be very many: a socket's share of this library's memory is this, its place in the table, and
-/// what keeps the two halves of a connection, which the service or the peer has to see.
+/// A socket of the program. There may be very many: a socket's share of this library's memory is this, its place in the table, and
+/// the two halves of a connection, which the service or the peer has to see.
 #[derive(Debug)]
 pub struct Sock {
     link: OnceLock<Link>,
     pub(crate) moving: Mutex<Moving>,
-    /// How many descriptors of this process stand for it, and, times [`USER`], how many calls wait for it.
+    /// Number of descriptors of this process that refer to the socket, plus [`USER`] times the number of calls that wait for it.
     descriptors: AtomicU32,
-    /// The thread whose `connect` is about to decide; 0: none.
+    /// Number of the thread whose `connect` is about to decide the role; 0: none; also [`INHERITED`] and [`LATER`].
     pub(crate) deciding: AtomicU32,
     flags: AtomicU16,
     pub(crate) untold: Untold,
 }
 
-/// Above the descriptors of a process, of which the table takes no more.
+/// One waiting call in `Sock::descriptors`; larger than any number of descriptors in the table.
 const USER: u32 = 1 << 20;
 const USERS_MAX: u32 = u32::MAX / USER;
 
-/// A call that waits: until it returns the socket is open, whoever closes its descriptors meanwhile.
+/// A call that waits: the socket stays open until it returns, even if all descriptors are closed meanwhile.
 #[derive(Debug)]
 pub struct InUse(Option<Arc<Sock>>);
 
 impl Drop for InUse {
     fn drop(&mut self) {
         let Some(sock) = self.0.take() else { return };
-        // In a child that a signal handler forked in the middle of the call nobody is counted.
+        // In a child that a signal handler forked in the middle of the call the count of waiting calls is 0.
         let fewer = |n: u32| n.checked_sub(USER);
         if sock.descriptors.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer) == Ok(USER) {
             sock.close();
@@ -107,18 +107,18 @@ impl Drop for InUse {
 // With the counters of an `Arc`, what the allocator adds and a place in the table: 120 bytes.
 const _: () = assert!(size_of::<Sock>() <= 88);
 
-/// See [`Sock::begin_deciding`].
+/// Guard of [`Sock::begin_deciding`]: while it lives, this thread decides the role of the socket.
 #[derive(Debug)]
 pub struct Deciding<'a>(Option<&'a AtomicU32>);
 
 impl Deciding<'_> {
-    /// False where another thread is at it.
+    /// False when another thread is already deciding.
     pub fn is_ours(&self) -> bool {
         self.0.is_some()
     }
 }
 
-/// How many threads are about to decide.
+/// Number of threads that are about to decide a role.
 static DECIDING: AtomicU32 = AtomicU32::new(0);
 
 /// True when no thread of this process is in the middle of a `connect`.
@@ -126,7 +126,7 @@ pub fn none_decides() -> bool {
     DECIDING.load(Ordering::Relaxed) == 0
 }
 
-/// In a forked child, which has none of the threads that did.
+/// Resets the count in a forked child, which has none of the parent's deciding threads.
 pub fn nobody_decides() {
     DECIDING.store(0, Ordering::Relaxed);
 }
@@ -141,7 +141,7 @@ impl Drop for Deciding<'_> {
 }
 
 impl Sock {
-    /// A new socket.
+    /// A new, undecided socket with one descriptor.
     #[must_use]
     pub fn new(family: i32, nonblock: bool) -> Self {
         let ipv6 = if family == libc::AF_INET6 { flag::IPV6 } else { 0 };
@@ -156,7 +156,7 @@ impl Sock {
         }
     }
 
-    /// An accepted connection.
+    /// A socket for an accepted connection.
     #[must_use]
     pub fn accepted(family: i32, link: Link) -> Self {
         let sock = Self::new(family, link.is_nonblocking());
@@ -175,7 +175,7 @@ impl Sock {
         sock
     }
 
-    /// What begins anew behind the descriptors of `old`, with what was set.
+    /// An undecided socket that takes the place of `old` behind its descriptors, with the same options.
     #[must_use]
     pub fn after(old: &Self) -> Self {
         let sock = Self::new(old.family(), old.is_nonblocking());
@@ -188,7 +188,7 @@ impl Sock {
         sock
     }
 
-    /// See [`Settings::cookie`].
+    /// `SO_COOKIE` of a socket that came from another process or was passed to one; else 0.
     pub fn cookie(&self) -> u64 {
         lock(&self.moving).settings.as_ref().map_or(0, |settings| settings.cookie)
     }
@@ -199,7 +199,7 @@ impl Sock {
         self.flags.load(Ordering::Acquire) & flag != 0
     }
 
-    /// Sets a flag or takes it away. Whether it was set.
+    /// Sets or clears a flag; returns whether it was set before.
     pub(crate) fn mark(&self, flag: u16, on: bool) -> bool {
         let before = match on {
             true => self.flags.fetch_or(flag, Ordering::AcqRel),
@@ -208,28 +208,28 @@ impl Sock {
         before & flag != 0
     }
 
-    /// `AF_INET` or `AF_INET6`.
+    /// The address family: `AF_INET` or `AF_INET6`.
     #[must_use]
     pub fn family(&self) -> i32 {
         if self.has(flag::IPV6) { libc::AF_INET6 } else { libc::AF_INET }
     }
 
-    /// `IPV6_ADDRFORM`: an IPv4 connection stops to pass for one of IPv6.
+    /// `IPV6_ADDRFORM`: turns an IPv6 socket with an IPv4 connection into an IPv4 socket.
     pub fn become_ipv4(&self) {
         self.mark(flag::IPV6, false);
     }
 
-    /// True when its last descriptor is closed.
+    /// True when the last descriptor is closed.
     pub fn is_closed(&self) -> bool {
         self.has(flag::CLOSED)
     }
 
-    /// Another object stands for the socket from now on, which is not closed.
+    /// Marks this object as replaced: another object stands for the same open socket.
     pub fn replace(&self) {
         self.mark(flag::REPLACED, true);
     }
 
-    /// See [`Self::replace`].
+    /// True after [`Self::replace`].
     pub fn is_replaced(&self) -> bool {
         self.has(flag::REPLACED)
     }
@@ -239,45 +239,45 @@ impl Sock {
         matches!(self.decided(), Some(Role::Stream(link)) if link.is_elsewhere())
     }
 
-    /// The program has bound it, and not only this library its placeholder.
+    /// True when the program bound the socket (binding only its placeholder, as this library does, does not count).
     pub fn is_bound(&self) -> bool {
         self.has(flag::BOUND)
     }
 
-    /// The program binds it.
+    /// Notes that the program calls `bind`.
     pub fn note_named(&self) {
         self.mark(flag::NAMED, true);
     }
 
-    /// True when the program has neither bound it nor set anything, and no other process can have.
+    /// True when the program has neither bound the socket nor set an option, and no other process can have done so.
     pub fn is_untouched(&self) -> bool {
         !self.has(flag::NAMED) && self.settings().is_none() && !fork::may_dispute()
     }
 
-    /// Its placeholder was found bound.
+    /// Notes that the placeholder was found to be bound.
     pub fn note_bound(&self) {
         self.mark(flag::BOUND, true);
     }
 
-    /// See [`Link::is_unconnected`].
+    /// True for a connection that [`Link::is_unconnected`].
     pub fn is_unconnected(&self) -> bool {
         self.stream().is_some_and(Link::is_unconnected)
     }
 
-    /// `recvmsg` tells as much as of `other`.
+    /// Makes `recvmsg` report the same ancillary data as on `other` (`TCP_INQ`, timestamps).
     pub fn tell_as(&self, other: &Self) {
         for flag in [flag::TELLS_UNREAD, flag::TELLS_TIME] {
             self.mark(flag, other.has(flag));
         }
     }
 
-    /// Decides. False when somebody was quicker.
+    /// Decides the role: `link` is the socket's place in shared memory. False when another thread has already decided.
     pub fn decide(&self, link: Link) -> bool {
         self.link.set(link).is_ok()
     }
 
-    /// Says that the calling thread is about to decide; until the guard is gone, other threads that ask what it is wait.
-    /// The peer may have accepted already, and they may know.
+    /// Announces that the calling thread is about to decide the role; until the guard is dropped, other threads that ask for it wait.
+    /// Without that they could see an undecided socket although the peer has already accepted the connection.
     #[must_use]
     pub fn begin_deciding(&self) -> Deciding<'_> {
         let me = thread_number();
@@ -288,7 +288,7 @@ impl Sock {
         Deciding(ours.then_some(&self.deciding))
     }
 
-    /// What it is, once decided.
+    /// The role, once decided; waits for a thread that is deciding.
     #[inline]
     pub fn role(&self) -> Option<Role<'_>> {
         match self.decided() {
@@ -297,7 +297,7 @@ impl Sock {
         }
     }
 
-    /// What it is, as far as anybody has asked.
+    /// The role, if it is already decided; does not wait.
     #[inline]
     pub fn decided(&self) -> Option<Role<'_>> {
         let link = self.link.get()?;
@@ -327,7 +327,7 @@ impl Sock {
         }
     }
 
-    /// The connection, if it is one.
+    /// The connection, if the socket is one.
     #[inline]
     pub fn stream(&self) -> Option<&Link> {
         match self.role() {
@@ -336,7 +336,7 @@ impl Sock {
         }
     }
 
-    /// The accept queue, if it is one.
+    /// The accept queue, if the socket listens.
     #[inline]
     pub fn listener(&self) -> Option<&Link> {
         match self.role() {
@@ -345,7 +345,7 @@ impl Sock {
         }
     }
 
-    /// Its place in shared memory.
+    /// The socket's place in shared memory, once decided.
     #[inline]
     pub fn link(&self) -> Option<&Link> {
         self.link.get()
@@ -360,7 +360,7 @@ impl Sock {
         }
     }
 
-    /// Sets `O_NONBLOCK`.
+    /// Sets or clears `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.mark(flag::NONBLOCK, on);
         if let Some(link) = self.link() {
@@ -373,24 +373,24 @@ impl Sock {
         }
     }
 
-    /// What the program has set, if anything.
+    /// What the program has set; `None`: nothing.
     pub fn settings(&self) -> Option<Arc<Settings>> {
         lock(&self.moving).settings.clone()
     }
 
-    /// Sets something.
+    /// Changes the settings; they are copied first if other sockets share them.
     pub fn set(&self, how: impl FnOnce(&mut Settings)) {
         how(Arc::make_mut(lock(&self.moving).settings.get_or_insert_default()));
     }
 
-    /// True once when the kernel has yet to say that it refuses a connect.
+    /// True once after the kernel refused a connect whose error the program has yet to see.
     pub fn take_refusal(&self) -> bool {
         let mut moving = lock(&self.moving);
         let refused = moving.settings.as_mut().filter(|settings| settings.is_refused);
         refused.map(|settings| Arc::make_mut(settings).is_refused = false).is_some()
     }
 
-    /// Takes over what is set on the listener it was accepted from.
+    /// Takes over the settings of the listener that this connection was accepted from.
     pub fn share_settings(&self, settings: Option<Arc<Settings>>) {
         let counts = settings.as_ref().is_some_and(|settings| settings.notices.is_some());
         lock(&self.moving).settings = settings;
@@ -401,38 +401,38 @@ impl Sock {
         }
     }
 
-    /// Those of `MSG_ZEROCOPY`, if the option was ever set.
+    /// Completion notices of `MSG_ZEROCOPY`, if `SO_ZEROCOPY` was ever set.
     pub fn notices(&self) -> Option<Arc<Notices>> {
         lock(&self.moving).settings.as_ref()?.notices.clone()
     }
 
-    /// Why this socket is never accelerated.
+    /// Why this socket is never accelerated; `None`: it may be.
     pub fn kernel_only(&self) -> Option<&'static str> {
         lock(&self.moving).settings.as_ref()?.kernel_only
     }
 
-    /// It is never accelerated, for this reason, unless there is one already.
+    /// Keeps the socket in the kernel for `reason`; an earlier reason stays.
     pub fn keep_in_kernel(&self, reason: &'static str) {
         self.set(|settings| {
             settings.kernel_only.get_or_insert(reason);
         });
     }
 
-    /// How long a receive may wait.
+    /// Longest time that a receive may wait (`SO_RCVTIMEO`); `None`: no limit.
     pub fn receive_limit(&self) -> Option<Duration> {
         lock(&self.moving).settings.as_ref()?.receive_limit
     }
 
-    /// How long a send may wait.
+    /// Longest time that a send may wait (`SO_SNDTIMEO`); `None`: no limit.
     pub fn send_limit(&self) -> Option<Duration> {
         lock(&self.moving).settings.as_ref()?.send_limit
     }
 
-    /// What it is ready for.
+    /// What the socket is ready for: bits of [`ready`].
     #[inline]
     pub fn readiness(&self) -> u32 {
         match self.decided() {
-            // Whoever looks more closely takes it back.
+            // Reported as ready, so that the program makes a call; that call takes the connection back from the other process.
             Some(Role::Stream(link)) if link.is_elsewhere() => {
                 ready::IN | ready::RDNORM | ready::OUT | ready::WRNORM
             }
@@ -442,7 +442,7 @@ impl Sock {
         }
     }
 
-    /// See [`Link::has_more`].
+    /// [`Link::has_more`] of the connection; true for anything else.
     pub fn has_more(&self, so_far: SoFar) -> bool {
         match self.decided() {
             Some(Role::Stream(link)) => link.has_more(so_far),
@@ -450,12 +450,12 @@ impl Sock {
         }
     }
 
-    /// See [`Link::is_held_back`].
+    /// [`Link::is_held_back`] of the connection; false for anything else.
     pub fn is_held_back(&self, readiness: u32) -> bool {
         matches!(self.decided(), Some(Role::Stream(link)) if link.is_held_back(readiness))
     }
 
-    /// See [`Link::pulse`]; for a listener, of both its queues.
+    /// [`Link::pulse`]; for a listener, summed over all its queues.
     pub fn pulse(&self) -> (u64, u32) {
         let Some(link) = self.link() else { return (0, 0) };
         let (bytes, stalls) = link.pulse();
@@ -468,7 +468,7 @@ impl Sock {
 
     fn listener_readiness(&self, link: &Link) -> u32 {
         if locked::is_locked() || link.state() & state::SHUT_RD != 0 {
-            // The kernel's queue alone is asked: or it listens no more, and the slot may be another's.
+            // Locked: only the kernel's queue is used. Shut: the listener is closed, and its slot may belong to another.
             return 0;
         }
         let mut waiting = link.unread() >= RECORD_LEN;
@@ -478,12 +478,12 @@ impl Sock {
         if waiting { ready::IN | ready::RDNORM } else { 0 }
     }
 
-    /// One more descriptor stands for it.
+    /// Counts one more descriptor.
     pub fn add_descriptor(&self) {
         self.descriptors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call begins to wait.
+    /// Counts one more call that waits, until the guard is dropped.
     ///
     /// # Errors
     /// EBADF when it is closed.
@@ -498,12 +498,12 @@ impl Sock {
         Ok(InUse((before / USER != USERS_MAX).then(|| self.clone())))
     }
 
-    /// Only a call that waits keeps it open: its number may be anybody's.
+    /// True when only waiting calls keep the socket open; its former descriptor may belong to another file.
     pub fn is_orphan(&self) -> bool {
         self.descriptors.load(Ordering::Relaxed).is_multiple_of(USER)
     }
 
-    /// One fewer. The last one lets the connection go, unless a call waits.
+    /// Counts one descriptor less. The last one closes the socket, unless a call waits.
     pub fn drop_descriptor(&self) {
         if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.close();
@@ -525,11 +525,11 @@ impl Sock {
         watchers.threads().for_each(|context| context.wake());
     }
 
-    /// This process holds it no more.
+    /// Gives up this process's hold on the connection or the accept queue.
     fn let_go(&self, role: Role<'_>, linger: Option<u32>) {
         let client = client::present();
         if client.is_none() && locked::is_locked() {
-            // The service knows what this process holds, and when it ends.
+            // The service knows what this process holds, and lets it go when the process ends.
             return;
         }
         let ours = client.as_ref().map_or(u64::MAX, |c| c.holder_bit());
@@ -539,7 +539,7 @@ impl Sock {
                 if let Some(seconds) = linger.filter(waits) {
                     crate::wait::sent(link, Duration::from_secs(u64::from(seconds)));
                 }
-                // Asked before it is let go: then the service may lend it, if it has not yet.
+                // The slot may be lent again as soon as it is released, so the lease is asked first.
                 let is_lent = link.mapped.lease.has(link.slot());
                 let last = link.release(ours, linger == Some(0));
                 if last && is_lent {
@@ -556,13 +556,13 @@ impl Sock {
         }
     }
 
-    /// Before a fork.
+    /// Locks the socket before a fork.
     pub fn hold(self: &Arc<Self>, held: &mut Held) {
         held.take(self, |s| &s.moving);
     }
 
-    /// In a forked child: nobody sleeps here yet, and a `connect` that another thread was in goes on in the parent alone.
-    /// False: one had it locked that made it after the others were held, and it is of no use here.
+    /// In a forked child: forgets the parent's waiting threads, and its `connect` in progress, which goes on in the parent only.
+    /// False: another thread had this socket locked (it was made after the other locks were taken), so it cannot be used here.
     pub fn forget_threads(&self) -> bool {
         self.descriptors.fetch_and(USER - 1, Ordering::Relaxed);
         if self.deciding.load(Ordering::Relaxed) != INHERITED {
@@ -571,7 +571,7 @@ impl Sock {
         self.moving.try_lock().map(|mut moving| moving.watchers.forget_threads()).is_ok()
     }
 
-    /// What `SO_ERROR` says, and clears.
+    /// The pending error for `SO_ERROR` (an errno, or 0); clears it.
     pub fn take_error(&self) -> i32 {
         let Some(link) = self.stream() else { return 0 };
         let _ = link.peer_flags();

@@ -1,66 +1,66 @@
 //! Whether to spin before sleeping, and for how long: as long as it has paid lately.
 //!
-//! A wake-up costs about ten times a look at shared memory, but a spinning thread keeps a core from whoever would bring
-//! the news. So: spin only within a budget, and give the core away (`sched_yield`) all the time meanwhile. The budget is
-//! judged by how long the whole wait took, sleep included: two sides that both sleep answer each other in 30 to 70 us, and
-//! would never find out that both spinning takes 7 us if each judged only its own spin.
+//! A wake-up costs about ten times a look at shared memory, but a spinning thread keeps a core from the thread that would bring
+//! the news. So: spin only within a budget, and call `sched_yield` all the time meanwhile. The budget is judged by how long the
+//! whole wait took, sleep included: two sides that both sleep answer each other in 30 to 70 us, and would never find out that
+//! both spinning takes 7 us if each judged only its own spin.
 //!
-//! Who gives a core away that others want, too, gets it back when they have had their slices, milliseconds later, and whoever
-//! sleeps is woken before them: so where that happens again and again nobody spins for a while, each time for longer. Once is
-//! chance: everybody's core is wanted now and then by a daemon that runs for a millisecond.
+//! A spinning thread that yields its core to other busy threads gets it back only after their time slices, milliseconds later, and
+//! a sleeping thread is woken before them. So when a spin loses its core again and again, spinning pauses, each time for longer.
+//! A single loss is ignored: a daemon that runs for a millisecond may take any core now and then.
 //!
-//! Who has many to hear of does not spin: it gives the core away once, that news may gather, and then sleeps. Unless the user has
-//! allowed more than two wake-ups cost: then an early answer is worth any processor time.
+//! A thread that waits for many sockets does not spin: it yields once, so that news can gather, and then sleeps. If the user has
+//! allowed a spin longer than two wake-ups cost, it spins all the same: then an early answer is worth any processor time.
 
 use crate::{config, locked};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Below this a spin is not worth the two looks at the clock.
+/// A shorter spin is not worth its two reads of the clock.
 const LEAST_NS: u64 = 1_000;
-/// What two wake-ups cost: a wait that was longer than the budget by no more than this might have been short.
+/// Cost of two wake-ups: a wait that exceeded the budget by no more than this might have been short if both sides had spun.
 const WAKE_UPS_NS: u64 = 100_000;
 
-/// Nobody spins for so long after the core was gone for long a second time, and for twice as long as the last time whenever that
-/// happens again, at most [`CROWDED_MOST_NS`].
+/// Length of the first pause, after the core was lost a second time within [`AGAIN_NS`]. Each further loss doubles the pause, up to
+/// [`CROWDED_MOST_NS`].
 const CROWDED_NS: u64 = 100_000_000;
 const CROWDED_MOST_NS: u64 = 3_200_000_000;
-/// Again: so soon after the last time, or after spinning was taken up again.
+/// A loss counts as repeated when it comes within this time after the last loss, or after the end of the last pause.
 const AGAIN_NS: u64 = 20_000_000;
 
-/// Whoever brings news gives the core back sooner than this; others take it for a slice.
+/// A peer that brings news returns the core within this time; other threads keep it for a whole time slice.
 const TURN: Duration = Duration::from_millis(1);
 
-/// What shared memory does not tell is asked for once in this time of a spin; whoever waits for it hears half of this time late.
+/// A spin asks the kernel for news that is not in shared memory at this interval, so such news comes half of it late on average.
 const OUTSIDE_NS: u64 = 20_000;
-/// The same of a patient spin, and at most so much of its time goes into asking: for one descriptor it takes some 0.3 us.
+/// [`OUTSIDE_NS`] for a patient spin; asking takes at most 1/[`OUTSIDE_SHARE`] of its time. Asking about one descriptor takes 0.3 us.
 const OUTSIDE_PATIENT_NS: u64 = 2_000;
 const OUTSIDE_SHARE: u64 = 8;
-/// What asking is taken to cost at first. Later what it cost the last time, but half as much again as the time before, and this, at
-/// most: an interrupt that came between (10 to 20 us on a virtual machine, and often the very one that is waited for) says nothing
-/// about the next time.
+/// First estimate of what asking the kernel costs. Later estimates are the last measured cost, at most one and a half times the
+/// previous estimate plus this constant: an interrupt during the call (10 to 20 us on a virtual machine, and often the very one that
+/// is waited for) says nothing about the next call.
 const ASKED_NS: u64 = 300;
 
-/// Nobody gives it away again for so many times as long as it was gone.
+/// After a single yield that lost the core for a time t, do not yield again for `PAUSE` * t.
 const PAUSE: u64 = 50;
 
-/// One sleeper's budget.
+/// The spin budget of one thread, and the pauses after it lost its core.
 #[derive(Debug)]
 pub struct Spin {
     born: Instant,
     most_ns: u64,
     budget_ns: AtomicU64,
-    /// Not before: nanoseconds after `born`. Without a pause, when the core was last gone for long; 0: never.
+    /// End of the pause in nanoseconds after `born`; if the last loss caused no pause, the time of that loss. 0: none yet.
     crowded_until_ns: AtomicU64,
-    /// How long the last pause was.
+    /// Length of the last pause in nanoseconds; 0: the last loss caused none.
     pause_ns: AtomicU64,
-    /// What asking for what shared memory does not tell costs.
+    /// Estimated cost of asking the kernel for other news, in nanoseconds.
     asked_ns: AtomicU64,
 }
 
 impl Spin {
-    /// At most `most_ns`, or what the user's environment says.
+    /// `most_ns` is the largest budget in nanoseconds; the user's environment overrides it.
     #[must_use]
     pub fn new(most_ns: u64) -> Self {
         let most_ns = config::spin().map_or(most_ns, |d| d.as_nanos() as u64);
@@ -78,18 +78,18 @@ impl Spin {
         now.saturating_duration_since(self.born).as_nanos() as u64
     }
 
-    /// True when it has paid lately.
+    /// True when spinning has paid lately.
     pub fn pays(&self) -> bool {
         self.budget_ns.load(Ordering::Relaxed) >= LEAST_NS
     }
 
-    /// True when the user prefers a late sleep to a late answer, however many there are to hear of.
+    /// True when the user allows a spin longer than two wake-ups cost; then even a thread that waits for many sockets spins.
     pub fn is_patient(&self) -> bool {
         self.most_ns > WAKE_UPS_NS
     }
 
-    /// Looks until `news` says true (then true), the budget or `limit` is used up, or `outside` says that there is something for whoever
-    /// sleeps: a long spin asks it now and then, a usual one is over before.
+    /// Spins until `news` returns true, the budget or `limit` is used up, or `outside` returns true (it asks the kernel for other news;
+    /// only a long spin calls it). Returns what `news` says at the end.
     ///
     /// # Errors
     /// As `outside`'s.
@@ -137,7 +137,7 @@ impl Spin {
         Ok(news())
     }
 
-    /// Asking took so long: what it is taken to cost.
+    /// Updates the estimate after asking the kernel took `took_ns`; returns the new estimate.
     fn asked(&self, took_ns: u64) -> u64 {
         let before = self.asked_ns.load(Ordering::Relaxed);
         let cost = took_ns.min(before + before / 2 + ASKED_NS);
@@ -145,11 +145,11 @@ impl Spin {
         cost
     }
 
-    /// A spin has come back from others that wanted the core.
+    /// Notes that other threads held the core during a spin; repeated losses begin a pause.
     fn lost(&self, age_ns: u64) {
         let last_ns = self.crowded_until_ns.load(Ordering::Relaxed);
         if last_ns != 0 && age_ns < last_ns + TURN.as_nanos() as u64 {
-            // Another thread that spins here has said so.
+            // Another thread that shares this budget has noted the same loss.
             return;
         }
         let again = last_ns != 0 && age_ns.saturating_sub(last_ns) < AGAIN_NS;
@@ -159,8 +159,8 @@ impl Spin {
         self.crowded_until_ns.store(age_ns + pause_ns, Ordering::Relaxed);
     }
 
-    /// Gives the core away once, and looks: for who has many to hear of. Those that share this core bring all they have meanwhile, where
-    /// they would wake a sleeper with the first piece, and lose the core to it.
+    /// Yields the core once and returns what `news` says then: for a thread that waits for many sockets. Threads on this core then deliver
+    /// all their news; a sleeper would be woken by the first piece and take the core from them.
     pub fn once(&self, limit: Option<Duration>, mut news: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         let is_crowded = self.age_ns(start) < self.crowded_until_ns.load(Ordering::Relaxed);
@@ -173,14 +173,14 @@ impl Spin {
         let now = Instant::now();
         let gone = now.saturating_duration_since(start);
         if gone >= TURN {
-            // Where many want the core it comes back very late.
+            // Where many threads want the core it comes back very late.
             let pause_ns = CROWDED_NS.max(PAUSE * gone.as_nanos() as u64);
             self.crowded_until_ns.store(self.age_ns(now) + pause_ns, Ordering::Relaxed);
         }
         found
     }
 
-    /// The spin was over, then came sleep, and the whole wait took so long.
+    /// Adjusts the budget after a wait (spin and sleep) that took `whole`.
     pub fn waited(&self, whole: Duration) {
         let soon = whole.as_nanos() < u128::from(self.most_ns + WAKE_UPS_NS);
         let budget = if soon { self.most_ns } else { self.budget_ns.load(Ordering::Relaxed) / 2 };
@@ -231,7 +231,7 @@ mod tests {
             let news = || {
                 looks += 1;
                 if slow {
-                    // As long as somebody else's slice.
+                    // As long as the slice of another thread.
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 false

@@ -12,91 +12,91 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
-    /// Bytes, EOF or an accepted connection.
+    /// To read: bytes, the end of the stream, or an accepted connection.
     pub const IN: u32 = libc::EPOLLIN as u32;
-    /// An urgent byte.
+    /// An urgent byte can be read.
     pub const PRI: u32 = libc::EPOLLPRI as u32;
-    /// Space.
+    /// There is space to send.
     pub const OUT: u32 = libc::EPOLLOUT as u32;
-    /// A pending error.
+    /// An error is pending.
     pub const ERR: u32 = libc::EPOLLERR as u32;
-    /// Both directions are shut.
+    /// Both directions are shut down.
     pub const HUP: u32 = libc::EPOLLHUP as u32;
-    /// The other side sends no more.
+    /// The peer sends no more.
     pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-    /// As IN.
+    /// The same as [`IN`].
     pub const RDNORM: u32 = libc::EPOLLRDNORM as u32;
-    /// As OUT.
+    /// The same as [`OUT`].
     pub const WRNORM: u32 = libc::EPOLLWRNORM as u32;
-    /// Always reported.
+    /// Bits that are reported even if not asked for.
     pub const ALWAYS: u32 = ERR | HUP;
 }
 
-/// Longest ring a sender lends itself, log2 of its pages; set from the service's settings.
+/// Longest ring that a sender lends itself, as log2 of its pages; set from the service's settings.
 pub(crate) static CLASS_MOST: AtomicU32 = AtomicU32::new(8);
 
-/// Shortest ring, as [`CLASS_MOST`]; set from the environment.
+/// Shortest first ring, in the unit of [`CLASS_MOST`]; set from the environment.
 static CLASS_LEAST: AtomicU32 = AtomicU32::new(0);
 
-/// From now on a sender's first ring has so many bytes at least, if there is room.
+/// Sets the least size of a sender's first ring in bytes; without enough free memory it is shorter.
 pub fn begin_rings(bytes: usize) {
     CLASS_LEAST.store(class_of(bytes) as u32, Ordering::Relaxed);
 }
 
-/// Takes over the service's limit for rings.
+/// Takes over the service's limit for the size of a ring, in bytes.
 pub fn limit_rings(bytes: u32) {
     CLASS_MOST.store(class_of(bytes as usize) as u32, Ordering::Relaxed);
 }
 
-/// That limit in bytes.
+/// The limit for the size of a ring, in bytes.
 pub fn ring_most() -> u32 {
     base::limits::RING_MIN << CLASS_MOST.load(Ordering::Relaxed)
 }
 
-/// What became of a call that does not wait.
+/// Result of a call that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// So many bytes; for a receiver 0 means EOF.
+    /// This many bytes were moved; for a receiver 0 means the end of the stream.
     Done(usize),
-    /// None now; wait.
+    /// Nothing can be done now: the caller waits.
     Wait,
 }
 
-/// How to receive.
+/// How to receive: flags of `recv`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct How {
-    /// Leave the bytes there (`MSG_PEEK`).
+    /// Leave the bytes in the stream (`MSG_PEEK`).
     pub peek: bool,
-    /// Throw them away (`MSG_TRUNC`): so many.
+    /// Discard up to this many bytes instead of copying them (`MSG_TRUNC`); 0: copy.
     pub discard: usize,
 }
 
 bitflags! {
-    /// What a call says about the bytes that it sends: flags of `send`.
+    /// Flags of `send` that concern the bytes of the call.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Said: i32 {
-        /// More follows at once.
+        /// More bytes follow at once, so a short segment may be held back.
         const MORE = libc::MSG_MORE;
-        /// A record ends with the last byte: no segment goes on behind it.
+        /// A record ends with the last byte: no segment continues beyond it.
         const RECORD = libc::MSG_EOR;
         /// The last byte is urgent.
         const URGENT = libc::MSG_OOB;
-        /// What finds no space now is not waited for.
+        /// The call does not wait for space.
         const AT_ONCE = libc::MSG_DONTWAIT;
     }
 }
 
-/// Who found a ring full writes again with a quarter of it free.
+/// True when a sender that found its ring full is told of space: a quarter of the ring is free.
 #[inline]
 pub(crate) const fn is_enough_space(free: u64, ring: Ring) -> bool {
     free >= ring.size() / 4
 }
 
-/// One page in so many is not lent to long rings: programs that let much lie unread leave some for who sends a little.
+/// Long rings leave one in this many pages free: then programs with much unread data leave memory for those that send little.
 pub(crate) const LEAVING: usize = 4;
 
 impl Link {
-    /// Sends what fits of `buffers` past their first `skip` bytes.
+    /// Sends as much as fits of `buffers`, without their first `skip` bytes.
     ///
     /// # Errors
     /// The pending error, then EPIPE.
@@ -104,7 +104,7 @@ impl Link {
         self.push_some(buffers, skip, said, usize::MAX)
     }
 
-    /// As [`push`](Self::push), `most` bytes at most: the next call goes on with the rest.
+    /// [`push`](Self::push) of at most `most` bytes; the caller continues with the rest.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -143,7 +143,7 @@ impl Link {
         }
         let is_released = self.say_more(half, said.contains(Said::MORE));
         if total == 0 {
-            // No space is asked for, and none is given up.
+            // Nothing to send: no space is needed, and the ring is kept.
             drop(_owned);
             if is_released {
                 self.tell();
@@ -218,14 +218,14 @@ impl Link {
                 return Ok(done);
             }
             if n > 0 && n == left {
-                // What comes next is another matter: the bounds are looked at again.
+                // The bounds allowed only this piece: look at them again for the next.
                 continue;
             }
-            // Space comes by what the other side reads.
+            // Space comes only when the other side reads, so what is held back must be published.
             if holds && sender.let_go(half) {
                 self.tell();
             }
-            // Unless it is the bounds that end it.
+            // A longer ring helps only if space in the ring is missing, not if the bounds stop the send.
             if said.contains(Said::AT_ONCE) && left > n && self.lengthen_at_once(sender, done, total - done) {
                 continue;
             }
@@ -236,7 +236,7 @@ impl Link {
                 self.part_with(ring, sender);
             }
             if waits && room == 0 && self.bounds().is_none_or(|bounds| bounds.room(sender) > 0) {
-                // It was sent, or the buffer has grown, before the wish was seen.
+                // Bytes were sent, or the buffer has grown, before the other side saw WANT_SPACE: try again.
                 b.flags.fetch_or(flags::FULL, Ordering::Relaxed);
                 continue;
             }
@@ -255,19 +255,19 @@ impl Link {
         }
     }
 
-    /// There is space: nobody waits for any.
+    /// A send has found space: clears the wish for it.
     fn want_no_space(&self) {
         if self.state() & state::TOLD_FULL != 0 {
             self.forget(state::TOLD_FULL);
         }
         self.block().flags.fetch_and(!flags::FULL, Ordering::Relaxed);
         self.halves().0.flags.fetch_and(!WANT_SPACE, Ordering::SeqCst);
-        // From here on the consumer tells nobody: others that wait for space must hear it from us.
+        // The consumer sends no news of space from here on: other waiters of this socket must hear it from us.
         self.free();
     }
 
-    /// Lends a ring, or a larger one, for `left` bytes; for `bound` at once where the send is bounded and that is near. Else rings grow
-    /// step by step, so that a stream that is read at once has a short one.
+    /// Lends a first ring, or a larger one, for `left` bytes; if `bound` says how much the send bounds allow, large enough for that at
+    /// once. Otherwise rings grow step by step, so that a stream whose reader keeps up has a short ring.
     pub(crate) fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
         if !sender.may_lend() {
             return;
@@ -280,7 +280,7 @@ impl Link {
             }
             Some(ring) => {
                 let size = ring.size() as usize;
-                // A reader that waits for more than there is has to find it in this ring.
+                // A reader that waits for more bytes than are there (`SO_RCVLOWAT`) must find them all in this ring.
                 let stepwise = || (size * 4).min(left).max(self.wanted_there()).max(self.held_at_most());
                 let larger = bound.unwrap_or_else(stepwise).max(size * 2);
                 let class = class_of(larger).min(most);
@@ -319,10 +319,10 @@ impl Link {
         }
     }
 
-    /// Receives what is there into `buffers` past their first `skip` bytes.
+    /// Receives what is there into `buffers`, behind their first `skip` bytes.
     ///
     /// # Errors
-    /// The pending error once everything before it is read.
+    /// The pending error, once all bytes before it are read.
     #[inline]
     pub fn pull(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
         if let [buffer] = buffers
@@ -335,7 +335,7 @@ impl Link {
         self.pull_pieces(buffers, skip, how)
     }
 
-    /// As [`pull`](Self::pull), whatever lies where.
+    /// The general case of [`pull`](Self::pull): any buffers, pieces and flags.
     fn pull_pieces(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
         let b = self.block();
         let owned = match own(&b.rx_lock) {
@@ -353,11 +353,11 @@ impl Link {
             let found = readable(peer, now, self.mapped.data_len()).map_err(|v| self.violated(v))?;
             let Some(r) = found else { break };
             let mut n = r.len.min((end - now) as usize);
-            // After the head: a mark that lies before it is seen with it.
+            // Loaded after the head: then a mark that lies before the head is seen with it.
             if peer.flags.load(Ordering::Relaxed) & URGENT != 0 {
                 let (at, most) = self.up_to_mark(now, now > start || skip > 0, how.peek);
                 if at != now {
-                    // Nothing was read yet: what follows the mark is read instead.
+                    // Nothing was read yet, so this read begins behind the mark.
                     (start, now, end) = (at, at, at + wanted as u64);
                     continue;
                 }
@@ -373,7 +373,7 @@ impl Link {
             drained = n == r.total;
             ends_ring |= n == r.len;
             let left = (r.len - n) as u64;
-            // One that waits for space would find too little.
+            // A sender that waits for space would find too little of it.
             is_useful =
                 drained || r.len < r.total || is_enough_space(r.ring.size().saturating_sub(left), r.ring);
         }
@@ -386,7 +386,7 @@ impl Link {
         if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
     }
 
-    /// No byte was there: why, and what the call returns.
+    /// The result of a receive that found no byte.
     fn nothing(&self, seen: u32, wanted: usize) -> Result<Progress, Errno> {
         if wanted == 0 && self.unread() > 0 {
             return Ok(Progress::Done(0));
@@ -426,7 +426,7 @@ impl Link {
         }
     }
 
-    /// Unread bytes (`FIONREAD`).
+    /// Number of unread bytes (`FIONREAD`).
     #[must_use]
     pub fn unread(&self) -> usize {
         let tail = self.block().rx_tail.load(Ordering::Relaxed);
@@ -436,14 +436,14 @@ impl Link {
         }
     }
 
-    /// Unread bytes and, as on Linux, the end of the stream, which has a sequence number, too (`TCP_INQ`).
+    /// Number of unread bytes, plus 1 for the end of the stream, which has a sequence number on Linux (`TCP_INQ`).
     #[must_use]
     pub fn left(&self) -> usize {
         let is_end = self.stream_readiness() & ready::RDHUP != 0;
         self.unread() + usize::from(is_end)
     }
 
-    /// Bytes the other side has not consumed (`SIOCOUTQ`).
+    /// Number of bytes that the other side has not consumed (`SIOCOUTQ`).
     #[must_use]
     pub fn unsent(&self) -> usize {
         let head = self.block().tx_head.load(Ordering::Relaxed);
@@ -451,7 +451,7 @@ impl Link {
         head.saturating_sub(tail).min(2 * u64::from(base::limits::RING_MAX)) as usize
     }
 
-    /// `shutdown`.
+    /// `shutdown` of the receiving direction (`read`), the sending direction (`write`), or both.
     ///
     /// # Errors
     /// ENOTCONN when there is no connection any more.
@@ -483,14 +483,14 @@ impl Link {
         Ok(())
     }
 
-    /// What a connection is ready for.
+    /// What the connection is ready for: bits of [`ready`].
     #[must_use]
     #[inline]
     pub fn stream_readiness(&self) -> u32 {
         self.readiness_from(self.low_water())
     }
 
-    /// The same for a reader that wants `mark` bytes.
+    /// [`Self::stream_readiness`] for a reader to which less than `mark` bytes are no news.
     #[inline]
     pub(crate) fn readiness_from(&self, mark: u64) -> u32 {
         let seen = self.peer_flags();
@@ -532,11 +532,11 @@ impl Link {
         if bits & state::SHUT_WR != 0 || self.has_space() {
             now |= ready::OUT | ready::WRNORM;
         }
-        // After the head, as a read does.
+        // Loaded after the head, as a read does.
         if peer.flags.load(Ordering::Relaxed) & URGENT != 0 { self.urgent_readiness(now, mark) } else { now }
     }
 
-    /// True unless the bounds say no, or a send found no space and not enough has become free since.
+    /// True unless the send bounds forbid it, or a send found the ring full and not enough has become free since.
     fn has_space(&self) -> bool {
         let b = self.block();
         let is_full = b.flags.load(Ordering::Relaxed) & flags::FULL != 0;
@@ -552,7 +552,7 @@ impl Link {
             || sender.is_empty()
             || sender.ring.is_some_and(|ring| is_enough_space(sender.space() as u64, ring));
         if bounds.is_some_and(|bounds| !bounds.is_writable(&sender)) {
-            // As the kernel's poll: from now on somebody waits. Once more, for what came before that was seen.
+            // As the kernel's poll: the caller now waits for space. The second look finds space that came before the other side saw that.
             self.starve();
             fence(Ordering::SeqCst);
             if let Ok(ring) = sender.update(self.halves().1) {
@@ -571,14 +571,14 @@ impl Link {
         if is_starved {
             self.tell_reader();
         }
-        // The wish for space stays until a send has used it: others may wait for the same news.
+        // FULL stays set until a send has used the space: other threads may wait for the same news.
         enough
     }
 }
 
-/// The spans of a ring, named once.
+/// A name for the type of a ring's spans.
 mod queue_spans {
-    /// `(offset, length)` twice.
+    /// Two pieces of a range in a ring, each as `(offset, length)`; the second is empty unless the range wraps.
     pub type Spans = [(usize, usize); 2];
 }
 

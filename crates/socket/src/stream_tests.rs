@@ -25,7 +25,7 @@ pub(crate) fn ends(slot: u32) -> (Link, Link) {
     ends.remove(0)
 }
 
-/// Both ends of each of `slots`, all in one region.
+/// Both ends of each of `slots`, all in one fresh pair region.
 fn ends_of(slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
     let region = pair();
     let pages = region.page_words() * 64;
@@ -38,7 +38,7 @@ fn pair() -> Arc<Region> {
     Arc::new(Region::create(params).unwrap().0)
 }
 
-/// The same in a region as both sides see it.
+/// Both ends of slot `slot` in a region as both sides have mapped it.
 fn ends_in(sides: [Mapped; 2], slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
     let (home, sides) = (home(), sides.map(Arc::new));
     let end = |side: Side, slot, index| {
@@ -95,7 +95,7 @@ fn what_a_child_leaves_lent_comes_back_when_it_is_read() {
     home.region.header().hand.store(63, Ordering::Relaxed);
     let lent = || mapped.lent_pages();
     assert_eq!(lent(), 3 * 4);
-    // One closes, one is killed: the service takes its bit away. One lives.
+    // Three holders: one closes, one is killed (the service clears its bit), one lives.
     assert!(ends[0].1.release(1, false));
     ends[1].1.block().holders.store(0, Ordering::Relaxed);
     left::collect(&home, &mapped, 1);
@@ -148,7 +148,7 @@ fn an_idle_connection_owns_no_ring() {
         assert_eq!(send(&a, b"request"), Ok(Progress::Done(7)));
         assert_eq!(take(&b, 100).unwrap(), b"request");
         assert_eq!(send(&b, b"reply"), Ok(Progress::Done(5)));
-        // The requester's ring goes back with the reply, the replier's with the next request.
+        // The requester's ring goes back when it reads the reply, the replier's when it reads the next request.
         assert_eq!(take(&a, 100).unwrap(), b"reply");
         assert!(a.sender().ring.is_none());
     }
@@ -287,7 +287,7 @@ fn peeking_and_discarding() {
     assert_eq!(take(&b, 9).unwrap(), b"ef");
 }
 
-/// Sends little by little until there is no space. How much was sent before, and in all.
+/// Sends small pieces until there is no space. Returns the bytes sent before the last piece, and in all.
 fn fill(link: &Link, sent: &mut Vec<u8>, said: Said) -> (usize, usize) {
     let before = sent.len();
     loop {
@@ -310,7 +310,7 @@ fn who_writes_little_by_little_and_is_not_read_gets_a_longer_ring_in_the_end() {
     let (before, long) = fill();
     assert!(before == short && long > 200_000, "{before} {long}");
     assert_eq!(take(&b, 5_000).unwrap(), sent[..5_000]);
-    // The reader may still look at the short one.
+    // The reader may still read the short ring.
     a.mapped.sweep();
     assert!(!a.mapped.is_swept());
     assert_eq!(take(&b, short - 5_000).unwrap(), sent[5_000..short]);
@@ -380,7 +380,7 @@ fn a_cut_stream_never_looks_like_one_that_was_ended() {
     assert!(a.release(1, false));
     assert_eq!(take(&b, 100).unwrap(), b"half of it");
     assert_eq!(take(&b, 100), Err(Some(Errno::CONNRESET)));
-    // What was ended before the cut stays a clean end.
+    // A stream that was shut before the region died still ends cleanly.
     let (a, b) = ends(6);
     a.shut(false, true).unwrap();
     a.mapped.dead.store(true, Ordering::Relaxed);
@@ -395,7 +395,7 @@ fn a_send_buffer_set_by_the_program_bounds_what_is_unread() {
         a.set_buffer(bytes);
         assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Done(most)));
         assert_eq!(send(&a, &[7; 100_000]), Ok(Progress::Wait));
-        // Writable with a third of it free.
+        // Writable when a third of the buffer is free.
         let third = most.div_ceil(3);
         take(&b, third - 2).unwrap();
         assert_eq!(a.stream_readiness() & ready::OUT, 0);

@@ -1,7 +1,7 @@
 //! System calls that never pass through a libc symbol: the preloaded library replaces those, and would call itself.
 //!
-//! What rustix offers safely (its linux-raw backend makes the call itself) is used directly elsewhere; here stand the
-//! calls it does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
+//! Calls that rustix offers safely (its linux-raw backend makes the call itself) are used directly elsewhere. This file has the
+//! calls that rustix does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
 pub mod signal;
 pub mod thread;
@@ -16,7 +16,7 @@ use rustix::net::RecvFlags;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One system call; the kernel's answer.
+/// Makes system call `n` with arguments `a`; returns the kernel's result, or minus the errno.
 ///
 /// # Safety
 /// As the kernel's contract for call `n` demands of `a`.
@@ -31,7 +31,7 @@ unsafe fn call(n: libc::c_long, a: [usize; 6]) -> isize {
     r
 }
 
-/// One system call; the kernel's answer.
+/// Makes system call `n` with arguments `a`; returns the kernel's result, or minus the errno.
 ///
 /// # Safety
 /// As the kernel's contract for call `n` demands of `a`.
@@ -67,7 +67,7 @@ fn answer(r: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&r) { Err(Errno::from_raw_os_error(-r as i32)) } else { Ok(r as usize) }
 }
 
-/// The kernel's `struct timespec`, or none for "wait for ever".
+/// The kernel's `struct timespec`; none for "wait for ever".
 fn timespec(timeout: Option<Duration>) -> Option<[i64; 2]> {
     timeout.map(|t| [t.as_secs().min(i64::MAX as u64) as i64, i64::from(t.subsec_nanos())])
 }
@@ -76,16 +76,16 @@ fn address<T>(value: Option<&T>) -> usize {
     value.map_or(0, |v| std::ptr::from_ref(v) as usize)
 }
 
-/// Bytes of the kernel's signal mask.
+/// Size of the kernel's signal mask in bytes.
 const MASK_LEN: usize = 8;
 
-/// The time in milliseconds as the older calls want it, rounded up; -1 for ever.
+/// The timeout in milliseconds for the older calls, rounded up; -1: wait for ever.
 fn millis(timeout: Option<Duration>) -> usize {
     timeout.map_or(usize::MAX, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as usize)
 }
 
-/// `epoll_pwait2`, or `epoll_pwait` in milliseconds where the kernel is older than 5.11 or a filter does not foresee the
-/// newer call. Waiting it ends when the thread is cancelled.
+/// `epoll_pwait2`, or `epoll_pwait` in milliseconds where the kernel is older than 5.11 or a seccomp filter may not allow the
+/// newer call. A wait ends when the thread is cancelled.
 pub fn epoll_wait(
     epfd: RawFd,
     events: &mut [libc::epoll_event],
@@ -135,10 +135,10 @@ pub fn epoll_ctl(epfd: RawFd, op: i32, fd: RawFd, event: Option<&libc::epoll_eve
     answer(r).map(|_| ())
 }
 
-/// `ppoll`, or what a filter leaves in its place. Waiting it ends when the thread is cancelled.
+/// `ppoll`, or another call where a seccomp filter forbids it. A wait ends when the thread is cancelled.
 ///
 /// # Errors
-/// As the kernel's; EPERM when the filter leaves nothing.
+/// The kernel's; EPERM when the filter allows none of the calls.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>) -> Result<usize, Errno> {
     if timeout.is_some_and(|t| t.is_zero()) {
         return ppoll(fds, timeout, mask);
@@ -147,7 +147,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u6
     cancel::sleep(|| ppoll(fds, timeout, mask))
 }
 
-/// True when nothing more comes from a socket.
+/// True when the socket `fd` is at the end of its stream, or has an error.
 #[cold]
 pub fn is_at_end(fd: RawFd) -> bool {
     let mut byte = [0u8];
@@ -158,8 +158,8 @@ pub fn is_at_end(fd: RawFd) -> bool {
     }
 }
 
-/// Waits for `limit`, unless a signal comes, also in a thread that is cancelled. Signals that are put off come in here: the caller holds
-/// no lock.
+/// Sleeps for `limit`, or until a signal comes, also in a thread that is being cancelled. Signals that were put off come in here, so the
+/// caller must hold no lock.
 pub fn pause(limit: Duration) {
     let _ = signal::letting_in(|mask| ppoll(&mut [], Some(limit), mask));
 }
@@ -187,7 +187,7 @@ fn ppoll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u64>)
     answer(r)
 }
 
-/// A program that may not call `ppoll` has no signal mask to wait with.
+/// `ppoll` where a filter forbids it: without a signal mask, for the other calls take none.
 #[cold]
 fn poll_otherwise(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
     #[cfg(target_arch = "x86_64")]
@@ -199,7 +199,7 @@ fn poll_otherwise(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result
     match timespec(timeout) {
         Some(limit) if fds.iter().all(|entry| entry.fd < 0) && may(libc::SYS_nanosleep) => {
             fds.iter_mut().for_each(|entry| entry.revents = 0);
-            // SAFETY: the timespec outlives the call, and nobody wants to know what is left of it.
+            // SAFETY: the timespec outlives the call; the remaining time is not asked for.
             answer(unsafe { call(libc::SYS_nanosleep, [address(Some(&limit)), 0, 0, 0, 0, 0]) })
         }
         _ => Err(Errno::PERM),
@@ -215,7 +215,7 @@ pub fn give_way() {
     }
 }
 
-/// This process's number, if it may be asked for.
+/// The process ID, if the filter allows asking for it.
 pub fn pid() -> Option<i32> {
     may(libc::SYS_getpid).then(|| rustix::process::getpid().as_raw_nonzero().get())
 }
@@ -228,7 +228,7 @@ pub fn accept(fd: RawFd, flags: i32) -> Result<RawFd, Errno> {
     answer(r).map(|fd| fd as RawFd)
 }
 
-/// `socket`.
+/// Makes a socket: `socket`.
 pub fn socket(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
     // SAFETY: three numbers.
     let r = unsafe { call(libc::SYS_socket, [domain as usize, kind as usize, protocol as usize, 0, 0, 0]) };
@@ -248,7 +248,7 @@ pub fn fcntl(fd: RawFd, command: i32, argument: usize) -> Result<usize, Errno> {
     answer(unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) })
 }
 
-/// `dup3`.
+/// Makes `new` a duplicate of `old`: `dup3`.
 pub fn dup3(old: RawFd, new: RawFd, flags: i32) -> Result<(), Errno> {
     // SAFETY: three numbers.
     let r = unsafe { call(libc::SYS_dup3, [old as usize, new as usize, flags as usize, 0, 0, 0]) };
@@ -266,7 +266,7 @@ pub fn getsockopt(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Result<us
     answer(r).map(|_| len as usize)
 }
 
-/// `setsockopt` from `value`.
+/// Sets an option to `value`: `setsockopt`.
 pub fn setsockopt(fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let a = [fd as usize, level as usize, name as usize, value.as_ptr() as usize, value.len(), 0];
     // SAFETY: `value` is readable for its length.
@@ -280,7 +280,7 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Result<(), Errno> {
     answer(r).map(|_| ())
 }
 
-/// `listen`.
+/// Makes a socket listen: `listen`.
 pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
     // SAFETY: two numbers.
     let r = unsafe { call(libc::SYS_listen, [fd as usize, backlog as usize, 0, 0, 0, 0]) };
@@ -310,25 +310,25 @@ pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
 }
 
-/// Takes ownership of a descriptor that a system call just made for us.
+/// Takes ownership of a descriptor that a system call just returned.
 pub fn own(fd: RawFd) -> OwnedFd {
     use rustix::fd::FromRawFd;
-    // SAFETY: callers pass a number that the kernel just returned and nobody else knows.
+    // SAFETY: callers pass a number that the kernel just returned and no other code knows.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// The calling thread, as `pthread_cancel` names it.
+/// The calling thread's `pthread_t`.
 pub fn thread() -> usize {
     // SAFETY: no preconditions.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The calling thread, as the kernel names it.
+/// The calling thread's ID in the kernel.
 pub fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-/// True when this process has a thread of that name, or may not ask.
+/// True when this process has a thread with that ID, or when a filter forbids asking.
 pub fn has_thread(tid: u32) -> bool {
     let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return true };
     // SAFETY: three numbers; signal 0 is none.
@@ -341,13 +341,13 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// False when the calling thread has forbidden to be cancelled.
+/// False when the calling thread has disabled cancellation.
 pub fn is_cancelable() -> bool {
-    // `pthread.h`.
+    // From `pthread.h`; `libc` does not have them.
     const ENABLE: libc::c_int = 0;
     const DISABLE: libc::c_int = 1;
     let mut old = ENABLE;
-    // SAFETY: numbers, and a place for one. Enabling again ends no thread: none that may end at any instant comes here (see `cancel`).
+    // SAFETY: an int, and a pointer to one. Enabling cannot end the thread at once: asynchronous cancellation is excluded (see `cancel`).
     unsafe {
         pthread_setcancelstate(DISABLE, &mut old);
         pthread_setcancelstate(old, std::ptr::null_mut());
@@ -355,13 +355,13 @@ pub fn is_cancelable() -> bool {
     old == ENABLE
 }
 
-/// The C library's own signal for cancelled threads.
+/// The signal that the C library uses to cancel threads.
 const SIGCANCEL: usize = 32;
 
-/// Sends a thread of this process the signal for cancelled threads, of which the C library thinks nothing where it is not due.
+/// Sends a thread of this process the C library's cancellation signal; the C library ignores it in a thread that is not cancelled.
 ///
 /// # Errors
-/// ESRCH when there is no such thread any more, or nothing that would catch the signal; EPERM when a filter forbids it.
+/// ESRCH when the thread is gone, or the signal has no handler; EPERM when a filter forbids the calls.
 pub fn interrupt(tid: u32) -> Result<(), Errno> {
     if !(may(libc::SYS_rt_sigaction) && may(libc::SYS_tgkill)) {
         return Err(Errno::PERM);
@@ -379,19 +379,19 @@ pub fn interrupt(tid: u32) -> Result<(), Errno> {
     }
 }
 
-/// Pages looked at by one system call.
+/// Pages checked by one system call.
 const PROBES: usize = 64;
-/// The least page there is; where pages are larger some are looked at twice.
+/// The smallest page size; with larger pages some are checked twice.
 const PAGE: usize = 4096;
 
-/// True when all of `len` bytes at `at` can be read, by the word of the kernel, which copies a byte of each page.
+/// True when all `len` bytes at `at` can be read: the kernel is asked to copy one byte of each page.
 #[must_use]
 pub fn is_readable(at: usize, len: usize) -> bool {
     probe(at, len, false)
 }
 
-/// True when all of `len` bytes at `at` can be written: a byte of each page is written as it was. That is for memory which the
-/// program has said is to be written to, and nobody else's meanwhile.
+/// True when all `len` bytes at `at` can be written: one byte of each page is written back unchanged. So this is only for memory that
+/// the program has passed as a buffer to write to, which no other thread uses meanwhile.
 #[must_use]
 pub fn is_writable(at: usize, len: usize) -> bool {
     probe(at, len, true)
@@ -415,17 +415,18 @@ fn probe(at: usize, len: usize, write: bool) -> bool {
     true
 }
 
-/// Copies a byte from each of `pages`, and back again to `write`.
+/// True when one byte of each of `pages` can be copied, and with `write` also written back.
 fn passes(pages: &[libc::iovec], write: bool) -> bool {
     static SAID: AtomicBool = AtomicBool::new(false);
     let mut bytes = [0u8; PROBES];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: pages.len().min(PROBES) };
     let calls = &[libc::SYS_process_vm_readv, libc::SYS_process_vm_writev][..1 + usize::from(write)];
-    // Where the kernel cannot be asked a bad pointer faults, as it does where none is checked.
+    // If the kernel cannot be asked, a bad pointer faults later, as without any check.
     let Some(own) = pid().filter(|_| calls.iter().all(|number| may(*number))) else { return true };
     for number in calls {
         let local_at = std::ptr::from_ref(&local) as usize;
-        // SAFETY: the kernel checks `pages`; it writes into `bytes` at most as many as it is long, and into `pages` what it has
+        // SAFETY: the kernel checks `pages`; it writes at most `bytes.len()` bytes into `bytes`, and into `pages` the bytes that it read
+        // there, which the caller's contract allows.
         // read there, which the caller's contract allows.
         let r =
             unsafe { call(*number, [own as usize, local_at, 1, pages.as_ptr() as usize, pages.len(), 0]) };
@@ -443,7 +444,7 @@ fn passes(pages: &[libc::iovec], write: bool) -> bool {
     true
 }
 
-/// EFAULT when the signal set at `at` cannot be read: the kernel copies it before it refuses a change of no known kind.
+/// EFAULT when the signal set at `at` cannot be read: the kernel copies the set before it refuses the unknown kind of change.
 ///
 /// # Errors
 /// EFAULT.
@@ -452,21 +453,21 @@ pub fn check_signals(at: *const u64) -> Result<(), Errno> {
     if !may(libc::SYS_rt_sigprocmask) {
         return Ok(());
     }
-    // SAFETY: the kernel checks the address; with this kind of change it changes nothing.
+    // SAFETY: the kernel checks the address; an unknown kind of change changes nothing.
     match answer(unsafe { call(libc::SYS_rt_sigprocmask, [NO_KIND, at as usize, 0, MASK_LEN, 0, 0]) }) {
         Err(Errno::FAULT) => Err(Errno::FAULT),
         _ => Ok(()),
     }
 }
 
-/// True when some signal is caught by a handler installed without `SA_RESTART`, or when that cannot be asked.
+/// True when some signal has a handler installed without `SA_RESTART`, or when a filter forbids asking.
 pub fn some_handler_interrupts() -> bool {
     if !may(libc::SYS_rt_sigaction) {
         return true;
     }
     // The kernel's layout: handler, flags, restorer (x86-64) or mask, mask.
     let mut action = [0usize; 8];
-    // Those that the C library keeps for itself are nobody's news.
+    // The two signals that the C library uses itself are left out: their handlers do not concern the program.
     (1..=64usize).filter(|signal| !(SIGCANCEL..=SIGCANCEL + 1).contains(signal)).any(|signal| {
         action.fill(0);
         let at = action.as_mut_ptr() as usize;
@@ -482,29 +483,29 @@ pub fn some_handler_interrupts() -> bool {
 pub struct Alone(std::marker::PhantomData<*const ()>);
 
 impl Alone {
-    /// The proof, where it can be had.
+    /// Proves that this is the only thread; `None` when it is not, or when that cannot be found out.
     #[must_use]
     pub fn new() -> Option<Self> {
         if !may(libc::SYS_unshare) {
             return None;
         }
-        // unshare(2): asked of a process with one thread this changes nothing; of one with several it is EINVAL.
+        // unshare(2): for a process with one thread this call changes nothing; with several it fails with EINVAL.
         // SAFETY: a number.
         let alone =
             match answer(unsafe { call(libc::SYS_unshare, [libc::CLONE_THREAD as usize, 0, 0, 0, 0, 0]) }) {
                 Ok(_) => true,
                 Err(Errno::INVAL) => false,
-                // A sandbox that allows no such call. A folder's links: itself, its parent's entry, one for each folder in it.
+                // A sandbox forbids the call. The directory has 2 links and one for each subdirectory, that is, thread.
                 Err(_) => rustix::fs::stat("/proc/self/task").is_ok_and(|task| task.st_nlink == 3),
             };
         alone.then_some(Self(std::marker::PhantomData))
     }
 }
 
-/// Where glibc (2.32 and later) says whether there is one thread only; 0: not known.
+/// Address of glibc's `__libc_single_threaded` (2.32 and later), which is not 0 while there is one thread; 0: unknown.
 static SINGLE_THREADED: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds out where glibc says it, once.
+/// Looks up that address, once.
 pub fn learn_threads() {
     if SINGLE_THREADED.load(Ordering::Relaxed) == 0 {
         // SAFETY: the name ends in 0.
@@ -513,11 +514,11 @@ pub fn learn_threads() {
     }
 }
 
-/// True when there is surely no other thread. False also where nobody has asked [`learn_threads`] to find that out.
+/// True when there is certainly no other thread. False also before [`learn_threads`] was called.
 #[inline]
 pub fn is_single_threaded() -> bool {
     let at = SINGLE_THREADED.load(Ordering::Relaxed) as *const u8;
-    // SAFETY: a byte of the C library's, which is never unloaded; it changes only while this thread, the only one, makes another.
+    // SAFETY: a byte of the C library, which is never unloaded; only this thread, the only one, can change it, by starting another.
     !at.is_null() && unsafe { at.read_volatile() } != 0
 }
 
@@ -527,14 +528,14 @@ pub fn is_pipe(fd: RawFd) -> bool {
     kind == Ok(rustix::fs::FileType::Fifo)
 }
 
-/// Wakes whoever sleeps on the eventfd `fd`.
+/// Wakes the thread that sleeps on the eventfd `fd`.
 pub fn ring(fd: &OwnedFd) {
     let _waking = account::enter(Section::Wake);
-    // EAGAIN (a counter at its limit) cannot lose a wake-up: the descriptor is readable then.
+    // EAGAIN (the counter is at its limit) loses no wake-up: the descriptor is readable then.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// The number of an owned descriptor.
+/// The descriptor number of `fd`.
 pub fn number(fd: &OwnedFd) -> RawFd {
     fd.as_raw_fd()
 }
@@ -547,7 +548,7 @@ mod tests {
     #[test]
     fn every_page_is_looked_at_and_stays_as_it_was() {
         const LEN: usize = 200 * PAGE;
-        // SAFETY: fresh memory of this test's own, which nobody else touches until it is unmapped.
+        // SAFETY: fresh memory of this test, which no other code touches until it is unmapped.
         unsafe {
             let flags = MapFlags::PRIVATE;
             let at =

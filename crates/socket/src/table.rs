@@ -4,9 +4,9 @@
 //!   word:  pointer (48 bits) | closing (1) | pins (15)          0: empty
 //! ```
 //! `pin` adds 1 to the pins of a word that holds a pointer and is not closing; the object lives while pinned. `remove`
-//! sets closing; whoever takes the last pin away empties the word and drops the table's reference. Nobody waits for
-//! anybody, so a signal handler may interrupt any of these and call them again. `insert` into a word that is still
-//! closing (its last user has been preempted in the middle of a call) hands the object back.
+//! sets closing; the call that takes the last pin away empties the word and drops the table's reference. No call waits for
+//! another, so a signal handler may interrupt any of these and call them again. `insert` into a word that is still
+//! closing (the last thread that pinned it has been preempted) hands the object back.
 
 use crate::atomic::{AtomicU64, Ordering, exchange};
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ const fn pointer<T>(word: u64) -> *const T {
     (word >> POINTER_SHIFT) as usize as *const T
 }
 
-/// One place of the table.
+/// One place of the table: the object of one descriptor, if there is one.
 #[derive(Debug)]
 pub struct Cell<T> {
     word: AtomicU64,
@@ -34,7 +34,7 @@ impl<T> Default for Cell<T> {
     }
 }
 
-/// An object that lives at least as long as this. Holds no lock.
+/// A pinned object: it lives at least as long as this value. Holds no lock.
 #[derive(Debug)]
 pub struct Pinned<'a, T> {
     cell: &'a Cell<T>,
@@ -51,7 +51,7 @@ impl<T> Deref for Pinned<'_, T> {
 }
 
 impl<T> Pinned<'_, T> {
-    /// A counted reference, for anything longer than a call that does not sleep.
+    /// A counted reference, for use beyond a call that does not sleep.
     pub fn share(&self) -> Arc<T> {
         // SAFETY: the pointer came from `Arc::into_raw` and the object is alive.
         unsafe {
@@ -68,7 +68,7 @@ impl<T> Drop for Pinned<'_, T> {
     }
 }
 
-/// There is an object, and nobody takes it out.
+/// True when the word holds an object that is not being removed.
 #[inline]
 const fn is_taken(word: u64) -> bool {
     word != 0 && word & CLOSING == 0
@@ -90,7 +90,7 @@ impl<T> Cell<T> {
         Err(unsafe { Arc::from_raw(raw) })
     }
 
-    /// The object, kept alive while the answer lives.
+    /// Pins the object, if there is one: it lives at least as long as the result.
     #[inline]
     pub fn pin(&self) -> Option<Pinned<'_, T>> {
         let mut word = self.word.load(Ordering::Relaxed);
@@ -105,21 +105,21 @@ impl<T> Cell<T> {
         }
     }
 
-    /// True when `pin` would find something. Nothing is pinned, so whoever puts the next object there need not wait for us.
+    /// True when `pin` would find an object. Pins nothing, so it never delays the next `insert`.
     #[cfg(not(loom))]
     #[inline]
     pub fn is_taken(&self) -> bool {
         is_taken(self.word.load(Ordering::Acquire))
     }
 
-    /// True while `object` is what `pin` would find. Nothing is pinned.
+    /// True when `pin` would find `object`. Pins nothing.
     #[cfg(not(loom))]
     fn holds(&self, object: *const T) -> bool {
         let word = self.word.load(Ordering::Acquire);
         is_taken(word) && std::ptr::eq(pointer::<T>(word), object)
     }
 
-    /// Shows the object, if there is one, where nobody else can take it out meanwhile.
+    /// Shows the object, if there is one, without a pin: no other thread exists that could remove it.
     #[cfg(not(loom))]
     fn peek<R>(&self, _: &crate::sys::Alone, look: impl FnOnce(&T) -> R) -> Option<R> {
         let word = self.word.load(Ordering::Acquire);
@@ -128,7 +128,7 @@ impl<T> Cell<T> {
         is_taken(word).then(|| look(unsafe { &*object }))
     }
 
-    /// Takes the object out: no `pin` finds it any more. Of several callers exactly one gets it.
+    /// Takes the object out: later calls of `pin` do not find it. Of several callers exactly one gets it.
     pub fn remove(&self) -> Option<Arc<T>> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -146,15 +146,15 @@ impl<T> Cell<T> {
         }
     }
 
-    /// Puts another object in the place of `old` at once: no `pin` finds nothing. False: something else is there. An old object that
-    /// is pinned meanwhile is never freed: the last to unpin cannot tell which of the two it was.
+    /// Replaces `old` by `fresh` in one step, so that `pin` always finds one of them. False: another object is there. If `old` is pinned at
+    /// that moment it is never freed: the last `unpin` cannot tell which of the two it had.
     pub fn exchange(&self, old: &Arc<T>, fresh: Arc<T>) -> bool {
         let raw = Arc::into_raw(fresh);
         let new = (raw as usize as u64) << POINTER_SHIFT;
         let mut word = self.word.load(Ordering::Relaxed);
         while pointer::<T>(word) == Arc::as_ptr(old) && word & CLOSING == 0 && pointer::<T>(new) == raw {
             let wanted = new | word & PINS;
-            // Release: as in `insert`. Acquire: everybody's use before the end, as in `unpin`.
+            // Release: as in `insert`. Acquire: all threads' use of `old` comes before its end, as in `unpin`.
             match self.word.compare_exchange_weak(word, wanted, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if word & PINS != 0 => return true,
                 Ok(_) => {
@@ -173,9 +173,9 @@ impl<T> Cell<T> {
     #[inline]
     fn unpin(&self) {
         let mut word = self.word.load(Ordering::Relaxed);
-        // None are left where `forget_pins` was quicker.
+        // No pins are left if `forget_pins` came first.
         while word & PINS != 0 {
-            // AcqRel: our use of the object before its end, everybody's use before ours.
+            // AcqRel: our use of the object comes before its end, and all other threads' use before our drop of it.
             match exchange(&self.word, word, word - 1, Ordering::AcqRel) {
                 Ok(_) if word & (CLOSING | PINS) == CLOSING | 1 => return self.empty(word - 1),
                 Ok(_) => return,
@@ -184,7 +184,7 @@ impl<T> Cell<T> {
         }
     }
 
-    /// In a forked child: whoever had the object pinned is a thread of the parent's. One that was to be taken out is never freed.
+    /// In a forked child: drops the pins, which belong to threads of the parent. An object that was being removed is never freed.
     #[cfg(not(loom))]
     fn forget_pins(&self) {
         let word = self.word.load(Ordering::Relaxed);
@@ -230,7 +230,7 @@ mod whole {
     }
 
     impl<T> Table<T> {
-        /// An empty table.
+        /// A table without objects.
         #[must_use]
         pub const fn new() -> Self {
             Self { chunks: [const { OnceLock::new() }; CHUNKS] }
@@ -242,14 +242,14 @@ mod whole {
             self.chunks.get(i / CHUNK)?.get()?.get(i % CHUNK)
         }
 
-        /// A handler in the middle of this would wait for the call that it has interrupted.
+        /// Makes a chunk of places. Signals are blocked: a handler that makes the same chunk would wait for the call that it interrupted.
         #[cold]
         fn make(chunk: &OnceLock<Box<[Cell<T>]>>) -> &[Cell<T>] {
             let _deferred = Deferred::begin();
             chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::default()).collect())
         }
 
-        /// See [`Cell::insert`].
+        /// Puts an object at descriptor `fd`, as [`Cell::insert`]; hands it back if `fd` is beyond the table.
         pub fn insert(&self, fd: RawFd, object: Arc<T>) -> Result<(), Arc<T>> {
             let i = fd as u32 as usize;
             match self.chunks.get(i / CHUNK) {
@@ -261,34 +261,34 @@ mod whole {
             }
         }
 
-        /// See [`Cell::pin`].
+        /// Pins the object of descriptor `fd`, as [`Cell::pin`].
         #[inline]
         pub fn pin(&self, fd: RawFd) -> Option<Pinned<'_, T>> {
             self.cell(fd)?.pin()
         }
 
-        /// See [`Cell::is_taken`].
+        /// True when descriptor `fd` has an object, as [`Cell::is_taken`].
         #[inline]
         pub fn is_taken(&self, fd: RawFd) -> bool {
             self.cell(fd).is_some_and(Cell::is_taken)
         }
 
-        /// The same question as [`Cell::holds`].
+        /// True when `object` is the one of descriptor `fd`, as [`Cell::holds`].
         pub fn holds(&self, fd: RawFd, object: &T) -> bool {
             self.cell(fd).is_some_and(|cell| cell.holds(object))
         }
 
-        /// See [`Cell::remove`].
+        /// Takes out the object of descriptor `fd`, as [`Cell::remove`].
         pub fn remove(&self, fd: RawFd) -> Option<Arc<T>> {
             self.cell(fd)?.remove()
         }
 
-        /// See [`Cell::exchange`].
+        /// Replaces `old` by `fresh` at descriptor `fd`, as [`Cell::exchange`].
         pub fn exchange(&self, fd: RawFd, old: &Arc<T>, fresh: Arc<T>) -> bool {
             self.cell(fd).is_some_and(|cell| cell.exchange(old, fresh))
         }
 
-        /// All places that were made, with their descriptors.
+        /// All places in chunks that were made, with their descriptors.
         fn cells(&self) -> impl Iterator<Item = (RawFd, &Cell<T>)> {
             let made = self.chunks.iter().enumerate().filter_map(|(c, chunk)| Some((c, chunk.get()?)));
             made.flat_map(|(c, cells)| {
@@ -296,7 +296,7 @@ mod whole {
             })
         }
 
-        /// Shows every descriptor with its object.
+        /// Calls `look` with every descriptor and its object.
         pub fn each(&self, mut look: impl FnMut(RawFd, &Pinned<'_, T>)) {
             for (fd, cell) in self.cells() {
                 if let Some(pinned) = cell.pin() {
@@ -305,19 +305,19 @@ mod whole {
             }
         }
 
-        /// Shows every object, some several times: what [`Self::each`] does without proof that nobody else is there.
+        /// [`Self::each`] without pins: `alone` proves that there is no other thread.
         pub fn each_alone(&self, alone: &crate::sys::Alone, mut look: impl FnMut(RawFd, &T)) {
             for (fd, cell) in self.cells() {
                 cell.peek(alone, |object| look(fd, object));
             }
         }
 
-        /// In a forked child whose parent has other threads: nothing is pinned here.
+        /// In a forked child whose parent has other threads: drops all pins, for those threads do not exist here.
         pub fn forget_pins(&self) {
             self.cells().for_each(|(_, cell)| cell.forget_pins());
         }
 
-        /// Every descriptor with its object.
+        /// Every descriptor with a counted reference to its object.
         pub fn all(&self) -> Vec<(RawFd, Arc<T>)> {
             let mut all = Vec::new();
             self.each(|fd, pinned| all.push((fd, pinned.share())));
@@ -360,7 +360,7 @@ mod whole {
             table.insert(3, Arc::new(9)).unwrap();
             assert_eq!(table.remove(4), Some(Arc::new(8)));
             table.insert(4, Arc::new(10)).unwrap();
-            // They never come to this in a child; if they do, it does no harm.
+            // In a child these pins are never dropped; if they are, it does no harm.
             drop(held);
             assert_eq!((*table.pin(3).unwrap(), *table.pin(4).unwrap()), (9, 10));
         }

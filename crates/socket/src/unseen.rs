@@ -1,7 +1,7 @@
-//! Epoll sets that the program makes and waits on by system calls of its own, past the C library (Rust's `rustix` does so): they
-//! hold placeholders, and hear nothing of connections in shared memory. So before a socket is decided, descriptors that nobody
-//! knows are asked whether they are such a set; with one, sockets that no set of ours holds are the kernel's. Of a wait by `poll`
-//! that a program makes itself there is nothing to find. Rings that the program has made by such calls are found in passing.
+//! Epoll sets that the program makes and waits on by direct system calls, past the C library (Rust's `rustix` does so): they
+//! hold placeholders, and get no news of connections in shared memory. So before a socket is decided, descriptors that this library
+//! did not make are checked for being such a set; if there is one, sockets that are in no set of ours stay with the kernel. A direct
+//! `poll` leaves no trace that could be found. io_urings that the program has made by direct calls are found by the same search.
 
 use crate::client::{self, Client};
 use crate::connect::Why;
@@ -17,27 +17,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Why the sockets of a program with such a set are the kernel's.
+/// The reason for leaving a socket to the kernel: the program has an epoll set that it made by direct system calls.
 pub const EPOLL: &str = "epoll by system calls of the program's own";
 
 const WORDS: usize = MOST / 64;
-/// Numbers that need not be asked again, one bit each: sockets and sets of ours, and what is no set.
+/// Descriptors that need no further check, one bit each: sockets and sets of ours, and files that are no epoll set.
 static KNOWN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Words of these, together with `internal`'s, from the beginning.
+/// Number of words at the beginning of [`KNOWN`], combined with those of `internal`, that have all bits set.
 static FILLED: Filled = Filled::new();
-/// The second in which everything was forgotten last: the C library closes descriptors inside itself, too.
+/// The second in which [`KNOWN`] was last cleared: needed because the C library closes descriptors by internal calls, too.
 static SECOND: AtomicU64 = AtomicU64::new(0);
-/// The kernel gives the lowest free number, so a set is not behind more free ones than this, as a rule.
+/// The search ends after this many free numbers: the kernel gives the lowest free one, so a set rarely lies behind more.
 const FREE_MAX: u32 = 16;
 
-/// Between the first two looks at what seems to be a set of the program's own; twice as long after each: 102 ms in all.
+/// Time between the first two checks of what seems to be a set of the program's; doubled after each: 102 ms in all.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// How often a set of ours was about to come or go, and how often that was done.
+/// Number of times that a set of ours was about to be made or closed ([`BEGUN`]), and that this was completed ([`DONE`]).
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// A set of ours comes or goes: the kernel and our table disagree about a number. Ends when it is dropped.
+/// While this lives, a set of ours is being made or closed: the kernel and our table may disagree about its descriptor.
 #[derive(Debug)]
 pub struct Changing(());
 
@@ -47,25 +47,25 @@ impl Drop for Changing {
     }
 }
 
-/// See [`Changing`].
+/// Begins a change of our sets, until the result is dropped.
 pub fn begin() -> Changing {
     BEGUN.fetch_add(1, Ordering::SeqCst);
     Changing(())
 }
 
-/// In a forked child, which has none of the threads that were at it.
+/// In a forked child: ends the changes that the parent's threads had begun, for they do not run here.
 pub fn settle() {
     DONE.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
 }
 
-/// What stands behind a number that is none of ours.
+/// What is behind a descriptor that this library does not know.
 enum Stranger {
     Nothing,
     Set,
     Other,
 }
 
-/// Asks to take out of it what no program can have put there: refused for one reason by sets, for others by what is none.
+/// Finds out with one call: removing our control socket, which cannot be in the set, fails with ENOENT on an epoll set only.
 fn meet(client: &Client, fd: RawFd) -> Stranger {
     match sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, client.control(), None) {
         Err(Errno::NOENT) => Stranger::Set,
@@ -74,10 +74,9 @@ fn meet(client: &Client, fd: RawFd) -> Stranger {
     }
 }
 
-/// True when there is a set behind `fd` that is none of ours, and no thread is about to say otherwise. Looked at several times: it is
-/// for good that sockets are the kernel's then, and a set of ours never stands there for long unknown. What the service sends to wake us
-/// by is a set, too (`service`'s shells): nobody knows it between the call that receives it and the claim, and the thread may lose its
-/// processor there.
+/// True when an epoll set that is not ours is behind `fd`, and no thread is changing that. It is checked several times, because leaving
+/// sockets to the kernel is final, and a set of ours is unknown only for a moment. A set that the service sends to wake us (`service`'s
+/// shells) is such a one: it is unknown from the call that receives it until it is claimed, and the thread may be preempted in between.
 #[cold]
 fn is_strange(client: &Client, fd: RawFd) -> bool {
     is_settled(|| {
@@ -85,7 +84,7 @@ fn is_strange(client: &Client, fd: RawFd) -> bool {
     })
 }
 
-/// True when `is_strange` says so several times, and no thread is about to change it.
+/// True when `is_strange` says so several times in a row, while no set of ours is being made or closed.
 fn is_settled(is_strange: impl Fn() -> bool) -> bool {
     const TRIES: u32 = 1_000;
     const LOOKS: u32 = 11;
@@ -107,7 +106,7 @@ fn is_settled(is_strange: impl Fn() -> bool) -> bool {
     false
 }
 
-/// `fd` is about to be closed: its number may be anything's.
+/// `fd` is about to be closed: its number may then stand for any file, so it has to be checked again.
 #[inline]
 pub fn forget(fd: RawFd) {
     let i = fd as u32 as usize;
@@ -117,12 +116,12 @@ pub fn forget(fd: RawFd) {
     }
 }
 
-/// `fd` is none of our own descriptors any more.
+/// `fd` is no longer one of the library's own descriptors, so it has to be checked again.
 pub fn disown(fd: RawFd) {
     FILLED.opened(fd as u32 as usize / 64);
 }
 
-/// Everything may be anything.
+/// Makes all descriptors be checked again.
 pub fn forget_all() {
     for word in KNOWN.iter().filter(|word| word.load(Ordering::Relaxed) != 0) {
         word.store(0, Ordering::Relaxed);
@@ -138,7 +137,7 @@ fn forget_now_and_then() {
     }
 }
 
-/// A set of the program's own, looked for among the numbers up to `near`, and as far above as there is something.
+/// Looks for an epoll set of the program's at all numbers up to `near`, and above until there is a gap.
 fn find(client: &Client, near: RawFd) -> bool {
     forget_now_and_then();
     let mut free = 0;
@@ -175,10 +174,10 @@ fn find(client: &Client, near: RawFd) -> bool {
     false
 }
 
-/// `sock` is about to be decided. A reason: it is to be the kernel's, for nobody would hear of its news.
+/// Before `sock` is decided: fails if the program has an epoll set of its own, where news of the socket would not arrive.
 ///
 /// # Errors
-/// That reason.
+/// Why the socket stays with the kernel.
 pub fn look(client: &Client, sock: &Sock, fd: RawFd) -> Result<(), Why> {
     if sock.is_in_set() || !find(client, fd) {
         return Ok(());
@@ -187,8 +186,8 @@ pub fn look(client: &Client, sock: &Sock, fd: RawFd) -> Result<(), Why> {
     Err(Why::asked(EPOLL))
 }
 
-/// From now on new sockets are the kernel's, where they may be; and listeners, which the kernel has as well, that nobody waits on
-/// through us. Connections cannot go there.
+/// After a set was found: leaves new sockets to the kernel if allowed, and so listeners that are in no set of ours (the kernel has them,
+/// too). Existing connections cannot be moved to the kernel.
 fn found(client: &Client) {
     if config::is_required() || !fallback::bypass(EPOLL) {
         return;
@@ -205,7 +204,7 @@ fn found(client: &Client) {
     }
 }
 
-/// Listeners for which `is_left` says so are the kernel's alone from now on.
+/// Leaves the listeners for which `is_left` is true to the kernel alone.
 pub fn leave_all(client: &Client, reason: &str, is_left: impl Fn(&Sock) -> bool) {
     for sock in fork::each_once(SOCKS.all()) {
         if matches!(sock.decided(), Some(Role::Listener(_))) && is_left(&sock) {
@@ -214,19 +213,19 @@ pub fn leave_all(client: &Client, reason: &str, is_left: impl Fn(&Sock) -> bool)
     }
 }
 
-/// The listener is the kernel's alone from now on.
+/// Leaves a listener to the kernel alone.
 fn leave(client: &Client, sock: &Arc<Sock>, reason: &str) {
     let all = fds::all_of(sock);
     let Some(fd) = all.first() else { return };
     listener::leave(client, sock);
-    // One that the program has made non-blocking past us looks like ours, which always is; so does one of the program's set.
+    // A listener made non-blocking by a direct call cannot be told from ours, which always are; neither can one in the program's set.
     if !is_held(*fd) {
         let _ = listener::wait_as_wanted(sock, *fd);
     }
     fallback::surrender(&all, sock, reason);
 }
 
-/// True when some set of the program's own holds `fd`.
+/// True when some epoll set of the program's own holds `fd`.
 fn is_held(fd: RawFd) -> bool {
     let wanted = fd.to_string();
     let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else { return false };
@@ -240,8 +239,8 @@ fn is_held(fd: RawFd) -> bool {
     })
 }
 
-/// A listener or connection is made non-blocking, or has nothing to accept: is it waited for where nobody hears of it? Then, if it
-/// is a listener, it is the kernel's from now on, unless none may be.
+/// A listener or connection was made non-blocking, or a listener had nothing to accept: checks whether the program waits in an epoll set
+/// of its own. If so, returns why, and leaves a listener to the kernel unless the user forbids that.
 pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
     if sock.is_in_set() || locked::is_locked() || fds::is_borrowed() {
         return None;
@@ -249,7 +248,7 @@ pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
     let client = client::present()?;
     let why = look(&client, sock, fd).err()?;
     if sock.listener().is_some() && !config::is_required() {
-        // Found before this one was decided by another thread.
+        // Another thread found the set before this listener was decided.
         leave(&client, sock, EPOLL);
     }
     Some(why)

@@ -1,4 +1,4 @@
-//! Urgent data between two ends of a pair region: who reads what, when.
+//! Tests of urgent data between two ends of a pair region: what each read returns, and when.
 
 use super::tests::{ends, send, take};
 use super::*;
@@ -99,13 +99,13 @@ fn who_stands_at_a_mark_passes_it_when_the_next_one_comes() {
     assert_eq!(take_urgent(&b), Ok(b'2'));
     assert_eq!(take(&b, 9), Err(None));
     assert_eq!(b.unread(), 0);
-    // One that was never looked at becomes a byte as any other.
+    // An urgent byte that was never read with `MSG_OOB` becomes a byte as any other.
     send(&a, b"x").unwrap();
     send_urgent(&a, b"3");
     send_urgent(&a, b"4");
     assert_eq!(take(&b, 9).unwrap(), b"x3");
     assert_eq!(take_urgent(&b), Ok(b'4'));
-    // Announced while the one before is the last that is here.
+    // A new mark is announced while the byte of the mark before is the last byte here.
     urgent::announce(
         &a.mapped.region,
         a.mapped.side,

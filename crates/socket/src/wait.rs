@@ -1,8 +1,8 @@
 //! Blocking: one sleeping thread, any number of descriptors of both kinds.
 //!
 //! `EINTR`: our sleep is a poll, which the kernel never restarts. A blocking call without a time limit restarts itself
-//! unless some handler of the process was installed without `SA_RESTART` (the kernel decides by the one handler that ran,
-//! which nobody can ask for afterwards).
+//! unless some handler of the process was installed without `SA_RESTART` (the kernel decides by the one handler that ran;
+//! which one that was cannot be found out afterwards).
 
 use crate::client;
 use crate::context::{self, Context};
@@ -25,30 +25,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Sleep at most so long when no context is left to be woken through, or when the other side wakes nobody.
+/// Longest sleep when no context is left to be woken through, or when the other side sends no wake-ups: then the thread polls.
 const BLIND: Duration = Duration::from_millis(1);
-/// As many descriptors of the kernel's are waited for without memory of their own.
+/// Up to this many `pollfd` entries are kept on the stack.
 const FEW: usize = 16;
 
-/// Who waits for a connection that another process has taken takes it back after so long.
+/// How long a call that finds its connection in another process waits before it takes the connection back.
 const YIELD: Duration = Duration::from_millis(5);
 
-/// What a thread waits for among ours.
+/// One accelerated object that a thread waits for.
 #[derive(Debug)]
 pub enum Party {
     /// A socket and the readiness wanted of it.
     Sock(Arc<Sock>, u32),
-    /// A receive that has come so far: to it each byte is news, whatever `SO_RCVLOWAT` says.
+    /// A receive that has read so far: to it each further byte is news, whatever `SO_RCVLOWAT` says.
     Reader(Arc<Sock>, SoFar),
-    /// An epoll set: anything accelerated in it. Its descriptor is among the kernel's.
+    /// An epoll set, for the accelerated sockets in it. Its descriptor is polled in the kernel beside that.
     Set(Arc<Set>),
 }
 
-/// Several of them.
+/// What one wait is for.
 pub type Parties = Few<Party, 4>;
 
 impl Party {
-    /// What of the wanted it is ready for.
+    /// Which of the wanted bits it is ready for.
     pub fn ready(&self) -> u32 {
         match self {
             Self::Sock(sock, _) if sock.is_closed() => libc::POLLNVAL as u32,
@@ -70,7 +70,7 @@ impl Party {
         }
     }
 
-    /// Somebody begins to wait for it. `None`: it is closed, or a set.
+    /// Counts a call that waits for the socket. `None`: the socket is closed, or this is an epoll set.
     pub fn begin_use(&self) -> Option<InUse> {
         match self {
             Self::Sock(sock, _) | Self::Reader(sock, _) => sock.begin_use().ok(),
@@ -79,7 +79,7 @@ impl Party {
     }
 }
 
-/// `limit`, but `most` at most.
+/// The shorter of `limit` and `most`.
 pub fn at_most(limit: Option<Duration>, most: Duration) -> Duration {
     limit.map_or(most, |limit| limit.min(most))
 }
@@ -88,14 +88,14 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|d| d.saturating_duration_since(Instant::now()))
 }
 
-/// Room for `len` entries, which `then` gets.
+/// Calls `then` with `len` empty `pollfd` entries.
 pub fn with_entries<R>(len: usize, then: impl FnOnce(&mut [libc::pollfd]) -> R) -> R {
     const NOBODY: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
     if len <= FEW { then(&mut [NOBODY; FEW][..len]) } else { then(&mut vec![NOBODY; len]) }
 }
 
-/// Waits until one of `parties` is ready, the kernel reports something in `kernel`, or `deadline`; or for less: whoever
-/// waits looks again. How many kernel descriptors the kernel reported.
+/// Waits until one of `parties` is ready, the kernel reports something in `kernel`, or `deadline`. It may return early: the caller
+/// looks again. Returns how many entries of `kernel` have events.
 ///
 /// # Errors
 /// EINTR.
@@ -108,7 +108,7 @@ pub fn sleep(
     sleep_after(true, parties, kernel, (deadline, mask))
 }
 
-/// As [`sleep`]; whether it spins before.
+/// As [`sleep`]; `spins` says whether to spin first.
 fn sleep_after(
     spins: bool,
     parties: &Parties,
@@ -128,8 +128,8 @@ fn sleep_after(
     })
 }
 
-/// Spins where that is wanted and worth it until `is_ready` or there is something in `kernel`, then lets this thread's context `doze`; a
-/// thread without one looks again soon.
+/// Spins, if `spins` and it pays, until `is_ready` or the kernel reports something in `kernel`; then calls `doze` with this thread's
+/// context. A thread without a context sleeps for [`BLIND`] at most.
 #[inline]
 fn spin_and_sleep(
     spins: bool,
@@ -159,7 +159,7 @@ pub fn has_news(kernel: &mut [libc::pollfd]) -> Result<bool, Errno> {
     Ok(!kernel.is_empty() && sys::poll(kernel, Some(Duration::ZERO), None)? > 0)
 }
 
-/// As [`sleep`], without anybody who wakes us.
+/// As [`sleep`] after the process has locked itself in (seccomp): nothing wakes it, so it polls at intervals.
 #[cold]
 fn look(
     parties: &Parties,
@@ -219,7 +219,7 @@ fn doze(
     context.sleeping.store(true, Ordering::SeqCst);
     let mut quiet = true;
     each_bell(parties, context.number, |bell| {
-        // Old news is looked at below, by its sockets' state.
+        // News from before is not lost: the sockets' readiness is checked below.
         bell.drain(u32::MAX, |_| ());
         quiet &= bell.prepare_sleep();
     });
@@ -247,7 +247,7 @@ fn block(
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
     if kernel.is_empty() {
-        // The usual case in one call.
+        // The usual case needs one system call only.
         return context.sleep(limit, mask).map(|_| 0);
     }
     let count = kernel.len();
@@ -266,25 +266,25 @@ fn block(
 /// Whether a wait goes on after a signal whose handler was installed with `SA_RESTART`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restarts {
-    /// If it has no time limit.
+    /// Goes on if the wait has no time limit.
     Yes,
-    /// The call has something to return already.
+    /// Ends: the call has something to return already.
     No,
 }
 
-/// How long a call waits, and what becomes of signals.
+/// How long a call waits, and what a signal does to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
-    /// For ever, if none.
+    /// When the wait ends; `None`: never.
     pub deadline: Option<Instant>,
     /// What a signal does to the call.
     pub after_signals: Restarts,
-    /// Signals that are let in only here.
+    /// Signals put off by the caller, which are let in only during the sleep.
     pub deferred: Option<&'a Deferred>,
 }
 
 impl Patience<'_> {
-    /// Of a call that has nothing to return yet.
+    /// For a call that has nothing to return yet.
     pub fn until(deadline: Option<Instant>) -> Self {
         Self { deadline, after_signals: Restarts::Yes, deferred: None }
     }
@@ -295,7 +295,7 @@ pub fn restarts(deadline: Option<Instant>) -> bool {
     deadline.is_none() && !sys::some_handler_interrupts()
 }
 
-/// Waits until `sock` is ready for `wanted` (or has an error); or for less: the caller tries again what it waits for, and waits again.
+/// Waits until `sock` is ready for `wanted` or has an error. It may return early: the caller tries its operation again.
 ///
 /// # Errors
 /// EAGAIN past the deadline, EINTR, EBADF when another thread closed the socket.
@@ -310,8 +310,8 @@ pub fn for_one(sock: &Arc<Sock>, wanted: u32, patience: Patience<'_>) -> Result<
     for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
 }
 
-/// The same for a listener, or until the kernel has something to accept at `fd`; without the spinning, which is
-/// [`spin_for_listener`]'s.
+/// As [`for_one`] for a listener, or until the kernel has a connection to accept at `fd`. Does not spin: see
+/// [`spin_for_listener`].
 ///
 /// # Errors
 /// As [`for_one`].
@@ -324,7 +324,7 @@ pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>)
     for_party(sock, is_ready, sleep, patience)
 }
 
-/// Spins where that is worth it until `sock` has something to accept, then true; or the kernel has at `fd`.
+/// Spins, if it pays, until `sock` has something to accept (then true) or the kernel has at `fd`.
 ///
 /// # Errors
 /// EINTR.
@@ -341,7 +341,7 @@ pub fn spin_for_listener(sock: &Sock, fd: Option<RawFd>, deadline: Option<Instan
     }
 }
 
-/// Waits until there is more for a receive on `sock` that has come so far.
+/// Waits until there is more for a receive on `sock` that has read `so_far`.
 ///
 /// # Errors
 /// As [`for_one`].
@@ -355,7 +355,7 @@ pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Resu
     for_party(sock, is_ready, |deadline, mask| sleep(&parties, &mut [], deadline, mask), patience)
 }
 
-/// A connection that is waited for by a way of its own.
+/// The connection of `sock`, if it can be waited for by [`sleep_alone`].
 fn alone(sock: &Sock) -> Option<&Link> {
     match sock.decided() {
         Some(Role::Stream(link)) if !locked::is_locked() => Some(link),
@@ -363,8 +363,8 @@ fn alone(sock: &Sock) -> Option<&Link> {
     }
 }
 
-/// As [`sleep`] for one connection alone: the usual wait of a call that blocks. Whoever is woken finds nothing of this in the processor's
-/// caches, so it is short.
+/// As [`sleep`] for one connection: the usual wait of a blocking call. It is short because a woken thread finds none of this code and data
+/// in the processor's caches.
 fn sleep_alone(
     sock: &Sock,
     link: &Link,
@@ -378,7 +378,7 @@ fn sleep_alone(
         context.sleeping.store(true, Ordering::SeqCst);
         let bell = link.mapped.own_bell(context.number);
         let is_quiet = bell.as_ref().is_none_or(|bell| {
-            // Old news is looked at below, by the socket's state.
+            // News from before is not lost: the socket's readiness is checked below.
             bell.drain(u32::MAX, |_| ());
             bell.prepare_sleep()
         });
@@ -396,7 +396,7 @@ fn sleep_alone(
     })
 }
 
-/// The wait of a call on `sock`: `sleep` until `is_ready`, or for less.
+/// The wait of a call on `sock`: one `sleep`, which may return before `is_ready`.
 fn for_party(
     sock: &Sock,
     is_ready: impl Fn() -> bool,
@@ -427,14 +427,14 @@ fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
         return Err(if sock.is_replaced() { Errno::NOTCONN } else { Errno::BADF });
     }
     if sock.has_moved() {
-        // It is taken back by this very call, but its new holder shall have done something first.
+        // This call takes the connection back, but its present owner gets some time to use it first.
         let _ = sys::poll(&mut [], Some(at_most(left(deadline), YIELD)), None);
         return Err(Errno::NOTCONN);
     }
     Ok(())
 }
 
-/// `SO_LINGER`: waits until everything sent has been taken over by the other end, at most `limit`.
+/// `SO_LINGER`: waits until the other end has taken over everything sent, for `limit` at most.
 pub fn sent(link: &Link, limit: Duration) {
     link.let_go();
     let deadline = Instant::now() + limit;
