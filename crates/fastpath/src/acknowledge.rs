@@ -58,7 +58,7 @@ impl State {
         self.emit(w, port, &Out::bare(seq, TcpFlags::ACK))
     }
 
-    /// Sends the delayed acknowledgements whose time has come.
+    /// Sends the delayed acknowledgements that are due by now.
     pub(crate) fn acknowledge_due<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,

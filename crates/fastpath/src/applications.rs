@@ -1,4 +1,4 @@
-//! News from applications: visits the slots whose doorbell bit is set, and only those.
+//! News from applications: visits the slots with a set doorbell bit, and only those.
 
 use crate::classify::Miss;
 use crate::core::Core;

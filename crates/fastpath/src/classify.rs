@@ -156,7 +156,7 @@ impl Seen {
     }
 }
 
-/// A received frame.
+/// A received frame, with what the port said of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
@@ -366,7 +366,7 @@ impl State {
         Addressee { mac: self.mac, owns: move |addr| own.is_empty() || own.contains(&addr) }
     }
 
-    /// Hands a segment of a flow whose record is locked to the slow path, which returns it after unlocking. A frame too long for the
+    /// Hands a segment to the slow path when that holds its flow's record; the slow path returns it later. A frame too long for the
     /// ring is dropped; the peer retransmits it.
     #[cold]
     fn put_off(&mut self, id: FlowId, seen: &mut Seen, frame: Frame<'_>) {

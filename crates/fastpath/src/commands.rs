@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Reports `DROPPED` for a flow whose region is gone, so that its record becomes free again.
+    /// Reports `DROPPED` for a flow without a region, so that its record becomes free again.
     #[cold]
     fn forget(&mut self, flows: &flow::Flows, id: FlowId) {
         let Some(mut guard) = flows.lock_briefly(id) else { return };

@@ -18,7 +18,7 @@ const AHEAD: usize = 4;
 pub struct Progress {
     /// Number of packets received.
     pub packets: u32,
-    /// Number of application slots whose doorbell bit was set.
+    /// Number of application slots with a set doorbell bit.
     pub doorbells: u32,
     /// Number of slow-path commands carried out.
     pub commands: u32,
@@ -53,7 +53,7 @@ pub struct Core {
     pub(crate) active: Vec<u16>,
     pub(crate) batch: Batch,
     pub(crate) seen: Box<[Seen]>,
-    /// Slots whose doorbell bit was set in this round: (region, slot, its flow if it has one).
+    /// Slots with a doorbell bit set in this round: (region, slot, its flow if it has one).
     pub(crate) rung: Vec<(u16, u32, Option<FlowId>)>,
     pub(crate) strangers: Vec<(u16, u32)>,
     pub(crate) state: State,
@@ -196,7 +196,7 @@ impl Core {
         self.state.wakes.drain(..)
     }
 
-    /// Slots whose doorbell bit was set but that have no flow (relays, listeners): (region, slot).
+    /// Slots without a flow (relays, listeners) with a set doorbell bit: (region, slot).
     pub fn strangers(&mut self) -> impl Iterator<Item = (u16, u32)> + '_ {
         self.strangers.drain(..)
     }

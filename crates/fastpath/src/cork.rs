@@ -44,7 +44,7 @@ impl State {
         true
     }
 
-    /// Sends the partial segments whose time limit has passed.
+    /// Sends the partial segments that were held back for their full time limit.
     #[inline]
     pub(crate) fn release_held<P: Port + ?Sized>(
         &mut self,

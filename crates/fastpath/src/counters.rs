@@ -72,7 +72,7 @@ pub struct Counters {
     pub bytes_out: u64,
     /// Segments sent without payload.
     pub pure_acks_out: u64,
-    /// Payload bytes retransmitted.
+    /// Payload bytes sent again.
     pub retransmitted_bytes: u64,
     /// Number of fast recoveries begun.
     pub recoveries: u64,
@@ -84,7 +84,7 @@ pub struct Counters {
     pub duplicates_reported: u64,
     /// Number of segments received out of order.
     pub out_of_order: u64,
-    /// Number of application slots whose doorbell bit was set.
+    /// Number of application slots with a set doorbell bit.
     pub doorbells: u64,
     /// Number of frames handed to the slow path.
     pub exceptions: u64,

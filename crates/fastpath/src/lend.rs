@@ -289,7 +289,7 @@ impl State {
         }
     }
 
-    /// True when nothing came for longer than the gaps between the bursts of a sender whose window still grows.
+    /// True when nothing came for longer than the gaps between the bursts of a sender in slow start.
     #[inline]
     fn is_quiet(&self, w: &Work<'_>) -> bool {
         let quiet = self.now.since(w.f.cold.heard_at);
@@ -297,7 +297,7 @@ impl State {
         quiet >= self.config.ring_linger.min(IDLE) && quiet >= linger.min(IDLE)
     }
 
-    /// Checks rings whose linger time is over: gives them back, or asks the application to ring when it has read its data.
+    /// Checks rings that have lingered long enough: gives them back, or asks the application to ring when it has read its data.
     pub(crate) fn sweep_lent(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         for _ in 0..crate::setup::TIMERS_MAX {
             let Some(flow) = self.lent.pop_due(self.now.as_ns()) else { return };

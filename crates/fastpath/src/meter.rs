@@ -22,7 +22,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Number of parts.
+    /// Number of parts of a round.
     pub const COUNT: usize = 7;
 }
 

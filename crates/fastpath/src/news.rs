@@ -12,7 +12,7 @@ use queue::stream;
 /// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
 pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
 
-/// A slot whose application is to be told at the end of the stage.
+/// A slot with news for its application, to be told at the end of the stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     flow: FlowId,

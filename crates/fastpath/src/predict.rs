@@ -20,7 +20,7 @@ pub(crate) enum Predicted {
     No,
     /// Taken in; the flow's turn has more to do than usual: the caller calls `finish`.
     Finish,
-    /// Handled completely.
+    /// Handled completely: nothing is left to do.
     Done,
 }
 

@@ -18,7 +18,7 @@ const PEER_TIME: Duration = Duration::from_ms(2);
 const EACH: Duration = Duration::from_us(1);
 /// Most probes per episode that get no answer; after them the slow path's timeout decides.
 const STALLS: u8 = 3;
-/// Number of flows whose records are prefetched together before they are checked.
+/// Number of flow records that are prefetched together before the flows are checked.
 const AHEAD: usize = 16;
 /// After so many rounds with full batches, timers are handled even if more packets may wait in the port.
 const ROUNDS_FULL_MAX: u32 = 64;
@@ -72,7 +72,7 @@ impl State {
         let Some(at) = at else { return };
         self.looks.wait(w.id.0, at);
         // WATCHED means that the timer is early enough for data sent meanwhile. It is not if `at` is late, unless that data is a lone
-        // segment again, whose probe comes as late.
+        // segment again, because the probe of that one comes as late.
         if at <= self.now.plus(Self::patience(&w.f)) || Self::is_lone(&w.f) {
             w.f.rx.set(state::WATCHED);
         }
@@ -86,7 +86,7 @@ impl State {
         self.watch_until(w, [reordered, next].into_iter().flatten().min());
     }
 
-    /// Handles the flows whose loss timer has expired. Packets that wait in the port are handled first: a core that did not run for
+    /// Handles the flows with an expired loss timer. Packets that wait in the port are handled first: a core that did not run for
     /// a while must not take its own silence for the peer's.
     pub(crate) fn look_after<P: Port + ?Sized>(
         &mut self,

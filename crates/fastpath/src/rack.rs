@@ -241,7 +241,7 @@ impl State {
         if f.cold.recovery.episode != Episode::None {
             self.go_on(f, news, advanced);
         } else if self.is_all_duplicate(f, news) {
-            // The last D-SACK came after the end of the episode whose retransmissions it shows to be needless.
+            // The last D-SACK came after the end of the episode, and shows that its retransmissions were needless.
             self.undo(f);
         }
         let mut is_lost = news.is_reneged && {

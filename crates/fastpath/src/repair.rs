@@ -163,7 +163,7 @@ impl State {
         let flight = flight(f);
         // The reduction is the ratio of the windows; a flow limited by its application has less than its window in flight.
         let before = f.cold.window.cwnd().max(flight);
-        // Bytes delivered in this batch whose room was not used yet.
+        // Bytes delivered in this batch: the room that they made was not used yet.
         let owed = flight.saturating_sub(f.tx.in_flight());
         f.cold.window.on_fast_retransmit(self.now, flight);
         say_reduced(f);

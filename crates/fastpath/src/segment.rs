@@ -196,7 +196,7 @@ impl State {
         true
     }
 
-    /// Writes a super-frame, or a segment whose headers are not of the common kind.
+    /// Writes a super-frame, or a segment with headers that are not of the common kind.
     #[inline(never)]
     fn build_other(
         &mut self,

@@ -85,9 +85,9 @@ pub(crate) struct State {
     pub(crate) is_asking: bool,
     /// Flows that hold a receive ring, by the time to check it.
     pub(crate) lent: List,
-    /// Flows whose receive window has grown, by the time to check whether they are idle.
+    /// Flows with a grown receive window, by the time to check whether they are idle.
     pub(crate) grown: List,
-    /// Flows whose application holds back a partial segment (`TCP_CORK`, `MSG_MORE`), by the time at which it is sent.
+    /// Flows with a partial segment held back by the application (`TCP_CORK`, `MSG_MORE`), by the time at which it is sent.
     pub(crate) held: List,
     /// True while a doorbell of the flow's application is being handled.
     pub(crate) is_rung: bool,
@@ -95,7 +95,7 @@ pub(crate) struct State {
     pub(crate) is_pushing: bool,
     /// Flows with data in flight, by the time of their loss timer.
     pub(crate) looks: Pacer,
-    /// Flows whose loss timer has expired.
+    /// Flows with an expired loss timer.
     pub(crate) due: List,
     /// Consecutive rounds with full batches, after which packets may still wait in the port.
     pub(crate) rounds_full: u32,
@@ -112,7 +112,7 @@ pub(crate) struct State {
     pub(crate) is_port_full: bool,
     /// Number of segments sent in this round.
     pub(crate) sent: u32,
-    /// Id of the flow whose application had unacknowledged urgent data when last checked, or `NOBODY`.
+    /// Id of the flow that had unacknowledged urgent data to send when last checked, or `NOBODY`.
     pub(crate) urgent_of: u32,
     /// Urgent pointer of the segment that is being built; 0: none.
     pub(crate) urgent_pointer: u16,

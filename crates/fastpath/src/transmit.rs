@@ -215,7 +215,7 @@ impl State {
     }
 
     /// Sends `len` bytes as one segment, longer than the flow's MSS, to learn whether the path takes it (RFC 4821 section 7). Sends
-    /// nothing while losses are being repaired, or if no more data follows whose acknowledgements would soon show the probe's loss.
+    /// nothing while losses are being repaired, or if too little data follows: its acknowledgements must soon show the probe's loss.
     /// The probe may exceed the congestion window by one segment: with a full window there would never be room for it.
     pub(crate) fn probe_path<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, len: u16, port: &mut P) {
         let mss = w.f.tx.mss;

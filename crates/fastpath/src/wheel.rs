@@ -59,7 +59,7 @@ impl Wheel {
         slot
     }
 
-    /// Empties the first occupied slot whose time has passed by `now`, and returns its first flow.
+    /// Empties the first occupied slot, if its time has passed by `now`, and returns its first flow.
     #[inline]
     fn pop(&mut self, now: u64) -> Option<u32> {
         let tick = now >> self.log2;
@@ -149,7 +149,7 @@ impl Pacer {
         self.count
     }
 
-    /// Moves the flows whose time has come to `ready`.
+    /// Moves the flows that are due by `now` to `ready`.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant, ready: &mut List) {
         let now = now.as_ns();
