@@ -9,7 +9,7 @@ use port::Port;
 use shm::application_flags;
 use wire::TcpFlags;
 
-/// Of a scaled window this part is kept back for rounding up.
+/// With a scaled window, 1/32 of it is not offered: the reserve that rounding the window field up may use.
 const RESERVE_LOG2: u32 = 5;
 
 impl State {
@@ -31,7 +31,7 @@ impl State {
             && w.f.cold.quick > 0
             && !rx.has(state::ACK_NOW)
         {
-            // A lone full segment at the beginning is rarely a request, and a sender in slow start waits for this.
+            // A lone full segment at the start of a connection is rarely a whole request, and a sender in slow start waits for its ACK.
             w.f.cold.quick -= 1;
             rx.set(state::ACK_NOW);
         }
@@ -51,14 +51,14 @@ impl State {
         }
     }
 
-    /// A segment without data. False when the port is full.
+    /// Sends a segment without data that acknowledges `rcv_nxt`. False when the port is full.
     pub(crate) fn send_ack<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
-        // After a rewind the next number to send is an old one; a bare acknowledgement carries the newest.
+        // After `rewind` `snd_nxt` is an old number; a bare acknowledgement carries the newest one.
         let seq = w.f.tx.snd_max;
         self.emit(w, port, &Out::bare(seq, TcpFlags::ACK))
     }
 
-    /// Acknowledgements whose time has come.
+    /// Sends the delayed acknowledgements that are due by now.
     pub(crate) fn acknowledge_due<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,
@@ -69,8 +69,9 @@ impl State {
             let Some(flow) = self.acks.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 if w.f.rx.has(state::ACK_DUE) {
-                    // Nobody replied in time. A peer that sends small pieces one way, each held back by Nagle's rule until the
-                    // one before is acknowledged, would wait like this for each.
+                    // The application did not reply in time. A peer that sends small pieces in one direction, each delayed by Nagle's
+                    // rule until
+                    // the one before is acknowledged, would wait for this timer at every piece: acknowledge at once from now on.
                     w.f.rx.clear(state::ACK_DUE);
                     w.f.rx.set(state::ACK_NOW | state::QUICK);
                 }
@@ -84,19 +85,19 @@ impl State {
                 self.acks.push_front(flow, self.now.as_ns());
             }
             if self.acks.front().is_some_and(|front| front.0 == flow) {
-                // Busy, or the port is full: no use in trying the others now.
+                // The record is busy or the port is full: trying the other flows now is useless.
                 return;
             }
         }
     }
 
-    /// The window field, and with it the promise in `rcv_edge`.
+    /// Computes the window field of the next segment and moves `rcv_edge`, the right edge promised to the peer, accordingly.
     ///
     /// The edge never moves left; it moves right only by a worthwhile step (RFC 9293 section 3.8.6.2.2: at least the smaller
-    /// of half the buffer and a segment). Windows are rounded up to the scale's unit, because rounding down would take back
-    /// what was promised; a reserve is kept for it. Rounding up moves the edge with every acknowledgement, so when the reserve
-    /// is used up it is rounded down: the peer sees less than a unit taken back, as RFC 7323 section 2.4 has it, and should it
-    /// send that much it is still taken.
+    /// of half the buffer and a segment). Windows are rounded up to the scale's unit, because rounding down would withdraw
+    /// bytes already promised; a reserve covers the rounding. Rounding up moves the edge with every acknowledgement, so once the
+    /// reserve is used up the field is rounded down: the peer sees less than one unit withdrawn, as RFC 7323 section 2.4 allows,
+    /// and if the peer sends those bytes they are still accepted.
     #[inline(always)]
     pub(crate) fn window_field(f: &mut FlowMut<'_>) -> u16 {
         let (edge, window) = (edge_wanted(f), window(f));
@@ -113,8 +114,8 @@ impl State {
         field as u16
     }
 
-    /// The application has consumed: an update is due when the window may move by a worthwhile step and is small as the peer
-    /// knows it.
+    /// The application has consumed bytes: a window update is due if the window can move by a worthwhile step and the peer
+    /// knows only a small window.
     pub(crate) fn note_consumed(&mut self, w: &mut Work<'_>) {
         let f = &mut w.f;
         let (edge, window) = (edge_wanted(f), window(f));
@@ -126,7 +127,7 @@ impl State {
         }
     }
 
-    /// After an acknowledgement with a small window: the application shall tell when it consumes.
+    /// After an acknowledgement with a small window: asks the application to ring when it consumes bytes.
     pub(crate) fn watch_window(&mut self, w: &mut Work<'_>) {
         let rx = &w.f.rx;
         let is_small = rx.promised() < window(&w.f) / 2;
@@ -138,19 +139,19 @@ impl State {
     }
 }
 
-/// `TCP_QUICKACK`.
+/// True when the application has set `TCP_QUICKACK`.
 #[inline]
 fn is_quickack(w: &Work<'_>) -> bool {
     w.peer.extra.load(Relaxed) & application_flags::QUICKACK != 0
 }
 
-/// The receive window's size now, unread bytes included.
+/// Size of the receive window now, in bytes, unread bytes included.
 #[inline]
 pub(crate) fn window(f: &FlowMut<'_>) -> u32 {
     (1u32 << f.rx.window_log2).min(f.cold.receive_most)
 }
 
-/// Where the right edge of the window may be, with what is unread now.
+/// The largest right edge that the window allows with the bytes that are unread now.
 #[inline(always)]
 fn edge_wanted(f: &FlowMut<'_>) -> base::SeqNumber {
     let rx = &f.rx;

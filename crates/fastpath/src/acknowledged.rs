@@ -1,4 +1,4 @@
-//! What the peer acknowledges: frees the application's ring, measures, opens windows, finds losses.
+//! Processing of the peer's acknowledgements: frees send-ring space, measures round trips, opens windows, finds losses.
 
 use crate::lend::give_back;
 use crate::rack::{News, THRESHOLD};
@@ -7,19 +7,19 @@ use base::SeqNumber;
 use flow::{Episode, FlowMut, Signals, event, state};
 use wire::{TcpFlags, TcpPacket, Timestamps};
 
-/// What an echoed timestamp, of milliseconds, tells of round trips: a quarter more or less at worst.
+/// Least round trip, milliseconds, that is measured by an echoed timestamp: the clock's step of 1 ms is then at most a quarter of it.
 const ECHO_MS_MIN: u32 = 4;
-/// An echo from the future, or from more than ten minutes ago, is no measurement.
+/// Milliseconds: an echoed timestamp from the future, or from more than ten minutes ago, is no measurement.
 pub(crate) const ECHO_MS_MAX: u32 = 600_000;
 
-/// What the header of an acceptable segment says.
+/// What the header of an acceptable segment says about our data.
 struct Heard {
-    /// ECE.
+    /// The segment has ECE set and the flow uses ECN.
     echo: bool,
     is_advance: bool,
-    /// SACK blocks that count.
+    /// The segment has SACK blocks and the flow uses SACK.
     has_reports: bool,
-    /// RFC 5681 section 2's duplicate, if something is under way: no data, nothing acknowledged, the window as before.
+    /// RFC 5681 section 2's duplicate, if data is in flight: no data, nothing new acknowledged, the same window.
     is_bare: bool,
 }
 
@@ -46,7 +46,7 @@ impl State {
         self.take_window_and_duplicate(w, p, &heard);
     }
 
-    /// Losses are known or looked for, or the peer's window holds data back: the former make news of the acknowledgement.
+    /// As `acknowledged`, when losses are known or suspected (then `News` is collected), or the peer's window holds data back.
     #[cold]
     fn acknowledged_in_trouble(&mut self, w: &mut Work<'_>, p: &TcpPacket, heard: &Heard) {
         if w.f.rx.has(state::WINDOW_FULL) {
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// New data is acknowledged.
+    /// The segment acknowledges new data: moves `snd_una` and everything that depends on it.
     fn advance(&mut self, w: &mut Work<'_>, p: &TcpPacket, echo: bool, news: Option<&News>) {
         let ack = p.header.ack;
         let f = &mut w.f;
@@ -99,7 +99,7 @@ impl State {
             self.cancel_timeout(f, ack);
         }
         f.tx.tx_una += u64::from(bytes);
-        // The window grows by what has arrived now, not by what the peer has reported, or announced by duplicates, before.
+        // The window grows by the bytes delivered now, not by bytes that SACK blocks or duplicate ACKs have already reported.
         let delivered = match news {
             None => bytes.saturating_sub(u32::from(f.rx.dup_acks) * u32::from(f.tx.mss)),
             Some(news) => news.bytes.min(bytes),
@@ -121,15 +121,15 @@ impl State {
         }
     }
 
-    /// Something was in flight until now.
+    /// Adds the time since `progress_at` to `busy_ns`: data was in flight during it.
     #[inline]
     pub(crate) fn note_progress(&self, f: &mut FlowMut<'_>) {
         let time = self.now.as_ns().wrapping_sub(f.cold.progress_at.as_ns());
         (f.cold.busy_ns, f.cold.progress_at) = (f.cold.busy_ns.wrapping_add(time), self.now);
     }
 
-    /// The peer has got more, and something before it is missing: lost, or late. On a path where segments are known to overtake each
-    /// other the window goes on growing; else it waits, as Linux does, for what is missing.
+    /// SACK blocks report new data behind a gap: the missing data is lost or late. If segments are known to overtake each other on this
+    /// path the window grows by the reported bytes; otherwise, as in Linux, it does not grow until the gap is filled.
     #[cold]
     fn hear_reports(&mut self, f: &mut FlowMut<'_>, news: &News, echo: bool) {
         let rtt = self.sample_repairs(f, news, None);
@@ -139,14 +139,14 @@ impl State {
         }
     }
 
-    /// What congestion control makes of it. In fast recovery it is not asked.
+    /// Lets congestion control react to `bytes` delivered. In fast recovery it is not asked: PRR governs the window then.
     #[inline(always)]
     pub(crate) fn steer(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
         if f.rx.has(state::RECOVERY) {
             return;
         }
         if f.tx.recover.is_before(f.tx.snd_una) {
-            // Kept close behind, so that it never looks ahead when sequence numbers wrap.
+            // `recover` follows close behind `snd_una`, so that it never appears ahead of it when sequence numbers wrap.
             f.tx.recover = f.tx.snd_una;
         }
         let is_plain = !echo && !f.rx.has(state::CWND_FULL);
@@ -162,10 +162,10 @@ impl State {
         self.steer_used(f, bytes, rtt, echo);
     }
 
-    /// The window is used, or an echo of congestion has come.
+    /// As `steer`, when the flow uses its whole congestion window or the peer echoes congestion.
     #[inline(never)]
     fn steer_used(&mut self, f: &mut FlowMut<'_>, bytes: u32, rtt: Option<u32>, echo: bool) {
-        // Acknowledgements of one batch come before what they make room for.
+        // A batch's acknowledgements are processed before the data they make room for is sent, so add back what they acknowledged.
         let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd.saturating_sub(bytes) } else { 0 };
         let signals = Signals {
             now: self.now,
@@ -182,7 +182,7 @@ impl State {
         };
         let decision = f.cold.window.on_ack(&signals);
         if f.cold.pace_rate != decision.pace_rate {
-            // Seldom, and then the pacer's words are touched anyway.
+            // The pace rate seldom changes, and when it does the pacer's fields are in the cache anyway.
             f.cold.set_pace(decision.pace_rate);
         }
         if decision.is_echo_answered {
@@ -193,7 +193,7 @@ impl State {
         f.tx.cwnd = decision.cwnd;
     }
 
-    /// A round-trip time for congestion control: of the segment being timed, to the microsecond.
+    /// A round-trip sample for congestion control, microseconds: from the segment being timed, if it is acknowledged now.
     #[inline(always)]
     pub(crate) fn sample(&self, f: &mut FlowMut<'_>) -> Option<u32> {
         if !f.rx.has(state::TIMING) {
@@ -205,25 +205,25 @@ impl State {
         Some(us)
     }
 
-    /// Between the segments that are timed: what HyStart++ wants, the delay of each acknowledgement, from the times of bursts.
+    /// A sample between timed segments, microseconds: HyStart++ wants the delay of each acknowledgement; it comes from burst times.
     #[inline]
     pub(crate) fn burst_rtt(&self, f: &FlowMut<'_>) -> Option<u32> {
         if !f.cold.window.watches_delay() {
             return None;
         }
         let rtt_us = self.first_rtt(f)?;
-        // Where marks are missing, because the pool had no record, data seems to have been sent later than it was.
+        // If marks are missing because the pool had no record, data seems to have been sent later than it was: reject such samples.
         let least = f.cold.rtt_us_min;
         (rtt_us > least - least / 16).then_some(rtt_us)
     }
 
-    /// Of what is acknowledged last, which was sent once.
+    /// Round-trip time of the byte before `snd_una`, microseconds, by the time at which it was first sent.
     fn first_rtt(&self, f: &FlowMut<'_>) -> Option<u32> {
         let at = self.records.measured_at(f, f.tx.snd_una.minus(1));
         at.map(|at| self.now_us().wrapping_sub(at))
     }
 
-    /// The segment being timed is acknowledged.
+    /// If the segment being timed is acknowledged: its round-trip time, microseconds.
     #[inline(always)]
     fn end_timing(&self, f: &mut FlowMut<'_>) -> Option<u32> {
         if f.tx.snd_una.is_before(f.cold.rtt_seq) {
@@ -236,16 +236,16 @@ impl State {
         Some(us)
     }
 
-    /// No segment is being timed, because something was sent again: what was sent once is timed by its mark.
+    /// No segment is being timed because data was retransmitted: times the data that was sent once by the mark of its burst.
     #[cold]
     fn sample_burst(&self, f: &mut FlowMut<'_>) -> Option<u32> {
         self.sample_repairs(f, &News::timed(self.first_rtt(f)?), None)
     }
 
-    /// The same where something is missing or was sent again: what has arrived just now and was sent once. What was being timed may
-    /// have arrived long ago, before what was missing. What was sent twice is not timed (Karn's rule), unless its timestamp tells
-    /// which sending was meant (RFC 7323 section 4.1). That counts milliseconds, so it is for lack of anything better, and tells
-    /// nothing of short paths but after a timeout.
+    /// A round-trip sample while data is missing or was retransmitted: from data delivered just now that was sent once. The segment
+    /// being timed may have arrived long ago, before the gap was filled. Data sent twice is not timed (Karn's rule), unless its
+    /// timestamp tells which sending is acknowledged (RFC 7323 section 4.1). Timestamps count milliseconds, so they are the last
+    /// resort, and are too coarse for short paths except after a timeout.
     #[cold]
     fn sample_repairs(&self, f: &mut FlowMut<'_>, news: &News, echo: Option<Timestamps>) -> Option<u32> {
         if f.rx.has(state::TIMING) {
@@ -266,9 +266,9 @@ impl State {
     }
 
     /// "If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND" (RFC 9293 section 3.10.7.4).
-    /// At the same sequence number an acknowledgement that did not advance may be an older one: only a larger window counts.
-    /// One that advances is the newest, though it ride on data sent again: with the old window the right edge would move on by
-    /// what was acknowledged, beyond what the peer offers.
+    /// At the same sequence number, an acknowledgement that does not advance `snd_una` may be an older one: only a larger window counts.
+    /// One that advances is the newest, even on retransmitted data: keeping the old window would move the right edge beyond what
+    /// the peer offers.
     #[inline(always)]
     pub(crate) fn take_window(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, advanced: bool, field: u16) {
         let tx = &mut f.tx;
@@ -282,17 +282,17 @@ impl State {
                 tx.window_log2_max = tx.window_log2_max.max(window.max(1).ilog2() as u8);
             }
             if window > 0 && f.rx.has(state::BLOCKED) {
-                // What is sent now has a timer of its own, not the one that the probes have backed off.
+                // Data sent now gets a timer of its own, not the one that the window probes have backed off.
                 f.rx.clear(state::BLOCKED | state::TIMER_ARMED);
                 f.cold.backoff = 0;
             }
         }
     }
 
-    /// A duplicate of a peer without SACK: a segment has left the network, and another is perhaps lost.
+    /// Counts a duplicate ACK of a peer without SACK: a segment has left the network, and another is perhaps lost.
     fn duplicate(&mut self, f: &mut FlowMut<'_>) {
         if f.rx.has(state::RECOVERY) {
-            // Packet conservation: what has left the network makes room for one new segment.
+            // Packet conservation: the segment that has left the network makes room for a new one.
             f.cold.window.on_duplicate_ack();
             f.tx.cwnd = f.cold.window.cwnd();
             return;
@@ -309,7 +309,8 @@ impl State {
         }
     }
 
-    /// Takes in how far the application has consumed. False when what it says is impossible.
+    /// Reads up to where the application has consumed. False when the position is impossible, or the application was found to
+    /// break the rules before.
     #[inline]
     pub(crate) fn refresh(&mut self, w: &mut Work<'_>) -> bool {
         if w.f.rx.has(state::POISONED) {
@@ -323,7 +324,7 @@ impl State {
         self.refresh_rings(w, tail)
     }
 
-    /// An earlier ring is being read, or the application broke the rules.
+    /// As `refresh`, when the application still reads an earlier ring, or gave an impossible position.
     #[inline(never)]
     fn refresh_rings(&mut self, w: &mut Work<'_>, tail: u64) -> bool {
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);

@@ -1,4 +1,4 @@
-//! News from applications: slots whose doorbell rang, and only those.
+//! News from applications: visits the slots with a set doorbell bit, and only those.
 
 use crate::classify::Miss;
 use crate::core::Core;
@@ -11,7 +11,7 @@ use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
 
-/// So many slots ahead what they have to send is fetched: their halves have arrived by then.
+/// Payload is prefetched this many slots ahead: the slots' halves have arrived in the cache by then.
 const AHEAD: usize = 4;
 
 impl Home {
@@ -23,8 +23,8 @@ impl Home {
         Some(Doorbell::new(block, region.layout().words_per_group))
     }
 
-    /// Hints the processor to fetch the line `back` bytes before the end of what a side has produced, as its half says, and of a small
-    /// message that has been produced the lines before it.
+    /// Hints the processor to fetch the cache line `back` bytes before the end of what `half`'s side has produced; if `back` > 0 also
+    /// the line before it, so that all of a small message is fetched.
     #[inline]
     pub(crate) fn prefetch_end(&self, side: Side, half: &Half, back: u64) {
         let i = usize::from(half.start[1].load(Relaxed) >= half.start[0].load(Relaxed));
@@ -39,7 +39,7 @@ impl Home {
         }
     }
 
-    /// The same of the line of `ring` that takes the service's next byte, should it be lent to that slot.
+    /// Hints the processor to fetch the line of `ring` that takes the service's next byte, in case that ring is lent to the slot.
     #[inline]
     pub(crate) fn prefetch_start(&self, ring: Ring, own: &Half) {
         let region = self.region.region();
@@ -62,7 +62,7 @@ impl Core {
             let slots = home.region.region().layout().params.slots;
             bell.drain(slots, |slot| {
                 if rung.len() == NEWS_MAX {
-                    // Our own bell once more: the next round takes it up. We are awake.
+                    // Set our own bit again: the next round handles the slot. We are awake, so no eventfd is written.
                     let _ = bell.ring(slot);
                     return;
                 }
@@ -98,7 +98,7 @@ impl Core {
         count
     }
 
-    /// Announces sleep. True: nothing waits; a ring of any application or a command of the slow path is followed by a write to
+    /// Announces sleep. True: no work waits; from now on an application's ring or a slow-path command is followed by a write to
     /// this core's eventfd. False: poll again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
@@ -115,7 +115,7 @@ impl Core {
         sleeps
     }
 
-    /// Awake again, for whatever reason.
+    /// Withdraws the announcement of [`prepare_sleep`](Self::prepare_sleep): the core polls again.
     pub fn awake(&mut self) {
         self.commands.awake();
         for region in &self.active {
@@ -135,7 +135,7 @@ fn prefetch_data(homes: &[Option<Home>], region: u16, slot: u32) {
     home.prefetch_end(Side::One, peer, 1);
 }
 
-/// Rings for ourselves, so that the next round looks again.
+/// Sets the slot's bit in our own doorbell, so that the next round visits it again.
 fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
     if let Some(bell) = homes[usize::from(region)].as_ref().and_then(|home| home.doorbell(index)) {
         let _ = bell.ring(slot);
@@ -143,7 +143,7 @@ fn retry(homes: &[Option<Home>], index: u32, region: u16, slot: u32) {
 }
 
 impl State {
-    /// The application has news: bytes, room, the end.
+    /// Handles the doorbell of a flow's slot: the application has written, consumed, closed or reset.
     #[inline]
     pub(crate) fn rung<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         match self.answer(w, port) {
@@ -174,7 +174,7 @@ impl State {
         self.is_rung = false;
     }
 
-    /// Closing and reset, each reported once.
+    /// Turns the application's RELEASED and RESET flags into events, each once.
     #[inline]
     fn note_flags(&mut self, w: &mut Work<'_>) {
         let flags = w.peer.flags.load(Acquire);
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// Lets go of a removed flow, unless its application still has something to read: its ring must stay.
+    /// Frees the rings of a removed flow and reports `DROPPED`. Waits while its application has unread data: that ring must stay.
     pub(crate) fn leave(&mut self, w: &mut Work<'_>) {
         let is_released =
             w.f.rx.has(state::POISONED) || w.peer.flags.load(Acquire) & half_flags::RELEASED != 0;

@@ -6,37 +6,37 @@
 //!      sent again       reported  to be             sent once, nothing heard
 //!                                 sent again
 //! ```
-//! A flow without trouble has no run at all. Every change goes through [`Board::set`], which keeps the sums.
+//! A flow without losses has no runs at all. Every change goes through [`Board::set`], which keeps the byte sums.
 
 use base::SeqNumber;
 use flow::{Cold, FlowMut, Interval, Kind, RUNS, Run};
 
-/// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. What does not fit is not known: it is sent
-/// again too often or too late, never lost.
+/// Runs of a borrowed record: at 5 % loss enough for a window of 5,000 segments. Ranges beyond that are not recorded: their bytes
+/// are retransmitted too often or too late, but never lost.
 pub(crate) const RUNS_MAX: usize = 512;
-/// Marks of a borrowed record.
+/// Send-time marks of a borrowed record.
 const MARKS: usize = 32;
-/// Records of a core: flows at most that send windows of more than one burst, or have many holes, at the same time. 8.3 KiB
-/// each; who finds none goes on with less knowledge.
+/// Loss records of a core: at most so many flows at a time can have windows of more than one burst, or many holes, recorded.
+/// 8.3 KiB each; a flow that finds none free goes on with less knowledge.
 const RECORDS_MAX: usize = 512;
 const NONE: Run = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };
 
-/// What was sent up to `end`, and after the mark before, was sent at `at` or a sixteenth of a round trip later.
+/// Bytes from the end of the mark before up to `end` were sent at `at`, or at most a sixteenth of a round trip later.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     end: SeqNumber,
     at: u32,
 }
 
-/// What a flow borrows.
+/// A loss record, borrowed by one flow.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     runs: [Run; RUNS_MAX],
-    /// A ring, the oldest at `first`.
+    /// A ring buffer of `count` marks, the oldest at `first`.
     marks: [Mark; MARKS],
     first: u8,
     count: u8,
-    /// Marks were dropped for want of room: of what lies before this the times are not known.
+    /// If marks were dropped for lack of room: the send times of bytes before this number are not known.
     unknown: Option<SeqNumber>,
 }
 
@@ -61,7 +61,7 @@ impl Records {
         Self { all: vec![empty; n].into_boxed_slice(), free: (0..n as u16).rev().collect() }
     }
 
-    /// Lends a record, unless the flow has one or there is none left. Runs move there.
+    /// Lends a free record to the flow, unless it has one, and moves its runs there. False when no record is free.
     fn lend(&mut self, cold: &mut Cold) -> bool {
         if cold.loss_record != 0 {
             return true;
@@ -74,7 +74,7 @@ impl Records {
         true
     }
 
-    /// Takes back what the flow has borrowed: all is acknowledged, or the flow goes.
+    /// Takes the flow's record back: all its data is acknowledged, or the flow is removed.
     #[inline]
     pub(crate) fn take_back(&mut self, cold: &mut Cold) {
         if cold.loss_record != 0 {
@@ -85,7 +85,7 @@ impl Records {
         }
     }
 
-    /// All that was sent before `end` and has no mark was sent at `sent_at`; what follows is sent now.
+    /// Records that bytes before `end` without a mark were sent at `sent_at`; bytes from `end` on are being sent now.
     #[cold]
     pub(crate) fn mark(&mut self, f: &mut FlowMut<'_>, end: SeqNumber) {
         if !self.lend(f.cold) {
@@ -105,7 +105,7 @@ impl Records {
         record.count += 1;
     }
 
-    /// Ends and times of what was sent in one go, the oldest first; the last ends at `snd_max`.
+    /// End and send time of each burst in flight, the oldest first; the last ends at `snd_max`. Times in microseconds modulo 2^32.
     pub(crate) fn bursts<'a>(&'a self, f: &FlowMut<'_>) -> impl Iterator<Item = (SeqNumber, u32)> + use<'a> {
         let record = self.of(f.cold);
         let last = (f.tx.snd_max, f.cold.sent_at);
@@ -115,12 +115,12 @@ impl Records {
         marks.map(|mark| (mark.end, mark.at)).chain([last])
     }
 
-    /// When `seq` was first sent.
+    /// When `seq` was first sent, microseconds modulo 2^32.
     pub(crate) fn sent_at(&self, f: &FlowMut<'_>, seq: SeqNumber) -> u32 {
         self.bursts(f).find(|(end, _)| seq.is_before(*end)).map_or(f.cold.sent_at, |(_, at)| at)
     }
 
-    /// The same for a measurement: none where later bursts had to take the mark's place.
+    /// As `sent_at`, for a round-trip measurement: `None` if the mark was dropped for lack of room, so that the time is not known.
     pub(crate) fn measured_at(&self, f: &FlowMut<'_>, seq: SeqNumber) -> Option<u32> {
         let unknown = self.of(f.cold).and_then(|record| record.unknown);
         unknown.is_none_or(|end| end.is_at_or_before(seq)).then(|| self.sent_at(f, seq))
@@ -130,13 +130,13 @@ impl Records {
         self.all.get(usize::from(cold.loss_record).checked_sub(1)?)
     }
 
-    /// The flow's runs.
+    /// The flow's runs, in order.
     pub(crate) fn runs<'a>(&'a self, cold: &'a Cold) -> &'a [Run] {
         let all = self.of(cold).map_or(&cold.recovery.runs[..], |r| &r.runs);
         &all[..usize::from(cold.runs)]
     }
 
-    /// The flow's scoreboard, to change it.
+    /// The flow's scoreboard, for changing it; borrows a record when the flow's own runs may not suffice.
     fn board<'a>(&'a mut self, cold: &'a mut Cold) -> Board<'a> {
         if usize::from(cold.runs) + 2 > RUNS {
             self.lend(cold);
@@ -150,12 +150,12 @@ impl Records {
         Board { runs, count: &mut cold.runs, sums }
     }
 
-    /// From now on `[left, right)` is `kind`, or nothing is known of it. False, and nothing changed, when there is no room.
+    /// Marks `[left, right)` as `kind`, or as unknown for `None`. False, and nothing changed, when there is no room for more runs.
     pub(crate) fn set(&mut self, cold: &mut Cold, range: Interval, kind: Option<Kind>, at: u32) -> bool {
         self.board(cold).set(range, kind, at)
     }
 
-    /// Splits `range` into pieces of which the same is known, in order.
+    /// Calls `take` for each piece of `range` that lies in one run or in none, in order.
     pub(crate) fn pieces(&self, cold: &Cold, range: Interval, mut take: impl FnMut(Interval, Option<Run>)) {
         let mut left = range.left;
         for run in self.runs(cold) {
@@ -203,8 +203,8 @@ impl Records {
         found
     }
 
-    /// Everything of `range` that `is_it` becomes `kind`. True when there was any. What is lost keeps in mind that it was sent again
-    /// before.
+    /// Turns each piece of `range` that satisfies `is_it` into `kind`. True when there was any. A piece that becomes `Lost` keeps in
+    /// `Run::at` whether it was sent again before.
     pub(crate) fn turn(
         &mut self,
         cold: &mut Cold,
@@ -223,7 +223,7 @@ impl Records {
         any
     }
 
-    /// One after the highest byte held, or `snd_una`.
+    /// One after the highest byte that the peer has reported by SACK, or `snd_una`.
     pub(crate) fn highest(&self, f: &FlowMut<'_>) -> SeqNumber {
         let held = self.runs(f.cold).iter().rev().find(|run| run.kind == Kind::Held);
         held.map_or(f.tx.snd_una, |run| run.right)
@@ -240,7 +240,7 @@ impl Record {
 struct Board<'a> {
     runs: &'a mut [Run],
     count: &'a mut u16,
-    /// Bytes of each kind.
+    /// Bytes of runs of each [`Kind`], indexed by it.
     sums: [&'a mut u32; 3],
 }
 
@@ -286,7 +286,7 @@ impl Board<'_> {
         true
     }
 
-    /// Moves the bytes of `range` from the sums of what they were to what they are.
+    /// Subtracts the bytes of `range` from the sums of their old kinds and adds them to that of the new one.
     fn count(&mut self, first: usize, last: usize, range: Interval, kind: Option<Kind>) {
         for run in &self.runs[first..last] {
             let right = if run.right.is_before(range.right) { run.right } else { range.right };

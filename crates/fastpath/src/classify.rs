@@ -1,4 +1,4 @@
-//! Stages one and two of a batch, and the way of each packet in stage three: to its flow, or out.
+//! Stages one and two of a batch (parse, look up), and the routing of each packet in stage three: to its flow, or to the slow path.
 
 use crate::counters::{Cause, Counters};
 use crate::deliver::write;
@@ -11,30 +11,30 @@ use shm::Side;
 use std::net::IpAddr;
 use wire::{Addressee, Body, CommonHeaders, CommonSegment, MacAddr, Packet, RxChecksum, TcpFlags, TcpPacket};
 
-/// What is known of a packet of the batch, in place, one for each.
+/// What is known of one packet of the batch; the array of them is reused for every batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     kind: Kind,
-    /// No later packet of the batch is of this flow.
+    /// No later packet of the batch belongs to this flow.
     is_last: bool,
     flow: Option<FlowId>,
-    /// Its region and slot, once they were asked for.
+    /// Region and slot of the flow's application, once `prefetch_slot` has looked them up.
     place: (u16, u32),
     hash: u64,
-    /// Of a common segment only once it turns out that more is to be asked of it than the headers say where they stand.
+    /// The parsed packet. For a common segment filled lazily: only if header prediction fails.
     packet: TcpPacket,
 }
 
-/// What a packet is.
+/// What kind of packet it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Dropped and counted.
+    /// Malformed: dropped and counted.
     Nothing,
-    /// A frame that made sense but is not TCP.
+    /// A well-formed frame that is not TCP.
     NotTcp,
-    /// TCP: the rest of [`Seen`] is said of it.
+    /// TCP: `hash` and `packet` of [`Seen`] are valid.
     Tcp,
-    /// The same, and a [`CommonSegment`].
+    /// TCP, and a [`CommonSegment`]: `hash` is valid, `packet` is not yet.
     Common,
 }
 
@@ -48,7 +48,7 @@ impl Seen {
         packet: TcpPacket::EMPTY,
     };
 
-    /// Stage one.
+    /// Stage one: parses the frame, hashes its addresses and prefetches the table's bucket.
     #[inline]
     pub(crate) fn parse(&mut self, flows: &Flows, packet: &PacketBuf, counters: &mut Counters) {
         let rx = match packet.meta.checksum {
@@ -69,7 +69,7 @@ impl Seen {
         }
     }
 
-    /// What is not the common segment, layer by layer.
+    /// Parses a frame that is not a common segment, layer by layer.
     #[inline(never)]
     fn parse_other(&mut self, frame: &[u8], rx: RxChecksum, counters: &mut Counters) {
         match Packet::parse(frame, rx) {
@@ -88,7 +88,7 @@ impl Seen {
         Self { kind: Kind::Tcp, hash, packet, ..Self::NOTHING }
     }
 
-    /// Of a common segment, too, the packet says all from now on.
+    /// Fills `packet` from a common segment, so that it can be treated as any other TCP packet.
     fn complete(&mut self, frame: &[u8]) {
         if self.kind == Kind::Common
             && let Some(segment) = CommonSegment::again(frame)
@@ -98,7 +98,7 @@ impl Seen {
         }
     }
 
-    /// The live flow with the segment's addresses of which `is_it` is true.
+    /// The live flow with the segment's addresses for which `is_it` is true.
     fn find(&self, flows: &Flows, is_it: impl Fn(&ReceiveLine) -> bool) -> Option<FlowId> {
         let tuple = self.packet.tuple();
         flows.table().find(self.hash, |id| {
@@ -110,7 +110,7 @@ impl Seen {
         })
     }
 
-    /// Stage two. The addresses are compared in stage three, when the record has arrived.
+    /// Stage two: finds the first flow with this hash. Its addresses are compared in stage three, when the record is in the cache.
     #[inline]
     pub(crate) fn look_up(&mut self, flows: &Flows) {
         self.flow = None;
@@ -122,8 +122,8 @@ impl Seen {
         }
     }
 
-    /// At the end of stage two: the application's slot, and the flow's places among those whose acknowledgement waits and
-    /// those that hold a ring.
+    /// At the end of stage two: prefetches the application's slot, and the flow's entries in the lists of delayed acknowledgements
+    /// and of lent rings.
     #[inline]
     pub(crate) fn prefetch_slot(&mut self, flows: &Flows, homes: &[Option<Home>], state: &State) {
         let Some(id) = self.flow else { return };
@@ -138,8 +138,8 @@ impl Seen {
         }
     }
 
-    /// In stage three, `ahead` packets before its turn: the line that takes the flow's next byte, of its ring, where the application has
-    /// read last, or of the one that is lent to it then. Asked of a flow's last packet, which for a request is the only one.
+    /// In stage three, `ahead` packets before this packet's turn: prefetches the line that takes the flow's next byte, in the ring it
+    /// has, or in the one that will be lent to it. Done for a flow's last packet of the batch; a request is usually one packet.
     #[inline]
     pub(crate) fn prefetch_room(&self, homes: &[Option<Home>], state: &State, ahead: usize) {
         let (region, slot) = self.place;
@@ -156,24 +156,24 @@ impl Seen {
     }
 }
 
-/// A received frame.
+/// A received frame, with what the port said of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Of what the port has merged it. A reference: only a segment of a new size is looked at closely.
+    /// What the port says of a merged super-frame. A reference: it is read only for a segment of a new size.
     pub(crate) merged: &'a Option<Gso>,
 }
 
-/// Why a flow was not worked on.
+/// Why a flow could not be worked on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Miss {
-    /// The slow path holds the record: look again soon.
+    /// The slow path holds the record's lock: try again soon.
     Busy,
-    /// The record is free, or its region is gone.
+    /// The record is free, or the flow's region is gone.
     Gone,
 }
 
-/// Finds the last packet of each flow: after it the flow is finished with, once per batch.
+/// Marks the last packet of each flow in the batch: after it the flow's turn ends, once per batch.
 #[inline]
 pub(crate) fn mark_last(seen: &mut [Seen]) {
     let mut filter = 0u64;
@@ -188,7 +188,7 @@ pub(crate) fn mark_last(seen: &mut [Seen]) {
 }
 
 impl State {
-    /// Stage three.
+    /// Stage three: gives the packet to its flow, or to the slow path.
     #[inline]
     pub(crate) fn packet<P: Port + ?Sized>(
         &mut self,
@@ -238,7 +238,8 @@ impl State {
         }
     }
 
-    /// Stage three of a packet that has come as its beginning. False: that was all. True: it is whole now, and like any other.
+    /// Stage three of a packet of which the port has given only the headers. False: it is handled. True: it is now complete, to be
+    /// handled as any other.
     #[inline(never)]
     pub(crate) fn head<P: Port + ?Sized>(
         &mut self,
@@ -255,7 +256,7 @@ impl State {
             return true;
         }
         if let Some(id) = seen.flow.filter(|_| seen.is_last) {
-            // What earlier packets of the flow have left to do.
+            // Earlier packets of the batch may have left work for the end of the flow's turn.
             let done = self.with(flows, homes, id, |state, w| {
                 if w.f.rx.core == state.index && !w.f.rx.has(state::LEAVING) {
                     state.finish(w, port);
@@ -268,8 +269,8 @@ impl State {
         false
     }
 
-    /// The next segment in order of a flow in calm goes from the port to where the application reads it. False, and nothing done, where
-    /// it is not that.
+    /// Takes the next in-order segment of a calm flow from the port straight into the application's ring. False, and nothing
+    /// done, when the segment is anything else.
     fn head_arrives<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,
@@ -284,7 +285,7 @@ impl State {
         let Some(mut guard) = flows.lock_briefly(id) else { return false };
         let Some(mut w) = Work::new(id, guard.parts(), homes) else { return false };
         let Some(segment) = CommonSegment::again(packet.frame()) else { return false };
-        // Of a new size only who has looked at it knows.
+        // `receive` must look at a segment larger than all before it, because it updates `rcv_mss`.
         let size = packet.meta.gso.map_or(segment.payload.len(), |gso| gso.segment_size.into());
         let longest = if size <= usize::from(w.f.cold.rcv_mss) { u32::MAX } else { 0 };
         let put = |w: &Work<'_>, ring, position| {
@@ -299,8 +300,8 @@ impl State {
         true
     }
 
-    /// The first entry with this hash was another flow's, or another core's: compares addresses of all. A packet that has come to another
-    /// core's queue finds its way there by the slow path.
+    /// The first flow with this hash has other addresses or another core: compares the addresses of all flows with the hash. A packet
+    /// that came to the wrong core's queue reaches its core through the slow path.
     #[cold]
     fn look_again<P: Port + ?Sized>(
         &mut self,
@@ -324,8 +325,8 @@ impl State {
         }
     }
 
-    /// A segment of no flow that is known here. What the ring has no room for its sender repeats, but for a RST: where the connection's
-    /// flow is only just being made, its peer is asked again.
+    /// A segment of no flow of this core: hands it to the slow path. If the ring has no room its sender repeats it; a RST is not
+    /// repeated, so if its flow is only just being installed, the core acknowledges to make the peer send it again.
     #[cold]
     fn unknown(&mut self, flows: &Flows, seen: &mut Seen, frame: Frame<'_>) {
         seen.complete(frame.bytes);
@@ -347,25 +348,26 @@ impl State {
         }
     }
 
-    /// What is not TCP, and was found well formed. A frame for another host must not take the place of ours in the slow path's ring.
+    /// Hands a well-formed frame that is not TCP to the slow path, unless it is for another host: such a frame would take ring space.
     #[cold]
     fn no_tcp(&mut self, frame: &[u8]) {
         let parsed = Packet::parse(frame, RxChecksum::Verified);
         let admitted = parsed.and_then(|packet| self.addressee().admit(&packet, frame));
         match admitted {
-            // What there is no room for its sender repeats.
+            // If the ring has no room, the sender repeats the frame.
             Ok(()) => drop(self.except(FrameReason::NotTcp, frame)),
             Err(reason) => self.counters.drop(reason),
         }
     }
 
-    /// Where our addresses are not known every address is taken for ours.
+    /// The check that frames are for us. If our addresses are not known, every address is accepted.
     fn addressee(&self) -> Addressee<impl Fn(IpAddr) -> bool> {
         let own = &self.config.addresses;
         Addressee { mac: self.mac, owns: move |addr| own.is_empty() || own.contains(&addr) }
     }
 
-    /// The slow path gives the frame back when it has done what it holds the record for. One too long for it the peer sends again.
+    /// Hands a segment to the slow path when that holds its flow's record; the slow path returns it later. A frame too long for the
+    /// ring is dropped; the peer retransmits it.
     #[cold]
     fn put_off(&mut self, id: FlowId, seen: &mut Seen, frame: Frame<'_>) {
         seen.complete(frame.bytes);
@@ -377,7 +379,7 @@ impl State {
         }
     }
 
-    /// Runs `work` on a locked live flow.
+    /// Locks the live flow `id` and runs `work` on it.
     #[inline]
     pub(crate) fn with<R>(
         &mut self,

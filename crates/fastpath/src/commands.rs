@@ -1,4 +1,4 @@
-//! What the slow path asks of a core.
+//! Commands of the slow path to a core.
 
 use crate::classify::{Frame, Miss, Seen};
 use crate::core::Core;
@@ -10,7 +10,7 @@ use port::Port;
 use shm::application_flags;
 use wire::{Body, Packet, RxChecksum, TcpFlags};
 
-/// What a command comes to, once its frame is out of the way.
+/// What remains to be done for a command after it was popped and its frame handled.
 #[derive(Clone, Copy)]
 enum Task {
     Done,
@@ -22,7 +22,7 @@ enum Task {
 }
 
 impl Core {
-    /// Obeys the commands that wait.
+    /// Carries out the commands that wait. Returns their number.
     pub(crate) fn obey<P: Port + ?Sized>(&mut self, port: &mut P) -> u32 {
         let mut count = 0;
         while count < COMMANDS_MAX as u32 {
@@ -72,13 +72,13 @@ impl Core {
         let Self { flows, homes, state, .. } = self;
         match task {
             Task::Done => {}
-            // As if it had rung; a record that is busy now is looked at again in a moment.
+            // Handle the flow as if its application had rung; if the record is busy, look again in the next round.
             Task::Transmit(id) => {
                 if state.with(flows, homes, id, |s, w| s.rung(w, port)) == Err(Miss::Busy) {
                     state.ready.push_back(id.0, 0);
                 }
             }
-            // Probes and challenges are repeated by whoever wants them.
+            // A probe or challenge that finds the record busy is dropped: the slow path repeats it.
             Task::Probe(id) => {
                 let _ = state.with(flows, homes, id, |s, w| s.probe(w, port));
             }
@@ -93,9 +93,9 @@ impl Core {
             }
             Task::Drop(id) => match state.with(flows, homes, id, State::drop_flow) {
                 Ok(()) => {}
-                // The record says LEAVING already: the timer lets go of it.
+                // `Keeper::remove` has set LEAVING already: the acknowledgement timer will let go of the flow.
                 Err(Miss::Busy) => state.acks.push_front(id.0, state.now.as_ns()),
-                // Homeless: the region went first.
+                // The flow's region was removed before the flow.
                 Err(Miss::Gone) => state.forget(flows, id),
             },
         }
@@ -103,31 +103,31 @@ impl Core {
 }
 
 impl State {
-    /// A segment below the window, which the peer must answer (RFC 9293 section 3.8.4 on keepalives; it serves a closed window
-    /// as well, for the answer tells the present one).
+    /// Sends a segment below the window, which the peer must answer (RFC 9293 section 3.8.4 on keepalives; it serves as a window
+    /// probe as well, because the answer carries the present window).
     ///
-    /// Of a window that is open but too small to be worth while what there is of it is used.
+    /// If the window is open but too small to be worthwhile, sends as many bytes as it takes instead.
     fn probe<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         if w.f.rx.has(state::BLOCKED) && w.f.tx.snd_wnd > 0 && self.use_sliver(w, port) {
             return;
         }
         self.look_for_urgent(w, application_flags::URGENT);
         if self.urgent_of == w.id.0 {
-            // As Linux: where no byte may go, the peer hears at least that there are urgent ones.
+            // As Linux: where no byte may be sent, the peer learns at least that urgent data exists.
             self.emit(w, port, &Out::bare(w.f.tx.snd_una, TcpFlags::ACK));
         }
         let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
         self.emit(w, port, &out);
     }
 
-    /// Lets go, unless that has happened already and the record serves another flow.
+    /// Lets go of the flow, unless that has happened already and the record serves another flow.
     fn drop_flow(&mut self, w: &mut Work<'_>) {
         if w.f.rx.has(state::LEAVING) {
             self.leave(w);
         }
     }
 
-    /// Reports a flow dropped whose region is gone, so that its record is not lost.
+    /// Reports `DROPPED` for a flow without a region, so that its record becomes free again.
     #[cold]
     fn forget(&mut self, flows: &flow::Flows, id: FlowId) {
         let Some(mut guard) = flows.lock_briefly(id) else { return };
@@ -148,19 +148,19 @@ impl State {
     }
 }
 
-/// Takes a region out and hands it back, with the rings that the pool kept warm returned.
+/// Removes a region and hands it back to the slow path, after the rings kept warm in the pool are returned to it.
 fn drain(homes: &mut [Option<Home>], index: u16, state: &mut State) {
     let Some(place) = homes.get_mut(usize::from(index)) else { return };
     let Some(Home { region, mut pool }) = place.take() else { return };
     pool.flush(|word| region.page_word(word));
     let full = state.exceptions.push(Exception::Drained { index, region, pool });
     if let Err(Exception::Drained { region, pool, .. }) = full {
-        // No room: keep it, no longer active; the slow path asks again.
+        // The exception ring is full: keep the region, no longer active; the slow path asks again.
         *place = Some(Home { region, pool });
     }
 }
 
-/// A frame that the slow path made.
+/// Sends a frame that the slow path has built.
 fn send_frame<P: Port + ?Sized>(state: &mut State, frame: &[u8], port: &mut P) {
     if port.reserve().is_some_and(|buf| buf.fill(frame)) {
         port.commit();

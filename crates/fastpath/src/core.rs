@@ -1,4 +1,4 @@
-//! The loop of one core, on one screen.
+//! The poll loop of one core, on one screen.
 
 use crate::classify::{self, Seen};
 use crate::counters::Counters;
@@ -10,23 +10,23 @@ use flow::{CommandReceiver, ExceptionSender, FlowId, Flows, News};
 use port::{Batch, Capabilities, Port};
 use std::sync::Arc;
 
-/// So many packets ahead the place for what they bring is fetched: their slots have arrived by then.
+/// Receive-ring space is prefetched this many packets ahead: the packets' slots have arrived in the cache by then.
 const AHEAD: usize = 4;
 
-/// What one round did, and when the next is due at the latest.
+/// What one round did, and when the next one is due at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Packets received.
+    /// Number of packets received.
     pub packets: u32,
-    /// Slots of applications that had news.
+    /// Number of application slots with a set doorbell bit.
     pub doorbells: u32,
-    /// Commands of the slow path obeyed.
+    /// Number of slow-path commands carried out.
     pub commands: u32,
-    /// Segments sent.
+    /// Number of segments sent.
     pub sent: u32,
-    /// Poll again by then even if nothing happens; [`Instant::NEVER`] when there is nothing to wait for.
+    /// Poll again by then even if nothing happens; [`Instant::NEVER`] if no timer runs.
     pub deadline: Instant,
-    /// The slow path sleeps and has exceptions now: write its eventfd.
+    /// The slow path sleeps and has exceptions now: the caller writes its eventfd.
     pub wake_slow_path: bool,
 }
 
@@ -38,8 +38,8 @@ impl Progress {
     }
 }
 
-/// One core of the fast path. Its thread calls [`poll`](Self::poll) over and over; then it writes the eventfds of
-/// [`wakes`](Self::wakes) and looks after [`strangers`](Self::strangers).
+/// One core of the fast path. Its thread calls [`poll`](Self::poll) in a loop; after each call it writes the eventfds of
+/// [`wakes`](Self::wakes) and handles [`strangers`](Self::strangers).
 ///
 /// To sleep: [`prepare_sleep`](Self::prepare_sleep), then `Port::arm`, then block on the core's eventfd and the port's
 /// descriptor until `Progress::deadline`; then `Port::disarm` and [`awake`](Self::awake).
@@ -49,19 +49,19 @@ pub struct Core {
     pub(crate) flows: Arc<Flows>,
     pub(crate) commands: CommandReceiver,
     pub(crate) homes: Box<[Option<Home>]>,
-    /// Indices of regions in use.
+    /// Indices of the regions that this core serves.
     pub(crate) active: Vec<u16>,
     pub(crate) batch: Batch,
     pub(crate) seen: Box<[Seen]>,
-    /// (region, slot) with news from applications, and whose slot that is.
+    /// Slots with a doorbell bit set in this round: (region, slot, its flow if it has one).
     pub(crate) rung: Vec<(u16, u32, Option<FlowId>)>,
     pub(crate) strangers: Vec<(u16, u32)>,
     pub(crate) state: State,
 }
 
 impl Core {
-    /// Core `index` (also the context of side 0 on which applications ring for it), with its ends of the rings to the slow
-    /// path, for a port with these `capabilities`.
+    /// Makes core `index`, which is also the context of side 0 on which applications ring for it. `exceptions` and `commands` are
+    /// its ends of the rings to the slow path; `capabilities` are those of its port.
     // SETUP: all memory of a core is made here.
     #[must_use]
     pub fn new(
@@ -92,7 +92,7 @@ impl Core {
         self.round(now, port, &mut ())
     }
 
-    /// The same; `meter` is told what the round turns to.
+    /// As [`poll`](Self::poll), and tells `meter` each part of the round as it begins.
     #[inline]
     pub fn round<P: Port + ?Sized, M: Meter>(
         &mut self,
@@ -100,12 +100,12 @@ impl Core {
         port: &mut P,
         meter: &mut M,
     ) -> Progress {
-        // A clock never goes back.
+        // Time never goes back between rounds.
         let now = now.max(self.state.now);
         (self.state.now, self.state.now_us) = (now, now.as_us() as u32);
         (self.state.sent, self.state.is_port_full) = (0, false);
         port.set_now(now);
-        // First, because packets of a new flow may come in the same round as the region it lives in.
+        // Commands first, because packets of a new flow may come in the same round as the command that adds its region.
         let commands = self.obey(port);
         let packets = self.packets(port, meter);
         meter.enter(Part::Doorbells);
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Takes a batch through the three stages.
+    /// Receives a batch and takes it through the three stages. Returns the number of packets.
     fn packets<P: Port + ?Sized>(&mut self, port: &mut P, meter: &mut impl Meter) -> u32 {
         let Self { flows, batch, seen, homes, state, .. } = self;
         meter.enter(Part::PortReceive);
@@ -146,7 +146,7 @@ impl Core {
         for seen in &mut seen[..count] {
             seen.prefetch_slot(flows, homes, state);
         }
-        // Named questions, common case or exception.
+        // Stage three: header prediction, then the flow or the slow path.
         for (i, first) in seen[..count].iter().take(AHEAD).enumerate() {
             first.prefetch_room(homes, state, i);
         }
@@ -162,12 +162,12 @@ impl Core {
             state.packet(flows, homes, seen, frame, port);
         }
         meter.enter(Part::Events);
-        // The applications first: they work while we do the rest.
+        // Tell the applications before timers run: they work while the core does the rest of the round.
         state.announce(flows, homes);
         count as u32
     }
 
-    /// Retries, paced flows, acknowledgements whose time has come, rings that linger.
+    /// Runs everything that depends on time: retries, paced flows, delayed acknowledgements, loss timers, lingering rings.
     fn timers<P: Port + ?Sized>(&mut self, port: &mut P, is_drained: bool) {
         let Self { flows, homes, state, .. } = self;
         state.pacer.expire(state.now, &mut state.ready);
@@ -191,17 +191,17 @@ impl Core {
         lists.min(self.state.pacer.next_deadline()).min(port.next_deadline()).min(self.state.debt_deadline())
     }
 
-    /// Contexts of applications that sleep and have news: write the eventfd of each, in this round.
+    /// Contexts of applications that sleep and have news: the caller writes the eventfd of each, in this round.
     pub fn wakes(&mut self) -> impl Iterator<Item = News> + '_ {
         self.state.wakes.drain(..)
     }
 
-    /// Slots with news that belong to no flow (relays, listeners): (region, slot).
+    /// Slots without a flow (relays, listeners) with a set doorbell bit: (region, slot).
     pub fn strangers(&mut self) -> impl Iterator<Item = (u16, u32)> + '_ {
         self.strangers.drain(..)
     }
 
-    /// What the core has done.
+    /// The core's counters since its start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.state.counters

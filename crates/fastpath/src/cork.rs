@@ -1,8 +1,8 @@
 //! Partial segments that the application holds back: `TCP_CORK`, and `MSG_MORE` for what one call has sent.
 //!
-//! As on Linux: whole segments go; the end of the stream, an application that waits for space, and a `TCP_NODELAY` set anew
-//! let everything go; so does a timer that runs while nothing is in flight. `MSG_MORE` is a word about one call: when the peer
-//! is heard next, Nagle's rule alone decides.
+//! As on Linux, whole segments are sent at once. A partial one is released by the end of the stream, by an application that waits for
+//! space, by a `TCP_NODELAY` set anew, and by a timer that runs while nothing is in flight. `MSG_MORE` concerns one call only: after
+//! the next segment from the peer, Nagle's rule alone decides.
 
 use crate::classify::Miss;
 use crate::setup::{Home, State, TIMERS_MAX, Work};
@@ -15,11 +15,11 @@ use shm::{application_flags, half_flags};
 /// "there is a 200 millisecond ceiling on the time for which output is corked" (tcp(7)). The kernel waits for its probe timer: a
 /// retransmission timeout, but 200 ms at least.
 const HOLD_MIN: Duration = Duration::from_ms(200);
-/// Longer timeouts are cut: flows wait in the order in which they came, and none waits much longer for another's sake.
+/// Longer timeouts are cut to this: flows wait in order of arrival, so a longer one would delay the flows behind it.
 const HOLD_MAX: Duration = Duration::from_ms(250);
 
 impl State {
-    /// Whether the partial segment that ends at stream position `end` waits; from now on it has a time limit.
+    /// True when the partial segment that ends at stream position `end` is held back; then its time limit runs.
     #[cold]
     pub(crate) fn holds(&mut self, w: &mut Work<'_>, advice: u64, end: u32) -> bool {
         let pushed_to = (advice >> application_flags::PUSHED_SHIFT) as u32;
@@ -30,7 +30,7 @@ impl State {
             return false;
         }
         if w.f.tx.in_flight() > 0 {
-            // Its acknowledgement starts the timer.
+            // The timer starts when the data in flight is acknowledged.
             self.held.remove(w.id.0);
             return true;
         }
@@ -44,7 +44,7 @@ impl State {
         true
     }
 
-    /// Sends what was held back for long enough.
+    /// Sends the partial segments that were held back for their full time limit.
     #[inline]
     pub(crate) fn release_held<P: Port + ?Sized>(
         &mut self,
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// The application waits for space: a ring shorter than a segment would wait for ever.
+/// True when the application waits for space: if its ring is shorter than a segment, it would otherwise wait for ever.
 fn is_starved(w: &Work<'_>) -> bool {
     w.peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
 }

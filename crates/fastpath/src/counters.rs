@@ -1,33 +1,33 @@
-//! What a core has done: plain numbers of its own thread.
+//! What a core has done: plain numbers that only its own thread writes.
 
 use wire::DropReason;
 
-/// Why a core did not do the common thing with a segment of a flow.
+/// Why a core did not handle a segment of a flow in the common way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Cause {
-    /// It tells something new, and its timestamp is older than the last (RFC 7323 PAWS).
+    /// The segment carries something new, but its timestamp is older than the last (RFC 7323 PAWS).
     Paws,
-    /// It lies outside the window.
+    /// The segment lies outside the receive window.
     Unacceptable,
-    /// It acknowledges what was never sent, or is without ACK.
+    /// The segment acknowledges what was never sent, or has no ACK flag.
     BadAck,
-    /// It tells nothing new: all that it carries has come before.
+    /// The segment carries nothing new: all of it has come before.
     Duplicate,
-    /// It came out of order and every interval is in use.
+    /// The segment came out of order and the record has no free interval for it.
     IntervalsFull,
-    /// The application's region has no memory left for it.
+    /// The application's region has no memory for a ring that holds the segment.
     NoMemory,
-    /// The record was held by the slow path.
+    /// The slow path held the record's lock.
     Busy,
-    /// The exceptions' ring was full.
+    /// The exception ring to the slow path was full.
     ExceptionLost,
-    /// The port had no room; what was to be sent waits.
+    /// The port had no room; the segment is sent later.
     PortFull,
 }
 
 impl Cause {
-    /// All of them, in the order of their counters.
+    /// All causes, in the order of their counters.
     pub const ALL: [Self; 9] = [
         Self::Paws,
         Self::Unacceptable,
@@ -40,7 +40,7 @@ impl Cause {
         Self::PortFull,
     ];
 
-    /// The name in metrics.
+    /// The cause's name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,29 +66,29 @@ pub struct Counters {
     pub segments_in: u64,
     /// Payload bytes delivered to applications.
     pub bytes_in: u64,
-    /// Segments sent; a super-frame is one.
+    /// Segments sent; a super-frame counts as one.
     pub segments_out: u64,
-    /// Payload bytes sent, repetitions included.
+    /// Payload bytes sent, retransmissions included.
     pub bytes_out: u64,
-    /// Of the segments sent, those that only acknowledge.
+    /// Segments sent without payload.
     pub pure_acks_out: u64,
-    /// Bytes sent again.
+    /// Payload bytes sent again.
     pub retransmitted_bytes: u64,
-    /// Fast retransmissions begun.
+    /// Number of fast recoveries begun.
     pub recoveries: u64,
-    /// Tail loss probes sent.
+    /// Number of tail loss probes sent (RFC 8985 section 7).
     pub tail_probes: u64,
-    /// Recoveries and timeouts that were not needed, undone.
+    /// Number of recoveries and timeouts found unnecessary and undone.
     pub undone: u64,
-    /// Duplicates that peers have reported.
+    /// Number of duplicates that peers have reported by D-SACK (RFC 2883).
     pub duplicates_reported: u64,
-    /// Segments received out of order.
+    /// Number of segments received out of order.
     pub out_of_order: u64,
-    /// Slots with news from applications.
+    /// Number of application slots with a set doorbell bit.
     pub doorbells: u64,
-    /// Frames handed to the slow path.
+    /// Number of frames handed to the slow path.
     pub exceptions: u64,
-    /// Applications that broke the rules.
+    /// Number of slots given up because their application broke the rules of the shared memory.
     pub violations: u64,
     drops: [u64; DropReason::COUNT],
     causes: [u64; Cause::ALL.len()],
@@ -119,13 +119,13 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Frames dropped for `reason`.
+    /// Number of frames dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason.index()]
     }
 
-    /// Segments that met with `cause`.
+    /// Number of segments that met with `cause`.
     #[must_use]
     pub fn of(&self, cause: Cause) -> u64 {
         self.causes[cause as usize]

@@ -1,4 +1,4 @@
-//! Payload into the application's ring.
+//! Received payload: copied into the application's ring.
 
 use crate::counters::Cause;
 use crate::out_of_order::{note_duplicate, note_held};
@@ -10,8 +10,8 @@ use queue::{Ring, stream};
 use shm::Side;
 
 impl State {
-    /// Takes in the payload of an acceptable segment that begins at `seq`; `merged`: what the port says of a super-frame. False
-    /// when its end was not taken.
+    /// Takes in the payload of an acceptable segment that begins at `seq`; `merged` describes a super-frame, if the port does. False
+    /// when the end of the payload was not taken.
     pub(crate) fn take_data(
         &mut self,
         w: &mut Work<'_>,
@@ -24,7 +24,7 @@ impl State {
             return false;
         }
         if bytes.len() > usize::from(w.f.cold.rcv_mss) {
-            // Of a super-frame of which the port does not tell only our own size is known.
+            // If the port does not tell the segment size of a super-frame, our own is the best estimate.
             let most = merged.as_ref().map_or(w.f.tx.mss, |merged| merged.segment_size);
             w.f.cold.rcv_mss = (bytes.len().min(usize::from(most)) as u16).max(w.f.cold.rcv_mss);
         }
@@ -38,7 +38,7 @@ impl State {
         let room = w.f.rx.rcv_edge.since(seq) as usize;
         let kept = &bytes[..bytes.len().min(room)];
         if kept.len() < bytes.len() {
-            // More than was offered, as a window probe's byte: "should ... be trimmed off" and acknowledged.
+            // More than was offered, such as a window probe's byte: "should ... be trimmed off" and acknowledged.
             w.f.rx.set(state::ACK_NOW);
         }
         if kept.is_empty() {
@@ -52,7 +52,7 @@ impl State {
         taken == bytes.len()
     }
 
-    /// The common case. Returns how many bytes were taken.
+    /// Takes payload that begins at `rcv_nxt`: the common case. Returns how many bytes were taken.
     #[inline]
     fn take_in_order(&mut self, w: &mut Work<'_>, bytes: &[u8]) -> usize {
         let space = self.space_for(w, bytes.len());
@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// Cuts off what lies before `from`.
+/// Cuts off the bytes before `from`.
 #[inline]
 fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8]) {
     if !seq.is_before(from) {
@@ -89,7 +89,7 @@ fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8
     (seq.plus(old as u32), &bytes[old..])
 }
 
-/// Copies `bytes` to `position` of the stream. They fit in the ring, and it is done.
+/// Copies `bytes` into `ring` at stream `position`. The caller has checked that they fit. Always true.
 #[inline(always)]
 pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) -> bool {
     let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());

@@ -1,4 +1,4 @@
-//! What the slow path must know. Events of flows are never lost: what the ring has no room for stays in the record.
+//! Events and frames for the slow path. Events of flows are never lost: those that do not fit in the ring stay in the record.
 
 use crate::core::Core;
 use crate::counters::Cause;
@@ -8,7 +8,7 @@ use port::Port;
 use queue::Violation;
 
 impl State {
-    /// Hands a frame over. False when the ring has no room for it: a caller that must not lose the frame notes it elsewhere.
+    /// Hands a frame to the slow path. False when the ring has no room: a caller that must not lose the frame notes it elsewhere.
     pub(crate) fn except(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let is_taken = self.exceptions.push_frame(reason, frame);
         if is_taken {
@@ -19,7 +19,7 @@ impl State {
         is_taken
     }
 
-    /// Hands over what the flow owes.
+    /// Pushes the events that the flow owes the slow path, and tells its application of events that concern it.
     pub(crate) fn report(&mut self, w: &mut Work<'_>) {
         if w.f.rx.events & event::SENDER != 0 {
             self.tell_sender(w);
@@ -29,7 +29,7 @@ impl State {
         }
     }
 
-    /// The application broke the rules: nothing of the slot is read any more, and nobody else is concerned.
+    /// The application broke the rules: nothing of this slot is read any more; other slots and applications are not affected.
     #[cold]
     pub(crate) fn violation(&mut self, w: &mut Work<'_>, what: Violation) {
         if w.f.rx.has(state::POISONED) {
@@ -39,12 +39,12 @@ impl State {
         self.counters.violations += 1;
         let (region, slot) = (w.f.rx.region, w.f.rx.slot);
         if self.exceptions.push(Exception::Violation { region, slot, what }).is_err() {
-            // No room to say why; that it must go is remembered in the record.
+            // The ring has no room for the reason; the event makes the slow path reset the flow all the same.
             w.f.rx.events |= event::APP_RESET;
         }
     }
 
-    /// One exception for each event, in the order of their bits; false when some did not fit.
+    /// Pushes one exception for each event, in the order of their bits; false when some did not fit.
     #[inline]
     fn push_events(&mut self, flow: FlowId, f: &mut FlowMut<'_>) -> bool {
         let mut owed = f.rx.events & !event::SENDER;
@@ -63,7 +63,7 @@ impl State {
         owed == 0
     }
 
-    /// The same for events of few flows.
+    /// Pushes one exception for each bit of `rare_events`; false when some did not fit.
     #[cold]
     fn push_rare(&mut self, flow: FlowId, owed: &mut u8) -> bool {
         while *owed != 0 {
@@ -82,26 +82,26 @@ impl State {
         true
     }
 
-    /// The flow owes one of `rare`.
+    /// Adds the event `what`, a bit of `rare`, to those that the flow owes the slow path.
     pub(crate) fn owe(f: &mut FlowMut<'_>, what: u8) {
         f.rx.events |= event::RARE;
         f.cold.rare_events |= what;
     }
 
-    /// All that the flow owes from now on is this.
+    /// Replaces all events that the flow owes by `what`, a bit of `rare`.
     pub(crate) fn owe_only(f: &mut FlowMut<'_>, what: u8) {
         (f.rx.events, f.cold.rare_events) = (event::RARE, what);
     }
 
-    /// A RST of that flow was lost before it was looked at. The core acknowledges: a peer that knows of no connection resets it again
-    /// (RFC 9293 section 3.10.7.1).
+    /// A RST of this flow was lost before the core looked at it. The core sends an acknowledgement: a peer that has no such connection
+    /// answers with another RST (RFC 9293 section 3.10.7.1).
     #[cold]
     pub(crate) fn ask_peer(&mut self, flow: FlowId) {
         self.asked[flow.0 as usize / 64] |= 1 << (flow.0 % 64);
         self.is_asking = true;
     }
 
-    /// Asks the peers of those flows.
+    /// Sends an acknowledgement on each flow marked by `ask_peer`.
     #[cold]
     pub(crate) fn ask_peers<P: Port + ?Sized>(
         &mut self,
@@ -129,7 +129,7 @@ impl State {
     }
 }
 
-/// What the slow path is told for a bit of `event`; `None` for `RARE`.
+/// The exception for a bit of `event`; `None` for `RARE`.
 #[inline]
 const fn exception_of(bit: u8, flow: FlowId) -> Option<Exception> {
     Some(match bit {
@@ -143,7 +143,7 @@ const fn exception_of(bit: u8, flow: FlowId) -> Option<Exception> {
 }
 
 impl Core {
-    /// Events that had no room before.
+    /// Pushes the events that did not fit in the exception ring before.
     pub(crate) fn pay_debts(&mut self) {
         let Self { flows, state, .. } = self;
         for _ in 0..TIMERS_MAX {

@@ -1,4 +1,4 @@
-//! The end of a flow's turn: told, sent, acknowledged, reported, each once per batch.
+//! The end of a flow's turn: the application is told, data is sent, acknowledgements and events go out, each once per batch.
 
 use crate::classify::Miss;
 use crate::setup::{Home, State, TIMERS_MAX, Work};
@@ -18,13 +18,13 @@ impl State {
             }
             self.transmit(w, port);
         } else {
-            // The slow path counts it as lost: judged when everything that waits has been heard.
+            // The slow path counts the data in flight as lost. Carried out when all packets that wait have been handled.
             self.due.push_back(w.id.0, 0);
         }
         self.acknowledge(w, port);
         self.watch_window(w);
         if w.f.rx.has(state::ACK_NOW) {
-            // The application consumed while it was asked to tell: the window moves at once.
+            // The application consumed before it saw the request to ring: the window moves at once.
             self.acknowledge(w, port);
         }
         if w.f.rx.events != 0 {
@@ -32,14 +32,14 @@ impl State {
         }
     }
 
-    /// Flows that the port or the pacer held back.
+    /// Gives a turn to each flow that the port or the pacer held back.
     pub(crate) fn retry_ready<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,
         homes: &mut [Option<Home>],
         port: &mut P,
     ) {
-        // Each flow once: who has more to send goes to the end of the list.
+        // Each flow once: a flow that has more to send goes to the end of the list.
         let last = self.ready.back();
         for _ in 0..TIMERS_MAX {
             let Some(flow) = self.ready.pop_due(0) else { return };

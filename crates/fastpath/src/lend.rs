@@ -1,13 +1,13 @@
 //! Receive rings: lent on the first byte, larger ones as a flow proves that it needs them, given back when read empty.
 //!
-//! An idle flow owns nothing. The first small message gets the smallest ring that holds it, warm from the pool; whatever does
-//! not fit there gets one of the size of the advertised window, so that what was advertised can be stored. Without memory it
-//! is dropped, and sent again by the peer.
+//! An idle flow owns no ring. The first small message gets the smallest ring that holds it, warm from the pool; a larger message
+//! gets a ring of the advertised window's size, so that everything advertised can be stored. If no memory is free the payload
+//! is dropped, and the peer retransmits it.
 //!
-//! The window is sized by what the application consumes in a round trip: it doubles while that is three eighths of it or more, up to
-//! the configured maximum, the flow's own limit, and what it leaves for the application's other flows; when these leave little, it halves.
-//! A flow that has been idle is offered the initial window next; the right edge it was promised stays. A ring larger than
-//! window and promise goes back as soon as it is read empty.
+//! The window is sized by what the application consumes in a round trip: it doubles while that is at least three eighths of it, up to
+//! the configured maximum, the flow's own limit, and what the windows of the application's other flows leave; when these leave little,
+//! it halves. A flow that has been idle is offered the initial window next; the right edge already promised stays. A ring larger than
+//! both window and promise is given back as soon as it is read empty.
 
 use crate::acknowledged::ECHO_MS_MAX;
 use crate::classify::Miss;
@@ -20,35 +20,35 @@ use queue::Ring;
 use queue::pages::class_of;
 use shm::half_flags;
 
-/// The first ring of a flow is made for a message up to this size; more is the beginning of a stream.
+/// Bytes: the first ring of a flow is made for a message of at most this size; a longer payload is taken for the start of a stream.
 const SMALL: usize = 2048;
-/// When many flows have rings, those up to this size go back to the pool as soon as they are empty, so that a few warm ones serve all;
-/// larger ones, and those of few flows, linger with their flow.
+/// Bytes. When more than `FEW` flows have rings, rings smaller than this go back to the pool as soon as they are empty, so that a few
+/// warm ones serve all; larger ones, and those of few flows, stay with their flow for `ring_linger`.
 const PROMPT: u64 = 64 << 10;
-/// Flows with rings that are few.
+/// Flows with rings up to which all rings linger.
 const FEW: u32 = 64;
-/// Least span over which consumption is measured.
+/// Least time over which consumption is measured.
 const EPOCH_MIN: Duration = Duration::from_ms(1);
-/// Windows end here on paths with shorter round trips than `EPOCH_MIN`: enough for 33 Gbit/s, and a larger ring would only leave the
+/// Largest window on paths with round trips shorter than `EPOCH_MIN`: enough for 33 Gbit/s, and a larger ring would not fit in the
 /// caches.
 const SHORT_PATH_MAX: u32 = RING_MAX_DEFAULT;
-/// Windows of all of an application's flows grow while together they come to no more, on paths with round trips of up to
-/// `SHORT_PATHS`, and in proportion on longer ones: four times what 33 Gbit/s need. Of 100 flows each gets 256 KiB. What is more only waits
-/// in rings, and makes the round trips longer by which windows are measured: 100 windows of 4 MiB are 40 ms of 80 Gbit/s.
+/// Largest sum, bytes, of an application's windows beyond the initial ones, on paths with round trips up to `SHORT_PATHS`; in proportion
+/// on longer ones. Four times what 33 Gbit/s need: each of 100 flows gets 256 KiB. Larger windows only queue data in rings and lengthen
+/// the round trips by which windows are measured: 100 windows of 4 MiB are 40 ms of 80 Gbit/s.
 const SHORT_PATHS_MAX: u64 = 32 << 20;
 const SHORT_PATHS: Duration = Duration::from_ms(2);
-/// A flow that consumed nothing for so long, and for two timeouts, is idle: its window shrinks to the initial one.
+/// A flow that consumed nothing for this time, and for two timeouts, is idle: its window shrinks to the initial one.
 const IDLE: Duration = Duration::from_secs(1);
 
 impl State {
-    /// Makes room for `need` bytes from `rcv_nxt` on, if it can. Returns how many fit.
+    /// Makes room for `need` bytes from `rcv_nxt` on, if possible. Returns how many bytes fit.
     #[inline]
     pub(crate) fn space_for(&mut self, w: &mut Work<'_>, need: usize) -> usize {
         let space = w.f.rx.space();
         if need <= space { space } else { self.lend(w, need) }
     }
 
-    /// A small ring for the first message after a pause: nothing else stands in its way.
+    /// Lends a small ring for the first message after a pause: no other ring is in use and nothing is unread.
     #[inline]
     fn lend_first(&mut self, w: &mut Work<'_>, need: usize) -> usize {
         let Some(ring) = self.take_ring(w, need, 0) else { return 0 };
@@ -57,21 +57,21 @@ impl State {
         ring.size() as usize
     }
 
-    /// A ring under the stream that holds `need` bytes from here, or what there is.
+    /// Lends a ring that holds `need` bytes from `rx_head` on, or a smaller one. Returns how many bytes fit.
     fn lend(&mut self, w: &mut Work<'_>, need: usize) -> usize {
         if w.f.rx.is_bare() && w.f.cold.rx_old == 0 && w.f.rx.intervals == 0 && need <= SMALL {
             return self.lend_first(w, need);
         }
         let mut sender = w.f.rx.sender(w.f.cold.rx_old);
-        // What lies ahead of a gap lies in the present ring.
+        // Bytes received ahead of a gap are in the present ring, so it must stay.
         if w.f.rx.intervals > 0 || !sender.may_lend() {
             return sender.space();
         }
-        // What was promised is to be stored, however small the window is that is offered next.
+        // All bytes promised to the peer must be storable, even if the window offered next is smaller.
         let mut window = (1 << w.f.rx.window_log2).max(w.f.rx.promised() as usize);
         let is_first = sender.ring.is_none() && need <= SMALL;
         if !is_first && low_water::is_waiting(w) {
-            // What the application waits for is to be stored, too, with room for the window to move on.
+            // The bytes that the application waits for (`SO_RCVLOWAT`) must be storable, too, with room for the window to move on.
             window = window.max(low_water::wanted(w).saturating_mul(2).min(self.window_most(w)) as usize);
         }
         let wanted = if is_first { need } else { need.max(window) };
@@ -91,7 +91,7 @@ impl State {
         sender.space()
     }
 
-    /// The smallest ring that holds `wanted` bytes, or a smaller one down to class `at_least`.
+    /// Takes the smallest ring that holds `wanted` bytes, or a smaller one down to size class `at_least`.
     fn take_ring(&mut self, w: &mut Work<'_>, wanted: usize, at_least: usize) -> Option<Ring> {
         let Work { region, pool, .. } = w;
         let pages = region.lendable() as usize / PAGE;
@@ -104,18 +104,19 @@ impl State {
         found
     }
 
-    /// Has the application asked to make more of its memory present.
+    /// Asks the application, through the slow path, to make more of its memory present.
     fn want_memory(&mut self, w: &Work<'_>) {
         if w.region.note_shortage() {
             let said = self.exceptions.push(Exception::MemoryShort { region: w.f.rx.region });
             if said.is_err() {
-                // Who is short next says it again.
+                // The exception ring is full: the next flow that is short of memory reports it again.
                 w.region.forget_shortage();
             }
         }
     }
 
-    /// May a ring be lent for a larger window? Others were promised their first windows, and what finds no memory is lost.
+    /// True if present memory suffices to lend a ring for a larger window. First windows of other flows have priority, because they
+    /// were promised already, and payload that finds no memory is lost.
     fn may_spread(&mut self, w: &Work<'_>) -> bool {
         let is_backed = w.region.is_backed(self.config.receive_buffer_initial);
         if !is_backed {
@@ -124,13 +125,13 @@ impl State {
         is_backed
     }
 
-    /// Once a round trip: measures it, for who asks, and doubles the window when the application has consumed three eighths of it or
-    /// more and keeps up.
+    /// Once per round trip: measures it, for `TCP_INFO` and window tuning, and doubles the window when the application has consumed
+    /// at least three eighths of it and keeps up.
     ///
-    /// A sender limited by our window delivers one window per round trip if it comes spread out, and half of it if it comes in
-    /// one burst, which is acknowledged before it is read; less a reserve. So three eighths per round trip mean that it could use
-    /// more. A round trip is over when the peer echoes a timestamp not older than the round; a peer without
-    /// timestamps leaves us with what the handshake and our own data have measured.
+    /// A sender limited by our window delivers one window per round trip if its data comes spread out, and half of it if its data comes
+    /// in one burst, which is acknowledged before it is read; less a reserve. So consuming three eighths per round trip means that the
+    /// sender could use more. A round trip is over when the peer echoes a timestamp not older than its beginning; for a peer without
+    /// timestamps, the round-trip time comes from the handshake and our own data.
     #[inline]
     pub(crate) fn measure(&mut self, w: &mut Work<'_>, echo: Option<u32>, len: u32) {
         let cold = &mut *w.f.cold;
@@ -141,7 +142,7 @@ impl State {
         self.measure_round(w, echo, len);
     }
 
-    /// A millisecond at least has passed.
+    /// As `measure`, when at least `EPOCH_MIN` has passed since the last round.
     #[inline(never)]
     fn measure_round(&mut self, w: &mut Work<'_>, echo: Option<u32>, len: u32) {
         let cold = &mut *w.f.cold;
@@ -150,8 +151,8 @@ impl State {
             return;
         }
         if let Some(echo) = echo.filter(|_| len >= u32::from(cold.rcv_mss)) {
-            // What is small may be an answer that took its time to make. As Linux: less than the clock's step is no measurement, and a
-            // longer time than before none when the application is behind.
+            // A short segment may be a reply that took time to compute. As Linux: less than the clock's step is no measurement, and a
+            // longer time than before does not count when the application is behind.
             let ms = cold.timestamp(self.now).wrapping_sub(echo);
             if (1..ECHO_MS_MAX).contains(&ms) {
                 cold.sample_receiver(ms * 1000, w.f.rx.unread() <= len);
@@ -166,14 +167,14 @@ impl State {
             self.set_window(w, w.f.rx.window_log2 - 1);
             return;
         }
-        // One burst may fill a small window, and has just come.
+        // Leave out the burst that has just come: it alone may fill a small window.
         let behind = w.f.rx.unread().saturating_sub(len);
         if consumed >= window / 8 * 3 && behind <= window / 2 && window < self.window_most(w) {
             self.grow(w);
         }
     }
 
-    /// The window grows no further.
+    /// The largest window that this flow may have, bytes.
     fn window_most(&self, w: &Work<'_>) -> u32 {
         let cold = &w.f.cold;
         let is_short = cold.srtt_us > 0 && u64::from(cold.srtt_us) < EPOCH_MIN.as_us();
@@ -182,7 +183,7 @@ impl State {
         self.config.receive_buffer_max.min(cold.receive_most).min(bound).min(sayable)
     }
 
-    /// Doubles the window for an application that reads nothing before `wanted` bytes are there. False when it may not grow.
+    /// Doubles the window for an application that reads nothing until `wanted` bytes are there. False when the window may not grow.
     #[cold]
     pub(crate) fn grow_for(&mut self, w: &mut Work<'_>, wanted: u32) -> bool {
         let before = w.f.rx.window_log2;
@@ -193,7 +194,7 @@ impl State {
         w.f.rx.window_log2 > before
     }
 
-    /// Doubles the window, with a ring that holds it.
+    /// Doubles the window, and lends a ring that holds it.
     #[cold]
     fn grow(&mut self, w: &mut Work<'_>) {
         let log2 = w.f.rx.window_log2;
@@ -209,16 +210,16 @@ impl State {
             self.lend(w, wanted);
         }
         if !is_backed || !ring_of(w).is_none_or(holds) {
-            // A ring is still being read, or memory is short: another time.
+            // An earlier ring is still being read, or memory is short: try again later.
             self.set_window(w, log2);
             return;
         }
         self.grown.push_back(w.id.0, self.now.plus(IDLE).as_ns());
     }
 
-    /// Sets the window's size, as far as the application's budget allows. False when it does not.
+    /// Sets the window's size to `1 << log2`, as far as the application's budget allows. False when it does not.
     fn set_window(&self, w: &mut Work<'_>, log2: u8) -> bool {
-        // A window smaller than two units of its scale could never be said.
+        // The window field cannot express a window smaller than two units of its scale.
         let log2 = log2.max(w.f.rx.rcv_shift + 1);
         let initial = self.config.receive_buffer_initial;
         let above = |log2: u8| u64::from((1u32 << log2).saturating_sub(initial));
@@ -231,7 +232,7 @@ impl State {
         true
     }
 
-    /// Offers the initial window next.
+    /// Makes the initial window the one offered next.
     pub(crate) fn shrink(&mut self, w: &mut Work<'_>) {
         let initial = self.config.receive_buffer_initial.clamp(RING_MIN, RING_MAX).ilog2() as u8;
         if initial < w.f.rx.window_log2 {
@@ -242,13 +243,13 @@ impl State {
         self.grown.remove(w.id.0);
     }
 
-    /// Looks at windows that have grown: those of flows that have become idle shrink.
+    /// Checks the windows that have grown: shrinks those of flows that have become idle.
     pub(crate) fn sweep_grown(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         for _ in 0..crate::setup::TIMERS_MAX {
             let Some(flow) = self.grown.pop_due(self.now.as_ns()) else { return };
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 let patience = IDLE.max(w.f.cold.rto.times(2));
-                // Or its application reads no more, and what came is kept for it.
+                // The flow is idle, too, if its application has stopped reading and unread data is kept for it.
                 let is_paused = w.f.rx.rx_tail == w.f.cold.epoch_tail && !low_water::is_waiting(w);
                 let is_idle =
                     (w.f.rx.rx_ring << 1 == 0 || is_paused) && w.f.cold.epoch_at.plus(patience) <= state.now;
@@ -264,7 +265,8 @@ impl State {
         }
     }
 
-    /// Gives the ring back when the application has read everything: at once when it is small and many have one, else after a while.
+    /// Gives the ring back when the application has read everything: at once when it is small and many flows have one, else after
+    /// `ring_linger`.
     #[inline(always)]
     pub(crate) fn settle(&mut self, w: &mut Work<'_>) {
         let (Some(ring), true) = (w.f.rx.ring(), w.f.rx.unread() == 0 && w.f.rx.intervals == 0) else {
@@ -287,7 +289,7 @@ impl State {
         }
     }
 
-    /// Longer than the gaps between the bursts of a sender that still grows.
+    /// True when nothing came for longer than the gaps between the bursts of a sender in slow start.
     #[inline]
     fn is_quiet(&self, w: &Work<'_>) -> bool {
         let quiet = self.now.since(w.f.cold.heard_at);
@@ -295,7 +297,7 @@ impl State {
         quiet >= self.config.ring_linger.min(IDLE) && quiet >= linger.min(IDLE)
     }
 
-    /// Looks after rings whose time has come: back to the pool, or a note that the application shall tell when it has read.
+    /// Checks rings that have lingered long enough: gives them back, or asks the application to ring when it has read its data.
     pub(crate) fn sweep_lent(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         for _ in 0..crate::setup::TIMERS_MAX {
             let Some(flow) = self.lent.pop_due(self.now.as_ns()) else { return };
@@ -314,7 +316,7 @@ impl State {
             return;
         }
         if w.f.rx.intervals > 0 {
-            // What came ahead stays where it is, however long the gap does: `close_gap` has the ring looked at again.
+            // Data received ahead of a gap stays in its ring until the gap is filled: `close_gap` puts the ring on the list again.
             return;
         }
         if !self.is_quiet(w) || low_water::is_waiting(w) {
@@ -324,8 +326,8 @@ impl State {
         }
     }
 
-    /// Asks the application to tell when it consumes. Afterwards looks once more, because what it consumed before it saw the
-    /// wish rang nobody.
+    /// Asks the application to ring when it consumes. Then reads its position again, because bytes that it consumed before it saw
+    /// the request caused no doorbell.
     pub(crate) fn want_space(&mut self, w: &mut Work<'_>) {
         if !w.f.rx.has(state::WANT_SPACE) {
             queue::stream::raise(w.own, half_flags::WANT_SPACE);
@@ -337,7 +339,7 @@ impl State {
         }
     }
 
-    /// No longer: the window is wide open again, or there is nothing left to consume.
+    /// Withdraws the request of `want_space`: the window is wide open again, or nothing is left to consume.
     pub(crate) fn want_no_space(&self, w: &mut Work<'_>) {
         if w.f.rx.has(state::WANT_SPACE) {
             w.own.flags.fetch_and(!half_flags::WANT_SPACE, core::sync::atomic::Ordering::Relaxed);
@@ -345,7 +347,7 @@ impl State {
         }
     }
 
-    /// When unfinished work makes another round necessary: at once, or when somebody else has made room.
+    /// When unfinished work needs another round: at once, or in 100 us if the slow path or the port must make room first.
     pub(crate) fn debt_deadline(&self) -> Instant {
         if self.ready.front().is_some() && !self.is_port_full || !self.told.is_empty() {
             return self.now;
@@ -355,7 +357,7 @@ impl State {
     }
 }
 
-/// What all windows of the flow's application, beyond the initial ones, may come to while this one grows.
+/// Most bytes that all windows of the flow's application, beyond the initial ones, may sum to while this one grows.
 fn windows_most(w: &Work<'_>) -> u64 {
     match u64::from(w.f.cold.srtt_us) {
         0 => u64::MAX,
@@ -363,14 +365,14 @@ fn windows_most(w: &Work<'_>) -> u64 {
     }
 }
 
-/// The window has shrunk, and what was promised before is over: others can use it.
+/// True when the ring is larger than the window needs, and than what was promised before: other flows can use the memory.
 #[inline]
 fn is_oversized(w: &Work<'_>, ring: Ring) -> bool {
     let wanted = (1 << w.f.rx.window_log2).max(w.f.rx.promised());
     ring.size() / 2 >= u64::from(wanted) && !low_water::is_waiting(w)
 }
 
-/// Gives a ring of the service's side back.
+/// Returns a ring of the service's side to the pool.
 pub(crate) fn give_back(w: &mut Work<'_>, ring: Ring) {
     let Work { region, pool, .. } = w;
     pool.give_back(ring, |word| region.page_word(word));

@@ -1,4 +1,4 @@
-//! Lists of flows through arrays made at start: to be in one costs a flow no memory and no search.
+//! Linked lists of flows through arrays made at start: adding or removing a flow needs no allocation and no search.
 
 /// End of a list; 0 means "not in it", so that untouched pages stay untouched.
 const END: u32 = u32::MAX;
@@ -6,8 +6,9 @@ const END: u32 = u32::MAX;
 /// A first-in-first-out list of flows, each with a time, from which any flow can leave at once.
 #[derive(Debug)]
 pub(crate) struct List {
-    /// By flow, in one cache line, because flows come in any order: those behind and before it, each plus 1, and its time. Plain numbers,
-    /// so that zeros come from the kernel.
+    /// Indexed by flow; one cache line each, because flows come in any order: the links to the next and previous flow, each plus 1, and
+    /// the
+    /// flow's time. Plain numbers, so that the kernel's zeroed pages serve as empty entries.
     places: Box<[[u64; 2]]>,
     head: u32,
     tail: u32,
@@ -25,7 +26,7 @@ impl List {
         self.next(flow) != 0
     }
 
-    /// Hints the processor to fetch a flow's place.
+    /// Hints the processor to fetch a flow's entry.
     #[inline]
     pub(crate) fn prefetch(&self, flow: u32) {
         if let Some(place) = self.places.get(flow as usize) {
@@ -33,26 +34,26 @@ impl List {
         }
     }
 
-    /// Flows in it.
+    /// Number of flows in the list.
     #[inline]
     pub(crate) const fn len(&self) -> u32 {
         self.len
     }
 
-    /// The first flow and its time.
+    /// The first flow, and its time.
     #[inline]
     pub(crate) fn front(&self) -> Option<(u32, u64)> {
         (self.head != END).then(|| (self.head - 1, self.places[self.head as usize - 1][1]))
     }
 
-    /// The flows, the first first.
+    /// The flows of the list, from first to last.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         let place = |place: u32| (place != END).then_some(place);
         std::iter::successors(place(self.head), move |at| place(self.next(at - 1))).map(|at| at - 1)
     }
 
-    /// The last flow.
+    /// The last flow of the list.
     #[inline]
     pub(crate) fn back(&self) -> Option<u32> {
         (self.tail != END).then(|| self.tail - 1)
@@ -121,14 +122,14 @@ impl List {
         self.places[flow as usize][0] as u32
     }
 
-    /// `place` is a flow plus 1.
+    /// Sets the link to the next flow; `place` is a flow plus 1.
     #[inline]
     fn set_next(&mut self, place: u32, next: u32) {
         let word = &mut self.places[place as usize - 1][0];
         *word = *word >> 32 << 32 | u64::from(next);
     }
 
-    /// `place` is a flow plus 1.
+    /// Sets the link to the previous flow; `place` is a flow plus 1.
     #[inline]
     fn set_prev(&mut self, place: u32, prev: u32) {
         let word = &mut self.places[place as usize - 1][0];

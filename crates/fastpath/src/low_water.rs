@@ -1,26 +1,26 @@
-//! Applications that read nothing before so much is there (`SO_RCVLOWAT`): the window and the ring grow to hold it. Where they may not,
-//! the application is told that there is no more space, and reads what is there, as on Linux.
+//! Applications that read nothing until a number of bytes is there (`SO_RCVLOWAT`): window and ring grow to hold that number. If they
+//! may not grow, the application is told that there is no more space and reads what is there, as on Linux.
 
 use crate::acknowledge::window;
 use crate::setup::{State, Work};
 use core::sync::atomic::Ordering::Relaxed;
 use flow::state;
 
-/// Bytes that the application waits for, rounded up to a power of two; 1: any.
+/// Bytes that the application waits for, rounded up to a power of two; 1: it reads any number.
 #[inline]
 pub(crate) fn wanted(w: &Work<'_>) -> u32 {
     shm::low_water(w.peer.flags.load(Relaxed))
 }
 
-/// It waits for more than there is.
+/// True when the application waits for more bytes than there are.
 #[inline]
 pub(crate) fn is_waiting(w: &Work<'_>) -> bool {
     wanted(w) > w.f.rx.unread().max(1)
 }
 
 impl State {
-    /// The window is small and the application reads nothing: it waits for more, and there is room for it, perhaps after the window
-    /// has grown.
+    /// Asked when the window is small. True when the application waits for more bytes, and the window has room for them, or has grown
+    /// just now.
     #[cold]
     pub(crate) fn is_waited_for(&mut self, w: &mut Work<'_>) -> bool {
         if !is_waiting(w) {
@@ -37,7 +37,7 @@ impl State {
         has_grown
     }
 
-    /// The application was asked to tell when it reads: one that waits for more than there is hears that it waits in vain.
+    /// The application was asked to ring when it reads; if it waits for a low-water mark it must be told, because no more will come.
     pub(crate) fn tell_reader(&mut self, w: &mut Work<'_>) {
         if wanted(w) > 1 {
             w.f.rx.set(state::TELL);
@@ -45,7 +45,7 @@ impl State {
         }
     }
 
-    /// It has read some of it: there is space again for what it waits for.
+    /// True when the application has read enough that the window has space again for the bytes it waits for.
     #[cold]
     pub(crate) fn has_space_again(&self, w: &Work<'_>) -> bool {
         wanted(w) > 1 && w.f.rx.unread() < window(&w.f) / 2

@@ -1,38 +1,38 @@
-//! What a round turns to, for whoever counts where its time goes. Reads no clock: the meter does, or none.
+//! Parts of a round, reported to a profiler through [`Meter`]. This crate reads no clock; an implementation may.
 
-/// Parts of a round, in their order. Borders lie between stages of a batch: what a packet or a slot makes the core send is that
-/// part's.
+/// Parts of a round, in their order. A part ends where a stage of the batch ends: segments that a packet or slot makes the core send
+/// are counted with that packet's or slot's part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Part {
-    /// Taking packets from the port.
+    /// The port delivers packets.
     PortReceive,
-    /// IP and TCP of the packets that came, and what they let go out: acknowledgements, and what waited for one.
+    /// IP and TCP processing of received packets, and sending what they cause: acknowledgements, and data that waited for one.
     Receive,
-    /// Telling applications.
+    /// Telling applications that their slots have news.
     Events,
-    /// Looking which applications have rung, and for which slots.
+    /// Looking for applications that have rung, and for which slots.
     Doorbells,
-    /// What these slots have: bytes to send, room to announce, ends.
+    /// Handling these slots: bytes to send, space to announce, ends of streams.
     Transmit,
-    /// Pacing, acknowledgements whose time has come, probes, rings that linger.
+    /// Pacing, delayed acknowledgements, loss timers, lingering rings.
     Timers,
-    /// Handing over to the port what is not handed over yet.
+    /// Flushing the port: it sends what it has not sent yet.
     PortSend,
 }
 
 impl Part {
-    /// How many there are.
+    /// Number of parts of a round.
     pub const COUNT: usize = 7;
 }
 
-/// Is told.
+/// Told when a new part of a round begins.
 pub trait Meter {
-    /// The round turns to `part`.
+    /// Part `part` begins; the part before ends.
     fn enter(&mut self, part: Part);
 }
 
-/// Nobody counts.
+/// The meter that measures nothing.
 impl Meter for () {
     #[inline(always)]
     fn enter(&mut self, _part: Part) {}

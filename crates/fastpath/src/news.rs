@@ -1,42 +1,43 @@
-//! What applications are told: collected while flows have their turns, announced together.
+//! News for applications: collected while flows have their turns, then published together.
 //!
-//! Between the publication of a position and the question who wants to know of it lies a full barrier, and a doorbell is a locked
-//! operation on a line that its owner polls. One barrier serves all that was published before it, and one operation 64 slots.
+//! After a position is published, a full barrier must come before the check whether the application waits for it; and setting a
+//! doorbell bit is a locked operation on a line that its owner polls. One barrier serves all positions published before it, and one
+//! locked operation serves 64 slots.
 
 use crate::classify::Miss;
 use crate::setup::{Home, State, WAKES_MAX, Work};
 use flow::{FlowId, Flows, News, event, state};
 use queue::stream;
 
-/// Room for what is told: news and acknowledgements of as many flows as may have a turn in one round.
+/// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
 pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
 
-/// Somebody to tell.
+/// A slot with news for its application, to be told at the end of the stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     flow: FlowId,
     slot: u32,
     region: u16,
-    /// Something has come.
+    /// Data, FIN or space has come for the application to see.
     has_news: bool,
-    /// What was sent has been acknowledged, and nobody was seen to wait for that.
+    /// Bytes it has sent were acknowledged, and it did not wait for space when that was last checked.
     is_acknowledged: bool,
 }
 
 impl State {
-    /// The application has news: its doorbell rings with the others', once per flow and batch.
+    /// Notes that the application has news: its doorbell rings together with the others', once per flow and batch.
     #[inline]
     pub(crate) fn tell(&mut self, w: &mut Work<'_>) {
         if self.wakes.len() + self.told.len() >= WAKES_MAX {
-            // The caller has yet to write that many eventfds: tell in the next round.
+            // The caller has yet to write WAKES_MAX eventfds: tell in the next round.
             return self.acks.push_front(w.id.0, self.now.as_ns());
         }
         w.f.rx.clear(state::TELL);
         self.note(w, true, false);
     }
 
-    /// The application's bytes have been acknowledged: when it waits for space it is told at the end of the turn. By then it is known
-    /// what was sent in their place.
+    /// Publishes that bytes of the application were acknowledged. If it waits for space, it is told at the end of the turn, when it is
+    /// known how many new bytes were sent.
     #[inline]
     pub(crate) fn acknowledge_bytes(&mut self, w: &mut Work<'_>) {
         stream::note_consumed(w.own, w.f.tx.tx_una);
@@ -46,7 +47,7 @@ impl State {
         if stream::wants_space(w.peer) {
             w.f.rx.events |= event::SPACE;
         } else if self.told.len() < TOLD_MAX {
-            // Who says so at this moment is seen behind the barrier.
+            // The application may begin to wait at this moment: `announce` checks again after its barrier.
             self.note(w, false, true);
         }
     }
@@ -68,11 +69,11 @@ impl State {
         }
     }
 
-    /// Tells them all.
+    /// Publishes all collected news.
     #[inline]
     pub(crate) fn announce(&mut self, flows: &Flows, homes: &mut [Option<Home>]) {
         let (mut next, mut kept) = (0, 0);
-        // Whoever is told of space is told of it behind the others.
+        // `tell_of_space` adds entries behind the others: they are announced in the next pass.
         while next < self.told.len() {
             let end = self.told.len();
             stream::barrier();
@@ -100,7 +101,7 @@ impl State {
         self.told.truncate(kept);
     }
 
-    /// Adds the slot to those whose bits lie in one word, after the others if it is another word.
+    /// Adds the slot's bit to `bell`; if it lies in another word than the bits collected, rings for these first.
     #[inline]
     fn ring(&mut self, homes: &[Option<Home>], bell: &mut Bell, told: &Told, context: u32) {
         let (region, word) = (told.region, told.slot / 64);
@@ -111,7 +112,7 @@ impl State {
         bell.bits |= 1 << (told.slot % 64);
     }
 
-    /// The application began to wait for space while its bytes were acknowledged.
+    /// The application began to wait for space while its bytes were acknowledged: reports it now.
     #[cold]
     fn tell_of_space(&mut self, flows: &Flows, homes: &mut [Option<Home>], flow: FlowId) -> Result<(), Miss> {
         self.with(flows, homes, flow, |state, w| {
@@ -121,7 +122,7 @@ impl State {
     }
 }
 
-/// Bits of one word of a doorbell.
+/// Bits collected for one word of a doorbell.
 #[derive(Default)]
 struct Bell {
     region: u16,

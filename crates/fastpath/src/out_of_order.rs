@@ -1,4 +1,4 @@
-//! Data that came before data it follows: kept in the ring at its place, remembered as intervals.
+//! Data that came out of order: stored in the ring at its place, remembered as intervals.
 //!
 //! ```text
 //!     rcv_nxt        ahead[1]            ahead[0] (the latest)
@@ -13,7 +13,7 @@ use flow::{FlowMut, INTERVALS, Interval, state};
 use wire::{SackBlock, SackBlocks};
 
 impl State {
-    /// Keeps bytes that begin after `rcv_nxt`. Returns how many were kept.
+    /// Stores bytes that begin after `rcv_nxt`. Returns how many were stored.
     pub(crate) fn take_ahead(&mut self, w: &mut Work<'_>, seq: SeqNumber, bytes: &[u8]) -> usize {
         self.counters.out_of_order += 1;
         w.f.cold.counters.out_of_order += 1;
@@ -21,7 +21,7 @@ impl State {
         w.f.rx.set(state::ACK_NOW);
         let offset = seq.since(w.f.rx.rcv_nxt) as usize;
         if w.f.rx.intervals == 0 {
-            // Once there is something ahead the ring stays as it is, so take one that holds the whole window.
+            // While data ahead of a gap is stored the ring cannot be replaced, so take one that holds the whole window.
             let window = w.f.rx.rcv_edge.since(w.f.rx.rcv_nxt) as usize;
             self.space_for(w, window.max(offset + bytes.len()));
         }
@@ -42,7 +42,7 @@ impl State {
         n
     }
 
-    /// `rcv_nxt` has moved: takes in the intervals it reached. Returns how many bytes further it is now.
+    /// `rcv_nxt` has moved: takes in the intervals that it has reached. Returns by how many bytes that moves it further.
     pub(crate) fn close_gap(&mut self, w: &mut Work<'_>) -> u32 {
         let rx = &mut *w.f.rx;
         let before = rx.rcv_nxt;
@@ -66,8 +66,7 @@ impl State {
         after.since(before)
     }
 
-    /// Nothing follows a FIN: what a peer that breaks this rule sent ahead from beyond its own is thrown away, as Linux does, and holds
-    /// the ring no longer.
+    /// Discards data that a peer has sent beyond its own FIN, against the rules, as Linux does; it must not keep the ring in use.
     #[cold]
     pub(crate) fn drop_ahead(&mut self, w: &mut Work<'_>) {
         w.f.rx.intervals = 0;
@@ -75,7 +74,7 @@ impl State {
     }
 }
 
-/// Notes what of `[left, right)` is held already, whether it lies ahead or fills a gap and goes on behind it. Of several pieces the
+/// Notes for D-SACK which part of `[left, right)` is stored already, as an out-of-order interval. If there are several parts, the
 /// first: a "D-SACK block is only used to report a duplicate contiguous sequence of data" (RFC 2883 section 4), and there is one.
 pub(crate) fn note_held(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) {
     let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];
@@ -87,7 +86,7 @@ pub(crate) fn note_held(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) 
     note_duplicate(f, first.left.later_of(left), end);
 }
 
-/// Adds `new`, joined with every interval it touches, in front. False when all are in use.
+/// Adds `new` as the latest interval, joined with every interval that it touches. False when no interval is free.
 fn remember(f: &mut FlowMut<'_>, new: Interval) -> bool {
     let (ahead, count) = (&mut f.cold.ahead, &mut f.rx.intervals);
     let mut joined = new;
@@ -120,7 +119,7 @@ fn forget(ahead: &mut [Interval; INTERVALS], count: &mut u8, i: usize) {
     *count -= 1;
 }
 
-/// Notes for the next acknowledgement that `[left, right)` came again; the latest counts.
+/// Notes that `[left, right)` was received twice, for a D-SACK block in the next acknowledgement; only the latest is kept.
 pub(crate) fn note_duplicate(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNumber) {
     if f.rx.has(state::SACK) {
         f.cold.duplicate = Interval { left, right };
@@ -128,13 +127,13 @@ pub(crate) fn note_duplicate(f: &mut FlowMut<'_>, left: SeqNumber, right: SeqNum
     }
 }
 
-/// A duplicate first: "the first block of the SACK option specifies the sequence numbers of the segment that triggered the
-/// acknowledgement" (RFC 2883 section 4), once. Then the latest interval, which, if the duplicate lies in one, is that one:
-/// "The first SACK block ... MUST specify the contiguous block of data containing the segment which triggered this ACK"
-/// (RFC 2018 section 4).
+/// The SACK blocks of the next acknowledgement. A duplicate comes first, once: "the first block of the SACK option specifies the
+/// sequence numbers of the segment that triggered the acknowledgement" (RFC 2883 section 4). Then the latest interval, which is the
+/// one that contains the duplicate, if any does: "The first SACK block ... MUST specify the contiguous block of data containing the
+/// segment which triggered this ACK" (RFC 2018 section 4).
 pub(crate) fn sack_blocks(f: &FlowMut<'_>) -> SackBlocks {
     let mut blocks = SackBlocks::EMPTY;
-    // Three beside timestamps, four without.
+    // Options have room for three blocks beside timestamps, four without.
     let room = if f.rx.has(state::TIMESTAMPS) { 3 } else { 4 };
     let duplicate = f.rx.has(state::REPORT_DUPLICATE).then_some(&f.cold.duplicate);
     let ahead = &f.cold.ahead[..usize::from(f.rx.intervals)];

@@ -1,25 +1,26 @@
-//! The pacer: when a flow's next segment may go.
+//! The pacer: decides when a flow's next segment may be sent.
 
 use crate::setup::{State, Work};
 use base::{Duration, Instant};
 use flow::{Cold, SendLine};
 
-/// A paced flow that has not sent for a while may send so many bytes at once: more than the initial window, and whatever a
-/// request or a reply usually is. A lone message is never delayed.
+/// Bytes that a paced flow may send at once after a pause: more than the initial window, and than a usual request or reply. A
+/// single message is never delayed.
 const BURST: u64 = 64 << 10;
 
-/// The same, in segments, of a flow whose application limits its rate: what Linux sends before it begins to pace.
+/// Segments that a flow limited by `SO_MAX_PACING_RATE` may send at once: what Linux sends before it begins to pace.
 const BURST_LIMITED: u64 = 10;
 
 impl State {
-    /// False, and remembered, when the segment's time has not come.
+    /// True when a segment of `len` bytes may be sent now; else the flow waits in the pacer's wheel.
     #[inline]
     pub(crate) fn may_go(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         w.f.cold.pace_rate == 0 || self.pace(w, len)
     }
 
-    /// A bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate, kept as the time at which it would be
-    /// full to the brim less what was taken: `pace_at`. The bucket may be overdrawn by one segment.
+    /// A token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
+    /// when
+    /// the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
     fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         let cold = &mut *w.f.cold;
         let time = |bytes: u64| Duration::from_ns(bytes * 1_000_000_000 / cold.pace_rate);
@@ -35,11 +36,11 @@ impl State {
     }
 }
 
-/// The longest super-frame at the flow's rate, as Linux sizes them: a millisecond's worth, `segments_min` at least, and no more than
-/// half the window; on short paths more, up to all that fits, for there a burst is over before anybody is in its way. What is not
-/// paced goes at twice the window in a round trip while it may double, else at 1.2 times.
+/// The longest super-frame at the flow's rate, bytes, as Linux sizes them: a millisecond's worth, at least `segments_min` segments, at
+/// most half the window; longer on short paths, because a burst there is over before other traffic meets it. For a flow that is not
+/// paced the rate is twice the window per round trip in slow start, else 1.2 times.
 pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments_min: u16) -> u32 {
-    /// Half a millisecond of round trip halves what is added.
+    /// log2 of the microseconds of round trip that halve the bytes added for short paths: half a millisecond.
     const RTT_LOG2: u32 = 9;
     let is_limited = cold.pace_rate != 0 && cold.pace_most != 0;
     let near = if is_limited { 0 } else { BURST.checked_shr(cold.rtt_us_min >> RTT_LOG2).unwrap_or(0) };
@@ -53,13 +54,14 @@ pub(crate) fn burst_at_rate(cold: &Cold, len: u32, cwnd: u32, mss: u32, segments
     let wanted = (rate / 1024 + near).max(u64::from(segments_min) * u64::from(mss));
     let wanted = wanted.min(u64::from((cwnd / 2).max(mss))) as u32;
     let whole = wanted - wanted % mss;
-    // No lone segment stays behind a longer super-frame: it would bear no PSH.
+    // Leave no single segment after a longer super-frame: it would carry no PSH.
     let is_lone = len > whole && len - whole <= mss && whole > 2 * mss;
     if is_lone { whole - mss } else { len.min(whole) }
 }
 
-/// How much of the super-frame in hand is left. As on Linux none is longer than half the peer's largest window (two segments may go in any): what has waited
-/// for an acknowledgement is cut into such pieces from there on, and each of them ends with PSH, however it goes.
+/// Bytes left of the super-frame begun before. As on Linux, a super-frame is at most half the peer's largest window (but two segments
+/// are always allowed): data that waited for an acknowledgement is cut into such pieces, and each piece ends with PSH, even when it is
+/// sent in parts.
 pub(crate) fn burst_left(cold: &mut Cold, tx: &SendLine, is_rung: bool) -> u32 {
     let (mss, half) = (u32::from(tx.mss), 1 << tx.window_log2_max.min(31) >> 1);
     if u64::from(half) >= BURST {

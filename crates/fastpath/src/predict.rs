@@ -1,5 +1,5 @@
-//! Header prediction: a segment or a doorbell that is like nearly all others is recognised by a few comparisons, and what is left to do
-//! for it is known then. Whatever is not expected is for `receive`, `transmit` and `finish`, which mean the same and ask everything.
+//! Header prediction: a segment or doorbell of the common kind is recognised by a few comparisons and handled here. All others go
+//! to `receive`, `transmit` and `finish`, which have the same effect on the common kind but check everything.
 
 use crate::news::TOLD_MAX;
 use crate::segment;
@@ -13,18 +13,18 @@ use queue::stream::{self, readable};
 use shm::{application_flags, half_flags};
 use wire::{CommonHeaders, CommonSegment, Ecn, TcpFlags, TcpHeader};
 
-/// What came of it.
+/// Result of header prediction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Predicted {
-    /// Not what was expected: nothing has happened.
+    /// Not the common kind: nothing was changed.
     No,
-    /// Taken in; the flow's turn has more to do than usual: `finish`.
+    /// Taken in; the flow's turn has more to do than usual: the caller calls `finish`.
     Finish,
-    /// All is done.
+    /// Handled completely: nothing is left to do.
     Done,
 }
 
-/// What is asked of a flow at one glance.
+/// Flags of `ReceiveLine` that are compared with [`CALM`].
 const ASKED: u32 = state::LIVE
     | state::LEAVING
     | state::V6
@@ -44,21 +44,21 @@ const ASKED: u32 = state::LIVE
     | state::APP_CLOSED
     | state::APP_RESET
     | state::POISONED;
-/// The answer of one that is established and that nothing has befallen.
+/// Value of the flags [`ASKED`] in an established IPv4 flow with timestamps and nothing unusual.
 const CALM: u32 = state::LIVE | state::TIMESTAMPS;
-/// Of a flow that is to send, these as well.
+/// Flags that are compared with [`CALM`] when the flow is to send.
 const ASKED_TO_SEND: u32 = ASKED | state::SEND_CWR | state::TELL;
-/// Applications that want more of a segment than that it goes.
+/// Advice of an application that affects more of a segment than when it is sent: not the common kind.
 const ADVISES: u64 = application_flags::HOLD
     | application_flags::WATCH
     | application_flags::RECORDS
     | application_flags::URGENT;
-/// Of applications that have nothing to say but positions none of these is set.
+/// Flags of an application's half that need handling: not the common kind if any is set.
 const SPEAKS: u32 = half_flags::FIN | half_flags::RESET | half_flags::RELEASED | half_flags::WANT_SPACE;
 
 const _: () = assert!(WAKES_MAX <= TOLD_MAX);
 
-/// Nothing is missing, in either direction.
+/// True when no data is missing, in either direction.
 #[inline]
 fn is_calm(f: &FlowMut<'_>, asked: u32) -> bool {
     let FlowMut { rx, tx, cold, .. } = f;
@@ -69,15 +69,15 @@ fn is_calm(f: &FlowMut<'_>, asked: u32) -> bool {
         && cold.rx_old == 0
 }
 
-/// The window is not small: see `State::watch_window`.
+/// True when the window is not small: see `State::watch_window`.
 #[inline]
 fn is_open(rx: &ReceiveLine) -> bool {
     rx.promised() >= 1 << rx.window_log2 >> 1
 }
 
 impl State {
-    /// Takes in the next segment in order of a flow in calm, of at most `longest` bytes, which `put` writes to a position of a ring
-    /// where there is room for them; false: they are not to be had.
+    /// Takes in the next in-order segment of a calm flow, of at most `longest` bytes. `put` copies the payload to a position of a ring
+    /// that has room for it; it returns false when the port cannot provide the bytes.
     #[inline]
     pub(crate) fn arrive(
         &mut self,
@@ -144,7 +144,7 @@ impl State {
         if is_last { Predicted::Finish } else { Predicted::Done }
     }
 
-    /// Bytes are acknowledged, the first time, in order, by a segment that says nothing else.
+    /// As `advance`, for bytes acknowledged in order by a segment with nothing else to say.
     #[inline(always)]
     fn advance_calmly(&mut self, w: &mut Work<'_>, acked: u32) {
         let f = &mut w.f;
@@ -160,7 +160,7 @@ impl State {
         stream::note_consumed(w.own, f.tx.tx_una);
     }
 
-    /// The payload is in its place: the application is to be told.
+    /// Accounts for `len` bytes of payload that are in the ring now, and publishes them.
     #[inline(always)]
     fn store(&mut self, w: &mut Work<'_>, len: u32) {
         let rx = &mut *w.f.rx;
@@ -170,8 +170,8 @@ impl State {
         self.counters.bytes_in += u64::from(len);
     }
 
-    /// What `finish` comes to when the application has nothing to send yet and no acknowledgement is due. False, and nothing done, when
-    /// there is more.
+    /// Does what `finish` would do when the application has nothing to send yet and no acknowledgement is due. False, and nothing done,
+    /// when `finish` is needed.
     #[inline(always)]
     fn end_turn(&mut self, w: &mut Work<'_>, has_news: bool, is_acknowledged: bool) -> bool {
         let (rx, tx) = (&mut *w.f.rx, &*w.f.tx);
@@ -202,7 +202,7 @@ impl State {
         true
     }
 
-    /// The application of a flow in calm has written what goes as one segment.
+    /// Sends what the application of a calm flow has written, if it fits in one segment.
     #[inline]
     pub(crate) fn answer<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> Predicted {
         let is_expected = is_calm(&w.f, ASKED_TO_SEND)
@@ -250,7 +250,7 @@ impl State {
         if w.f.rx.unread() == 0 || is_open(w.f.rx) { Predicted::Done } else { Predicted::Finish }
     }
 
-    /// The segment of `len` bytes that lie in `ring` from `position` on. False when there is no room for it.
+    /// Sends the `len` bytes of `ring` from `position` on as one segment. False when there is no room for it.
     #[inline(always)]
     fn put<P: Port + ?Sized>(
         &mut self,

@@ -1,5 +1,5 @@
-//! Flows in flight, looked at when their time has come: the reordering timer (RFC 8985 section 6.2), tail loss probes (section
-//! 7), repairs that are met with silence, and timeouts that the slow path has decided on.
+//! Loss timers of flows with data in flight: the reordering timer (RFC 8985 section 6.2), tail loss probes (section 7),
+//! retransmissions that get no answer, and timeouts that the slow path has decided on.
 
 use crate::classify::Miss;
 use crate::rack::News;
@@ -10,22 +10,22 @@ use base::{Duration, Instant};
 use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
 use port::Port;
 
-/// No repetition earlier: on faster paths the peer's scheduling is what takes the time.
+/// Least time before a probe in recovery: on faster paths the peer's scheduling takes most of the time.
 const PATIENCE_MIN: Duration = Duration::from_us(500);
-/// What a probe leaves the peer beyond two round trips: Linux's `TCP_TIMEOUT_MIN`, two ticks of a millisecond.
+/// Time added to two round trips for the peer to answer: Linux's `TCP_TIMEOUT_MIN`, two ticks of a millisecond.
 const PEER_TIME: Duration = Duration::from_ms(2);
-/// Each flow in flight makes the others wait so much longer: looking takes a tenth of a core's time at most.
+/// Added to a flow's time for each flow in flight, so that checking flows takes at most a tenth of a core's time.
 const EACH: Duration = Duration::from_us(1);
-/// Repetitions for silence within an episode; the timeout comes after them.
+/// Most probes per episode that get no answer; after them the slow path's timeout decides.
 const STALLS: u8 = 3;
-/// So many flows are fetched together before they are looked at.
+/// Number of flow records that are prefetched together before the flows are checked.
 const AHEAD: usize = 16;
-/// Rounds with full batches after which timers are judged though more input may wait.
+/// After so many rounds with full batches, timers are handled even if more packets may wait in the port.
 const ROUNDS_FULL_MAX: u32 = 64;
 
 impl State {
-    /// "PTO = 2 * SRTT" (RFC 8985 section 7.2), and a little for the peer, as Linux. In a repair the peer answers at once: "an
-    /// immediate duplicate ACK" (RFC 5681 section 4.2).
+    /// Time without an answer after which a probe is sent: "PTO = 2 * SRTT" (RFC 8985 section 7.2), and a little for the peer, as
+    /// Linux. In recovery the peer answers at once: "an immediate duplicate ACK" (RFC 5681 section 4.2).
     #[inline]
     fn patience(f: &FlowMut<'_>) -> Duration {
         let round_trips = Duration::from_us(2 * u64::from(f.cold.srtt_us));
@@ -36,13 +36,13 @@ impl State {
         }
     }
 
-    /// Nothing but one segment is in flight, and nothing is being repaired.
+    /// True when at most one segment is in flight, and no episode of recovery is under way.
     #[inline]
     fn is_lone(f: &FlowMut<'_>) -> bool {
         f.tx.in_flight() <= u32::from(f.tx.mss) && f.cold.recovery.episode == Episode::None
     }
 
-    /// The flow has something in flight, of which there was `before` already: look at it in a while.
+    /// The flow has sent data, with `before` bytes in flight already: makes sure that its loss timer runs.
     #[inline(always)]
     pub(crate) fn watch(&mut self, w: &mut Work<'_>, before: u32) {
         let mss = u32::from(w.f.tx.mss);
@@ -52,12 +52,12 @@ impl State {
         }
     }
 
-    /// It is not looked at yet, or perhaps too late.
+    /// Starts the loss timer, or shortens it if it runs too long.
     #[inline(never)]
     pub(crate) fn watch_soon(&mut self, w: &mut Work<'_>) {
         let others = EACH.times(u64::from(self.looks.len()));
         let at = self.now.plus(Self::patience(&w.f)).plus(others);
-        // It may wait for the distant probe of a lone segment.
+        // The timer may be set for the probe of a lone segment, which comes much later.
         if !w.f.rx.has(state::WATCHED) || at < self.looks.at(w.id.0) {
             w.f.rx.set(state::WATCHED);
             self.looks.remove(w.id.0);
@@ -65,19 +65,20 @@ impl State {
         }
     }
 
-    /// Looks at the flow when something is due next.
+    /// Sets the loss timer to `at`, or stops it.
     fn watch_until(&mut self, w: &mut Work<'_>, at: Option<Instant>) {
         self.looks.remove(w.id.0);
         w.f.rx.clear(state::WATCHED);
         let Some(at) = at else { return };
         self.looks.wait(w.id.0, at);
-        // Else what is sent meanwhile may want to be looked at before that, unless it is a lone segment again, whose probe is as distant.
+        // WATCHED means that the timer is early enough for data sent meanwhile. It is not if `at` is late, unless that data is a lone
+        // segment again, because the probe of that one comes as late.
         if at <= self.now.plus(Self::patience(&w.f)) || Self::is_lone(&w.f) {
             w.f.rx.set(state::WATCHED);
         }
     }
 
-    /// After news of losses: the time to look again is another.
+    /// After news of losses: computes the loss timer's time anew.
     pub(crate) fn hasten(&mut self, w: &mut Work<'_>) {
         note_measured(&mut w.f);
         let (_, reordered) = self.detect(&mut w.f);
@@ -85,8 +86,8 @@ impl State {
         self.watch_until(w, [reordered, next].into_iter().flatten().min());
     }
 
-    /// Flows whose turn has come to be looked at. What waits in the port is heard first: a core that did not run for a while
-    /// must not take its own silence for the peer's.
+    /// Handles the flows with an expired loss timer. Packets that wait in the port are handled first: a core that did not run for
+    /// a while must not take its own silence for the peer's.
     pub(crate) fn look_after<P: Port + ?Sized>(
         &mut self,
         flows: &Flows,
@@ -138,8 +139,8 @@ impl State {
         self.hasten(w);
     }
 
-    /// When silence becomes a sign. None: it is the timeout's business, so that a peer that is gone keeps no core awake; nor without
-    /// SACK, which "the connection MUST use" (RFC 8985 section 4), for nothing else tells what a probe has shown.
+    /// When to probe if the peer stays silent. `None`: the slow path's timeout decides, so that a peer that is gone keeps no core awake;
+    /// also without SACK, which "the connection MUST use" (RFC 8985 section 4), because nothing else shows the result of a probe.
     fn next_probe(&self, f: &FlowMut<'_>) -> Option<Instant> {
         let r = &f.cold.recovery;
         if !f.rx.has(state::SACK)
@@ -158,7 +159,7 @@ impl State {
         let since = f.cold.progress_at.max(r.restart_at).max(sent_at);
         let mut patience = Self::patience(f).times(1 << r.stalls);
         if Self::is_lone(f) {
-            // "If FlightSize is one segment: PTO += TLP.max_ack_delay", of which the least timeout is the measure on Linux, too.
+            // "If FlightSize is one segment: PTO += TLP.max_ack_delay", for which Linux, too, takes the least timeout.
             patience = patience.plus(self.config.rto_min);
         }
         if r.episode != Episode::None {
@@ -170,9 +171,9 @@ impl State {
         Some(since.plus(patience).min(timeout))
     }
 
-    /// Nothing was heard for too long. Without a sign of loss: new data, or the end of what is in flight once more, so that an
-    /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). Where a repair is
-    /// under way, its oldest segment is lost again.
+    /// The peer was silent for too long. Without a sign of loss: sends new data, or the last segment in flight again, so that an
+    /// acknowledgement shows what is missing; one probe until the peer has acknowledged it (RFC 8985 section 7.3). If retransmissions are
+    /// under way, the oldest segment counts as lost again.
     fn probe_tail<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         let (una, max, mss) = (w.f.tx.snd_una, w.f.tx.snd_max, u32::from(w.f.tx.mss));
         if w.f.cold.runs > 0 {
@@ -190,10 +191,10 @@ impl State {
         self.transmit(w, port);
         w.f.tx.cwnd = cwnd;
         let is_new = w.f.tx.snd_max != max;
-        // The last segment: a FIN that went alone goes alone again.
+        // The last segment; a FIN that was sent as a segment of its own is sent so again.
         let last = if w.f.rx.has(state::FIN_SENT) && w.f.cold.is_fin_alone { 1 } else { mss };
         let len = max.since(una).min(last);
-        // Not of two records.
+        // A segment must not hold bytes of two records (`MSG_EOR`).
         let len = len.min(last_record(w));
         let range = Interval { left: max.minus(len), right: max };
         if is_new || self.send_again(w, range, port) {
@@ -205,9 +206,9 @@ impl State {
         }
     }
 
-    /// What came of a probe: a report of a duplicate, an older timestamp, or from a peer that reports no duplicates a bare second
-    /// acknowledgement says that nothing was lost; an acknowledgement of more without one says that the probe repaired a loss,
-    /// which is as good a reason to slow down as any other (RFC 8985 section 7.4).
+    /// Judges the result of a probe. A report of a duplicate, an older timestamp, or, from a peer that reports no duplicates, a bare
+    /// second acknowledgement shows that nothing was lost. An acknowledgement beyond the probe without any of these shows that the probe
+    /// repaired a loss, after which the window is reduced as after any other (RFC 8985 section 7.4).
     pub(crate) fn judge_probe(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
         let (una, end) = (f.tx.snd_una, f.cold.recovery.probe_end);
         let is_in_vain = f.cold.recovery.is_probe_new && end.is_at_or_before(una)
@@ -228,7 +229,8 @@ impl State {
     }
 }
 
-/// No probe goes out before "a new RTT measurement" was taken since the last one (RFC 8985 section 7.3 in short). What was sent after a probe, or was new data itself, measures when it is acknowledged.
+/// No probe is sent before "a new RTT measurement" was taken since the last one (RFC 8985 section 7.3 in short). The acknowledgement
+/// of data sent after the probe, or of a probe that was new data, is such a measurement.
 fn note_measured(f: &mut FlowMut<'_>) {
     let (una, r) = (f.tx.snd_una, &mut f.cold.recovery);
     let is_measured = r.probe_end.is_before(una) || r.is_probe_new && r.probe_end == una;

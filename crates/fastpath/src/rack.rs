@@ -1,69 +1,69 @@
-//! What an acknowledgement says about losses: RACK (RFC 8985 section 6) over the scoreboard, with times known to a burst.
+//! What an acknowledgement says about losses: RACK (RFC 8985 section 6) over the scoreboard, with send times known per burst.
 //!
-//! A segment is lost when one sent after it was delivered and the time a reordered one might take has passed. When each was
-//! sent is known to a sixteenth of a round trip from the marks (`board`), which for the comparison of neighbours is exact.
+//! A segment is lost when a segment sent after it was delivered and the time that reordering may take has passed. Each segment's
+//! send time is known to a sixteenth of a round trip from the marks (`board`); for comparing neighbours in order that is exact.
 
 use crate::setup::{State, Work};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Episode, FlowMut, Interval, Kind, Run, state};
 use wire::{SackBlocks, TcpPacket};
 
-/// Segments that may overtake one as far as `tcpi_reordering` tells (Linux's `tcp_max_reordering`).
+/// Most segments of reordering that `tcpi_reordering` reports (Linux's `tcp_max_reordering`).
 const REORDERING_MAX: u32 = 300;
 
 /// "DupThresh" (RFC 6675 section 2).
 pub(crate) const THRESHOLD: u32 = 3;
 
-/// What one acknowledgement brought.
+/// What one acknowledgement reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct News {
     /// "DeliveredData": bytes not known to be delivered before (RFC 6937 section 3).
     pub(crate) bytes: u32,
-    /// When the segment that was sent last among them was sent, and its end.
+    /// Of the delivered segments, the one sent last: its send time (microseconds modulo 2^32) and its end.
     latest: Option<(u32, SeqNumber)>,
-    /// When the one delivered last was sent: with what was overtaken, not the same.
+    /// Send time of the segment delivered last, microseconds modulo 2^32; with reordering it is not the one in `latest`.
     last_at: u32,
-    /// Round-trip times of data sent once.
+    /// Round-trip times of delivered data that was sent once.
     pub(crate) rtt: Option<RoundTrip>,
-    /// Something that counted as lost has arrived though it was not sent again.
+    /// Data that counted as lost has arrived though it was not retransmitted.
     pub(crate) is_original: bool,
-    /// Something that was sent again was acknowledged with an older timestamp than its repetition's.
+    /// Retransmitted data was acknowledged with a timestamp older than the retransmission's.
     pub(crate) is_delayed: bool,
-    /// What filled the oldest gap, where that was sent again and the timestamp tells.
+    /// Which sending filled the oldest gap, if the data there was retransmitted and the timestamp tells.
     pub(crate) oldest: Option<Sending>,
-    /// The peer reports more than before.
+    /// SACK blocks report more data than before.
     pub(crate) is_held_more: bool,
-    /// It reports a duplicate (RFC 2883).
+    /// The range that the peer reports as received twice (RFC 2883).
     pub(crate) duplicate: Option<Interval>,
-    /// It has thrown away what it had reported.
+    /// The peer has discarded data that it had reported by SACK.
     is_reneged: bool,
-    /// "A duplicate ACK without any SACK information" (RFC 8985 section 7.4.2), data or window.
+    /// "A duplicate ACK without any SACK information" (RFC 8985 section 7.4.2), without data and without a new window.
     pub(crate) is_pure_duplicate: bool,
-    /// Bytes by which something sent earlier was overtaken, at most.
+    /// Largest distance in bytes by which delivered data was overtaken by data sent later.
     reordered: u32,
 }
 
 impl News {
-    /// Nothing but a round-trip time.
+    /// News that contain a round-trip time only, microseconds.
     pub(crate) fn timed(us: u32) -> Self {
         Self { rtt: Some(RoundTrip { first: us, last: us }), ..Self::default() }
     }
 }
 
-/// Which of a segment's sendings has arrived.
+/// Which sending of a segment has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sending {
     First,
     Repeated,
 }
 
-/// What an acknowledgement says about the path's round trip, in microseconds.
+/// Round-trip times that an acknowledgement gives, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RoundTrip {
-    /// Of the segment that waited longest: with it the time that the peer delays acknowledgements is part of the smoothed time, so that
-    /// timeouts allow for it.
+    /// That of the segment that waited longest: it contains the time by which the peer delays acknowledgements, so that timeouts
+    /// allow for it.
     pub(crate) first: u32,
-    /// Of the one that was sent last: the path's own.
+    /// That of the segment sent last: the path's own.
     pub(crate) last: u32,
 }
 
@@ -73,19 +73,19 @@ fn is_sent_after(a: (u32, SeqNumber), b: (u32, SeqNumber)) -> bool {
 }
 
 impl State {
-    /// The time in microseconds modulo 2^32.
+    /// The round's time in microseconds modulo 2^32.
     #[inline]
     pub(crate) fn now_us(&self) -> u32 {
         self.now_us
     }
 
-    /// Our timestamp when it was `at`, not long ago.
+    /// Our timestamp at the time `at`, microseconds modulo 2^32, which must be recent.
     fn stamp(&self, f: &FlowMut<'_>, at: u32) -> u32 {
         let ago = u64::from(self.now_us().wrapping_sub(at));
         f.cold.timestamp(Instant::from_ns(self.now.as_us().saturating_sub(ago) * 1_000))
     }
 
-    /// Takes in what a segment says was delivered, before `snd_una` moves.
+    /// Collects what a segment reports as delivered, before `snd_una` moves.
     #[cold]
     pub(crate) fn take_news(&mut self, w: &mut Work<'_>, p: &TcpPacket, advanced: bool) -> News {
         let f = &mut w.f;
@@ -97,14 +97,14 @@ impl State {
         if advanced {
             let range = Interval { left: una, right: ack };
             self.deliver(f, range, highest, echo, &mut news);
-            // "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3): which of them the peer has
-            // answered is not known.
+            // "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3): it is not known which sending
+            // the peer has answered.
             let is_again = |run: Option<Run>| run.is_some_and(|run| run.was_sent_again());
             if self.records.find(f.cold, range, is_again).is_some() {
                 news.rtt = None;
             }
             self.records.set(f.cold, range, None, 0);
-            // RFC 2018 section 8: what was reported begins where the acknowledgement ends, so it would have been acknowledged.
+            // RFC 2018 section 8: reported data begins exactly where the acknowledgement ends, so it would have been acknowledged too.
             let first = self.records.runs(f.cold).first();
             news.is_reneged = first.is_some_and(|run| run.kind == Kind::Held && run.left == ack);
         }
@@ -120,7 +120,7 @@ impl State {
         news
     }
 
-    /// Blocks outside what is in flight are ignored, and new ones when the board is full.
+    /// Takes in SACK blocks. Ignores blocks outside the data in flight, and new ones when the board is full.
     fn take_blocks(
         &mut self,
         f: &mut FlowMut<'_>,
@@ -153,7 +153,7 @@ impl State {
         }
     }
 
-    /// `range` has arrived.
+    /// Notes that `range` was delivered.
     fn deliver(
         &self,
         f: &FlowMut<'_>,
@@ -178,7 +178,7 @@ impl State {
                     let is_early = now.wrapping_sub(run.at) < f.cold.rtt_us_min;
                     news.is_delayed |= is_older;
                     // The echo is that of the segment "that advanced the left edge of the window" (RFC 7323 section 4.3 in short);
-                    // others that were sent again, even later, may have come before it.
+                    // retransmitted segments above it, even if sent later, may have come before it.
                     if piece.left == f.tx.snd_una && echo.is_some() && (is_older || !is_early) {
                         news.oldest = Some(if is_older { Sending::First } else { Sending::Repeated });
                     }
@@ -187,7 +187,7 @@ impl State {
                     }
                     run.at
                 }
-                // One of its sendings; nothing is known about when.
+                // Retransmitted and lost again: it is not known which sending has arrived, nor when it was sent.
                 None if run.is_some_and(|run| run.was_sent_again()) => return,
                 None => {
                     news.is_original |= kind == Some(Kind::Lost);
@@ -207,7 +207,7 @@ impl State {
         });
     }
 
-    /// `piece` was sent once and has arrived. What is acknowledged comes before what is reported, which says more of the path.
+    /// Measures the round trip of `piece`, which was sent once. Acknowledged data comes before reported data, and says more of the path.
     fn measure_delivery(&self, f: &FlowMut<'_>, piece: Interval, news: &mut News) {
         let ago = |seq| self.records.measured_at(f, seq).map(|at| self.now_us().wrapping_sub(at));
         let (Some(first), Some(last)) = (ago(piece.left), ago(piece.right.minus(1))) else { return };
@@ -218,7 +218,7 @@ impl State {
         });
     }
 
-    /// Draws the conclusions, after `snd_una` has moved.
+    /// Draws the conclusions from the news, after `snd_una` has moved.
     #[cold]
     pub(crate) fn judge(&mut self, w: &mut Work<'_>, news: &News, advanced: bool) {
         let f = &mut w.f;
@@ -227,8 +227,9 @@ impl State {
             if r.rack_rtt_us == u32::MAX || is_sent_after((at, end), (r.rack_at, r.rack_end)) {
                 (r.rack_at, r.rack_end) = (at, end);
             }
-            // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), though others were sent after it: where
-            // one was late, so may be those that were sent with it.
+            // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), even if others were sent after it: if
+            // this
+            // one was late, those that were sent with it may be late, too.
             r.rack_rtt_us = self.now_us().wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {
@@ -240,7 +241,7 @@ impl State {
         if f.cold.recovery.episode != Episode::None {
             self.go_on(f, news, advanced);
         } else if self.is_all_duplicate(f, news) {
-            // The last report came after the end of what it says was needless.
+            // The last D-SACK came after the end of the episode, and shows that its retransmissions were needless.
             self.undo(f);
         }
         let mut is_lost = news.is_reneged && {
@@ -259,7 +260,7 @@ impl State {
         self.hasten(w);
     }
 
-    /// The time that a segment may be late for being reordered: `RACK_update_reo_wnd` (RFC 8985 section 6.2 step 4).
+    /// Microseconds that a segment may be late because of reordering: `RACK_update_reo_wnd` (RFC 8985 section 6.2 step 4).
     fn reordering_window(&self, f: &FlowMut<'_>) -> u32 {
         let r = &f.cold.recovery;
         // "If DSACK ... or reordering was never seen: in recovery, or when DupThresh segments are held, 0."
@@ -272,29 +273,28 @@ impl State {
     }
 
     /// "either DupThresh discontiguous SACKed sequences ... or more than (DupThresh - 1) * SMSS bytes" (RFC 6675 section 4). With
-    /// super-frames one acknowledgement may stand for many segments, so bytes tell what counting would miss.
+    /// super-frames one acknowledgement may stand for many segments, so bytes are compared as well.
     fn is_much_held(&self, f: &FlowMut<'_>) -> bool {
         let is_held = |run: &&Run| run.kind == Kind::Held;
         f.cold.recovery.held > (THRESHOLD - 1) * u32::from(f.tx.mss)
             || self.records.runs(f.cold).iter().filter(is_held).count() >= THRESHOLD as usize
     }
 
-    /// `RACK_detect_loss` (RFC 8985 section 6.2 step 5): whether anything is lost that did not count as lost before, and when
-    /// to look again.
+    /// `RACK_detect_loss` (RFC 8985 section 6.2 step 5). Returns whether data newly counts as lost, and when to check again.
     pub(crate) fn detect(&mut self, f: &mut FlowMut<'_>) -> (bool, Option<Instant>) {
         let r = &f.cold.recovery;
-        // In recovery what has no mark may be behind something sent again.
+        // In recovery, data without a mark may have been sent before a retransmission that was delivered.
         let is_calm = f.cold.runs == 0 && r.episode == Episode::None;
         if is_calm || r.rack_rtt_us == u32::MAX || !f.rx.has(state::SACK) {
             return (false, None);
         }
         let rack = (r.rack_at, r.rack_end);
         let patience = r.rack_rtt_us.saturating_add(self.reordering_window(f));
-        // Microseconds until what was sent at `at` counts as lost.
+        // Microseconds until data sent at `at` counts as lost.
         let now = self.now_us();
         let left = |at: u32| i64::from(patience) - i64::from(now.wrapping_sub(at));
         let mut next = i64::MAX;
-        // What was sent once and before the one delivered last: the order of sending is that of the numbers.
+        // Data sent once, before the segment delivered last: it was sent in the order of its sequence numbers.
         let mut below = f.tx.snd_una;
         for (end, at) in self.records.bursts(f) {
             let end = match (at == rack.0, is_sent_after((at, end), rack)) {
@@ -314,7 +314,7 @@ impl State {
         let mut any =
             below != range.left && self.records.turn(f.cold, range, Some(Kind::Lost), |run| run.is_none());
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
-        // Strictly before, for what was sent once is known to a burst only.
+        // Strictly before, because the send time of data sent once is known per burst only.
         let is_before = |run: &Run| run.kind == Kind::Again && SeqNumber(run.at).is_before(SeqNumber(rack.0));
         any |= self.records.turn(f.cold, whole, Some(Kind::Lost), |run| {
             run.is_some_and(|run| is_before(&run) && left(run.at) <= 0)

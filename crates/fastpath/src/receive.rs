@@ -1,4 +1,4 @@
-//! A segment of a flow: the list of named questions, then acknowledgement, data, FIN (RFC 9293 section 3.10.7.4).
+//! A received segment of a flow: a list of named questions, then acknowledgement, data, FIN (RFC 9293 section 3.10.7.4).
 
 use crate::classify::Frame;
 use crate::counters::Cause;
@@ -10,13 +10,13 @@ use port::Port;
 use shm::half_flags;
 use wire::{Ecn, TcpFlags, TcpPacket};
 
-/// RFC 7323 section 5.5: a timestamp older than 24 days may be of an earlier turn of the peer's clock.
+/// RFC 7323 section 5.5: a `ts_recent` older than 24 days is not compared, because the peer's clock may have wrapped.
 const TS_OUTDATED: Duration = Duration::from_secs(24 * 24 * 3600);
-/// How often unacceptable segments without data are answered: two ends out of step must not echo each other for ever.
+/// Least time between answers to unacceptable segments without data: otherwise two ends out of step would answer each other for ever.
 const CHALLENGE_INTERVAL: Duration = Duration::from_ms(100);
 
 impl State {
-    /// Takes in one segment. What it leaves to do stands in the record's flags and events; `finish` does it.
+    /// Takes in one segment. Work that follows from it is noted in the record's flags and events; `finish` does it.
     pub(crate) fn receive<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,
@@ -31,7 +31,7 @@ impl State {
         }
     }
 
-    /// A segment with a flag that few have.
+    /// Takes in a segment with RST, SYN or URG.
     #[cold]
     fn receive_rare<P: Port + ?Sized>(
         &mut self,
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// A RST: its sender does not repeat it, so what it comes to is noted in the record, which cannot overflow.
+    /// Takes in a RST. Its sender does not repeat it, so its effect is noted in the record, which cannot overflow.
     fn take_reset(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber) {
         match f.rx.judge_reset(seq) {
             ResetVerdict::Exact => Self::owe(f, rare::PEER_RESET),
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// The questions, and whether the answer to all of them is yes.
+    /// True when the segment passes all questions.
     #[inline]
     fn admits(&mut self, w: &mut Work<'_>, p: &TcpPacket) -> bool {
         let h = &p.header;
@@ -85,7 +85,7 @@ impl State {
             && self.refresh(w)
     }
 
-    /// A segment that was admitted: acknowledgement, data, FIN.
+    /// Takes in an admitted segment: acknowledgement, data, FIN.
     #[inline]
     fn take_in<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, p: &TcpPacket, frame: Frame<'_>, port: &mut P) {
         let h = &p.header;
@@ -113,8 +113,8 @@ impl State {
 
     /// PAWS: "if there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is valid ... then
     /// treat the arriving segment as not acceptable: send an acknowledgment in reply ... and drop the segment" (RFC 7323
-    /// section 5.3 R1). A segment without the option is taken, as Linux does, though section 3.2 would rather drop it. An
-    /// acknowledgement that says nothing new was overtaken, and is not held against the peer, as on Linux.
+    /// section 5.3 R1). A segment without the option is accepted, as in Linux, though section 3.2 would rather drop it. An
+    /// acknowledgement that says nothing new was overtaken, and is counted as a duplicate only, as on Linux.
     #[inline]
     fn is_recent(&mut self, f: &mut FlowMut<'_>, p: &TcpPacket, len: u32) -> bool {
         let Some(ts) = p.options.timestamps.filter(|_| f.rx.has(state::TIMESTAMPS)) else { return true };
@@ -137,17 +137,17 @@ impl State {
         }
     }
 
-    /// Does any part of it lie in the window? If not: "an acknowledgment should be sent in reply" (RFC 9293 section
-    /// 3.10.7.4), which is also what a keepalive or a window probe wants.
+    /// True when some of the segment lies in the window. If not: "an acknowledgment should be sent in reply" (RFC 9293 section
+    /// 3.10.7.4), which is also the reply that a keepalive or a window probe wants.
     #[inline]
     fn is_acceptable(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, len: u32) -> bool {
         let (end, window) = (seq.plus(len), f.rx.rcv_edge.since(f.rx.rcv_nxt));
         let acceptable = if len == 0 {
-            // Up to the edge itself: there stands the sender that has used up its window.
+            // Up to the edge itself: a sender that has used up its window sends its acknowledgements with that number.
             seq.is_within(f.rx.rcv_nxt, window + 1)
         } else {
-            // Not wholly old, not wholly beyond. With a closed window nothing but its edge is left: the acknowledgement
-            // field of a probe there still counts, and its byte is cut off.
+            // Not wholly old, not wholly beyond the edge. With a closed window only a segment at the edge is accepted: the
+            // acknowledgement of a window probe counts, and its byte is cut off.
             f.rx.rcv_nxt.is_before(end) && seq.is_at_or_before(f.rx.rcv_edge)
         };
         if acceptable {
@@ -157,7 +157,7 @@ impl State {
         false
     }
 
-    /// Drops a segment because of `cause`, unless all of it has come before, and has it answered.
+    /// Drops a segment for `cause`, or as a duplicate if all its data has come before, and answers it.
     fn turn_away(&mut self, f: &mut FlowMut<'_>, seq: SeqNumber, len: u32, cause: Cause) {
         let end = seq.plus(len);
         let is_old = len > 0 && end.is_at_or_before(f.rx.rcv_nxt);
@@ -187,17 +187,17 @@ impl State {
         false
     }
 
-    /// Echo of congestion. RFC 3168 section 6.1.3 latches it until CWR; we acknowledge the first mark at once, so that the sender
-    /// reduces in time.
+    /// Notes congestion marks for the echo. RFC 3168 section 6.1.3 latches the echo until CWR; the first mark is acknowledged at once,
+    /// so that the sender reduces its window in time.
     ///
-    /// For DCTCP (RFC 8257 section 3.2) each acknowledgement says exactly whether what it covers was marked: at every change of
-    /// CE "send an immediate ACK" for what came before, with the state it came in, and then for what brought the change.
+    /// For DCTCP (RFC 8257 section 3.2) each acknowledgement says exactly whether the data it covers was marked: at every change of
+    /// CE "send an immediate ACK" for the data before, with the old state, and then one for the data that brought the change.
     fn note_marks<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, ecn: Ecn, flags: TcpFlags, port: &mut P) {
         let (was, is) = (w.f.rx.has(state::ECHO_CE), ecn == Ecn::Ce);
         if w.f.rx.has(state::EXACT_ECN) {
             if was != is {
                 if w.f.rx.rcv_nxt != w.f.rx.last_ack {
-                    // Without room in the port these bytes are acknowledged with the next, in its state.
+                    // If the port has no room, these bytes are acknowledged together with the next ones, in their state.
                     self.send_ack(w, port);
                 }
                 w.f.rx.flags ^= state::ECHO_CE;
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// Answers an unacceptable segment: always when it carried data, else not too often.
+    /// Answers an unacceptable segment: always if `always`, else at most once per `CHALLENGE_INTERVAL`.
     fn challenge(&mut self, f: &mut FlowMut<'_>, always: bool) {
         let due = f.cold.challenge_at.plus(CHALLENGE_INTERVAL);
         if always || f.cold.challenge_at == Instant::ZERO || due <= self.now {
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// Everything before a known FIN has come: it counts now.
+    /// Takes in the FIN when all data before it has come.
     #[inline]
     fn reach_fin(&mut self, w: &mut Work<'_>) {
         let f = &mut w.f;
@@ -241,7 +241,7 @@ impl State {
     }
 }
 
-/// The peer's stream ends at `at`.
+/// Notes that the peer's stream ends at `at`.
 fn take_fin(f: &mut FlowMut<'_>, at: SeqNumber) {
     if !f.rx.has(state::FIN_RECEIVED) && f.rx.rcv_nxt.is_at_or_before(at) {
         f.cold.fin_at = at;

@@ -1,5 +1,5 @@
-//! Ends of records (`MSG_EOR`): what the application does not want in one segment. The table lies in its region
-//! (`queue::records`); who never ends a record has none.
+//! Ends of records (`MSG_EOR`): bytes of two records must not go into one segment. The table lies in the application's region
+//! (`queue::records`); an application that never ends a record has none.
 
 use crate::setup::Work;
 use crate::transmit::data_len;
@@ -8,7 +8,7 @@ use queue::Violation;
 use queue::records::{Records, place};
 use shm::Side;
 
-/// The record that the byte at `position` is part of, `[start, end)`.
+/// The record that contains the byte at `position`: stream positions `[start, end)`.
 #[cold]
 fn record(w: &Work<'_>, advice: u64, position: u64) -> Result<(u64, u64), Violation> {
     let Some(ring) = place(advice, data_len(w))? else { return Ok((0, u64::MAX)) };
@@ -23,7 +23,7 @@ pub(crate) fn record_left(w: &Work<'_>, advice: u64, position: u64) -> Result<u3
     Ok((end - position).min(u64::from(u32::MAX)) as u32)
 }
 
-/// Sequence numbers in flight that belong to the last record, FIN included.
+/// Number of sequence numbers in flight that belong to the last record, FIN included.
 #[cold]
 pub(crate) fn last_record(w: &Work<'_>) -> u32 {
     let tx = &w.f.tx;
@@ -33,7 +33,7 @@ pub(crate) fn last_record(w: &Work<'_>) -> u32 {
         return u32::MAX;
     }
     let last = tx.tx_una + u64::from(data) - 1;
-    // What breaks the rules is found when it is sent.
+    // An invalid table is reported when these bytes are sent.
     let (start, _) = record(w, w.peer.extra.load(Relaxed), last).unwrap_or((0, 0));
     ((last + 1 - start).min(u64::from(u32::MAX)) as u32).saturating_add(u32::from(is_fin_out))
 }

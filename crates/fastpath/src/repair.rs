@@ -1,5 +1,5 @@
-//! Losses repaired: fast recovery with proportional rate reduction (RFC 9937), NewReno without SACK (RFC 6582), timeouts
-//! (RFC 6298), and what is sent again.
+//! Loss recovery: fast recovery with proportional rate reduction (RFC 9937), NewReno without SACK (RFC 6582), timeouts
+//! (RFC 6298), and retransmission.
 
 use crate::rack::{News, Sending};
 use crate::records::record_left;
@@ -13,22 +13,22 @@ use port::Port;
 use queue::stream::readable;
 use wire::TcpFlags;
 
-/// "FlightSize" at a loss: acknowledgements of the same batch have not yet been followed by what they make room for, so a flow
-/// that used its window counts with all of it.
+/// "FlightSize" at a loss, bytes. Acknowledgements of this batch have made room that is not used yet, so a flow that used its
+/// whole window counts with all of it.
 pub(crate) fn flight(f: &FlowMut<'_>) -> u32 {
     let used = if f.rx.has(state::CWND_FULL) { f.tx.cwnd } else { 0 };
     f.tx.in_flight().max(used)
 }
 
-/// "pipe": what is in the network, as far as is known (RFC 6675 section 4). Not in it: what the peer holds, and what is lost and
-/// was not sent again.
+/// "pipe": bytes in the network, as far as is known (RFC 6675 section 4). Not counted: data that the peer has reported, and lost
+/// data that was not retransmitted.
 #[inline]
 pub(crate) fn pipe(f: &FlowMut<'_>) -> u32 {
     let gone = if f.cold.runs > 0 { f.cold.recovery.held + f.cold.recovery.lost } else { 0 };
     f.tx.in_flight().saturating_sub(gone)
 }
 
-/// At most a segment of `range`.
+/// The first segment of `range`.
 fn segment_of(f: &FlowMut<'_>, range: Interval) -> Interval {
     let len = range.right.since(range.left).min(u32::from(f.tx.mss));
     Interval { left: range.left, right: range.left.plus(len) }
@@ -43,7 +43,7 @@ pub(crate) fn say_reduced(f: &mut FlowMut<'_>) {
 }
 
 impl State {
-    /// Sends again what counts as lost: the first of it at once if asked to, the rest as the window has room.
+    /// Retransmits data that counts as lost: the first segment at once if `RESEND` is set, the rest as the window has room.
     pub(crate) fn resend<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         for _ in 0..TURN {
             let is_forced = w.f.rx.has(state::RESEND);
@@ -74,8 +74,8 @@ impl State {
         self.ready.push_back(w.id.0, 0);
     }
 
-    /// RFC 5682 section 3.1 step 2b: "transmit up to two new (previously unsent) segments" and wait for the next acknowledgement;
-    /// when that is not possible, the repair goes on.
+    /// RFC 5682 section 3.1 step 2b: "transmit up to two new (previously unsent) segments" and wait for the next acknowledgement.
+    /// False when there is no new data to send, so that retransmission goes on.
     fn waits_for_proof(&mut self, w: &mut Work<'_>) -> bool {
         if w.f.cold.recovery.frto == 2 {
             w.f.cold.recovery.frto = if self.has_new(w) { 3 } else { 0 };
@@ -83,7 +83,7 @@ impl State {
         w.f.cold.recovery.frto == 3
     }
 
-    /// Sends what lies in `range`, at most a segment. False when that is not possible now, or ever.
+    /// Retransmits the first segment of `range`. False when that is not possible now, or ever.
     pub(crate) fn send_again<P: Port + ?Sized>(
         &mut self,
         w: &mut Work<'_>,
@@ -119,7 +119,7 @@ impl State {
         }
         let mut flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
         if len > 0 && (len == data || len == record) {
-            // The end of what was sent, or of a record, keeps the PSH that it had.
+            // The end of the data sent, or of a record, keeps its PSH.
             flags = flags.with(TcpFlags::PSH);
         }
         let ring = found.filter(|_| len > 0).map(|r| r.ring);
@@ -138,7 +138,7 @@ impl State {
         true
     }
 
-    /// The books of what was sent again. Without room on the board it stays what it was.
+    /// Updates the scoreboard and the sums for retransmitted data. If the board has no room the range keeps its kind.
     fn note_again(&mut self, f: &mut FlowMut<'_>, range: Interval) {
         self.records.set(f.cold, range, Some(Kind::Again), self.now_us());
         let r = &mut f.cold.recovery;
@@ -151,8 +151,8 @@ impl State {
         }
     }
 
-    /// Begins fast recovery, unless one that covers the oldest segment is over already: "... and the cumulative
-    /// acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2), for repetitions after a timeout cause
+    /// Begins fast recovery, unless the last episode covers the oldest segment: "... and the cumulative
+    /// acknowledgment covers more than recover" (RFC 6582 section 3.2 step 2), because retransmissions after a timeout cause
     /// duplicates that mean nothing.
     pub(crate) fn enter(&mut self, f: &mut FlowMut<'_>) {
         if !f.tx.recover.is_at_or_before(f.tx.snd_una) {
@@ -161,9 +161,9 @@ impl State {
         self.begin(f, Episode::Fast);
         f.rx.set(state::RECOVERY | state::RESEND);
         let flight = flight(f);
-        // The ratio of the reduction is that of the windows; a flow limited by its application has less in flight.
+        // The reduction is the ratio of the windows; a flow limited by its application has less than its window in flight.
         let before = f.cold.window.cwnd().max(flight);
-        // Delivered in this batch, and not yet followed by what it made room for.
+        // Bytes delivered in this batch: the room that they made was not used yet.
         let owed = flight.saturating_sub(f.tx.in_flight());
         f.cold.window.on_fast_retransmit(self.now, flight);
         say_reduced(f);
@@ -174,7 +174,7 @@ impl State {
         self.counters.recoveries += 1;
     }
 
-    /// What both kinds of episode begin with.
+    /// The common beginning of fast recovery and of a timeout episode.
     fn begin(&mut self, f: &mut FlowMut<'_>, episode: Episode) {
         f.rx.clear(state::PROBED | state::RECOVERY | state::RESEND);
         f.rx.dup_acks = 0;
@@ -185,11 +185,11 @@ impl State {
             r.before = f.cold.window;
             (r.undo_from, r.undo_bytes, r.may_undo, r.was_needed) = (una, 0, false, false);
         }
-        // After a timeout silence is the next one's business, until something is heard.
+        // After a timeout no probes are sent until an acknowledgement comes: the next timeout handles silence.
         (r.episode, r.frto, r.stalls) = (episode, 0, if episode == Episode::Timeout { u8::MAX } else { 0 });
     }
 
-    /// An acknowledgement within an episode.
+    /// Handles an acknowledgement within an episode.
     pub(crate) fn go_on(&mut self, f: &mut FlowMut<'_>, news: &News, advanced: bool) {
         f.cold.recovery.was_needed |= news.oldest == Some(Sending::Repeated);
         if self.is_spurious(f, news, advanced) {
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// The oldest segment counts as lost and is sent again at once.
+    /// Marks the oldest segment in flight as lost; it is retransmitted at once.
     pub(crate) fn lose_first(&mut self, f: &mut FlowMut<'_>) {
         let (una, max) = (f.tx.snd_una, f.tx.snd_max);
         let is_out = |run: Option<Run>| run.is_none_or(|run| run.kind != Kind::Held);
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// All that was sent before the episode is acknowledged.
+    /// Ends the episode: all data sent before it is acknowledged.
     fn complete(&mut self, f: &mut FlowMut<'_>) {
         if f.cold.recovery.episode == Episode::Fast && !f.rx.has(state::SACK) {
             f.cold.window.on_recovered(f.tx.in_flight());
@@ -248,16 +248,17 @@ impl State {
         f.tx.cwnd = f.cold.window.cwnd();
     }
 
-    /// Back to the common case.
+    /// Returns to the state without an episode.
     pub(crate) fn leave_episode(&mut self, f: &mut FlowMut<'_>) {
         f.rx.clear(state::RECOVERY | state::RESEND);
         (f.cold.recovery.episode, f.cold.recovery.frto) = (Episode::None, 0);
         f.cold.timeouts.end(self.now);
     }
 
-    /// Proportional rate reduction (RFC 9937 section 6.2, as Linux): the window follows what is delivered, from what was in flight
-    /// down to the target, or up to it when more was lost; then by a segment more for each acknowledgement `is_safe`: "SafeACK
-    /// = (snd.una has advanced and no further loss indicated)".
+    /// Proportional rate reduction (RFC 9937 section 6.2, as Linux). While more is in flight than the target, the window falls in
+    /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
+    /// for
+    /// each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
         if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
             return;
@@ -276,12 +277,12 @@ impl State {
             let limit = owed.saturating_add(if is_safe { mss } else { 0 });
             r.prr_out.saturating_add((target - pipe).min(limit))
         };
-        // With nothing left in the network one segment may always go, or nothing would ever be delivered again.
+        // If nothing is left in the network one segment may always be sent, otherwise nothing would ever be delivered again.
         f.tx.cwnd = pipe.saturating_add(room.saturating_sub(r.prr_out)).max(mss);
     }
 
-    /// Carries out what the slow path has decided: everything in flight counts as lost, but for what the peer holds. For a
-    /// timeout this is the moment at which it happens: what has come in until now was heard.
+    /// Carries out the slow path's decision that everything in flight counts as lost, except data that the peer has reported. For a
+    /// timeout this is the moment at which it happens: all packets received until now have been handled.
     pub(crate) fn lose_all<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) {
         let f = &mut w.f;
         if f.tx.snd_nxt == f.tx.snd_max {
@@ -291,8 +292,8 @@ impl State {
         let is_timeout = f.cold.recovery.expired_at != Instant::ZERO;
         f.cold.recovery.expired_at = Instant::ZERO;
         if is_timeout {
-            // A second one in a row, with nothing heard between: "the sender MUST turn off all of the SACKed bits", for the peer
-            // may have thrown away what it has reported (RFC 2018 section 8; Linux waits for proof, as we do the first time).
+            // At a second timeout in a row, with no answer between: "the sender MUST turn off all of the SACKed bits", because the peer
+            // may have discarded data that it has reported (RFC 2018 section 8; Linux waits for proof, as we do the first time).
             let is_first = f.cold.backoff <= 1;
             let is_reduced = f.cold.recovery.episode == Episode::Fast;
             self.begin(f, Episode::Timeout);
@@ -303,7 +304,7 @@ impl State {
             say_reduced(f);
             self.forget_times(f, is_first);
         } else {
-            // Too large for the path: no sign of congestion.
+            // The segments were too large for the path: no sign of congestion.
             f.rx.clear(state::RECOVERY | state::PROBED);
             f.cold.recovery.episode = Episode::None;
             f.cold.timeouts.end(self.now);
@@ -325,11 +326,11 @@ impl State {
         } else {
             self.records.set(f.cold, whole, Some(Kind::Lost), 0);
         }
-        // What is delivered from now on was sent from now on, or it is told apart by its kind.
+        // RACK starts anew: only data sent from now on, or retransmitted, is compared.
         f.cold.recovery.rack_rtt_us = u32::MAX;
     }
 
-    /// Something was acknowledged before a timeout was carried out: it is none.
+    /// `ack` acknowledges data before a timeout of the slow path was carried out: cancels that timeout.
     #[inline]
     pub(crate) fn cancel_timeout(&mut self, f: &mut FlowMut<'_>, ack: SeqNumber) {
         if f.cold.recovery.expired_at == Instant::ZERO {

@@ -1,4 +1,4 @@
-//! One segment onto the port: headers, options, payload straight from the application's ring.
+//! Builds one segment in a port buffer: headers, options, payload copied from the application's ring.
 
 use crate::counters::Cause;
 use crate::out_of_order::sack_blocks;
@@ -14,30 +14,30 @@ use wire::{
     CommonHeaders, Ecn, IpParameters, MacAddr, TcpFlags, TcpHeader, TcpOptions, Timestamps, TxChecksum,
 };
 
-/// Where TCP's header begins, behind IPv4's and IPv6's.
+/// Offset of the TCP header in a frame, after Ethernet's and IPv4's or IPv6's (without options).
 const TCP_V4: u16 = 14 + 20;
 const TCP_V6: u16 = 14 + 40;
 
-/// What to send.
+/// A segment to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     pub(crate) seq: SeqNumber,
-    /// Where the payload lies; none without payload.
+    /// The ring in which the payload begins; `None` without payload.
     pub(crate) ring: Option<Ring>,
-    /// How much lies there at most; what is beyond lies in the application's next ring.
+    /// Most payload bytes that lie in `ring`; the rest lies in the application's next ring.
     pub(crate) in_ring: u32,
-    /// Its stream position.
+    /// Stream position of the payload.
     pub(crate) position: u64,
     pub(crate) len: u32,
     pub(crate) flags: TcpFlags,
-    /// It has been sent before.
+    /// It is a retransmission.
     pub(crate) is_again: bool,
-    /// It is the last of what the application has written.
+    /// Its payload ends where the data written by the application ends.
     pub(crate) is_end: bool,
 }
 
-/// The end of a segment that lies in two rings: `rest` of it from `position` on. False when the application broke the rules
-/// meanwhile.
+/// Copies the end of a payload that spans two rings: `rest`, from `position` on. False when the application has broken the rules
+/// in the meantime.
 #[cold]
 fn read_next(w: &Work<'_>, position: u64, rest: &mut [u8]) -> bool {
     let found = readable(w.peer, position, data_len(w)).and_then(|found| checked(w, found, position, 0));
@@ -49,7 +49,7 @@ fn read_next(w: &Work<'_>, position: u64, rest: &mut [u8]) -> bool {
     true
 }
 
-/// Copies what the application has written from `position` of the stream on. It lies in the ring.
+/// Copies bytes that the application has written, from `position` of the stream on. The caller has checked that `ring` holds them.
 #[inline(always)]
 pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
     let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
@@ -60,14 +60,14 @@ pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Where `len` bytes from `position` of the stream on lie, or belong, in that side's ring, which has them all.
+/// The memory of `len` bytes from `position` of the stream on, in `ring` of that side, which holds all of them.
 pub(crate) fn lent<'a>(w: &'a Work<'_>, side: Side, ring: Ring, position: u64, len: usize) -> Lent<'a> {
     let region = w.region.region();
     Lent(ring.spans(position, len).map(|(at, len)| region.shared(side, at, len)))
 }
 
-/// Copies the payload to its place behind `start` bytes of headers. False when there is no room for it, or the application broke the
-/// rules meanwhile.
+/// Copies the payload behind `start` bytes of headers. False when the buffer is too small, or the application has broken the
+/// rules in the meantime.
 #[inline]
 fn place_payload(w: &Work<'_>, out: &Out, start: usize, buf: &mut PacketBuf) -> bool {
     let Some(ring) = out.ring else { return true };
@@ -111,7 +111,7 @@ impl State {
         true
     }
 
-    /// A super-frame's payload need not be copied here where the port takes it from the ring, and who takes it sums it.
+    /// True for a super-frame that the port copies from the ring itself: it is not copied here, and the port computes its checksum.
     #[inline(always)]
     fn lends(&self, f: &FlowMut<'_>, out: &Out) -> bool {
         out.len > u32::from(f.tx.mss) && self.capabilities.gathers && out.len <= out.in_ring
@@ -125,7 +125,7 @@ impl State {
         self.counters.pure_acks_out += u64::from(len == 0);
     }
 
-    /// What goes out carries the acknowledgement.
+    /// The segment that was built acknowledges all data received so far: no acknowledgement is due any more.
     #[inline]
     pub(crate) fn note_acknowledged(&mut self, w: &mut Work<'_>) {
         w.f.rx.last_ack = w.f.rx.rcv_nxt;
@@ -135,7 +135,7 @@ impl State {
         w.f.rx.clear(state::ACK_NOW | state::ACK_DUE);
     }
 
-    /// Writes the frame. False when it cannot be: the slow path gave the flow segments longer than the port's frames.
+    /// Writes the frame. False when it does not fit: the slow path gave the flow an MSS longer than the port's frames.
     #[inline]
     fn build(&mut self, w: &mut Work<'_>, out: &Out, buf: &mut PacketBuf) -> bool {
         let f = &mut w.f;
@@ -160,7 +160,7 @@ impl State {
             && self.write_common(&mut w.f, header, ecn, out.len, buf)
     }
 
-    /// Writes the headers of a common segment before its `len` bytes of payload. False when there is no room for them.
+    /// Writes the headers of a common segment in front of its `len` bytes of payload. False when the buffer is too small.
     #[inline(always)]
     pub(crate) fn write_common(
         &mut self,
@@ -196,7 +196,7 @@ impl State {
         true
     }
 
-    /// A super-frame, or one with other headers than most.
+    /// Writes a super-frame, or a segment with headers that are not of the common kind.
     #[inline(never)]
     fn build_other(
         &mut self,
@@ -238,7 +238,7 @@ impl State {
         written.is_ok()
     }
 
-    /// So many segments with `len` bytes together go out.
+    /// Counts `segments` segments that carry `len` bytes together.
     #[inline]
     fn count_out(&mut self, f: &mut FlowMut<'_>, len: u32, segments: u32) {
         self.identification = self.identification.wrapping_add(segments as u16);
@@ -272,7 +272,7 @@ impl State {
         if f.rx.has(state::TIMESTAMPS) {
             options.timestamps = Some(self.timestamps(f));
         }
-        // Blocks on data segments would push full ones over the MTU; gaps are acknowledged at once and by themselves.
+        // Blocks on data segments would push full ones over the MTU; gaps are acknowledged at once, by segments without data.
         let has_blocks = f.rx.intervals > 0 || f.rx.has(state::REPORT_DUPLICATE);
         if has_blocks && out.len == 0 && f.rx.has(state::SACK) {
             options.sack = sack_blocks(f);

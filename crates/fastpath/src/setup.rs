@@ -1,4 +1,4 @@
-//! What a core owns, made once.
+//! The data structures that a core owns, made once.
 
 use crate::board::Records;
 use crate::counters::Counters;
@@ -15,13 +15,13 @@ use shm::Half;
 use std::sync::Arc;
 use wire::MacAddr;
 
-/// Doorbell bits handled in one round; more wait for the next.
+/// Most doorbell bits handled in one round; the others are handled in the next.
 pub(crate) const NEWS_MAX: usize = 1024;
-/// Wake-ups of applications in one round: every packet and every command may cause one.
+/// Most wake-ups of applications in one round: every packet and every command may cause one.
 pub(crate) const WAKES_MAX: usize = 2048;
-/// Commands handled in one round.
+/// Most commands handled in one round.
 pub(crate) const COMMANDS_MAX: usize = 256;
-/// Flows looked at for one kind of timer in one round.
+/// Most flows handled for one kind of timer in one round.
 pub(crate) const TIMERS_MAX: usize = 256;
 
 const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
@@ -30,7 +30,7 @@ const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) region: Arc<AppRegion>,
-    /// Rings given back last.
+    /// The core's cache of rings given back, most recent first.
     pub(crate) pool: Box<Pool>,
 }
 
@@ -39,16 +39,16 @@ pub(crate) struct Work<'a> {
     pub(crate) id: FlowId,
     pub(crate) f: FlowMut<'a>,
     pub(crate) region: &'a AppRegion,
-    /// Rings of the region given back last.
+    /// The core's cache of the region's rings.
     pub(crate) pool: &'a mut Pool,
-    /// The service's half of its slot.
+    /// The service's half of the flow's slot.
     pub(crate) own: &'a Half,
-    /// The application's.
+    /// The application's half of the flow's slot.
     pub(crate) peer: &'a Half,
 }
 
 impl<'a> Work<'a> {
-    /// `None` when its region is gone.
+    /// Joins a locked flow with its region. `None` when the region is gone.
     #[inline]
     pub(crate) fn new(id: FlowId, f: FlowMut<'a>, homes: &'a mut [Option<Home>]) -> Option<Self> {
         let Home { region, pool } = homes.get_mut(usize::from(f.rx.region))?.as_mut()?;
@@ -58,63 +58,63 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Everything of a core but the flows, the regions and the batch, which are borrowed beside it.
+/// The state of a core except flows, regions and batch, which are borrowed separately.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) now: Instant,
-    /// The same in microseconds, modulo 2^32: divided once a round.
+    /// `now` in microseconds, modulo 2^32: computed once a round.
     pub(crate) now_us: u32,
-    /// The core's index. Lists and loss records are its own: it touches no flow that another serves.
+    /// The core's index. Lists and loss records belong to this core only: it touches no flow that another core serves.
     pub(crate) index: u8,
     pub(crate) config: Config,
     pub(crate) capabilities: Capabilities,
     pub(crate) mac: MacAddr,
-    /// Payload bytes of the largest super-frame; 0 without segmentation offload.
+    /// Payload bytes of the largest IPv4 super-frame; 0 without segmentation offload. `burst_v6`: the same for IPv6.
     pub(crate) burst_v4: u32,
     pub(crate) burst_v6: u32,
     pub(crate) exceptions: ExceptionSender,
-    /// Acknowledgements that wait for data to carry them.
+    /// Flows with a delayed acknowledgement, by its time.
     pub(crate) acks: List,
-    /// Flows with something to send that the port or the pacer held back.
+    /// Flows with something to send that the port or the pacer has held back.
     pub(crate) ready: List,
-    /// Flows that owe the slow path an event it had no room for.
+    /// Flows with an event for the slow path that did not fit in the exception ring.
     pub(crate) owed: List,
-    /// One bit for each flow: the core asks its peer whether there still is a connection, because a RST was lost.
+    /// One bit per flow: a RST of it was lost, so the core acknowledges to make the peer send it again.
     pub(crate) asked: Box<[u64]>,
-    /// Some of them are set.
+    /// Some bit of `asked` is set.
     pub(crate) is_asking: bool,
-    /// Flows that hold a receive ring.
+    /// Flows that hold a receive ring, by the time to check it.
     pub(crate) lent: List,
-    /// Flows whose window has grown.
+    /// Flows with a grown receive window, by the time to check whether they are idle.
     pub(crate) grown: List,
-    /// Flows whose application holds a partial segment back.
+    /// Flows with a partial segment held back by the application (`TCP_CORK`, `MSG_MORE`), by the time at which it is sent.
     pub(crate) held: List,
-    /// An application's doorbell is being answered.
+    /// True while a doorbell of the flow's application is being handled.
     pub(crate) is_rung: bool,
-    /// What was held back goes now.
+    /// True while a segment is sent that was held back.
     pub(crate) is_pushing: bool,
-    /// Flows with something in flight, by the time to look at them.
+    /// Flows with data in flight, by the time of their loss timer.
     pub(crate) looks: Pacer,
-    /// Flows to look at now.
+    /// Flows with an expired loss timer.
     pub(crate) due: List,
-    /// Rounds in a row that left input waiting.
+    /// Consecutive rounds with full batches, after which packets may still wait in the port.
     pub(crate) rounds_full: u32,
-    /// What flows with losses or long windows borrow.
+    /// Loss records, borrowed by flows with losses or long windows.
     pub(crate) records: Records,
     pub(crate) pacer: Pacer,
     pub(crate) counters: Counters,
     pub(crate) wakes: Vec<News>,
-    /// Whom to tell at the end of the stage.
+    /// Slots to tell at the end of the stage.
     pub(crate) told: Vec<Told>,
-    /// The IPv4 identification of the next packet.
+    /// IPv4 identification of the next packet.
     pub(crate) identification: u16,
-    /// The port had no room in this round.
+    /// A segment could not be sent in this round because the port was full.
     pub(crate) is_port_full: bool,
-    /// Segments sent in this round.
+    /// Number of segments sent in this round.
     pub(crate) sent: u32,
-    /// The flow whose application had urgent data out when last looked at, or `NOBODY`.
+    /// Id of the flow that had unacknowledged urgent data to send when last checked, or `NOBODY`.
     pub(crate) urgent_of: u32,
-    /// The urgent pointer of the segment that is being built.
+    /// Urgent pointer of the segment that is being built; 0: none.
     pub(crate) urgent_pointer: u16,
 }
 
@@ -165,7 +165,7 @@ impl State {
     }
 }
 
-/// An empty table of regions.
+/// An empty table of regions, indexed by region.
 pub(crate) fn homes(config: &Config) -> Box<[Option<Home>]> {
     (0..config.regions).map(|_| None).collect()
 }

@@ -1,5 +1,4 @@
-//! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer
-//! let it go.
+//! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer allow.
 
 use crate::pacing::{burst_at_rate, burst_left};
 use crate::records::record_left;
@@ -16,24 +15,24 @@ use shm::application_flags;
 use shm::{Half, half_flags};
 use wire::TcpFlags;
 
-/// Segments of one flow in one turn: a flow with a large window must not make the others wait for all of it.
+/// Most segments of one flow in one turn, so that a flow with a large window does not delay the others by all of it.
 pub(crate) const TURN: usize = 16;
 
-/// What the application has produced from the next byte to send on.
+/// The data that the application has written and that was never sent.
 struct Supply {
     ring: Option<Ring>,
-    /// Bytes in that ring. The rest lies in the next one.
+    /// Bytes in `ring`. The rest lies in the application's next ring.
     in_ring: u32,
-    /// Bytes in the record that they are part of.
+    /// Bytes up to the end of the record that contains the first of them.
     in_record: u32,
-    /// Bytes in all.
+    /// Bytes in both rings.
     total: u32,
-    /// What the application asks for: `application_flags`.
+    /// The application's options: bits of `application_flags`.
     advice: u64,
 }
 
 impl Supply {
-    /// Stream position of the end, as far as 32 bits tell it.
+    /// Low half of the stream position of the end.
     fn end(&self, w: &Work<'_>) -> u32 {
         (w.f.tx.tx_una as u32).wrapping_add(w.f.tx.in_flight()).wrapping_add(self.total)
     }
@@ -55,18 +54,18 @@ impl State {
                 return self.ready.push_back(w.id.0, 0);
             }
             if out.is_end {
-                // Whatever comes after is followed by a ring.
+                // The application rings for whatever it writes after this.
                 return;
             }
         }
         self.ready.push_back(w.id.0, 0);
     }
 
-    /// The next segment, if any may go.
+    /// The next segment, if one may be sent.
     #[inline]
     fn plan(&mut self, w: &mut Work<'_>) -> Option<Out> {
         let supply = self.supply(w)?;
-        // Before anything is planned: the first burst after a pause is one of the restarted window.
+        // First, so that the first burst after a pause is one of the restarted window.
         if w.f.tx.in_flight() == 0
             && w.f.tx.snd_wnd > 0
             && self.config.slow_start_after_idle
@@ -83,7 +82,7 @@ impl State {
             w.f.rx.set(state::CWND_FULL);
             w.f.rx.clear(state::WINDOW_FULL);
         } else if usable > mss {
-            // More than this segment may go: the peer's window does not hold anything back yet.
+            // More than this segment may be sent: the peer's window does not hold any data back yet.
             w.f.rx.clear(state::CWND_FULL | state::WINDOW_FULL);
         } else {
             w.f.rx.clear(state::CWND_FULL);
@@ -93,7 +92,7 @@ impl State {
         let mut len = supply.in_record.min(usable);
         if len > mss {
             let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
-            // A port that cuts super-frames may not know how to say CWR in the first segment alone.
+            // A port that cuts super-frames may be unable to set CWR in the first segment only.
             if burst <= mss || rx.has(state::SEND_CWR) && !self.capabilities.tso_ecn {
                 len = mss;
             } else {
@@ -105,7 +104,7 @@ impl State {
         }
         if len < supply.total {
             if len < mss && len < supply.in_record {
-                // A sliver of a window: wait for more (RFC 9293 section 3.8.6.2.1). With nothing under way half of the largest
+                // The window is too small: wait for more (RFC 9293 section 3.8.6.2.1). With nothing in flight half of the largest
                 // window ever seen is enough; for less the slow path's timer is the "override timeout".
                 let is_silly = usable < 1 << tx.window_log2_max >> 1 && !self.is_pushing;
                 if in_flight == 0 && (usable == 0 || is_silly) {
@@ -116,7 +115,7 @@ impl State {
                 }
             }
         } else if len % mss != 0 && !rx.has(state::FIN_QUEUED) {
-            // Nagle's rule in Minshall's form: a small segment waits only while another small one is on its way.
+            // Nagle's rule in Minshall's form: a small segment waits only while another small one is in flight.
             let is_small_out = tx.snd_una.is_before(tx.small_end);
             let is_waiting =
                 is_small_out && supply.advice & application_flags::NODELAY == 0 && self.urgent_of != w.id.0;
@@ -127,7 +126,7 @@ impl State {
         self.segment(w, &supply, len)
     }
 
-    /// The segment of `len` bytes, with FIN when it ends the stream.
+    /// The segment of the next `len` bytes, with FIN if it ends the stream.
     #[inline]
     fn segment(&self, w: &mut Work<'_>, supply: &Supply, len: u32) -> Option<Out> {
         let (rx, tx) = (&mut *w.f.rx, &*w.f.tx);
@@ -136,9 +135,9 @@ impl State {
             return None;
         }
         let mut flags = TcpFlags::ACK;
-        // PSH at the end of what was written, or of a record. On a super-frame, too, as Linux: the receiver's GRO hands the burst
-        // on at its end and waits for no more. Not at an end of which the application said `MSG_MORE`, which is this interface's
-        // SEND without PUSH (RFC 9293 section 3.9.1.2).
+        // PSH at the end of the written data, or of a record. On a super-frame, too, as Linux: the receiver's GRO then passes the
+        // burst on at once. Not at an end written with `MSG_MORE`, which in this interface is a SEND without PUSH
+        // (RFC 9293 section 3.9.1.2).
         let mut is_pushed = true;
         if supply.advice & (application_flags::MORE | application_flags::WATCH) != 0 {
             is_pushed = supply.advice & application_flags::MORE == 0
@@ -168,7 +167,7 @@ impl State {
         })
     }
 
-    /// Reads the application's half: how much there is from `snd_max` on, and whether that is all. `None` when there is nothing
+    /// Reads the application's half: the data from `snd_max` on, and whether the stream ends there. `None` when there is nothing
     /// to send, or the application broke the rules.
     #[inline]
     fn supply(&mut self, w: &mut Work<'_>) -> Option<Supply> {
@@ -176,7 +175,7 @@ impl State {
             return None;
         }
         let peer = w.peer;
-        // The flag before the head: when it is set, the head that follows is the last (pairs with `stream::raise`).
+        // The flag before the head: when it is set, the head read after it is the last (pairs with `stream::raise`).
         if !w.f.rx.has(state::FIN_QUEUED) && peer.flags.load(Acquire) & half_flags::FIN != 0 {
             w.f.rx.set(state::FIN_QUEUED);
         }
@@ -190,11 +189,11 @@ impl State {
         }
     }
 
-    /// What lies from `position` on.
+    /// The data that the application has written from `position` on.
     #[inline]
     fn look(&mut self, w: &Work<'_>, peer: &Half, position: u64) -> Result<Supply, Violation> {
         let found = checked(w, readable(peer, position, data_len(w))?, position, 0)?;
-        // After the head: what was advised before the bytes were published is seen.
+        // After the head, so that advice given before the bytes were published is seen.
         let advice = peer.extra.load(Relaxed);
         let Some(Readable { ring, len, total }) = found else {
             return Ok(Supply { ring: None, in_ring: 0, in_record: 0, total: 0, advice });
@@ -206,8 +205,8 @@ impl State {
         Ok(Supply { ring: Some(ring), in_ring: len as u32, in_record, total: total as u32, advice })
     }
 
-    /// Bytes from `position` on that may go as one: of one record, and where they are urgent no super-frame, of which each segment would
-    /// need a pointer of its own.
+    /// Bytes from `position` on that may form one segment: of one record. If they are urgent, no super-frame either, because each of
+    /// its segments would need a pointer of its own.
     #[cold]
     fn piece(&mut self, w: &Work<'_>, advice: u64, position: u64) -> Result<u32, Violation> {
         let record = record_left(w, advice, position)?;
@@ -215,9 +214,9 @@ impl State {
         Ok(if self.urgent_of == w.id.0 { record.min(u32::from(w.f.tx.mss)) } else { record })
     }
 
-    /// Sends `len` bytes as one segment, longer than the flow's others, to learn whether the path takes it (RFC 4821 section 7).
-    /// Nothing is sent when something else is missing, or when no more data follows whose acknowledgements would show the loss
-    /// soon. One segment beyond the congestion window does no harm: with a full window there would never be room for it.
+    /// Sends `len` bytes as one segment, longer than the flow's MSS, to learn whether the path takes it (RFC 4821 section 7). Sends
+    /// nothing while losses are being repaired, or if too little data follows: its acknowledgements must soon show the probe's loss.
+    /// The probe may exceed the congestion window by one segment: with a full window there would never be room for it.
     pub(crate) fn probe_path<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, len: u16, port: &mut P) {
         let mss = w.f.tx.mss;
         let flags = w.f.rx.flags;
@@ -232,7 +231,7 @@ impl State {
             return;
         }
         let Some(out) = self.segment(w, &supply, wanted) else { return };
-        // One segment, not several of the usual size.
+        // `send` must make one segment of it, not several of the usual size.
         w.f.tx.mss = len;
         let is_sent = self.send(w, &out, port);
         w.f.tx.mss = mss;
@@ -241,7 +240,7 @@ impl State {
         }
     }
 
-    /// Uses what there is of a window that is open but silly. False when there is none.
+    /// Sends as much as fits into a window that is open but too small to be worthwhile. False when nothing was sent.
     pub(crate) fn use_sliver<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, port: &mut P) -> bool {
         let before = w.f.tx.snd_max;
         self.is_pushing = true;
@@ -254,7 +253,7 @@ impl State {
         is_sent
     }
 
-    /// The peer's window holds data back from now on, unless the congestion window does as well.
+    /// Notes that the peer's window holds data back from now on, unless the congestion window does as well.
     #[cold]
     fn window_full(&self, w: &mut Work<'_>) {
         if w.f.tx.cwnd <= pipe(&w.f) {
@@ -265,13 +264,13 @@ impl State {
         }
     }
 
-    /// Nothing is in flight and the peer's window is closed, or as good as closed: the slow path probes.
+    /// Nothing is in flight and the peer's window is closed, or too small to be worthwhile: the slow path sends window probes.
     fn block(&mut self, w: &mut Work<'_>) {
         w.f.rx.set(state::BLOCKED);
         self.arm(w);
     }
 
-    /// The slow path's timer watches from now on.
+    /// Starts the slow path's timer for this flow, unless it runs.
     #[inline]
     fn arm(&mut self, w: &mut Work<'_>) {
         if !w.f.rx.has(state::TIMER_ARMED) {
@@ -281,9 +280,9 @@ impl State {
         }
     }
 
-    /// The peer has answered after timeouts: the slow path's timer, which waits as long as the last of them said, is to run for
-    /// the plain timeout from now on. "When an ACK is received that acknowledges new data, restart the retransmission timer so
-    /// that it will expire after RTO seconds" (RFC 6298 section 5.3).
+    /// The peer has answered after timeouts: the slow path's timer, which was set for the backed-off timeout, is set for the plain one
+    /// again. "When an ACK is received that acknowledges new data, restart the retransmission timer so that it will expire after RTO
+    /// seconds" (RFC 6298 section 5.3).
     #[cold]
     pub(crate) fn rearm(&mut self, w: &mut Work<'_>) {
         w.f.cold.backoff = 0;
@@ -293,7 +292,7 @@ impl State {
         }
     }
 
-    /// Sends a new segment and keeps the books. False when the port is full.
+    /// Sends a new segment and accounts for it. False when the port is full.
     fn send<P: Port + ?Sized>(&mut self, w: &mut Work<'_>, out: &Out, port: &mut P) -> bool {
         let is_first = w.f.tx.in_flight() == 0;
         if is_first {
@@ -306,7 +305,7 @@ impl State {
         true
     }
 
-    /// New bytes are on their way. `is_first`: nothing was before.
+    /// Accounts for new data in flight. `is_first`: nothing was in flight before.
     #[inline(always)]
     pub(crate) fn note_new(
         &mut self,
@@ -326,11 +325,11 @@ impl State {
         let before = f.tx.in_flight();
         (f.tx.snd_nxt, f.tx.snd_max) = (end, end);
         let mss = u32::from(f.tx.mss);
-        // A small one and a whole one are the usual cases, and cost no division.
+        // A segment shorter than the MSS, or of the MSS, is the usual case and needs no division.
         if len != mss && ((1..mss).contains(&len) || !len.is_multiple_of(mss)) {
             f.tx.small_end = end;
         }
-        // A reply, not the first word: the peer waits for replies rather than for acknowledgements.
+        // This data replies to data of the peer, so the peer waits for replies rather than for acknowledgements.
         let is_soon = || self.now.since(f.cold.heard_at) < self.config.delayed_ack;
         if f.rx.has(state::QUICK) && f.rx.rx_head > 0 && is_soon() {
             f.rx.clear(state::QUICK);
@@ -338,7 +337,7 @@ impl State {
         if f.rx.has(state::RECOVERY) {
             f.cold.recovery.prr_out = f.cold.recovery.prr_out.saturating_add(end.since(seq));
         }
-        // While there are holes, its acknowledgement may wait for them.
+        // While data is missing, the acknowledgement of this segment may wait for it: do not time the segment.
         if !f.rx.has(state::TIMING) && f.cold.runs == 0 {
             f.rx.set(state::TIMING);
             (f.cold.rtt_seq, f.cold.rtt_at, f.cold.rtt_una) = (end, self.now_us(), f.tx.tx_una as u32);
@@ -348,7 +347,7 @@ impl State {
         self.watch(w, before);
     }
 
-    /// Remembers when what lies from `snd_max` on was sent, to a sixteenth of a round trip (see `board`).
+    /// Marks when the data from `snd_max` on is sent, to a sixteenth of a round trip (see `board`).
     #[inline]
     fn note_sent(&mut self, f: &mut FlowMut<'_>, is_first: bool) {
         let now = self.now_us();
@@ -361,12 +360,12 @@ impl State {
         f.cold.sent_at = now;
     }
 
-    /// Is there anything to send that was never sent, and room for it at the peer?
+    /// True when there is data that was never sent, and the peer's window has room for it.
     pub(crate) fn has_new(&mut self, w: &mut Work<'_>) -> bool {
         w.f.tx.in_flight() < w.f.tx.snd_wnd && self.supply(w).is_some()
     }
 
-    /// "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
+    /// Counts a retransmission. "RTT samples MUST NOT be made using segments that were retransmitted" (RFC 6298 section 3).
     pub(crate) fn count_again(&mut self, w: &mut Work<'_>, seq: SeqNumber, len: u32) {
         w.f.rx.clear(state::TIMING);
         w.f.cold.path_probe.sent_again(seq, len);
@@ -376,12 +375,12 @@ impl State {
     }
 }
 
-/// What both windows let go now.
+/// Bytes of new data that both windows allow now.
 #[inline]
 fn usable(f: &FlowMut<'_>) -> u32 {
     let in_flight = f.tx.in_flight();
-    // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042). A peer
-    // with SACK gets it from the pipe, which shrinks by what it reports.
+    // Limited transmit: "upon the arrival of the first two duplicate ACKs ... send one new segment each" (RFC 3042). With a SACK
+    // peer the pipe shrinks by the bytes it reports, which has the same effect.
     let extra =
         if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * u32::from(f.tx.mss) };
     let pipe = pipe(f);
@@ -393,7 +392,7 @@ pub(crate) fn data_len(w: &Work<'_>) -> u64 {
     w.region.region().layout().params.data_len
 }
 
-/// What was sent once must still be there, and lie in memory that the application has populated.
+/// Checks that `sent` bytes, which were sent before, are still there, and that the ring lies in populated memory.
 #[inline]
 pub(crate) fn checked(
     w: &Work<'_>,

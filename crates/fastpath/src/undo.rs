@@ -1,5 +1,5 @@
-//! Repairs that were not needed: duplicates reported (RFC 2883, RFC 3708), timestamps (RFC 3522), F-RTO (RFC 5682), and the
-//! response to them (RFC 4015: the window comes back).
+//! Undoing needless retransmissions: detection by reports of duplicates (RFC 2883, RFC 3708), timestamps (RFC 3522) and F-RTO
+//! (RFC 5682), and the response (RFC 4015: the window is restored).
 
 use crate::rack::{News, Sending};
 use crate::setup::State;
@@ -9,13 +9,13 @@ use flow::{Episode, FlowMut, Interval, Kind, state};
 const PERSIST: u8 = 16;
 
 impl State {
-    /// The peer has received `range` twice.
+    /// The peer reports that it has received `range` twice.
     pub(crate) fn on_duplicate(&mut self, f: &mut FlowMut<'_>, range: Interval) {
         let (una, max) = (f.tx.snd_una, f.tx.snd_max);
         let is_probe = f.rx.has(state::PROBED) && range.right == f.cold.recovery.probe_end;
         let window = 2u32 << f.tx.window_log2_max.min(29);
         if is_probe || !una.minus(window).is_before(range.left) || max.is_before(range.right) {
-            // The answer to a probe in vain says nothing of reordering; what was never sent, nothing at all.
+            // The duplicate of a needless probe is no sign of reordering; a range that was never sent is invalid.
             return;
         }
         self.counters.duplicates_reported += 1;
@@ -29,41 +29,40 @@ impl State {
             (r.has_dsack_round, r.dsack_round) = (true, max);
             (r.reo_mult, r.reo_persist) = (r.reo_mult.saturating_add(1), PERSIST);
         }
-        // Those of an episode that is over count as well, unless it was long ago and the numbers begin anew.
+        // Reports about an episode that is over count as well, unless it ended so long ago that sequence numbers may have wrapped.
         let is_recent = una.minus(window.saturating_mul(2)).is_before(r.undo_from);
         if r.may_undo && is_recent && r.undo_from.is_at_or_before(range.left) {
             r.undo_bytes = r.undo_bytes.saturating_sub(range.right.since(range.left));
         }
     }
 
-    /// Was the episode's repair in vain? It was when the peer has reported all of it as duplicates, or when all that was sent again
-    /// is acknowledged with the timestamps of first sendings: one segment that was only late among others that were lost leaves
-    /// reason enough to slow down. After a timeout also when what was not yet sent again is acknowledged (RFC 5682 section 3.1
-    /// step 3b).
+    /// True when the episode's retransmissions were needless: the peer has reported all of them as duplicates, or all of them are
+    /// acknowledged with the timestamps of first sendings. (If some segments were lost and one was only late, reducing the window was
+    /// right.) After a timeout also when data that was not retransmitted yet is acknowledged (RFC 5682 section 3.1 step 3b).
     pub(crate) fn is_spurious(&self, f: &FlowMut<'_>, news: &News, advanced: bool) -> bool {
         let r = &f.cold.recovery;
-        // Without reports an acknowledgement of the repetition may cover what the peer held all along; the next does not.
+        // Without SACK, the ACK of a retransmission may also cover data that the peer already had; the next ACK does not.
         let is_told = f.rx.has(state::SACK) && r.frto > 0 || r.frto == 3;
         let is_found = r.episode == Episode::Timeout && is_told && news.is_original && advanced;
-        // With timestamps they decide.
+        // If the flow has timestamps, they decide, not F-RTO.
         self.is_all_duplicate(f, news)
             || news.oldest == Some(Sending::First) && !r.was_needed && r.again == 0
             || is_found && !f.rx.has(state::TIMESTAMPS)
     }
 
-    /// All that the episode sent again has been reported as duplicates, the last of it now.
+    /// True when the peer has reported all retransmissions of the episode as duplicates, the last of them now.
     pub(crate) fn is_all_duplicate(&self, f: &FlowMut<'_>, news: &News) -> bool {
         let r = &f.cold.recovery;
         news.duplicate.is_some() && r.may_undo && r.undo_bytes == 0
     }
 
-    /// Everything as it was before the episode. What counted as lost is on its way again.
+    /// Restores the state before the episode. Data that counts as lost counts as in flight again.
     pub(crate) fn undo(&mut self, f: &mut FlowMut<'_>) {
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
         self.records.turn(f.cold, whole, None, |run| run.is_some_and(|run| run.kind == Kind::Lost));
         let before = f.cold.recovery.before;
         f.cold.window.undo(&before);
-        // Sent again too early: segments overtake each other on this path.
+        // Fast recovery was needless: segments overtake each other on this path.
         f.cold.recovery.is_reordered |= f.cold.recovery.episode == Episode::Fast;
         self.leave_episode(f);
         f.cold.recovery.may_undo = false;

@@ -1,5 +1,5 @@
-//! Urgent data (RFC 9293 section 3.8.5): the pointer as it comes and as it goes. Positions stand in a table of the application's region
-//! (`queue::urgent`); what to make of them is the socket library's business, on both sides.
+//! Urgent data (RFC 9293 section 3.8.5): receiving and sending the urgent pointer. Positions are stored in a table of the application's
+//! region (`queue::urgent`); the socket libraries of both sides interpret them.
 //!
 //! "The urgent pointer MUST point to the sequence number of the octet following the urgent data" (MUST-62); urgent data "of any length"
 //! (MUST-31) is one pointer that moves on.
@@ -14,7 +14,7 @@ use queue::urgent;
 use shm::{Side, application_flags};
 use wire::{TcpFlags, TcpHeader};
 
-/// No flow.
+/// Value of `urgent_of` for no flow.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 impl State {
@@ -23,10 +23,10 @@ impl State {
     #[cold]
     pub(crate) fn note_urgent(&mut self, w: &mut Work<'_>, header: &TcpHeader) {
         let rx = &mut *w.f.rx;
-        // The urgent byte itself, as Linux: a pointer of 0 means the segment's first.
+        // Points to the urgent byte itself, as Linux; a pointer of 0 means the segment's first byte.
         let last = header.seq.plus(u32::from(header.urgent.max(1)) - 1);
         if rx.has(state::FIN_RECEIVED) || last.is_before(rx.rcv_nxt) {
-            // What has come already has come as data like any other.
+            // The urgent byte was delivered already, as ordinary data.
             return;
         }
         let position = rx.rx_head + u64::from(last.since(rx.rcv_nxt)) + 1;
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// Are urgent bytes of the flow's application not acknowledged? Then `urgent_of` names it, for the segments that follow.
+    /// Sets `urgent_of` to this flow if its application has unacknowledged urgent data; `emit` then adds the pointer.
     #[cold]
     pub(crate) fn look_for_urgent(&mut self, w: &Work<'_>, advice: u64) {
         if advice & application_flags::URGENT != 0 {
@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    /// Sends `out`, with the urgent pointer if anything behind its first byte is urgent.
+    /// Sends `out`, with the urgent pointer if anything after its first byte is urgent.
     #[cold]
     pub(crate) fn emit_urgent<P: Port + ?Sized>(
         &mut self,
@@ -59,7 +59,7 @@ impl State {
         let urg = if self.urgent_pointer > 0 { TcpFlags::URG } else { TcpFlags::NONE };
         let mut flags = out.flags.with(urg);
         if !is_end(w, out) {
-            // It was cut only for the pointer's sake.
+            // The segment was cut only because of the pointer: it does not end what was written.
             flags = flags.without(TcpFlags::PSH);
         }
         let is_sent = self.emit(w, port, &Out { flags, ..*out });
@@ -71,25 +71,25 @@ impl State {
     }
 }
 
-/// How far the application's urgent bytes reach beyond what is acknowledged, as a stream position; `None`: not at all.
+/// Stream position after the last urgent byte of the application, if that byte is not acknowledged.
 fn pending(w: &Work<'_>) -> Option<u64> {
     let up = urgent::up(w.region.region(), Side::One, w.f.rx.slot)?;
     (up > w.f.tx.tx_una).then_some(up)
 }
 
-/// What was written, or a record of it, ends with the segment.
+/// True when the written data, or its record, ends with the segment.
 fn is_end(w: &Work<'_>, out: &Out) -> bool {
     let peer = w.peer;
     let record = record_left(w, peer.extra.load(Relaxed), out.position).unwrap_or(0);
     record <= out.len || peer.tx_head.load(Relaxed) <= out.position + u64::from(out.len)
 }
 
-/// The urgent pointer of a segment; 0: nothing behind its first byte is urgent.
+/// The urgent pointer of a segment; 0: nothing after its first byte is urgent.
 ///
-/// As Linux: what is too far for the field is pointed at as far as it goes, in segments so near to the newest that this is beyond it.
+/// As Linux: if the urgent byte is too far for the field, the pointer is 65535 in segments where that lies beyond all data sent.
 fn pointer(w: &Work<'_>, out: &Out) -> u16 {
     let tx = &*w.f.tx;
-    // A probe lies one before what is acknowledged.
+    // The sequence number of a probe is one before `snd_una`.
     let before = u64::from(out.seq.is_before(tx.snd_una));
     let first = if before > 0 { 0 } else { u64::from(out.seq.since(tx.snd_una)) };
     let ahead = pending(w).map_or(0, |up| (up - tx.tx_una + before).saturating_sub(first));

@@ -1,11 +1,11 @@
-//! Flows in order of the time at which they want a turn, in two wheels of time slots.
+//! Flows ordered by the time of their turn, in two timer wheels.
 //!
 //! ```text
 //!   near   1024 slots of 2^14 ns    about one full segment at 1 Gbit/s each, 17 ms in all
 //!   far    1024 slots of 2^20 ns    1 s in all: a flow moves to the near wheel before its time comes
 //! ```
-//! Tens of thousands of flows in flight each wait for longer than the near wheel spans. Looked at whenever that had turned, they took
-//! six turns for each request.
+//! The far wheel exists because tens of thousands of flows wait for longer than the near wheel spans: with the near wheel alone,
+//! each was visited at every turn of it, six times for each request.
 
 use crate::lists::List;
 use base::Instant;
@@ -15,30 +15,30 @@ const WORDS: usize = SLOTS as usize / 64;
 const NEAR_LOG2: u32 = 14;
 const FAR_LOG2: u32 = 20;
 
-/// End of a slot's flows; 0 means "in no slot", so that untouched pages stay untouched.
+/// End of a slot's list; 0 means "in no slot", so that zeroed pages stay untouched.
 const END: u32 = u32::MAX;
-/// In the place of the flow before: there is none, and the low bits name the slot, those of the far wheel behind the near one's.
+/// In a flow's link to the previous flow: it is the first; the low bits name its slot, those of the far wheel after those of the near.
 const FIRST: u32 = 1 << 31;
 
-/// One turn of slots.
+/// A timer wheel of `SLOTS` slots of `1 << log2` ns.
 #[derive(Debug)]
 struct Wheel {
     log2: u32,
-    /// The first flow of each slot, plus 1.
+    /// The first flow of each slot, plus 1; or `END`.
     heads: Box<[u32]>,
     occupied: [u64; WORDS],
-    /// The first tick not yet expired.
+    /// The first tick that has not expired.
     cursor: u64,
-    /// No flow waits for an earlier tick; the first may wait for a later one.
+    /// A lower bound of the ticks for which flows wait.
     first: u64,
 }
 
-/// Flows, each with a time.
+/// Flows, each with the time of its turn.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     wheels: [Wheel; 2],
-    /// By flow, in one cache line: those behind and before it in its slot, each plus 1, and its time. Plain numbers, so that zeros
-    /// come from the kernel.
+    /// Indexed by flow; one cache line each: the links to the next and previous flow of its slot, each plus 1, and its time. Plain
+    /// numbers, so that the kernel's zeroed pages serve as empty entries.
     places: Box<[[u64; 2]]>,
     count: u32,
 }
@@ -50,7 +50,7 @@ impl Wheel {
         Self { log2, heads, occupied: [0; WORDS], cursor: 0, first: u64::MAX }
     }
 
-    /// The slot of `at`, in the next one at the earliest and the last one at the latest.
+    /// The slot for the time `at`, no earlier than the next slot and no later than the last; marks it as occupied.
     fn slot(&mut self, at: u64) -> usize {
         let tick = (at >> self.log2).clamp(self.cursor + 1, self.cursor + SLOTS - 1);
         let slot = (tick % SLOTS) as usize;
@@ -59,7 +59,7 @@ impl Wheel {
         slot
     }
 
-    /// The first slot that has passed by `now` and is occupied, no longer so: its first flow.
+    /// Empties the first occupied slot, if its time has passed by `now`, and returns its first flow.
     #[inline]
     fn pop(&mut self, now: u64) -> Option<u32> {
         let tick = now >> self.log2;
@@ -78,13 +78,13 @@ impl Wheel {
         }
         let slot = (found % SLOTS) as usize;
         self.occupied[slot / 64] &= !(1 << (slot % 64));
-        // Who comes back waits for a later one.
+        // A flow of this slot that is inserted again must go to a later slot.
         self.cursor = found;
         self.first = self.find_first();
         Some(std::mem::replace(&mut self.heads[slot], END))
     }
 
-    /// The first occupied slot's tick.
+    /// The tick of the first occupied slot, or `u64::MAX`.
     fn find_first(&self) -> u64 {
         let start = (self.cursor % SLOTS) as usize;
         let ahead = u64::MAX << (start % 64);
@@ -111,7 +111,7 @@ impl Pacer {
         }
     }
 
-    /// The flow has its turn at `at`, at the earliest in the next slot. A flow that waits already keeps its time.
+    /// Gives the flow a turn at `at`, or in the next slot if that is later. A flow that waits already keeps its time.
     pub(crate) fn wait(&mut self, flow: u32, at: Instant) {
         if self.places[flow as usize][0] as u32 == 0 {
             self.count += 1;
@@ -131,25 +131,25 @@ impl Pacer {
         }
     }
 
-    /// `place` is a flow plus 1.
+    /// Sets the link to the previous flow; `place` is a flow plus 1.
     fn set_before(&mut self, place: u32, before: u32) {
         let word = &mut self.places[place as usize - 1][0];
         *word = u64::from(*word as u32) | u64::from(before) << 32;
     }
 
-    /// When a flow that waits has its turn.
+    /// The time of the turn of a flow that waits.
     #[inline]
     pub(crate) fn at(&self, flow: u32) -> Instant {
         Instant::from_ns(self.places[flow as usize][1])
     }
 
-    /// Flows that wait.
+    /// Number of flows that wait.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.count
     }
 
-    /// Moves the flows whose slots have passed to `ready`.
+    /// Moves the flows that are due by `now` to `ready`.
     #[inline]
     pub(crate) fn expire(&mut self, now: Instant, ready: &mut List) {
         let now = now.as_ns();
@@ -167,7 +167,7 @@ impl Pacer {
         }
     }
 
-    /// Takes out all flows of a slot from `first` on.
+    /// Takes out all flows of a slot, from `first` on, and gives each to `take` with its time.
     fn empty(&mut self, first: u32, mut take: impl FnMut(&mut Self, u32, u64)) {
         let mut place = first;
         while place != END {
@@ -177,7 +177,7 @@ impl Pacer {
         }
     }
 
-    /// Forgets a flow that goes.
+    /// Takes a flow out, if it waits.
     pub(crate) fn remove(&mut self, flow: u32) {
         let [links, _] = std::mem::take(&mut self.places[flow as usize]);
         let (after, before) = (links as u32, (links >> 32) as u32);
@@ -201,7 +201,7 @@ impl Pacer {
         }
     }
 
-    /// When the first flow may go.
+    /// A lower bound of the time of the first flow's turn.
     pub(crate) fn next_deadline(&self) -> Instant {
         if self.count == 0 {
             return Instant::NEVER;
@@ -236,20 +236,20 @@ mod tests {
         assert_eq!(ready.pop_due(0), Some(1));
         pacer.expire(us(5_120), &mut ready);
         assert_eq!((ready.pop_due(0), ready.pop_due(0)), (Some(0), None));
-        // Beyond the near wheel's horizon: exact all the same.
+        // Beyond the near wheel's span: exact all the same.
         pacer.expire(us(89_980), &mut ready);
         assert_eq!(ready.front(), None);
         assert!(pacer.next_deadline() <= us(90_000));
         pacer.expire(us(90_020), &mut ready);
         assert_eq!(ready.pop_due(0), Some(2));
-        // And beyond the far one's.
+        // Beyond the far wheel's span.
         pacer.expire(us(2_999_980), &mut ready);
         assert_eq!((ready.front(), pacer.len()), (None, 1));
         pacer.expire(us(3_000_020), &mut ready);
         assert_eq!((ready.pop_due(0), pacer.next_deadline()), (Some(4), Instant::NEVER));
     }
 
-    /// Oracle: every flow's time. A flow comes out in the slot of its time or the next, and whoever asks at the deadlines misses none.
+    /// Oracle: every flow's time. A flow comes out in the slot of its time or the next; asking at the deadlines misses none.
     #[test]
     fn pacer_agrees_with_a_table_of_times() {
         let (mut pacer, mut ready, mut rng) = (Pacer::new(64), List::new(64), Seed::new(5));

@@ -27,7 +27,7 @@ pub(crate) struct Opening {
     timer: Option<TimerId>,
     /// The peer's SYN, in a simultaneous open: we are in SYN-RECEIVED.
     pub(crate) crossed: Option<Crossed>,
-    /// What ICMP said, to be told should nothing better come.
+    /// Error number from an ICMP message, reported if the open fails for want of an answer.
     pub(crate) soft_error: Option<u16>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Crossed {
 }
 
 impl Opening {
-    /// Until the next SYN.
+    /// Time to wait for an answer before the next SYN is sent.
     pub(crate) fn timeout(&self, config: &crate::Config) -> Duration {
         config.syn_timeout.times(1 << self.tries.min(16))
     }
@@ -88,7 +88,7 @@ impl SlowPath {
         Ok(tuple.src)
     }
 
-    /// Gives an active open up without a word to the peer or the application. True when there was one.
+    /// Abandons an active open without notice to the peer or the application. True when there was one.
     pub fn cancel_connect(&mut self, token: u64) -> bool {
         let found = self.openings.iter().find(|(_, opening)| opening.token == token).map(|(&id, _)| id);
         found.and_then(|id| self.take_opening(id)).is_some()
@@ -113,7 +113,7 @@ impl SlowPath {
             let is_free = !self.is_taken(&tuple) && self.time_wait.is_free(now, &tuple);
             return if is_free { Ok(tuple) } else { Err(ConnectError::InUse) };
         }
-        // The generator is lent out while it asks about the tables beside it.
+        // `ports` is taken out of `self` while it asks about the tables of `self`.
         let mut ports = std::mem::replace(&mut self.ports, crate::EphemeralPorts::new(1..=1));
         let picked = ports.pick(&self.secret, &tuple, |port| {
             self.standing(now, &FourTuple { src: Endpoint::new(addr, port), ..tuple })
@@ -123,7 +123,7 @@ impl SlowPath {
         Ok(tuple)
     }
 
-    /// What an ephemeral port is good for; a pair in TIME-WAIT as with Linux's `tcp_tw_reuse`.
+    /// Whether an ephemeral port is free for `tuple`; a tuple in TIME-WAIT is reused as with Linux's `tcp_tw_reuse`.
     fn standing(&self, now: Instant, tuple: &FourTuple) -> Standing {
         if self.is_taken(tuple) || self.listeners.find(&tuple.src).is_some() {
             return Standing::Taken;
@@ -142,7 +142,7 @@ impl SlowPath {
             || self.listeners.id_of(tuple).is_some()
     }
 
-    /// SYN, or SYN-ACK once the peer's SYN has crossed ours; and the timer for the next.
+    /// Sends a SYN, or a SYN-ACK if the peer's SYN has crossed ours, and sets the timer for the next one.
     fn send_syn(&mut self, now: Instant, id: u64) {
         let Some(opening) = self.openings.get(&id) else { return };
         let (tuple, core, iss, asked) = (opening.tuple, opening.owner.core, opening.iss, opening.options);
@@ -182,7 +182,7 @@ impl SlowPath {
         self.send_syn(now, id);
     }
 
-    /// A segment for a connection in SYN-SENT or SYN-RECEIVED.
+    /// Handles a segment for a connection in SYN-SENT or SYN-RECEIVED.
     pub(crate) fn on_opening_segment(
         &mut self,
         now: Instant,
@@ -237,7 +237,7 @@ impl SlowPath {
         self.send_syn(now, id);
     }
 
-    /// SYN-RECEIVED after a simultaneous open.
+    /// Handles a segment in SYN-RECEIVED after a simultaneous open.
     fn on_crossed_segment(
         &mut self,
         now: Instant,
@@ -262,7 +262,7 @@ impl SlowPath {
             }
             return;
         }
-        // The peer's SYN-ACK repeats its SYN, and is no other; what is no SYN lies in the window.
+        // A SYN-ACK of the peer must repeat its SYN; a segment without SYN must lie in the window.
         let is_syn = header.flags.contains(TcpFlags::SYN);
         let is_acceptable = if is_syn { header.seq == crossed.irs } else { is_within };
         if !is_acceptable {
@@ -285,7 +285,7 @@ impl SlowPath {
         }
     }
 
-    /// Says where a connection in SYN-RECEIVED stands (RFC 5961 section 4.2).
+    /// Sends a challenge ACK in SYN-RECEIVED (RFC 5961 section 4.2).
     fn challenge_crossed(&mut self, now: Instant, core: u8, id: u64, crossed: Crossed, frame: &[u8]) {
         let Some(opening) = self.openings.get(&id) else { return };
         let (tuple, mac, shift) = (opening.tuple, crate::source_mac(frame), crossed.negotiated.shifts.1);
@@ -293,10 +293,10 @@ impl SlowPath {
         self.challenge(now, core, tuple, &remains, mac, shift);
     }
 
-    /// The handshake is over: ESTABLISHED.
+    /// The handshake is complete: installs the flow in ESTABLISHED.
     fn opened(&mut self, now: Instant, core: u8, id: u64, peer: Crossed, frame: &[u8]) -> Option<Owner> {
         let mut opening = self.take_opening(id)?;
-        // The queue to which its packets come.
+        // The core to which the handshake's last packet came serves the flow.
         opening.owner.core = core;
         let took = now.since(opening.sent_at);
         let mac = self.neighbours.known(opening.next_hop).unwrap_or(crate::source_mac(frame));
@@ -317,8 +317,9 @@ impl SlowPath {
         let Owner { region, slot, core } = opening.owner;
         match self.give_birth(now, &born) {
             Ok(flow) => {
-                // Whoever opens has the first word, and what comes back need not be followed by a second that could carry its
-                // acknowledgement: as Linux, nothing waits until the application has replied once.
+                // The end that opens a connection usually sends first, and may have no data with which to acknowledge the peer's reply.
+                // So, as
+                // in Linux, acknowledgements are not delayed until the application has replied once.
                 self.with_flow(flow, |parts| parts.rx.set(state::QUICK));
                 self.output.command(core, Command::Ack { flow });
                 self.events.push_back(Event::Established { token: opening.token, flow });

@@ -1,28 +1,28 @@
-//! Everything the slow path keeps, counted: what a test finds here after the last connection has gone is a leak.
+//! Numbers of all objects that the slow path keeps: a test that finds any left after its last connection has found a leak.
 
 use crate::SlowPath;
 
-/// How many of each there are.
+/// The number of objects of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     /// Connections in SYN-RECEIVED of listeners.
     pub half_open: usize,
     /// Active opens under way.
     pub openings: usize,
-    /// Connections with a record, those that the core has yet to let go of included.
+    /// Connections with a record, including those of which the core has not yet let go.
     pub connections: usize,
-    /// Address pairs that are taken.
+    /// Address pairs in use by connections.
     pub tuples: usize,
-    /// Flow records in use.
+    /// Flow records in use, including those of which the core has not yet let go.
     pub records: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
-    /// Timers that run, those of neighbours included.
+    /// Timers that run, including those of neighbours.
     pub timers: usize,
 }
 
 impl SlowPath {
-    /// Counts.
+    /// Counts the objects of each kind.
     #[must_use]
     pub fn census(&self) -> Census {
         Census {

@@ -1,5 +1,5 @@
-//! Whether our addresses are free on the link, asked before they are used: RFC 5227 section 2.1 for IPv4, RFC 4862 section 5.4 for IPv6.
-//! Frames and `now` go in; probes, an answer and the next deadline come out. What happens later is `conflict`'s.
+//! Checks that our addresses are free on the link before they are used: RFC 5227 section 2.1 for IPv4, RFC 4862 section 5.4 for IPv6.
+//! Frames and `now` go in; probes, an answer and the next deadline come out. Later conflicts are handled by `conflict`.
 
 use crate::link::{multicast_mac, solicited_node};
 use base::{Duration, Instant};
@@ -11,12 +11,12 @@ use wire::{
 
 /// RFC 5227: PROBE_NUM. IPv6 asks for one (RFC 4862: DupAddrDetectTransmits); the same number for both covers the loss of two.
 const PROBES: u8 = 3;
-/// Between two probes, and for the answer to the last. RFC 5227 waits for one to two seconds, for hosts that take any address they find and
-/// for links with sleeping stations; here an administrator has chosen the address, a station that is awake answers within a millisecond, and
-/// a program may be waiting for the service. A station that is found later is one for RFC 5227 section 2.4, which goes on for ever.
+/// Time between two probes, and for answers to the last. RFC 5227 waits one to two seconds, for hosts that pick addresses at random and
+/// for links with sleeping stations. Here an administrator has chosen the address, a station that is awake answers within a millisecond,
+/// and a program may be waiting for the service. A conflict found later is handled as in RFC 5227 section 2.4, which goes on for ever.
 const INTERVAL: Duration = Duration::from_ms(25);
 
-/// Another station on the link has an address, or is about to take it.
+/// Another station on the link uses an address, or is about to use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     /// The address that is claimed.
@@ -25,26 +25,26 @@ pub struct Taken {
     pub by: MacAddr,
 }
 
-/// The question whether addresses are free.
+/// The check whether addresses are free.
 #[derive(Debug)]
 pub struct Claim {
     mac: MacAddr,
     addresses: Vec<IpAddr>,
-    /// Probes of each address not sent yet.
+    /// Number of probes still to send for each address.
     left: u8,
-    /// When the next probes are due, or the time for answers is over.
+    /// When the next probes are due; after the last probe, when the time for answers ends.
     due: Instant,
 }
 
 impl Claim {
-    /// Begins to ask at `now`.
+    /// Begins the check at `now`.
     #[must_use]
     pub fn new(mac: MacAddr, addresses: Vec<IpAddr>, now: Instant) -> Self {
         let left = if addresses.is_empty() { 0 } else { PROBES };
         Self { mac, addresses, left, due: now }
     }
 
-    /// Frames to send now.
+    /// The frames that are to be sent at `now`.
     pub fn poll_frames(&mut self, now: Instant) -> Vec<Vec<u8>> {
         if self.left == 0 || now < self.due {
             return Vec::new();
@@ -54,10 +54,10 @@ impl Claim {
         self.addresses.iter().filter_map(|addr| probe(self.mac, *addr)).collect()
     }
 
-    /// Takes in a frame from the link.
+    /// Checks a frame from the link.
     ///
     /// # Errors
-    /// It shows that an address is taken.
+    /// [`Taken`], when the frame shows that another station uses one of the addresses.
     pub fn handle_frame(&self, frame: &[u8]) -> Result<(), Taken> {
         let Ok(packet) = Packet::parse(frame, RxChecksum::Verified) else { return Ok(()) };
         let (addr, by) = match packet.body {
@@ -66,7 +66,7 @@ impl Claim {
             _ => return Ok(()),
         };
         match addr {
-            // A probe of ours may come back over a loop in the link.
+            // A probe of ours may come back through a loop in the link.
             Some(addr) if by != self.mac && self.addresses.contains(&addr) => Err(Taken { addr, by }),
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! What a service decides once for its slow path. What it shares with the fast path stands in `flow::Config`.
+//! Settings of a slow path, fixed for a service's lifetime. Those shared with the fast path are in `flow::Config`.
 
 use crate::{OwnAddress, SynCookies};
 use base::Duration;
@@ -7,18 +7,18 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use wire::MacAddr;
 
-/// Addresses, limits and patience.
+/// Addresses, limits and timeouts.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Our Ethernet address.
+    /// Ethernet address of our port.
     pub mac: MacAddr,
-    /// Bytes of the largest IP packet on the link.
+    /// MTU: bytes of the largest IP packet on the link.
     pub mtu: u16,
-    /// Our addresses.
+    /// Our IP addresses with their prefixes.
     pub addresses: Vec<OwnAddress>,
-    /// Where IPv4 packets beyond the link go.
+    /// Next hop of IPv4 packets to destinations beyond the link.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// Where IPv6 packets beyond the link go.
+    /// Next hop of IPv6 packets to destinations beyond the link.
     pub gateway_v6: Option<Ipv6Addr>,
     /// 16 random bytes from the kernel: sequence numbers, ports and timestamps depend on them.
     pub secret: [u8; 16],
@@ -32,47 +32,47 @@ pub struct Config {
     pub syn_retries: u8,
     /// SYN-ACK repetitions: 5 as Linux.
     pub syn_ack_retries: u8,
-    /// A connection is given up after the time that so many timeouts in a row take on a short path, 924.6 s for 15 as Linux (RFC
+    /// A connection is given up after the time that so many timeouts in a row take on a short path (15, as Linux: 924.6 s; RFC
     /// 1122's R2, at least 100 s), or after so many window probes without an answer.
     pub retries: u8,
-    /// The same once the application has let go: 8 as Linux.
+    /// As `retries`, once the application has let go of the connection: 8 as Linux.
     pub orphan_retries: u8,
     /// 2 MSL: 60 s as Linux.
     pub time_wait: Duration,
-    /// Connections in TIME-WAIT at most.
+    /// Most connections in TIME-WAIT.
     pub time_wait_max: usize,
     /// How long an abandoned connection waits for the peer's FIN: 60 s as Linux.
     pub fin_wait_2: Duration,
     /// When SYNs are answered with cookies.
     pub syn_cookies: SynCookies,
-    /// Connections whose application has let go, at most; more are reset (Linux's `tcp_max_orphans`).
+    /// Most connections that their applications have let go of; more are reset (Linux's `tcp_max_orphans`).
     pub orphans_max: usize,
-    /// Half-open connections in all.
+    /// Most half-open connections of all listeners together.
     pub half_open_max: usize,
-    /// Half-open connections of one listener at most, Linux's `somaxconn`; it has no more than its backlog, as Linux.
+    /// Most half-open connections of one listener, Linux's `somaxconn`; a listener's backlog may allow fewer, as in Linux.
     pub half_open_per_listener: usize,
-    /// Active opens under way at most.
+    /// Most active opens under way.
     pub connecting_max: usize,
-    /// Neighbours known at most.
+    /// Most entries of the neighbour table.
     pub neighbours_max: usize,
-    /// Full segments that time out again and again may be too large for the path, and are made smaller (RFC 4821): Linux's
-    /// `tcp_mtu_probing` at 1. Off, only what routers say counts.
+    /// If full segments time out again and again, they may be too large for the path: make them smaller (RFC 4821), as Linux with
+    /// `tcp_mtu_probing` at 1. If off, only ICMP messages of routers lower the size.
     pub black_hole_detection: bool,
-    /// Connections that we open ask for congestion notification where it is offered at all; else it is only agreed to when a
-    /// peer asks, as by Linux with `tcp_ecn` at 2.
+    /// Our SYNs ask for ECN if `flow::Config::ecn` allows it; else ECN is only agreed to when a peer asks, as by Linux with `tcp_ecn`
+    /// at 2.
     pub asks_ecn: bool,
-    /// Destinations remembered whose path takes smaller packets than the link.
+    /// Most destinations remembered because their path takes smaller packets than the link.
     pub paths_max: usize,
-    /// ICMP "too big" obeyed, per second.
+    /// Most ICMP "too big" messages obeyed per second.
     pub path_changes_per_second: u32,
-    /// RST sent to segments that belong to nothing, per second.
+    /// Most RSTs sent per second in answer to segments of no connection.
     pub resets_per_second: u32,
-    /// Challenge acknowledgements per second of the whole service (RFC 5961 section 7).
+    /// Most challenge ACKs per second of the whole service (RFC 5961 section 7).
     pub challenges_per_second: u32,
 }
 
 impl Default for Config {
-    /// Without addresses: those, the Ethernet address and the secret are the caller's to fill in.
+    /// Defaults without addresses: the caller fills in addresses, the Ethernet address and the secret.
     fn default() -> Self {
         Self {
             mac: MacAddr::ZERO,

@@ -1,20 +1,20 @@
-//! Another station says that it has one of our addresses (RFC 5227 section 2.4): it is told once that the address is ours, and the service
-//! hears of it. The address is kept: connections hang on it, and it was configured.
+//! Address conflicts (RFC 5227 section 2.4): when another station claims one of our addresses, the link is told once that the address is
+//! ours, and the service gets an event. The address is kept: it was configured, and connections use it.
 
 use crate::{Count, Event, SlowPath};
 use base::{Duration, Instant};
 use std::net::IpAddr;
 use wire::{DropReason, Icmpv6Message, IpPacket, MacAddr};
 
-/// RFC 5227: DEFEND_INTERVAL. Two stations that answer each other faster would fill the link.
+/// RFC 5227: DEFEND_INTERVAL. Without it, two stations that answer each other would fill the link.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// When addresses were defended last: one entry for each of ours that ever was.
+/// When each of our addresses was last defended; one entry per address ever defended.
 #[derive(Debug, Default)]
 pub(crate) struct Defences(Vec<(IpAddr, Instant)>);
 
 impl Defences {
-    /// True when `addr` may be defended now.
+    /// True when `addr` may be defended at `now`; then remembers `now`.
     fn begin(&mut self, now: Instant, addr: IpAddr) -> bool {
         let Some((_, last)) = self.0.iter_mut().find(|(known, _)| *known == addr) else {
             self.0.push((addr, now));
@@ -29,7 +29,7 @@ impl Defences {
 }
 
 impl SlowPath {
-    /// Discovery to a group from an address of ours: another station advertises the address as its own.
+    /// Handles neighbour discovery sent to a group from an address of ours: another station may advertise the address as its own.
     pub(crate) fn on_own_address(&mut self, now: Instant, core: u8, ip: &IpPacket, frame: &[u8]) {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return };
         match Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)) {
@@ -40,7 +40,7 @@ impl SlowPath {
         }
     }
 
-    /// Station `by` says that `addr`, which is ours, is its own.
+    /// Station `by` claims that `addr`, one of ours, is its own.
     pub(crate) fn on_conflict(&mut self, now: Instant, core: u8, addr: IpAddr, by: MacAddr) {
         self.counters.add(Count::AddressConflicts);
         if self.defences.begin(now, addr) {

@@ -1,4 +1,4 @@
-//! SYN cookies (RFC 4987 section 3.6): while more SYNs come than a listener keeps half-open connections, nothing is kept of
+//! SYN cookies (RFC 4987 section 3.6): if more SYNs come than a listener may keep half-open connections, no state is kept for
 //! them. Our initial sequence number proves the handshake, our timestamp carries the options.
 //!
 //! ```text
@@ -8,10 +8,10 @@
 //!           |   minute, MSS class) by the secret     | class |                | in steps of 64 ms   |   |    | or 15|
 //!           +----------------------------------------+-------+                +---------------------+---+----+------+
 //! ```
-//! What the acknowledgement proves: that its sender got our SYN-ACK within the last two minutes. A blind sender guesses it
-//! once in 2^28 segments. What it cannot carry without timestamps (window scaling, SACK, ECN) is not agreed on.
+//! The acknowledgement proves that its sender received our SYN-ACK within the last two minutes; a blind sender guesses it once in
+//! 2^28 segments. Without timestamps, window scaling, SACK and ECN cannot be carried and are not agreed on.
 //!
-//! A SYN is answered once and then forgotten: never more packets go out than came in, and the peer repeats its SYN by itself.
+//! A SYN is answered once, without a timer: no more packets are sent than received, and the peer repeats its SYN by itself.
 
 use crate::handshake::{MSS_MIN, Negotiated, Segment, TIMESTAMPS_LEN, Via};
 use crate::isn::{Purpose, Secret};
@@ -29,22 +29,22 @@ pub enum SynCookies {
     /// When its half-open connections, or those of all listeners, have reached their limit.
     #[default]
     UnderPressure,
-    /// Always.
+    /// For every SYN, even without pressure.
     Always,
 }
 
-/// Segment sizes that a cookie tells apart: each peer gets the largest that it takes. The usual ones of Ethernet with and without
+/// Segment sizes that a cookie can express: each peer gets the largest that it accepts. The usual ones of Ethernet with and without
 /// tunnels, and jumbo frames.
 const MSS_CLASSES: [u16; 8] = [MSS_MIN, 536, 1220, 1300, 1400, 1440, 1460, 8940];
 
-/// For how long after its last cookie a listener looks at acknowledgements out of the blue: while one may be valid.
+/// How long a cookie may be valid: so long after its last cookie a listener checks acknowledgements of no connection.
 pub(crate) const RECENT: Duration = Duration::from_secs(120);
 
-/// No shift: window scaling was not offered.
+/// Value of the shift field when window scaling was not offered.
 const NO_SHIFT: u32 = 15;
 const SACK_BIT: u32 = 1 << 4;
 const ECN_BIT: u32 = 1 << 5;
-/// The clock's bits that options take the place of.
+/// The low bits of the timestamp's clock, which the options replace.
 const OPTION_BITS: u32 = 63;
 
 /// The class of the largest size that does not exceed `mss`.
@@ -57,15 +57,15 @@ fn minute(now: Instant) -> u64 {
 }
 
 impl Secret {
-    /// Our initial sequence number for the peer's `irs` in that minute.
+    /// The cookie: our initial sequence number for the peer's `irs` in that minute.
     fn cookie(&self, minute: u64, tuple: &FourTuple, irs: SeqNumber, class: u8) -> SeqNumber {
-        // One number of all three: a minute has 29 bits for 1,000 years.
+        // One number of all three: 29 bits suffice for 1,000 years of minutes.
         let number = minute << 35 | u64::from(class) << 32 | u64::from(irs.0);
         let hash = self.hash_with(Purpose::Cookie, tuple, true, number) as u32;
         SeqNumber(hash << 3 | u32::from(class))
     }
 
-    /// The segment size of a cookie of ours, of this minute or the last.
+    /// The segment size in `iss`, if `iss` is a cookie of ours from this minute or the last.
     fn check_cookie(&self, now: Instant, tuple: &FourTuple, irs: SeqNumber, iss: SeqNumber) -> Option<u16> {
         let (class, this) = ((iss.0 & 7) as u8, minute(now));
         let is_ours =
@@ -74,7 +74,7 @@ impl Secret {
     }
 }
 
-/// What was agreed on, in the low bits of a timestamp that is not later than `clock`.
+/// A timestamp that carries the agreed options in its low bits and is not later than `clock`.
 fn stamp(clock: u32, agreed: &Negotiated) -> u32 {
     let bit = |feature, bit| if agreed.features & feature != 0 { bit } else { 0 };
     let shift = if agreed.is_scaled { u32::from(agreed.shifts.0) } else { NO_SHIFT };
@@ -83,7 +83,7 @@ fn stamp(clock: u32, agreed: &Negotiated) -> u32 {
 }
 
 impl SlowPath {
-    /// Whether a SYN for a listener is answered with a cookie.
+    /// True when a SYN is to be answered with a cookie; `is_full`: its listener has no room for a half-open connection.
     pub(crate) fn wants_cookie(&self, is_full: bool) -> bool {
         match self.config.syn_cookies {
             SynCookies::Never => false,
@@ -94,7 +94,7 @@ impl SlowPath {
         }
     }
 
-    /// Answers a SYN and keeps nothing of it.
+    /// Answers a SYN with a cookie and keeps no state.
     pub(crate) fn answer_with_cookie(
         &mut self,
         now: Instant,
@@ -108,7 +108,7 @@ impl SlowPath {
         let (asked, tuple, irs) = (listener.options, packet.tuple().reversed(), packet.header.seq);
         let mut agreed = self.negotiate(packet, &asked);
         if !self.is_ecn_on {
-            // Agreed to for this listener's algorithm only, which the cookie does not carry.
+            // ECN was agreed to only for this listener's algorithm, which the cookie cannot carry.
             agreed.features &= !state::ECN;
         }
         let has_timestamps = agreed.features & state::TIMESTAMPS != 0;
@@ -129,7 +129,7 @@ impl SlowPath {
         }
     }
 
-    /// An acknowledgement that belongs to nothing, at a listener that has sent cookies: true when it brings one back. Then it
+    /// Handles an acknowledgement of no connection, at a listener that has sent cookies. True when it carries a valid cookie: then it
     /// is the final acknowledgement of a handshake.
     pub(crate) fn take_cookie(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) -> bool {
         let (tuple, header) = (packet.tuple().reversed(), &packet.header);
@@ -167,7 +167,7 @@ impl SlowPath {
             timer: None,
             early: Vec::new(),
         };
-        // Room in the accept queue bounds these: without it the acknowledgement is forgotten, and the peer's next tries again.
+        // The accept queue's room bounds connections from cookies: if it is full the acknowledgement is dropped; the peer sends another.
         if self.listeners.get_mut(&at).is_some_and(|listener| listener.room == 0) {
             self.counters.add(Count::AcceptQueueFull);
             return true;
@@ -179,7 +179,7 @@ impl SlowPath {
         true
     }
 
-    /// What the SYN-ACK with the cookie agreed on, as the echoed timestamp says. `None` when it could not have.
+    /// The options agreed on by the SYN-ACK with the cookie, from the echoed timestamp. `None` if they are impossible.
     fn agreed_by_cookie(&self, mss: u16, packet: &TcpPacket) -> Option<Negotiated> {
         let plain = Negotiated { mss, features: 0, is_scaled: false, shifts: (0, 0), ts_recent: 0, dscp: 0 };
         let shared = self.flow_config();

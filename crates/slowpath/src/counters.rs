@@ -1,11 +1,11 @@
-//! What the slow path did and refused, by name.
+//! Counters of what the slow path did and dropped, by name.
 
 use wire::DropReason;
 
 /// Declares the counters once: the variant and its name in metrics.
 macro_rules! counts {
     ($($(#[doc = $text:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Something the slow path counts.
+        /// An event that the slow path counts.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(usize)]
         pub enum Count {
@@ -13,10 +13,10 @@ macro_rules! counts {
         }
 
         impl Count {
-            /// All of them, in the order of their numbers.
+            /// All counts, in the order of their counters.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name in metrics.
+            /// The count's name in metrics.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -32,91 +32,92 @@ counts! {
     ActiveOpens = "active_opens",
     /// A passive open completed its handshake.
     PassiveOpens = "passive_opens",
-    /// SYN sent again.
+    /// SYN of an active open sent again.
     SynRetransmits = "syn_retransmits",
-    /// SYN answered with a cookie: nothing is kept of it.
+    /// SYN answered with a cookie; no state is kept.
     CookiesSent = "cookies_sent",
-    /// A cookie came back: a passive open completed its handshake.
+    /// A valid cookie came back: a passive open completed its handshake.
     CookiesTaken = "cookies_taken",
-    /// Acknowledgement without a valid cookie, while there could have been one (answered with RST unless limited).
+    /// Acknowledgement of no connection and without a valid cookie, at a listener that has sent cookies (answered with RST unless
+    /// limited).
     CookiesRefused = "cookies_refused",
-    /// SYN-ACK sent again.
+    /// SYN-ACK of a passive open sent again.
     SynAckRetransmits = "syn_ack_retransmits",
     /// An active open that failed.
     FailedOpens = "failed_opens",
-    /// RST sent.
+    /// RST sent, for any reason.
     ResetsSent = "resets_sent",
     /// RST that ended a connection.
     ResetsTaken = "resets_taken",
     /// Challenge acknowledgement sent (RFC 5961).
     Challenges = "challenges",
-    /// Retransmission timeout of a flow.
+    /// Retransmission timeout of an established flow.
     Timeouts = "timeouts",
-    /// Window probe sent.
+    /// Window probe sent to a peer with a closed window.
     WindowProbes = "window_probes",
-    /// Keepalive probe sent.
+    /// Keepalive probe sent on an idle connection.
     KeepaliveProbes = "keepalive_probes",
     /// Connection given up after too many timeouts.
     GivenUp = "given_up",
-    /// Connection reset because its application had let go: too many of them, or told not to wait.
+    /// Connection reset because its application had let go: there were too many of these, or it was told not to wait.
     OrphanResets = "orphan_resets",
     /// Connection entered TIME-WAIT.
     TimeWaits = "time_waits",
     /// Connection reused out of TIME-WAIT (RFC 6191).
     TimeWaitReuses = "time_wait_reuses",
-    /// ICMP echo answered.
+    /// ICMP or ICMPv6 echo request answered.
     Echoes = "echoes",
     /// ARP request or neighbour solicitation sent.
     NeighbourAsks = "neighbour_asks",
-    /// Another station said that it has one of our addresses.
+    /// Another station has claimed one of our addresses.
     AddressConflicts = "address_conflicts",
     /// Segment size lowered after ICMP "too big".
     PathMtuLowered = "path_mtu_lowered",
     /// Segment size lowered after timeouts in a row: the path may swallow full packets (RFC 4821).
     BlackHolesSuspected = "black_holes_suspected",
-    /// Path probe that arrived: the segment size was raised.
+    /// Path probe acknowledged: the segment size was raised.
     PathProbesArrived = "path_probes_arrived",
-    /// Path probe that was lost.
+    /// Path probe lost: the segment size stays.
     PathProbesLost = "path_probes_lost",
-    /// Frame handed back to a core, whose flow had been set up meanwhile.
+    /// Frame returned to a core, because its flow was installed in the meantime.
     Returned = "returned",
-    /// Dropped: segment for a port that nobody listens on (answered with RST unless limited).
+    /// Dropped: segment for a port without a listener (answered with RST unless limited).
     NoListener = "no_listener",
-    /// Dropped: RST would have exceeded the limit.
+    /// Dropped: a RST, because of the limit per second.
     ResetLimited = "reset_limited",
-    /// Dropped: challenge would have exceeded the limit.
+    /// Dropped: a challenge ACK, because of the limit per second.
     ChallengeLimited = "challenge_limited",
-    /// Dropped: SYN or final ACK while the accept queue was full.
+    /// Dropped: SYN or final ACK, because the accept queue was full.
     AcceptQueueFull = "accept_queue_full",
-    /// Dropped: SYN, no room for a half-open connection.
+    /// Dropped: SYN, because there was no room for a half-open connection.
     HalfOpenFull = "half_open_full",
     /// Dropped: half-open connection whose SYN-ACK was never acknowledged.
     HalfOpenExpired = "half_open_expired",
-    /// Dropped: segment that its connection's handshake cannot take, or a listener that is no handshake's.
+    /// Dropped: segment not acceptable in the handshake of its connection, or without ACK at a listener.
     UnacceptableSegment = "unacceptable_segment",
-    /// Dropped: RST whose sequence number is not the expected one.
+    /// Dropped: RST with an unexpected sequence number.
     UnacceptableReset = "unacceptable_reset",
-    /// Dropped: data that came before its connection was accepted, more than is kept.
+    /// Dropped: data that came before its connection was accepted, beyond the limit of what is kept.
     EarlyData = "early_data",
     /// Dropped: the oldest connection in TIME-WAIT, for a newer one.
     TimeWaitCrowded = "time_wait_crowded",
     /// Dropped: RST or old segment in TIME-WAIT.
     TimeWaitIgnored = "time_wait_ignored",
-    /// Dropped: frame waiting for a neighbour that did not answer, or too many of them.
+    /// Dropped: frame for a neighbour that did not answer, or for which too many frames wait.
     NeighbourUnresolved = "neighbour_unresolved",
-    /// Dropped: reply of a neighbour that was not asked, or that changes too often.
+    /// Dropped: reply of a neighbour that was not asked, or that changes its address too often.
     NeighbourUnasked = "neighbour_unasked",
-    /// Dropped: frame to send without a route.
+    /// Dropped: frame to send to a destination without a route.
     NoRoute = "no_route",
     /// Dropped: ICMP error that quotes no segment in flight.
     StrayIcmp = "stray_icmp",
-    /// Dropped: ICMP that concerns nobody.
+    /// Dropped: ICMP message of a kind that is not handled.
     OtherIcmp = "other_icmp",
-    /// Dropped: frame to send, a core did not take it for too long.
+    /// Dropped: frame to send, because its core took none for too long.
     CoreBusy = "core_busy",
 }
 
-/// All counters.
+/// The slow path's counters.
 #[derive(Clone, Debug)]
 pub struct Counters {
     counts: [u64; Count::ALL.len()],
@@ -136,7 +137,7 @@ impl Counters {
         self.counts[count as usize]
     }
 
-    /// Frames dropped for `reason`.
+    /// Number of frames dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason.index()]

@@ -1,4 +1,4 @@
-//! What the slow path tells the service, what it is asked, and why it refuses.
+//! Events from the slow path to the service, requests of the service, and reasons for refusal.
 
 use crate::FlowOptions;
 use flow::{AppRegion, FlowId};
@@ -10,39 +10,39 @@ use wire::{Endpoint, MacAddr};
 
 /// Linux's error numbers, which applications see; the same on every Linux machine we run on.
 pub mod errno {
-    /// The address is in use.
+    /// The local address and port are in use.
     pub const EADDRINUSE: u16 = 98;
-    /// The address is not ours.
+    /// The local address is not ours.
     pub const EADDRNOTAVAIL: u16 = 99;
-    /// No route.
+    /// No route leads to the peer.
     pub const ENETUNREACH: u16 = 101;
-    /// No room.
+    /// No room for another connection.
     pub const ENOBUFS: u16 = 105;
-    /// The peer took too long.
+    /// The peer did not answer in time.
     pub const ETIMEDOUT: u16 = 110;
-    /// The peer refused.
+    /// The peer refused the connection by RST.
     pub const ECONNREFUSED: u16 = 111;
     /// The peer reset the connection.
     pub const ECONNRESET: u16 = 104;
-    /// The host does not answer.
+    /// The peer's host does not answer.
     pub const EHOSTUNREACH: u16 = 113;
     /// The peer's host does not speak TCP.
     pub const ENOPROTOOPT: u16 = 92;
 }
 
-/// Whose a connection is: a slot of an application region, served by a core.
+/// The owner of a connection: a slot of an application region, and the core that serves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// The region's index, as given to `SlowPath::add_region`.
     pub region: u16,
     /// The slot, its halves zeroed by the service.
     pub slot: u32,
-    /// The core that serves the flow: of an active open the one that sends the SYN. The core to which the handshake's last packet comes
-    /// serves it from then on.
+    /// The core that serves the flow. For an active open: the core that sends the SYN; the core to which the handshake's last packet
+    /// comes serves the flow from then on.
     pub core: u8,
 }
 
-/// Names a passive open that waits for the service's answer.
+/// Identifies a passive open that waits for the service's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PendingId(pub(crate) u64);
 
@@ -51,69 +51,69 @@ pub struct PendingId(pub(crate) u64);
 pub enum How {
     /// Both ends sent FIN and acknowledged the other's.
     Finished,
-    /// The peer reset it.
+    /// The peer has reset the connection.
     ResetByPeer,
-    /// The application, or the service in its place, reset it.
+    /// The application, or the service for it, has reset the connection.
     ResetByUs,
-    /// The peer did not answer for too long; the errno that the application was given.
+    /// The peer did not answer for too long. The errno is the one that the application got.
     TimedOut(u16),
 }
 
-/// From the slow path to the service.
+/// An event from the slow path to the service.
 #[derive(Debug)]
 pub enum Event {
     /// An active open succeeded; the slot shows OPEN already.
     Established {
         /// As given to `connect`.
         token: u64,
-        /// The flow.
+        /// The new flow.
         flow: FlowId,
     },
     /// An active open failed; the slot shows FAILED with the errno already.
     ConnectFailed {
         /// As given to `connect`.
         token: u64,
-        /// Linux's error number.
+        /// Linux's error number, as in the slot.
         errno: u16,
     },
     /// A passive open has completed its handshake: answer with `accept`, `refuse` or `postpone`.
     Incoming {
         /// As given to `listen`.
         token: u64,
-        /// Our end.
+        /// Address and port of our end.
         local: Endpoint,
-        /// The peer's.
+        /// Address and port of the peer.
         remote: Endpoint,
-        /// To answer with.
+        /// Id for `accept`, `refuse` or `postpone`.
         pending: PendingId,
     },
-    /// A connection is over for TCP; its slot stays the application's until it lets go.
+    /// A connection has ended for TCP; the application keeps its slot until it releases it.
     Closed {
         /// The flow; its record is not reused before `Released`.
         flow: FlowId,
-        /// Whose it was.
+        /// The owner of the connection.
         owner: Owner,
-        /// How it ended.
+        /// The way in which it ended.
         how: How,
     },
-    /// The core has let go of a flow that was closed, because its application has read everything or has let go: nothing here
-    /// touches the slot any more. May come before the application lets go of the slot.
+    /// The core has let go of a closed flow, because its application has read everything or has released the slot: the slow path and the
+    /// cores no longer touch the slot. May come before the application releases the slot.
     Released {
-        /// The region's index.
+        /// Index of the slot's region.
         region: u16,
-        /// The slot.
+        /// Index of the slot in its region.
         slot: u32,
     },
-    /// An application broke the rules of shared memory: detach it.
+    /// An application broke the rules of shared memory: the service must detach it.
     Violation {
-        /// The region's index.
+        /// Index of the application's region.
         region: u16,
-        /// The slot.
+        /// Index of the slot in its region.
         slot: u32,
-        /// What it did.
+        /// The broken rule and its values.
         what: Violation,
     },
-    /// Another station on the link says that it has one of our addresses. Said once in ten seconds for each address.
+    /// Another station on the link claims one of our addresses. Sent at most once in ten seconds for each address.
     AddressConflict {
         /// The address that both claim.
         addr: IpAddr,
@@ -123,30 +123,30 @@ pub enum Event {
     /// The populated part of a region is too small for what its flows receive: ask the application for more, then raise
     /// the region's watermark.
     MemoryShort {
-        /// The region's index.
+        /// Index of the region.
         region: u16,
     },
     /// All cores have let go of a region, as `remove_region` asked.
     RegionDrained {
-        /// Its index, free now.
+        /// The region's index, which is free now.
         index: u16,
         /// The region; dropping it unmaps the memory.
         region: Arc<AppRegion>,
     },
 }
 
-/// An active open.
+/// A request for an active open.
 #[derive(Clone, Copy, Debug)]
 pub struct Connect {
-    /// Comes back in the event.
+    /// Value of the service's choice that comes back in the event.
     pub token: u64,
-    /// The address bound to, or `None`; port 0 and the unspecified address mean "any".
+    /// The local address and port; port 0 and the unspecified address mean "any", as does `None`.
     pub local: Option<Endpoint>,
-    /// The peer.
+    /// Address and port of the peer.
     pub remote: Endpoint,
-    /// Whose it is.
+    /// The region, slot and core of the connection.
     pub owner: Owner,
-    /// What the socket was told before.
+    /// Options that were set on the socket before.
     pub options: FlowOptions,
 }
 
@@ -159,7 +159,7 @@ macro_rules! refusals {
         }
 
         impl $name {
-            /// Linux's error number for it.
+            /// Linux's error number for this refusal.
             #[must_use]
             pub const fn errno(self) -> u16 {
                 match self {
@@ -213,9 +213,9 @@ refusals! {
 /// Why a passive open was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AcceptError {
-    /// The peer has given up meanwhile: the slot is still free.
+    /// The peer has given up in the meantime: the slot is still free.
     Gone,
-    /// No flow record is left, or the slot is outside its region; the peer got a reset.
+    /// No flow record is free, or the slot is outside its region; the peer was sent a RST.
     NoFlow(flow::InstallError),
 }
 
@@ -230,10 +230,10 @@ impl fmt::Display for AcceptError {
 
 impl std::error::Error for AcceptError {}
 
-/// What is left to do with a slot that its application let go of.
+/// State of a slot after its application has released it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
-    /// Nothing here uses it: it may be handed out again.
+    /// The slow path and the cores do not use the slot: it may be given out again.
     Free,
     /// `Event::Released` will follow.
     Pending,

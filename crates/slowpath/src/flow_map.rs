@@ -1,14 +1,14 @@
-//! What is kept of each flow, at the place that its record's number names. We choose these numbers, the lowest first, so that the places
-//! in use lie together; and where something lies is known before any of it is there.
+//! A map from flow records to values, stored at the record's number. We choose these numbers, the lowest first, so that entries in use
+//! lie together; and an entry's address is known, and can be prefetched, before the entry is read.
 
 use flow::FlowId;
 
-/// Made at a time, when the first of them is used.
+/// Number of entries allocated together, when the first of them is used.
 const CHUNK: usize = 256;
 
 type Chunk<T> = Box<[Option<T>]>;
 
-/// By flow.
+/// A map with flows as keys.
 #[derive(Debug)]
 pub(crate) struct FlowMap<T> {
     chunks: Vec<Option<Chunk<T>>>,
@@ -22,7 +22,7 @@ impl<T> Default for FlowMap<T> {
 }
 
 impl<T> FlowMap<T> {
-    /// Flows in it.
+    /// Number of flows in the map.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -42,7 +42,7 @@ impl<T> FlowMap<T> {
         self.chunks.get_mut(chunk)?.as_mut()?[i].as_mut()
     }
 
-    /// Hints the processor to fetch all of it.
+    /// Hints the processor to fetch all lines of the flow's entry.
     #[inline]
     pub(crate) fn prefetch(&self, flow: FlowId) {
         if let Some(place) = self.place(flow) {
@@ -50,7 +50,7 @@ impl<T> FlowMap<T> {
         }
     }
 
-    /// What was kept of the flow before is forgotten.
+    /// Stores `what` for the flow, in place of any value before.
     pub(crate) fn insert(&mut self, flow: FlowId, what: T) {
         let (chunk, i) = split(flow);
         if self.chunks.len() <= chunk {
