@@ -1,4 +1,5 @@
-//! The record of one accepted connection, carried in the listener's stream from the service, or in a line from a connector.
+//! The record of one accepted connection. The service writes it into the listener's stream; a connector writes it into a direct queue
+//! ("line").
 //!
 //! ```text
 //!   0 region u32 | 4 slot u32 | 8 side u8 | 9 family u8 (4, 6) | 10 - u16 | 12 local port u16 | 14 peer port u16
@@ -7,25 +8,26 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of a record; a listener's ring holds a whole number of them.
+/// Length of a record in bytes; a listener's ring holds a whole number of records.
 pub const RECORD_LEN: usize = 64;
 
 /// A connection waiting to be accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AcceptRecord {
-    /// Region of the connection.
+    /// Id of the region in which the connection lies.
     pub region: u32,
-    /// Slot there.
+    /// Slot of the connection in that region.
     pub slot: u32,
-    /// The acceptor's side: 0 or 1.
+    /// The acceptor's side of the region: 0 or 1.
     pub side: u8,
-    /// The acceptor's address.
+    /// Address and port of the accepting end.
     pub local: SocketAddr,
-    /// The connector's address.
+    /// Address and port of the connecting end.
     pub peer: SocketAddr,
-    /// When it came: nanoseconds of the monotonic clock. Of several queues the oldest record is accepted first.
+    /// Arrival time, nanoseconds of the monotonic clock. With several queues, the record with the smallest time is accepted first.
     pub time: u64,
-    /// 1 + the slot in which the connector brings further connections to this listener itself (a line); 0: none is new.
+    /// 1 + the slot of a new line: the stream into which the connector writes the records of its further connections to this listener. 0:
+    /// no new line.
     pub line: u32,
 }
 
@@ -49,7 +51,7 @@ fn ip(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
 }
 
 impl AcceptRecord {
-    /// As bytes. Both addresses are of the same family.
+    /// Encodes the record. Both addresses must be of the same family.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; RECORD_LEN] {
         let mut b = [0; RECORD_LEN];
@@ -68,7 +70,7 @@ impl AcceptRecord {
         b
     }
 
-    /// From bytes; `None` when they make no sense.
+    /// Decodes a record; `None` if the family byte is neither 4 nor 6.
     #[must_use]
     pub fn from_bytes(b: &[u8; RECORD_LEN]) -> Option<Self> {
         let u32_at = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);

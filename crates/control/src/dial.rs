@@ -1,9 +1,9 @@
-//! A connected control socket, for the library and the command line alike. Both believe what comes from there, so the place and the
-//! user at the other end are looked at first. Sends nothing.
+//! Connects to the control socket, for the library and the command line. Both believe what the service says, so the socket's folder and the
+//! user of the process at the other end are checked first. Sends nothing.
 //!
-//! Trusted are root, the user of this process (its effective uid) and the one that [`TRUST_UID_ENV`] names. In a user namespace every
-//! user that the namespace does not know looks like uid 65534. That number is trusted where the namespace maps it, or where the variable
-//! names it; elsewhere it may be any user of the host.
+//! Trusted users are root, the user of this process (its effective uid) and the user that [`TRUST_UID_ENV`] names. In a user namespace,
+//! every user without a number there appears as uid 65534. That uid is trusted only where the namespace maps it, or where the variable
+//! names it; otherwise it could be any user of the host.
 
 use crate::LineError;
 use rustix::fd::OwnedFd;
@@ -14,23 +14,23 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
-/// One more user, by number, that the service may belong to.
+/// Environment variable: the uid of one more user that is trusted to run the service.
 pub const TRUST_UID_ENV: &str = "TOWPATH_TRUST_UID";
-/// What the kernel shows in place of a user without a number in this user namespace (`kernel.overflowuid` by default).
+/// The uid that the kernel shows for a user without a number in this user namespace (`kernel.overflowuid` by default).
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Why a control socket is not used, though it may be there.
+/// Why a control socket is not used, although it may exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Distrust {
-    /// The folder's name leads elsewhere.
+    /// The folder is a symbolic link.
     FolderIsLink,
-    /// The folder belongs to that user: any socket may be put there by this user.
+    /// The folder belongs to this uid, which is not trusted: that user can put any socket there.
     FolderOf(u32),
-    /// Users other than its owner can replace what is in the folder.
+    /// Users other than the folder's owner can replace the files in it.
     FolderIsOpen,
-    /// The socket's name leads elsewhere.
+    /// The socket's path is a symbolic link.
     SocketIsLink,
-    /// The program that listens there is that user's.
+    /// The program that listens there runs as this uid, which is not trusted.
     Peer(u32),
 }
 
@@ -53,9 +53,9 @@ impl Display for Distrust {
 /// Why there is no connection to a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DialError {
-    /// Another user may be there.
+    /// The socket may belong to a user that is not trusted.
     Untrusted(Distrust),
-    /// The kernel refused to connect, with this errno.
+    /// The kernel refused the connection with this errno.
     Os(Errno),
 }
 
@@ -80,12 +80,12 @@ impl From<DialError> for LineError {
     }
 }
 
-/// The users that a service may belong to so that it is believed.
+/// The users that are trusted to run the service.
 #[derive(Clone, Copy, Debug)]
 struct Trusted {
     own: u32,
     named: Option<u32>,
-    /// [`OVERFLOW_UID`] is a user like any other here.
+    /// True when this user namespace maps [`OVERFLOW_UID`] to a real user.
     maps_overflow: bool,
 }
 
@@ -103,7 +103,7 @@ impl Trusted {
     }
 }
 
-/// True when a `uid_map` gives a user of the namespace that number.
+/// True when a `uid_map` maps `uid` to a user of the namespace.
 fn maps(map: &str, uid: u32) -> bool {
     map.lines().any(|line| {
         let mut words = line.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -117,12 +117,12 @@ fn maps(map: &str, uid: u32) -> bool {
 /// Connects to the service at `path`.
 ///
 /// # Errors
-/// As the kernel's, or why nothing there is believed.
+/// The kernel's errno, or the reason why the service there is not trusted.
 pub fn dial(path: &Path) -> Result<OwnedFd, DialError> {
     dial_as(Trusted::here(), path)
 }
 
-/// Looks at the folder of the socket `path` alone, for a caller that is about to make a socket there.
+/// Checks only the folder of the socket `path`, for a caller that is about to create a socket there.
 ///
 /// # Errors
 /// The same as those of [`dial`].
@@ -134,12 +134,13 @@ fn dial_as(trusted: Trusted, path: &Path) -> Result<OwnedFd, DialError> {
     look(trusted, path)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     connect(&fd, &SocketAddrUnix::new(path)?)?;
-    // What the kernel says of the connection itself: whatever came to stand at the path since the look is judged by this.
+    // The credentials of the connection itself decide: the socket at the path may have been replaced since `look` checked the path.
     let uid = socket_peercred(&fd)?.uid.as_raw();
     if trusted.has(uid) { Ok(fd) } else { Err(Distrust::Peer(uid).into()) }
 }
 
-/// The place by its name, before any byte or connection goes there. One descriptor at a time, for there may be no second.
+/// Checks the folder and the socket by their names, before anything connects. Opens one descriptor at a time, because a second may not be
+/// free.
 fn look(trusted: Trusted, path: &Path) -> Result<(), DialError> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = open(folder, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -153,7 +154,8 @@ fn look(trusted: Trusted, path: &Path) -> Result<(), DialError> {
         return Err(Distrust::FolderOf(stat.st_uid).into());
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
-    // In a sticky folder no user can replace another user's socket; a socket that another user has made first is told by its peer.
+    // In a sticky folder no user can replace another user's socket. A socket that another user created first is found by the check of its
+    // peer.
     if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
         return Err(Distrust::FolderIsOpen.into());
     }
@@ -188,7 +190,7 @@ mod tests {
         }
     }
 
-    /// A socket that listens in a folder of its own.
+    /// A listening socket in a temporary folder of its own.
     fn place(name: &str) -> Place {
         let folder = std::env::temp_dir().join(format!("towpath-dial-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
@@ -205,7 +207,7 @@ mod tests {
         rustix::process::geteuid().as_raw()
     }
 
-    /// A process of `own`, which is no root's service's client by accident.
+    /// Trust settings of a process with the uid `own`.
     fn user(own: u32) -> Trusted {
         Trusted { own, named: None, maps_overflow: true }
     }
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(distrust(user(own()), &folder.join("control.sock")), Some(Distrust::FolderIsLink));
     }
 
-    /// Needs root, to give things away.
+    /// Needs root, to change the owner of files.
     #[test]
     fn a_folder_and_a_service_of_another_user_are_not_believed_unless_named() {
         if own() != 0 {
@@ -264,7 +266,7 @@ mod tests {
         chown(&place.folder, Some(Uid::from_raw(OTHER)), Some(Gid::from_raw(OTHER))).unwrap();
         assert_eq!(distrust(user(0), &place.socket), Some(Distrust::FolderOf(OTHER)));
         assert_eq!(distrust(Trusted { named: Some(OTHER), ..user(0) }, &place.socket), None);
-        // The folder is one's own, and the program that listens in it is another user's.
+        // The folder belongs to this user; the program that listens in it runs as another user.
         let theirs = place.folder.join("theirs.sock");
         let listener = {
             let theirs = theirs.clone();
@@ -272,7 +274,7 @@ mod tests {
                 let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
                 let fd = fd.unwrap();
                 bind(&fd, &SocketAddrUnix::new(&theirs).unwrap()).unwrap();
-                // Of this thread alone: the kernel notes the user of a socket when it begins to listen.
+                // The uid changes for this thread only: the kernel notes the user of a socket when it begins to listen.
                 rustix::thread::set_thread_res_uid(
                     Uid::from_raw(OTHER),
                     Uid::from_raw(OTHER),

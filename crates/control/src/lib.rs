@@ -1,7 +1,6 @@
-//! What the application library, the command line and the service say to each other over the control socket: a UNIX
-//! `SOCK_SEQPACKET` socket, one message a packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
-//!
-//! Only set-up and tear-down go this way; bytes and news go through shared memory (crates `shm` and `queue`).
+//! The messages between the service and its clients (the application library and the command line) over the control socket: a UNIX
+//! `SOCK_SEQPACKET` socket, one message per packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
+//! Only set-up and tear-down use these messages; payload and wake-ups go through shared memory (crates `shm` and `queue`).
 #![forbid(unsafe_code)]
 
 mod accept;

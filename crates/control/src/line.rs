@@ -1,4 +1,4 @@
-//! One end of the control socket: messages with descriptors, bounded, never more than one read per message.
+//! One end of the control socket: sends and receives messages with descriptors. Lengths are bounded; one message is one `recvmsg`.
 
 use crate::Distrust;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,23 +10,23 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::mem::MaybeUninit;
 
-/// Longest message, bytes.
+/// Length of the longest message, in bytes.
 pub const MESSAGE_MAX: usize = 2048;
-/// Descriptors with one message at most.
+/// Largest number of descriptors in one message.
 pub const FDS_MAX: usize = 16;
 
-/// Why nothing came or went.
+/// Why no message was sent or received.
 #[derive(Debug)]
 pub enum LineError {
-    /// The other end is gone.
+    /// The other end is closed.
     Closed,
-    /// Nothing there now (non-blocking), or no room to send.
+    /// No message is there now (non-blocking socket), or the socket's queue has no room to send.
     WouldBlock,
-    /// A message that is too long, cut, or no message of this protocol.
+    /// The message is too long, cut off, or not of this protocol.
     Garbled,
-    /// There is a control socket, and its service is not believed.
+    /// A control socket exists, but the service behind it is not trusted.
     Untrusted(Distrust),
-    /// The kernel refused.
+    /// The kernel returned this errno.
     Os(Errno),
 }
 
@@ -54,14 +54,14 @@ impl From<Errno> for LineError {
     }
 }
 
-/// A message and what came with it.
+/// A received message with its descriptors.
 #[derive(Debug)]
 pub struct Received<T> {
-    /// The message.
+    /// The message, decoded from postcard.
     pub message: T,
-    /// Its descriptors, close-on-exec.
+    /// Descriptors that came with the message; all are close-on-exec.
     pub fds: Vec<OwnedFd>,
-    /// There were more, for which this process has no numbers: they are lost.
+    /// True when further descriptors were lost, because this process had no free descriptor numbers for them.
     pub is_short: bool,
 }
 
@@ -104,8 +104,8 @@ impl Line {
         }
     }
 
-    /// True when the next message brings descriptors. Takes nothing, so that none of them can be closed here: the close of a
-    /// descriptor can wait for the process that made it.
+    /// True when the next message carries descriptors. Takes nothing from the socket, so that no descriptor is closed here: closing a
+    /// descriptor can block until the process that made it answers.
     ///
     /// # Errors
     /// See [`LineError`]: `WouldBlock` when there is no message.
@@ -121,7 +121,7 @@ impl Line {
                 other => break other?,
             }
         };
-        // Without room for ancillary data the kernel says only that there is some.
+        // Without room for ancillary data, the kernel sets `MSG_CTRUNC` when there is some.
         let has = got.flags.contains(ReturnFlags::CTRUNC);
         if got.bytes == 0 && !has { Err(LineError::Closed) } else { Ok(has) }
     }
@@ -142,7 +142,7 @@ impl Line {
         let got = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
                 Err(Errno::INTR) => {}
-                // Said once, when the other end went without having read everything: what it had said before comes after it.
+                // Reported once, when the other end closed before it had read everything. Messages that it sent earlier follow this error.
                 Err(Errno::CONNRESET) if !is_reset => is_reset = true,
                 other => break other?,
             }

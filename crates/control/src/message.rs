@@ -1,4 +1,4 @@
-//! The messages. Each request carries a number; its reply repeats it. Number 0 is a push, which nobody asked for.
+//! The messages. Each request carries a number, which its reply repeats. Number 0 is a push: a message that answers no request.
 
 use crate::TcpInfo;
 use serde::{Deserialize, Serialize};
@@ -6,68 +6,68 @@ use shm::{Kind, Params};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Version of these messages. Both sides refuse another one, with a line that says which.
+/// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
 pub const PROTOCOL: u32 = 15;
-/// Slot 0 of an application region is no connection: its bit says "read the control socket".
+/// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
-/// The service-side context that the slow path watches; contexts 0.. are the fast-path cores.
+/// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
 pub const SLOW_CONTEXT: u32 = 255;
-/// The service-side context that has a bit for each socket block whose socket holds bytes back; whoever finds it asleep rings the slow path.
+/// The service-side context with a bit for each socket block that holds corked bytes back. A process that finds it asleep wakes the slow path.
 pub const HELD_CONTEXT: u32 = 253;
-/// The application-side context on which the service itself is told, in the name of a process that let a connection go.
+/// The application-side context that the service watches at a connection which it holds in the place of a process.
 pub const TRUST_CONTEXT: u32 = 254;
 
-/// Why a connection inside this host is the kernel's, when nobody accelerated listens there: as the service says it.
+/// The service's reason when a connection within this host is left to the kernel, because no accelerated listener exists at its address.
 pub const NO_LISTENER: &str = "no accelerated listener there";
 
-/// From application or command line to service.
+/// A message from an application or the command line to the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ToService {
-    /// Repeated by the reply; 0 asks for none.
+    /// The reply repeats this number; 0: no reply is wanted.
     pub number: u32,
-    /// What is asked.
+    /// What the sender asks for.
     pub request: Request,
 }
 
-/// From service to application or command line.
+/// A message from the service to an application or the command line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToApplication {
-    /// Answer to the request of that number.
+    /// Answer to the request with this number.
     Reply(u32, Reply),
-    /// Unasked.
+    /// A message that answers no request.
     Push(Push),
 }
 
-/// A forked child names its parent's registration.
+/// A forked child's proof of its parent's registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Parent {
     /// The parent's application id.
     pub application: u32,
-    /// The parent's secret, inherited by fork.
+    /// The parent's secret, which fork copies into the child.
     pub secret: u64,
     /// The holder bit that the parent set for the child on every socket before forking.
     pub holder: u8,
 }
 
-/// A region as announced; the memfd comes with the message when the receiver does not have it yet.
+/// Description of a region. Its memfd comes with the message unless the receiver has the region already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionInfo {
-    /// The service's name for it; never 0.
+    /// The service's number for the region; never 0.
     pub id: u32,
-    /// True for a pair region.
+    /// True for a pair region, false for an application region.
     pub pair: bool,
-    /// Number of slots.
+    /// Number of connection slots.
     pub slots: u32,
-    /// Payload bytes per side.
+    /// Bytes of payload memory per side.
     pub data_len: u64,
-    /// The receiver's side.
+    /// The receiver's side: 0 or 1.
     pub side: u8,
-    /// It goes with the receiver; else with a process that it descends from.
+    /// True when the region ends with the receiver; false when it ends with an ancestor of the receiver.
     pub is_own: bool,
 }
 
-/// How many bytes of an application region are to be present when `present` are too few, and `limit` are all there can be: twice as
-/// many, and so many at once that a program which begins to do something in earnest asks once.
+/// How many bytes of an application region must be present when `present` bytes are too few; `limit` is the whole region. Doubles the
+/// amount, from 1 MiB up, so that a program asks only a few times.
 #[must_use]
 pub fn grown(present: u64, limit: u64) -> u64 {
     const LEAST: u64 = 1 << 20;
@@ -75,7 +75,7 @@ pub fn grown(present: u64, limit: u64) -> u64 {
 }
 
 impl RegionInfo {
-    /// As the parameters that `Region::open` wants.
+    /// The parameters that `Region::open` takes.
     #[must_use]
     pub fn params(&self) -> Params {
         let kind = if self.pair { Kind::Pair } else { Kind::Application };
@@ -83,112 +83,114 @@ impl RegionInfo {
     }
 }
 
-/// What a socket was told that the service's TCP obeys. 0: as the service's configuration says.
+/// Options of a socket that the service's TCP obeys. 0 means: the default of the service's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SocketOptions {
-    /// `SO_KEEPALIVE`.
+    /// `SO_KEEPALIVE`: keepalive probes are sent.
     pub keep_alive: bool,
-    /// `TCP_KEEPIDLE`, seconds.
+    /// `TCP_KEEPIDLE`: silence before the first probe, seconds.
     pub keep_idle: u16,
-    /// `TCP_KEEPINTVL`, seconds.
+    /// `TCP_KEEPINTVL`: time between probes, seconds.
     pub keep_interval: u16,
-    /// `TCP_KEEPCNT`.
+    /// `TCP_KEEPCNT`: unanswered probes before the connection fails.
     pub keep_count: u8,
-    /// `TCP_USER_TIMEOUT`, milliseconds.
+    /// `TCP_USER_TIMEOUT`: longest time without acknowledgement, milliseconds.
     pub user_timeout: u32,
-    /// `TCP_MAXSEG`.
+    /// `TCP_MAXSEG`: largest segment, payload bytes.
     pub max_segment: u16,
-    /// `SO_RCVBUF`, bytes.
+    /// `SO_RCVBUF`: receive buffer, bytes.
     pub receive_buffer: u32,
     /// `SO_MAX_PACING_RATE`, bytes per second; 0: no limit.
     pub max_pacing_rate: u64,
-    /// `TCP_LINGER2`, seconds; negative: a connection that nobody holds any more does not wait for its peer's FIN.
+    /// `TCP_LINGER2`, seconds; negative: after `close` the connection does not wait for its peer's FIN.
     pub linger2: i16,
-    /// `TCP_SYNCNT`.
+    /// `TCP_SYNCNT`, retransmissions of a SYN.
     pub syn_count: u8,
-    /// `TCP_DEFER_ACCEPT`, seconds.
+    /// `TCP_DEFER_ACCEPT`: time to wait for first bytes, seconds.
     pub defer_accept: u16,
-    /// `TCP_CONGESTION`.
+    /// `TCP_CONGESTION`: the congestion control algorithm.
     pub congestion: Congestion,
-    /// `IP_TOS`.
+    /// `IP_TOS`, the whole byte.
     pub tos: u8,
-    /// `IPV6_TCLASS`.
+    /// `IPV6_TCLASS`, the whole byte.
     pub traffic_class: u8,
-    /// `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
+    /// True when `IP_MTU_DISCOVER` is `IP_PMTUDISC_DONT`.
     pub may_fragment: bool,
 }
 
-/// `TCP_CONGESTION`: the names that the service's TCP knows.
+/// `TCP_CONGESTION`: the algorithms that the service's TCP has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Congestion {
-    /// As configured.
+    /// The algorithm of the service's configuration.
     #[default]
     Unset,
-    /// `reno`
+    /// The algorithm `reno` (RFC 5681).
     Reno,
-    /// `cubic`
+    /// The algorithm `cubic` (RFC 9438).
     Cubic,
-    /// `dctcp`
+    /// The algorithm `dctcp` (RFC 8257).
     Dctcp,
 }
 
-/// A connection whose descriptor may turn up in another process: after `exec`, or by `SCM_RIGHTS`.
+/// A connection with a descriptor that may appear in another process: after `exec`, or by `SCM_RIGHTS`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Left {
-    /// Where it lives.
+    /// Region of the connection.
     pub region: u32,
-    /// Its slot there.
+    /// Slot of the connection in that region.
     pub slot: u32,
-    /// The side of whoever leaves it.
+    /// The sender's side of the region: 0 or 1.
     pub side: u8,
-    /// The application region that holds the socket block.
+    /// The application region that contains the socket block.
     pub home: u32,
-    /// The socket block.
+    /// Number of the socket block in that region.
     pub sock: u32,
 }
 
-/// A slot for a connection that a process makes to one listener without asking, and the port that the connection comes from.
+/// A slot for a connection that a process opens to one listener without asking the service, and the connection's source port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Grant {
-    /// The slot of the pair region.
+    /// Slot in the pair region.
     pub slot: u32,
-    /// The connector's port, which no other connection to that listener has.
+    /// The connector's port; no other connection to that listener uses it.
     pub port: u16,
 }
 
-/// By this a process connects to one listener of another process of its user without asking: a line and slots of their pair region.
+/// The right to connect to one listener of another process of the same user without asking: a line (a queue of accept records) and slots of
+/// their pair region.
 ///
 /// ```text
 ///   connector: takes a granted slot with both ends released, clears it, opens both ends
 ///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
 /// ```
-/// The acceptor takes only the slot from the record: which addresses the connection has the service tells it ([`Request::Grants`]).
-/// The line may be used while the acceptor's half of it says `OPEN` and neither `FIN` (others listen there, too: ask) nor
-/// `READ_CLOSED` (nothing listens any more).
+/// The acceptor takes only the slot number from the record; it asks the service for the connection's addresses ([`Request::Grants`]).
+/// The line may be used while the acceptor's half of it has `OPEN` and has neither `FIN` (other processes listen there too: ask the
+/// service)
+/// nor `READ_CLOSED` (the listener is closed).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lent {
-    /// The line's slot.
+    /// Slot with the stream that is the line.
     pub line: u32,
-    /// Records in it at most.
+    /// Largest number of records in the line.
     pub most: u32,
     /// The address that the connections come from.
     pub source: IpAddr,
-    /// Further slots for connections of this process by this line.
+    /// Further slots for connections of this process over this line.
     pub grants: Vec<Grant>,
 }
 
 /// Why an accept queue ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Unlisten {
-    /// The process has closed the socket: whoever it has forked goes on with the queue, unless somebody has one of his own already.
+    /// The process has closed the socket. Its forked children keep the queue, unless a process that listens there has a queue of its own.
     Closed,
-    /// The process leaves connections there to the kernel. Others who have queues of their own go on.
+    /// The process leaves connections to this socket to the kernel. Other processes with queues of their own continue.
     GivenUp,
-    /// The socket listens no more, or it is the kernel's for all who have it: what waits in any of its queues is reset.
+    /// The socket no longer listens, or belongs to the kernel in all processes: connections that wait in any of its queues are reset.
     Stopped,
 }
 
-/// What is asked of the service.
+/// The requests to the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// First message of an application process.
@@ -197,325 +199,329 @@ pub enum Request {
         protocol: u32,
         /// `shm::VERSION` of the sender.
         layout: u32,
-        /// The command's name, as in `/proc/PID/comm`; at most 32 bytes are kept.
+        /// The command's name, as in `/proc/PID/comm`; the service keeps at most 32 bytes.
         name: Arc<str>,
-        /// Set in a forked child.
+        /// `Some` in a forked child: its parent's registration.
         parent: Option<Parent>,
     },
     /// Asks for this process's application region. Reply `Region` with the memfd and the service's eventfds: first the
     /// slow path's, then one per fast-path core.
     OpenRegion {
-        /// Bytes of address space that the process may yet take (`RLIMIT_AS`); `u64::MAX`: no limit. Where regions of the usual size
-        /// have no place it gets a smaller one, and shares none.
+        /// Bytes of address space that the process may still use (`RLIMIT_AS`); `u64::MAX`: no limit. If a region of the usual size does
+        /// not fit, the process gets a smaller one and shares no pair regions.
         room: u64,
     },
-    /// The process has limited itself: `room` is what it says in `OpenRegion`, from now on. No answer.
+    /// The process has changed its `RLIMIT_AS`: from now on `room` is the limit, as in `OpenRegion`. No reply.
     Room {
-        /// As there.
+        /// As in `OpenRegion`: bytes, or `u64::MAX`.
         room: u64,
     },
-    /// This process has mapped the region, and sealed it if it is an application region of its own. The service has a pair region sealed
-    /// when every party has mapped it.
+    /// This process has mapped the region, and has sealed it if it is its own application region. The service seals a pair region when all
+    /// processes of the pair have mapped it.
     Mapped {
-        /// Which.
+        /// Id of the region.
         region: u32,
     },
-    /// A new context of this process. Reply `Done` with the eventfd by which the service wakes it.
+    /// A new context of this process. Reply `Done` with the eventfd by which the service wakes the context.
     Context {
-        /// Its number, taken in the region header's `context_taken`.
+        /// The context's number, which the process has taken in the region header's `context_taken`.
         context: u32,
     },
-    /// Asks for the eventfd that wakes `context` of the other side of a pair region, which sleeps right now: the
-    /// service wakes it this time. Reply `Done` with the eventfd; the sleeper gets `Push::Waker` with the same one.
+    /// Asks for the eventfd that wakes `context` of the other side of a pair region. That context sleeps now, and the service wakes it this
+    /// time. Reply `Done` with the eventfd; the sleeping process gets `Push::Waker` with the same eventfd.
     Waker {
-        /// Which pair region.
+        /// Id of the pair region.
         region: u32,
-        /// The other side's context.
+        /// Number of the other side's context.
         context: u32,
     },
-    /// The process has made the first `bytes` of both data areas of an application region, its own or an ancestor's, present
-    /// (`Region::populate`). The service lends and reads nothing beyond.
+    /// The process has made the first `bytes` of both data areas of an application region present (`Region::populate`). The region is its
+    /// own or an ancestor's. The service uses no memory beyond them.
     Populated {
-        /// Which region.
+        /// Id of the application region.
         region: u32,
-        /// A multiple of 64 KiB.
+        /// Bytes present; a multiple of 64 KiB.
         bytes: u64,
     },
-    /// The kernel socket that is shown listens, which the kernel says, as it says where; accelerated connections to it are wanted too.
-    /// Repeated with another backlog it changes the backlog. Answered by `Joined` where other processes listen by that socket, or have.
+    /// The kernel socket that comes with the message listens; the kernel tells the service its address. The sender also wants accelerated
+    /// connections to it. A repeated request changes the backlog. Reply `Joined` where other processes listen or have listened by that
+    /// socket.
     Listen {
-        /// The socket block.
+        /// The listener's socket block.
         sock: u32,
-        /// As given to `listen`, already clamped to `somaxconn`.
+        /// As given to `listen`, already limited to `somaxconn`.
         backlog: u32,
     },
-    /// A forked child wants connections of a listener that its parent (or ancestor) has registered.
+    /// A forked child asks for connections of a listener that its parent (or an ancestor) has registered.
     ShareListener {
-        /// The ancestor's region.
+        /// Id of the ancestor's region.
         region: u32,
-        /// The listener's slot there.
+        /// The listener's slot in that region.
         slot: u32,
     },
-    /// An accept queue of this process, or of an ancestor, ends. Answered by `Listening` where it stays.
+    /// An accept queue of this process, or of an ancestor, ends. Reply `Listening` where the queue stays.
     Unlisten {
-        /// Its region.
+        /// Region of the queue.
         region: u32,
-        /// Its slot.
+        /// Slot of the queue.
         slot: u32,
-        /// Why.
+        /// Why the queue ends.
         because: Unlisten,
     },
-    /// A connection that is deferred has said something, or its end.
+    /// A deferred connection (`TCP_DEFER_ACCEPT`) has its first bytes, or has ended: the listener may have it now.
     Announce {
-        /// Its region.
+        /// Region of the connection.
         region: u32,
-        /// Its slot.
+        /// Slot of the connection.
         slot: u32,
     },
-    /// A connection is wanted. A socket that is bound is shown: its address is what the kernel says. Without one the service chooses
-    /// address and port, in the network namespace in which the control line was made.
+    /// Asks for a connection. A bound socket comes with the message; the kernel tells the service its address. For any other socket the
+    /// service chooses address and port, in the network namespace in which the control socket was connected.
     Connect {
-        /// Where to.
+        /// The address to connect to.
         remote: SocketAddr,
-        /// What the socket was told before.
+        /// The socket options set before `connect`.
         options: SocketOptions,
-        /// None of the processes that [`Reply::Look`] has named has an io_uring.
+        /// True when the sender has found no io_uring in the processes that [`Reply::Look`] names.
         has_looked: bool,
     },
-    /// Asks which connections the other side of a pair region may make by a line. Reply `Grants`: those in `slot` and, as far as one message
-    /// takes them, in slots behind it.
+    /// Asks which connections the other side of a pair region may open by a line. Reply `Grants`: those of `slot`, and of as many slots
+    /// behind it as fit into one message.
     Grants {
-        /// The pair region that the line is in.
+        /// The pair region that contains the line.
         region: u32,
-        /// The slot in which the line's stream is.
+        /// The slot with the stream that is the line.
         line: u32,
-        /// The first slot to be told of.
+        /// The first slot to report.
         slot: u32,
     },
-    /// The socket at `slot` of this process's application region, a connection over the port or a listener, was told
-    /// something. No reply.
+    /// Options have changed of the socket at `slot` of this process's application region: a connection over the port, or a listener.
+    /// No reply.
     SetOptions {
-        /// Which region.
+        /// Id of the application region.
         region: u32,
-        /// Which slot.
+        /// Slot of the socket.
         slot: u32,
-        /// All it was told so far.
+        /// All options set so far.
         options: SocketOptions,
     },
-    /// The slot's socket has no holder any more (application region; pair slots are swept by the service). Or it waited to be accepted,
-    /// in a pair region for which the acceptor has no place.
+    /// No process holds the slot's socket any more (application regions only; the service sweeps pair slots itself). Or: the slot's
+    /// connection waited to be accepted, in a pair region that the acceptor cannot map.
     Closed {
-        /// Which region.
+        /// Id of the region.
         region: u32,
-        /// Which slot.
+        /// Slot of the socket.
         slot: u32,
     },
-    /// The connection's descriptor, which comes along, may turn up in another process. The sender has set `shm::TRUST` in the
-    /// socket block: from now on the service holds the connection as long as anybody holds the descriptor. Reply `Done`.
+    /// The descriptor that comes with the message, a connection's, may appear in another process. The sender has set `shm::TRUST` in the
+    /// socket block: from now on the service holds the connection while any process holds the descriptor. Reply `Done`.
     Leave(Left),
-    /// This process has got the descriptor that comes along and asks for the connection behind it. Reply `Moved`, and the service
-    /// holds it here, too; `Kernel` when there is none, `Refused` with EAGAIN when whoever has it is in the middle of a call.
+    /// This process has got the descriptor that comes with the message, and asks for its connection. Reply `Moved`: the service now holds
+    /// the connection here too. Reply `Kernel` when there is none, `Refused` with EAGAIN while the process that has it is inside a call.
     Present {
-        /// The socket block it is to have. The sender holds it, and holds its locks until the answer is there.
+        /// The socket block for the connection. The sender holds it, and keeps its locks until the reply has come.
         sock: u32,
     },
-    /// Of a socket that the service holds only the service's hold remains here. No reply.
+    /// This process has released a connection that the service also holds ([`Request::Leave`]): the service checks whether any descriptor
+    /// remains. No reply.
     LetGo,
-    /// Asks for a region named by an accept record that this process has not mapped. Reply `Region` with the memfd.
+    /// Asks for a region that an accept record names and that this process has not mapped. Reply `Region` with the memfd.
     Region {
-        /// Which.
+        /// Id of the region.
         region: u32,
     },
     /// Asks for `TCP_INFO` of a connection over the port. Reply `Info`.
     Info {
-        /// Which region.
+        /// Id of the application region.
         region: u32,
-        /// Which slot.
+        /// Slot of the connection.
         slot: u32,
     },
-    /// A `connect` was left to the kernel, where nobody listened either: no connection came of it. No reply.
+    /// A `connect` was left to the kernel, and no kernel socket listened there either: there is no connection. No reply.
     Refused,
-    /// A socket went to the kernel. No reply.
+    /// A socket was given to the kernel. No reply.
     FellBack {
-        /// As the service gave it with `Reply::Kernel`, or a word or a few: `"io_uring"`, `"SO_BINDTODEVICE"`.
+        /// The reason of `Reply::Kernel`, or a few words of the library's: `"io_uring"`, `"SO_BINDTODEVICE"`.
         reason: String,
-        /// The kernel socket's inode, by which `explain` knows it again.
+        /// The kernel socket's inode number, by which `explain` finds the socket.
         inode: u64,
     },
-    /// For people: reply `Text` with a memfd of JSON.
+    /// Asks for a report that is meant for people. Reply `Text` with a memfd of JSON.
     Report(Report),
 }
 
-/// What people ask.
+/// The reports, and what the command line may ask the service to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// Every socket.
+    /// Every socket, with state and counters.
     Sockets,
-    /// Counters.
+    /// List the service's counters.
     Statistics,
-    /// Leave: close everything and exit. Only the service's own user or root.
+    /// Close everything and exit. Only the service's own user or root.
     Shutdown,
-    /// Every socket with all that is known of it, and the sockets that fell back, by application.
+    /// List every socket with all that is known of it, and the sockets that fell back to the kernel, by application.
     Explain,
-    /// Where the time of threads goes, after having obeyed. To turn it on or off: only the service's own user or root.
+    /// Change cycle counting, then report where threads spend their time. To change it: only the service's own user or root.
     Cycles(Counting),
-    /// Read the policy file anew. Only the service's own user or root.
+    /// Read the policy file again. Only the service's own user or root.
     Reload,
 }
 
-/// What is to become of counting cycles.
+/// What to do with cycle counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Counting {
-    /// Nothing: only tell.
+    /// Change nothing; only report.
     AsItIs,
-    /// Begin anew, in windows that are a small part of the time.
+    /// Start again from zero; count in windows that cover a small part of the time.
     Sampled,
-    /// Begin anew, and count all the time.
+    /// Start again from zero; count all the time.
     Always,
-    /// End.
+    /// Stop counting, and only report.
     Off,
 }
 
-/// What a registered process learns first.
+/// The first reply to a process that has registered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// This process's id at the service.
     pub application: u32,
-    /// To be shown by its forked children.
+    /// Secret that a forked child of this process shows in [`Parent`].
     pub secret: u64,
-    /// This process's bit in `SockBlock::holders`.
+    /// Number of this process's bit in `SockBlock::holders`.
     pub holder: u8,
-    /// How to behave.
+    /// The service's settings for the library.
     pub settings: Settings,
 }
 
-/// What the service's configuration says to libraries.
+/// The service's configuration, as far as libraries need it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Addresses that are the service's own, with prefix length: never ask the kernel to bind these without
-    /// `IP_FREEBIND`.
+    /// Addresses that belong to the service, with prefix length. The library must not ask the kernel to bind them without `IP_FREEBIND`.
     pub own: Vec<(IpAddr, u8)>,
-    /// True when some connections may leave through a port (else only same-host sockets can be accelerated).
+    /// True when connections may leave through a port; false: only sockets within this host can be accelerated.
     pub has_port: bool,
-    /// Longest ring a sender may lend itself, bytes.
+    /// Largest send ring that a sender may lend itself, bytes.
     pub ring_max: u32,
-    /// Spin at most this long before sleeping, nanoseconds; 0: never.
+    /// Longest time to spin before sleeping, nanoseconds; 0: do not spin.
     pub spin_ns: u64,
-    /// Fast-path cores.
+    /// Number of fast-path cores.
     pub cores: u8,
 }
 
-/// Answers.
-/// New ones come last: what a library of another version reads must be `Refused`.
+/// The replies.
+/// New variants come last: a library of another version must still be able to read `Refused`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// Registered.
+    /// The process is registered.
     Welcome(Welcome),
-    /// A region, with its memfd unless the receiver has it.
+    /// A region; its memfd comes with the message unless the receiver has the region already.
     Region(RegionInfo),
-    /// Done; descriptors as the request says.
+    /// The request is done; descriptors come as the request says.
     Done,
-    /// Listening: accept records arrive in the stream of this slot of the application region.
+    /// The socket listens: accept records arrive in the stream of this slot of the application region.
     Listening {
-        /// The accept queue.
+        /// Slot of the accept queue.
         slot: u32,
     },
-    /// Use the kernel for this socket.
+    /// The kernel must serve this socket.
     Kernel {
-        /// Why, for `explain`.
+        /// The reason, for `explain`.
         reason: String,
     },
-    /// Accelerated, on this host or over the port. Open when the other half's `OPEN` flag is set; `FAILED` carries an errno.
+    /// The connection is accelerated, within this host or over the port. It is open when the other half has `OPEN`; with `FAILED` that half
+    /// carries an errno.
     Connecting {
-        /// Where the connection lives; a memfd comes along when this process has not got it yet.
+        /// The region of the connection; its memfd comes with the message if this process has not got it yet.
         region: RegionInfo,
-        /// Its slot.
+        /// Slot of the connection in that region.
         slot: u32,
-        /// Local address.
+        /// Local address and port.
         local: SocketAddr,
-        /// What this process may do from now on without asking.
+        /// What this process may use from now on to connect to this listener without asking.
         lent: Option<Lent>,
-        /// Its listener wants its first bytes with it (`TCP_DEFER_ACCEPT`): they are to be announced.
+        /// True when the listener wants the first bytes together with the connection (`TCP_DEFER_ACCEPT`): the connector sends `Announce`
+        /// for them.
         deferred: bool,
     },
-    /// Refused with this errno.
+    /// The request failed with this errno.
     Refused {
-        /// As Linux gives it.
+        /// The errno that Linux gives in this case.
         errno: i32,
-        /// For the log.
+        /// The reason, for the log.
         reason: String,
     },
-    /// Text follows in a memfd.
+    /// The text is in the memfd that comes with the message.
     Text,
-    /// What TCP knows of the connection.
+    /// What TCP knows of a connection.
     Info {
-        /// `TCP_INFO`.
+        /// The values of `TCP_INFO`.
         info: Box<TcpInfo>,
-        /// The congestion control's name: `TCP_CONGESTION`.
+        /// The congestion control's name, as `TCP_CONGESTION` gives it.
         congestion: String,
     },
-    /// The connection goes on at `slot` of this process's application region.
+    /// The connection continues at `slot` of this process's application region.
     Moved {
-        /// Its slot.
+        /// Slot of the connection.
         slot: u32,
-        /// Local address.
+        /// Local address and port.
         local: SocketAddr,
-        /// The other end's.
+        /// The peer's address and port.
         peer: SocketAddr,
-        /// `SHUT_RD` was said.
+        /// True when the socket has been shut for reading (`SHUT_RD`).
         shut_read: bool,
-        /// `SHUT_WR` was said.
+        /// True when the socket has been shut for writing (`SHUT_WR`).
         shut_write: bool,
     },
-    /// As `Listening`: one more accept queue of a socket that was known.
+    /// As `Listening`, when the service knows the socket already: it gets one more accept queue.
     Joined {
-        /// The accept queue.
+        /// Slot of the accept queue.
         slot: u32,
-        /// Its `O_NONBLOCK`, which is the library's to keep.
+        /// The socket's `O_NONBLOCK`, which the library keeps up to date from now on.
         nonblocking: bool,
     },
-    /// Which connections may come by a line.
+    /// The connections that may come by a line.
     Grants {
         /// The acceptor's address and port.
         local: SocketAddr,
-        /// The address that they come from.
+        /// The address of the connector.
         source: IpAddr,
-        /// The granted slots, each with its port.
+        /// The granted slots, each with the connector's port.
         grants: Vec<Grant>,
     },
-    /// To `Connect`: none of these processes has waited at the listener yet. The asker looks whether one of them has an io_uring, by which
-    /// it may accept the kernel's connections alone, and asks again if none has. An asker that says so without having looked keeps
-    /// nothing but its own connection waiting.
+    /// Reply to `Connect`: none of these processes has waited at the listener yet. The asking process checks whether one of them has an
+    /// io_uring, which may accept connections of the kernel only, and asks again with `has_looked` if none has. A process that sets
+    /// `has_looked` without checking delays only its own connection.
     Look {
-        /// The asker's number. Where it has another, in a process namespace of its own, so have they.
+        /// Process id of the asking process as the service sees it. If its own pid differs (PID namespace), the ids of `acceptors` differ
+        /// too.
         asker: i32,
-        /// Numbers of the processes that may accept.
+        /// Process ids of the processes that may accept.
         acceptors: Vec<i32>,
     },
 }
 
-/// What the service says unasked. The receiver's `CONTROL_SLOT` bit is rung.
+/// Messages of the service that answer no request. The service rings the receiver's `CONTROL_SLOT` bit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Push {
-    /// With the eventfd by which the other side of `region` wakes this side's `context`: add it to what that context
-    /// sleeps on (edge-triggered; never read).
+    /// Comes with the eventfd by which the other side of `region` wakes this side's `context`. The process adds it to the set that this
+    /// context sleeps on (edge-triggered; it is never read).
     Waker {
-        /// Which pair region.
+        /// Id of the pair region.
         region: u32,
-        /// Which of the receiver's contexts.
+        /// Number of the receiver's context.
         context: u32,
     },
-    /// Every connection of that region is over: the other side died or misbehaved.
+    /// Every connection of this region is over: the other side died or broke the rules.
     Revoked {
-        /// Which region.
+        /// Id of the region.
         region: u32,
     },
-    /// The service lacks room in an application region, the process's own or an ancestor's: whoever hears it first populates so much
-    /// and says so.
+    /// The service needs more present memory in an application region, the process's own or an ancestor's. The first process that reads
+    /// this populates `bytes` and answers `Populated`.
     Grow {
-        /// Which region.
+        /// Id of the application region.
         region: u32,
-        /// How much is to be present.
+        /// Number of bytes that must be present.
         bytes: u64,
     },
 }

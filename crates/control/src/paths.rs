@@ -1,14 +1,14 @@
-//! Where the control socket lies when nobody says.
+//! The path of the control socket when none is given.
 
 use std::path::PathBuf;
 
-/// Names another control socket, for service, library and command line alike.
+/// Environment variable: the path of the control socket, for service, library and command line.
 pub const CONTROL_ENV: &str = "TOWPATH_CONTROL";
 
-/// Set by `towpath run`: the versions that it and its library must share, as [`versions`] writes them.
+/// Environment variable that `towpath run` sets: the versions that it and its library must share, as [`versions`] writes them.
 pub const VERSIONS_ENV: &str = "TOWPATH_VERSIONS";
 
-/// Versions of messages and shared memory that this build speaks: `1.1`.
+/// Versions of the messages and of the shared memory layout of this build, such as `15.3`.
 #[must_use]
 pub fn versions() -> String {
     format!("{}.{}", crate::PROTOCOL, shm::VERSION)

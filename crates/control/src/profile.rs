@@ -1,37 +1,37 @@
-//! How the library is to behave: by variables of the environment, or by a profile, which is a named set of them. A variable
-//! that is set wins over the profile.
+//! Settings of the library: environment variables, or a profile, which is a named set of them. A variable that is set has precedence over
+//! the profile.
 
-/// Names a [`Profile`].
+/// Environment variable: the name of a [`Profile`].
 pub const PROFILE_ENV: &str = "TOWPATH_PROFILE";
-/// Spin at most that many microseconds before sleeping, whatever the service says.
+/// Environment variable: longest time to spin before sleeping, microseconds; it overrides the service's setting.
 pub const SPIN_ENV: &str = "TOWPATH_SPIN_US";
-/// Not 0: acknowledge at once on connections over a port, as if the program had set `TCP_QUICKACK`.
+/// Not 0: connections over a port acknowledge at once, as if the program had set `TCP_QUICKACK`.
 pub const QUICK_ACK_ENV: &str = "TOWPATH_QUICK_ACK";
-/// Bytes of the shortest ring that a sender lends itself.
+/// Environment variable: bytes of the smallest ring that a sender lends itself.
 pub const RING_MIN_ENV: &str = "TOWPATH_RING_MIN";
-/// Not 0: EFAULT for a bad pointer, where the program would fault otherwise.
+/// Not 0: a bad pointer gives EFAULT, where the program would otherwise get SIGSEGV.
 pub const CHECK_POINTERS_ENV: &str = "TOWPATH_CHECK_POINTERS";
 /// Not 0: fail instead of falling back to the kernel.
 pub const REQUIRE_ENV: &str = "TOWPATH_REQUIRE";
-/// What becomes of `io_uring_setup`: see [`Rings`].
+/// What `io_uring_setup` does: see [`Rings`].
 pub const IO_URING_ENV: &str = "TOWPATH_IO_URING";
 
-/// What becomes of a program's rings, which do with sockets what this library does not see.
+/// What happens to a program's io_uring instances; this library does not see what they do with sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
-    /// They work, and what the program may use them on is the kernel's from then on.
+    /// They work; sockets that the program may use with them belong to the kernel from then on.
     Kernel,
-    /// `io_uring_setup` fails with EPERM, as where the administrator has disabled it (`kernel.io_uring_disabled`).
+    /// `io_uring_setup` fails with EPERM, as when the administrator has disabled it (`kernel.io_uring_disabled`).
     Deny,
 }
 
 impl Rings {
-    /// What `/proc/PID/fd` says of one.
+    /// The target of `/proc/PID/fd/N` for an io_uring descriptor.
     pub const LINK: &'static str = "anon_inode:[io_uring]";
-    /// As given to `towpath run --io-uring`.
+    /// The values of `towpath run --io-uring`.
     pub const NAMES: [(&'static str, Self); 2] = [("kernel", Self::Kernel), ("deny", Self::Deny)];
 
-    /// By its name.
+    /// The variant with this name in [`Self::NAMES`].
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rings)| *rings)
@@ -41,32 +41,32 @@ impl Rings {
 /// One variable of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// Its name.
+    /// Name of the environment variable.
     pub variable: &'static str,
-    /// What the profile sets it to.
+    /// The value that the profile gives it.
     pub value: &'static str,
-    /// What that does, for people.
+    /// The effect of that value, for people.
     pub effect: &'static str,
 }
 
 /// A named set of variables.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// As given to `towpath run --profile`.
+    /// The value of `towpath run --profile`.
     pub name: &'static str,
-    /// What it is for.
+    /// The purpose of the profile, for people.
     pub purpose: &'static str,
-    /// What it sets.
+    /// The variables that it sets.
     pub knobs: &'static [Knob],
 }
 
-/// All there are.
+/// All profiles that exist.
 pub const PROFILES: [Profile; 3] = [
     Profile {
         name: "latency",
         purpose: "the answer as soon as possible, for processor time",
         knobs: &[
-            // A wake-up costs 40 to 60 us on two cores: a wait of a few hundred is worth the spinning to whoever asks.
+            // A wake-up costs 40 to 60 us on two cores: spinning pays for a program that waits a few hundred microseconds for each answer.
             Knob {
                 variable: SPIN_ENV,
                 value: "1000",
@@ -102,13 +102,13 @@ pub const PROFILES: [Profile; 3] = [
     },
 ];
 
-/// The profile of that name.
+/// The profile with this name.
 #[must_use]
 pub fn profile(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }
 
-/// What a variable comes to in an environment.
+/// The value of a variable in an environment: its own, else the profile's. An empty value counts as unset.
 #[must_use]
 pub fn setting_in(variable: &str, environment: impl Fn(&str) -> Option<String>) -> Option<String> {
     environment(variable).filter(|value| !value.is_empty()).or_else(|| {
@@ -117,13 +117,13 @@ pub fn setting_in(variable: &str, environment: impl Fn(&str) -> Option<String>) 
     })
 }
 
-/// What a variable comes to in this process.
+/// The value of a variable in this process.
 #[must_use]
 pub fn setting(variable: &str) -> Option<String> {
     setting_in(variable, |name| std::env::var(name).ok())
 }
 
-/// True when a variable that is a switch is on in this process.
+/// True when the variable is set in this process, itself or by the profile, to anything but `0`.
 #[must_use]
 pub fn is_on(variable: &str) -> bool {
     setting(variable).is_some_and(|value| value != "0")

@@ -1,19 +1,20 @@
-//! `struct tcp_info` of Linux (`linux/tcp.h`), by name and by byte.
+//! `struct tcp_info` of Linux (`linux/tcp.h`): its fields by name, its bytes by offset.
 
 use serde::{Deserialize, Serialize};
 
-/// Declares the fields once: offset in Linux's struct, type, name.
+/// Declares the fields once: offset in Linux's struct in bytes, type, name.
 macro_rules! fields {
     ($($(#[doc = $text:literal])+ $at:literal $name:ident: $type:ty,)+) => {
-        /// What `getsockopt(TCP_INFO)` tells. Times are as Linux's: microseconds, or milliseconds for the `last_` fields; windows
-        /// and queues in segments where Linux counts segments. Zero where nothing is measured.
+        /// The result of `getsockopt(TCP_INFO)`. Units are Linux's: times in microseconds, or milliseconds in the `last_` fields; windows
+        /// and
+        /// queues in segments where Linux counts segments. Zero where nothing is measured.
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         pub struct TcpInfo {
             $($(#[doc = $text])+ pub $name: $type,)+
         }
 
         impl TcpInfo {
-            /// As Linux lays it out, in this machine's byte order. A caller with a smaller buffer gets its beginning.
+            /// The bytes of Linux's struct, in this machine's byte order. A caller with a smaller buffer gets its beginning.
             #[must_use]
             pub fn encode(&self) -> [u8; Self::LEN] {
                 let mut bytes = [0; Self::LEN];
@@ -24,7 +25,7 @@ macro_rules! fields {
                 bytes
             }
 
-            /// Names and offsets, for the test against the C header.
+            /// Name, offset and length of each field, for the test against the C header.
             #[must_use]
             pub fn layout() -> Vec<(&'static str, usize, usize)> {
                 vec![$((stringify!($name), $at, size_of::<$type>()),)+]
@@ -34,126 +35,126 @@ macro_rules! fields {
 }
 
 fields! {
-    /// `TCP_ESTABLISHED` and so on: see [`state`].
+    /// State of the connection, `TCP_ESTABLISHED` and so on: see [`state`].
     0 state: u8,
-    /// 0 open, 1 disorder, 2 window reduced, 3 recovery, 4 loss.
+    /// Congestion state: 0 open, 1 disorder, 2 window reduced, 3 recovery, 4 loss.
     1 ca_state: u8,
-    /// Timeouts of what is outstanding now.
+    /// Consecutive retransmission timeouts of the outstanding data.
     2 retransmits: u8,
-    /// Window or keepalive probes unanswered.
+    /// Window or keepalive probes that are not answered.
     3 probes: u8,
-    /// Doublings of the timeout.
+    /// How often the retransmission timeout has been doubled.
     4 backoff: u8,
-    /// Bits: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN.
+    /// Negotiated options, bits: 1 timestamps, 2 SACK, 4 window scaling, 8 ECN.
     5 options: u8,
-    /// The peer's shift in the low half, ours in the high one.
+    /// Window shifts: the peer's in the low four bits, ours in the high four.
     6 wscale: u8,
-    /// 1: neither the congestion window nor the peer's has held data back lately, so that more might have arrived.
+    /// 1: recently neither the congestion window nor the peer's window limited sending, so `delivery_rate` may be too low.
     7 delivery_rate_app_limited: u8,
     /// Retransmission timeout with backoff, us.
     8 rto: u32,
-    /// Delayed acknowledgement, us.
+    /// Delay of a delayed acknowledgement, us.
     12 ato: u32,
-    /// Payload of the segments we send.
+    /// Largest payload of the segments we send, bytes.
     16 snd_mss: u32,
-    /// Payload of the segments the peer sends.
+    /// Payload of the segments the peer sends, bytes.
     20 rcv_mss: u32,
-    /// Segments in flight; of a listener, connections that wait for `accept`.
+    /// Segments in flight; for a listener, connections that wait for `accept`.
     24 unacked: u32,
-    /// Of them, held by the peer; of a listener, its backlog.
+    /// Segments in flight that the peer has acknowledged selectively; for a listener, its backlog.
     28 sacked: u32,
-    /// Of them, believed lost.
+    /// Segments in flight that are believed lost.
     32 lost: u32,
-    /// Of them, sent again.
+    /// Segments in flight that have been retransmitted.
     36 retrans: u32,
-    /// Since data was last sent, ms.
+    /// Time since data was last sent, ms.
     44 last_data_sent: u32,
-    /// Since a segment last came, ms.
+    /// Time since a segment was last received, ms.
     52 last_data_recv: u32,
-    /// The same.
+    /// Time since a segment was last received, ms; equal to `last_data_recv`.
     56 last_ack_recv: u32,
-    /// Bytes of the largest IP packet.
+    /// Path MTU: bytes of the largest IP packet.
     60 pmtu: u32,
-    /// Receive window at most at present, bytes.
+    /// Largest receive window at present, bytes.
     64 rcv_ssthresh: u32,
-    /// Smoothed round trip, us.
+    /// Smoothed round-trip time, us.
     68 rtt: u32,
-    /// Its variation, us.
+    /// Variation of the round-trip time, us.
     72 rttvar: u32,
-    /// Slow-start threshold in segments; `0x7fffffff`: none yet.
+    /// Slow-start threshold in segments; `0x7fffffff`: not set yet.
     76 snd_ssthresh: u32,
     /// Congestion window in segments.
     80 snd_cwnd: u32,
-    /// The segment size we announced, options subtracted.
+    /// The MSS we announced, less the bytes of the options in each segment.
     84 advmss: u32,
-    /// Segments that may overtake each other before one counts as lost.
+    /// By how many segments a packet may be overtaken before it counts as lost.
     88 reordering: u32,
-    /// Smoothed round trip as the receiver of data measures it, us: by the timestamps that full segments echo, in milliseconds, and by
-    /// the time that a window's worth takes; 0 until then, and where only small messages come.
+    /// Smoothed round-trip time as the receiver of data measures it, us: from timestamp echoes in full segments (in milliseconds), and from
+    /// the time that one window of data takes. 0 before the first measurement, and where only small messages arrive.
     92 rcv_rtt: u32,
-    /// Receive space in bytes.
+    /// Receive buffer space, bytes.
     96 rcv_space: u32,
-    /// Segments sent again, ever.
+    /// Segments retransmitted since the connection began.
     100 total_retrans: u32,
-    /// Bytes per second let go.
+    /// Pacing rate, bytes per second.
     104 pacing_rate: u64,
-    /// Bytes per second at most.
+    /// Largest pacing rate, bytes per second.
     112 max_pacing_rate: u64,
-    /// Bytes the peer has acknowledged.
+    /// Bytes that the peer has acknowledged.
     120 bytes_acked: u64,
     /// Bytes received in order.
     128 bytes_received: u64,
-    /// Segments sent.
+    /// Number of segments sent.
     136 segs_out: u32,
-    /// Segments received.
+    /// Number of segments received.
     140 segs_in: u32,
-    /// Bytes the application has written and nobody has sent.
+    /// Bytes that the application has written and that have not been sent.
     144 notsent_bytes: u32,
-    /// The least round trip, us.
+    /// The smallest round-trip time, us.
     148 min_rtt: u32,
     /// Segments received with data.
     152 data_segs_in: u32,
     /// Segments sent with data.
     156 data_segs_out: u32,
-    /// Bytes per second that arrive.
+    /// Delivery rate, bytes per second.
     160 delivery_rate: u64,
-    /// Microseconds that something was in flight or waited for the peer's window.
+    /// Time with data in flight or waiting for the peer's window, us.
     168 busy_time: u64,
-    /// Of it, held up by the peer's window.
+    /// The part of `busy_time` in which the peer's window limited sending, us.
     176 rwnd_limited: u64,
-    /// Of it, held up by a full send buffer.
+    /// The part of `busy_time` in which a full send buffer limited sending, us.
     184 sndbuf_limited: u64,
-    /// Segments delivered.
+    /// Segments delivered to the peer.
     192 delivered: u32,
-    /// Of them, with congestion echoed.
+    /// Delivered segments for which the peer echoed congestion (ECE).
     196 delivered_ce: u32,
-    /// Bytes sent, repetitions included.
+    /// Bytes sent, retransmissions included.
     200 bytes_sent: u64,
-    /// Bytes sent again.
+    /// Number of bytes retransmitted.
     208 bytes_retrans: u64,
-    /// Duplicates that the peer has reported (RFC 2883).
+    /// Duplicates that the peer has reported by D-SACK (RFC 2883).
     216 dsack_dups: u32,
     /// Acknowledgements that showed reordering.
     220 reord_seen: u32,
     /// Segments received out of order.
     224 rcv_ooopack: u32,
-    /// The peer's window in bytes.
+    /// The peer's receive window, bytes.
     228 snd_wnd: u32,
-    /// Our window in bytes.
+    /// Our receive window, bytes.
     232 rcv_wnd: u32,
-    /// Timeouts, ever, those of the handshake included.
+    /// Retransmission timeouts since the connection began, those of the handshake included.
     240 total_rto: u16,
-    /// Repairs that they began: timeouts in a row are one.
+    /// Recoveries that timeouts began; timeouts in a row count as one.
     242 total_rto_recoveries: u16,
-    /// Time that those took, the one under way included, ms.
+    /// Time spent in those recoveries, the present one included, ms.
     244 total_rto_time: u32,
 }
 
 impl TcpInfo {
-    /// Bytes of the struct as of Linux 6.7. Older kernels' headers have its beginning.
+    /// Length of the struct in bytes, as of Linux 6.7. Headers of older kernels have only its beginning.
     pub const LEN: usize = 248;
 
-    /// What Linux says of a socket without a connection: no peer, so nothing is measured, and what one would begin with.
+    /// The values of a socket without a connection, as Linux gives them: initial values; nothing is measured.
     #[must_use]
     pub fn unconnected() -> Self {
         Self {
@@ -168,19 +169,19 @@ impl TcpInfo {
         }
     }
 
-    /// What Linux says of a listener: `waiting` connections may be accepted, and `backlog` may wait.
+    /// The values of a listener, as Linux gives them: `waiting` connections may be accepted, and `backlog` may wait.
     #[must_use]
     pub fn listening(waiting: u32, backlog: u32) -> Self {
         Self { state: state::LISTEN, unacked: waiting, sacked: backlog, ..Self::idle() }
     }
 
-    /// What it says of any socket that sends nothing.
+    /// The values common to all sockets that send nothing.
     fn idle() -> Self {
         let (pacing_rate, max_pacing_rate) = (u64::MAX, u64::MAX);
         Self { snd_cwnd: 10, reordering: 3, pacing_rate, max_pacing_rate, ..Self::default() }
     }
 
-    /// The two shifts in one byte, as C lays out the bit fields.
+    /// Both window shifts in one byte, as C lays out the bit fields.
     #[must_use]
     pub const fn shifts(peer: u8, own: u8) -> u8 {
         peer & 0xF | (own & 0xF) << 4
@@ -189,27 +190,27 @@ impl TcpInfo {
 
 /// Values of [`TcpInfo::state`].
 pub mod state {
-    /// Open both ways.
+    /// The connection is open in both directions.
     pub const ESTABLISHED: u8 = 1;
-    /// SYN sent.
+    /// We have sent a SYN.
     pub const SYN_SENT: u8 = 2;
-    /// SYN sent and received.
+    /// We have sent and received a SYN.
     pub const SYN_RECV: u8 = 3;
-    /// Our FIN is on its way.
+    /// Our FIN is sent and not yet acknowledged.
     pub const FIN_WAIT1: u8 = 4;
-    /// Our FIN is acknowledged.
+    /// Our FIN is acknowledged; the peer's has not come.
     pub const FIN_WAIT2: u8 = 5;
-    /// Old segments may be under way.
+    /// Both FINs are acknowledged; old segments may still be in the network.
     pub const TIME_WAIT: u8 = 6;
-    /// Over.
+    /// There is no connection.
     pub const CLOSE: u8 = 7;
-    /// The peer's FIN has come.
+    /// The peer's FIN has come; ours is not sent.
     pub const CLOSE_WAIT: u8 = 8;
-    /// It came first; ours is on its way.
+    /// The peer's FIN came first; ours is sent and not yet acknowledged.
     pub const LAST_ACK: u8 = 9;
-    /// Waiting for a SYN.
+    /// The socket waits for a SYN.
     pub const LISTEN: u8 = 10;
-    /// Both FINs crossed.
+    /// Both ends have sent FINs that crossed in the network; ours is not acknowledged.
     pub const CLOSING: u8 = 11;
 }
 
