@@ -225,12 +225,13 @@ impl Registry {
             return Answer::refused(Errno::NOENT, "that line is gone");
         };
         // The slot asked for first is no longer lent if its connector has passed the connection on.
-        let is_told = |(stage, grant): &(Stage, Grant)| {
-            grant.slot == first || *stage == Stage::Lent && grant.slot > first
-        };
-        let told = pair.between(line.source, line.local).filter(is_told).take(STEP.1 as usize);
-        let grants = told.map(|(_, grant)| grant);
-        Answer::plain(Reply::Grants { local: line.local, source: line.source, grants: grants.collect() })
+        let lent = |(stage, grant): &(Stage, Grant)| grant.slot == first || *stage == Stage::Lent;
+        let mut grants: Vec<Grant> =
+            pair.between(line.source, line.local).filter(lent).map(|(_, grant)| grant).collect();
+        // The connector takes its slots upwards or downwards: the answer has those next to this one, on both sides.
+        grants.sort_unstable_by_key(|grant| (grant.slot.abs_diff(first), grant.slot));
+        grants.truncate(STEP.1 as usize);
+        Answer::plain(Reply::Grants { local: line.local, source: line.source, grants })
     }
 
     /// How many more lent sockets both parties may have.

@@ -159,7 +159,7 @@ fn read_group(code: &str, mut at: usize, prefix: &mut Vec<String>, found: &mut V
             None => return at,
             Some(b'}') => return at + 1,
             Some(byte) if byte.is_ascii_alphanumeric() || *byte == b'_' => {
-                at = read_path(code, at, prefix, found)
+                at = read_path(code, at, prefix, found);
             }
             // A comma, a star, or the rest of `name as other`.
             Some(_) => at += code[at..].chars().next().map_or(1, char::len_utf8),
