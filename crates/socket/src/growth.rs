@@ -91,7 +91,7 @@ pub fn expected(slot: u32) -> u64 {
     first.max((connections * FIRST_BURST).min(FIRST_MOST))
 }
 
-/// [`Growth::owner`] for a thread of this process.
+/// `Growth::owner` for a thread of this process.
 fn us() -> u64 {
     1 + u64::from(fork::generation())
 }

@@ -250,7 +250,7 @@ impl Link {
         self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
     }
 
-    /// True once after [`Link::free`]: other threads that wait for space are to be told.
+    /// True once after `free`: other threads that wait for space are to be told.
     #[inline]
     pub fn was_freed(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::FREED != 0

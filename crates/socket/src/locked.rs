@@ -94,7 +94,7 @@ pub fn is_locked() -> bool {
     LOCKED.load(Ordering::Relaxed)
 }
 
-/// False when a filter forbids, or may forbid, call `number`, one of [`OPTIONAL`].
+/// False when a filter forbids, or may forbid, call `number`, one of `OPTIONAL`.
 #[inline]
 pub fn may(number: c_long) -> bool {
     let forbidden = FORBIDDEN.load(Ordering::Relaxed);

@@ -73,7 +73,7 @@ impl Minute {
     }
 }
 
-/// Writes one line, in one system call; errors and warnings at most [`LINES`] a minute.
+/// Writes one line, in one system call; errors and warnings at most `LINES` a minute.
 pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
     static MINUTE: Minute = Minute::new();
     // Descriptor 2 may be a connection: a write to its placeholder fails, with SIGPIPE.

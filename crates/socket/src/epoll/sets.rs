@@ -79,7 +79,7 @@ struct Member {
     data: u64,
     /// False once `EPOLLONESHOT` has reported.
     armed: bool,
-    /// Edge-triggered: [`Seen::edges`] at the last report.
+    /// Edge-triggered: `Seen::edges` at the last report.
     reported: Option<u64>,
 }
 
