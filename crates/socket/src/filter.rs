@@ -32,10 +32,10 @@ const ACTION: u32 = 0xffff_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 
-/// `AUDIT_ARCH_X86_64`, from `linux/audit.h`.
+/// This architecture: `AUDIT_ARCH_X86_64` in `linux/audit.h`.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
-/// `AUDIT_ARCH_AARCH64`, from `linux/audit.h`.
+/// This architecture: `AUDIT_ARCH_AARCH64` in `linux/audit.h`.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 

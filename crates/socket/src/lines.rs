@@ -156,7 +156,7 @@ pub fn head(queue: &Link) -> Option<AcceptRecord> {
     }
 }
 
-/// The line whose first record waits longest, by its connector's word, and that record's time. An invalid record comes first.
+/// The line with the first record that waits longest, by its connector's word, and that record's time. An invalid record comes first.
 pub fn oldest(lines: &[Arc<Link>]) -> Option<(&Arc<Link>, u64)> {
     let filled = lines.iter().filter(|line| line.unread() >= RECORD_LEN);
     filled.map(|line| (line, head(line).map_or(0, |record| record.time))).min_by_key(|(_, time)| *time)

@@ -1,7 +1,7 @@
 //! A process that locks itself in with seccomp is killed for calls that its filter does not foresee. If these include calls of this
 //! library, the library does without them: it asks the service for nothing more, so new sockets are the kernel's, and its connections go on
 //! in the memory that is there. It still wakes others by eventfds. For its own news it sleeps in short slices and looks; peers of this host
-//! whose eventfds it may lack are told to do the same.
+//! are told to do the same if it may lack their eventfds.
 
 use crate::filter::{self, Call};
 use crate::link::Link;
