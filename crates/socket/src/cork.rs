@@ -106,7 +106,7 @@ impl Link {
         }
     }
 
-    /// Number of bytes held back here; `None` over a port, where this library never holds any.
+    /// Number of bytes held back here; `None` where the service's TCP holds back instead.
     pub(crate) fn held_back(&self) -> Option<usize> {
         let is_here = self.mapped.pair || self.halves().1.flags.load(Ordering::Relaxed) & NEAR != 0;
         let announced = self.halves().0.tx_head.load(Ordering::Relaxed);

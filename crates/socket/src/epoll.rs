@@ -353,7 +353,7 @@ impl Set {
         }
     }
 
-    /// `epoll_pwait2`.
+    /// `epoll_pwait2`: waits for `timeout` at most, with the signals of `mask` blocked.
     ///
     /// # Errors
     /// As Linux's.

@@ -1,5 +1,5 @@
-//! How much of an application region is present. One thread at a time makes more of it: what is announced to the service
-//! must be there from the beginning, and a part that another thread is still working on is not.
+//! How much of an application region is present. One thread at a time makes more of it present. What is announced to the
+//! service must be present up to its end, so a part that another thread is still working on is not announced.
 
 use crate::fork;
 use base::limits::{BUFFER_INITIAL_DEFAULT, FIRST_WINDOWS};
