@@ -77,7 +77,7 @@ thread_local! {
 }
 
 impl Mine {
-    /// Turns to `section`. Returns the section before it; [`NOT`] when nothing is counted.
+    /// Turns to `section`. Returns the section before it; `NOT` when nothing is counted.
     fn turn_to(&self, section: u32, switch: Switch, is_new: bool) -> u32 {
         let now = switch.ticks().now();
         if self.word.get() != switch.word() {

@@ -31,8 +31,7 @@ pub fn parse(bytes: &[u8]) -> Result<SocketAddr, Errno> {
     }
 }
 
-/// The bytes C expects of `address` on a socket of `family` (an IPv4 address on an IPv6 socket is v4-mapped), and how
-/// many of them.
+/// The address in C's form on a socket of `family` (an IPv4 address on an IPv6 socket is v4-mapped), and its length in bytes.
 #[must_use]
 pub fn bytes(address: SocketAddr, family: i32) -> ([u8; ADDRESS_MAX], usize) {
     let mut out = [0; ADDRESS_MAX];
@@ -83,7 +82,7 @@ pub fn to_words(address: SocketAddr) -> [u64; 2] {
     [bits as u64, (bits >> 64) as u64]
 }
 
-/// Back from [`to_words`].
+/// The address that [`to_words`] has stored, with `port`.
 #[must_use]
 pub fn from_words(words: [u64; 2], port: u16) -> SocketAddr {
     let bits = u128::from(words[0]) | u128::from(words[1]) << 64;

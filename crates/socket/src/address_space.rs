@@ -1,5 +1,5 @@
-//! `RLIMIT_AS`, getrlimit(2): what this library has mapped is not the program's. A limit that the program sets is its own memory's; the
-//! kernel is told of one that has room for both.
+//! `RLIMIT_AS`, getrlimit(2): the program's limit is for its own memory, not for what this library has mapped. The kernel is told of one
+//! that has room for both.
 
 use crate::client::{self, lock};
 use crate::fds;
@@ -7,29 +7,29 @@ use control::Request;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Mutex;
 
-/// `rlim_cur` and `rlim_max`.
+/// `rlim_cur` and `rlim_max`, bytes.
 pub type Limits = [u64; 2];
 
 const NONE: u64 = libc::RLIM_INFINITY;
 
-/// What the program has set, and what the kernel was told.
+/// The limits that the program has set, and those that the kernel was told.
 static SET: Mutex<Option<(Limits, Limits)>> = Mutex::new(None);
 
-/// Before a fork.
+/// Takes this module's lock before a fork.
 pub fn hold(held: &mut crate::hold::Held) {
     held.take_static(&SET);
 }
 
-/// Sets what the program wants by `tell`, which says whether the kernel has taken it.
+/// Sets the program's limits by `tell`, which says whether the kernel has taken them.
 pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
     let client = if fds::has_any() { client::present() } else { None };
     let ours = client.as_ref().map_or(0, |client| client.mapped_bytes());
     let widened = |limit: u64| if limit == NONE { NONE } else { limit.saturating_add(ours) };
     let hard = getrlimit(Resource::As).maximum.unwrap_or(NONE);
     let told = match wanted {
-        // Not to be had: the kernel says so.
+        // Invalid limits: the kernel reports that.
         [soft, most] if soft > most || most > hard => wanted,
-        // What only few may raise again is not raised.
+        // Not above the present hard limit, which few programs may raise.
         [soft, most] => [widened(soft).min(hard), widened(most).min(hard)],
     };
     if tell(told) {
@@ -39,7 +39,7 @@ pub fn set(wanted: Limits, tell: impl FnOnce(Limits) -> bool) {
     }
 }
 
-/// What the program is told of what the kernel says.
+/// The limits that the program sees when the kernel reports `kernel`.
 #[must_use]
 pub fn seen(kernel: Limits) -> Limits {
     let _deferred = crate::sys::signal::Deferred::begin();

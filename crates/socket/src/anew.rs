@@ -1,9 +1,9 @@
-//! What a forked child begins anew with, because its parent goes on with its own.
+//! A value that a forked child begins anew with, because its parent goes on with its own.
 
 use crate::fork;
 
-/// A value that each process has for itself: a forked child finds the default. Done at its first use there, so that a child that is
-/// about to become another program copies no page for it.
+/// A value that each process has for itself: a forked child finds the default. It is set at its first use there, so that a child that soon
+/// calls exec copies no page for it.
 #[derive(Debug)]
 pub struct Anew<T> {
     generation: u32,
@@ -17,7 +17,7 @@ impl<T: Default> Default for Anew<T> {
 }
 
 impl<T: Default> Anew<T> {
-    /// This process's.
+    /// The value of this process.
     #[inline]
     pub fn get(&mut self) -> &mut T {
         if self.generation != fork::generation() {

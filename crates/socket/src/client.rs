@@ -49,7 +49,7 @@ pub struct Client {
     pub welcome: Welcome,
     /// This process's application region.
     pub home: Arc<Mapped>,
-    /// The application region whose header numbers contexts and holders for the whole fork family.
+    /// The application region that numbers, in its header, contexts and holders for the whole fork family.
     pub oldest: Arc<Mapped>,
     regions: RwLock<HashMap<(u32, u8), Arc<Mapped>>>,
     /// True once the service is gone.
@@ -484,7 +484,7 @@ impl Client {
             let taken =
                 block.holders.compare_exchange(0, self.holder_bit(), Ordering::AcqRel, Ordering::Relaxed);
             taken.ok()?;
-            // A block whose rings are still being read stays as it is.
+            // While the peer reads the block's rings the block stays as it is.
             let is_free = left::is_settled(block, |region, side| self.region(region, side));
             if !is_free {
                 block.holders.store(0, Ordering::Release);

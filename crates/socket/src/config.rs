@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Set to 1: every call goes to the kernel.
+/// Set, neither empty nor 0: every call goes to the kernel.
 pub const DISABLE_ENV: &str = "TOWPATH_DISABLE";
 
 /// Reads all settings at the start of a program, which may clean its environment before it makes its first socket.

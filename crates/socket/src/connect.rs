@@ -125,7 +125,7 @@ fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
     address::parse(&bytes[..n])
 }
 
-/// `connect`.
+/// `connect` of `sock`, for which `fd` stands, to the C address `name`.
 ///
 /// # Errors
 /// As Linux's.

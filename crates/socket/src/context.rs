@@ -1,4 +1,4 @@
-//! A context: what wakes one sleeper (a blocked thread, an epoll set). It has a number known to everything that brings news, a kernel epoll
+//! A context: what wakes one sleeper (a blocked thread, an epoll set). It has a number known to all that bring news, a kernel epoll
 //! descriptor that holds every eventfd that may wake it, and a spin budget.
 
 use crate::client::{Client, lock};
@@ -33,7 +33,7 @@ pub struct Context {
     /// The descriptor to sleep on: holds all eventfds and the control socket, edge-triggered.
     epfd: Internal,
     local: Internal,
-    /// Eventfds that others ring, with the pair region they came for; [`SERVICE`] for the service's own.
+    /// Eventfds that others ring, with the pair region they came for; `SERVICE` for the service's own.
     others: Mutex<Vec<(u32, Internal)>>,
     /// An eventfd could not be received, for want of descriptors: some news does not wake the sleeper.
     is_deaf: AtomicBool,

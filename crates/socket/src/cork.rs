@@ -1,8 +1,8 @@
-//! What is held back: `TCP_CORK`, and `MSG_MORE` for what one call has sent. Over a port the service's TCP holds segments back, as it is
-//! advised here. Within one host there are none: bytes that would not fill one are written and not announced (`queue::held`).
+//! Bytes that are held back: `TCP_CORK`, and `MSG_MORE` for one call. Over a port the service's TCP holds segments back, as advised here.
+//! Within one host there are no segments: bytes that would not fill one are written and not announced (`queue::held`).
 //!
-//! As on Linux: whole segments go; a call that says nothing of more, the end of the stream, an application that waits for space, urgent
-//! data, a cork taken away, and a `TCP_NODELAY` set anew let everything go; so does the service after 200 ms (`service::held`).
+//! As on Linux whole segments go at once. Everything goes on a call without `MSG_MORE`, at the end of the stream, when a send waits for
+//! space, with urgent data, when `TCP_CORK` is cleared or `TCP_NODELAY` set anew; and after 200 ms, by the service (`service::held`).
 
 use crate::link::{Link, own, state};
 use crate::locked;
@@ -13,18 +13,18 @@ use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
 use shm::half_flags::NEAR;
 use std::sync::atomic::Ordering;
 
-/// The largest segment between applications of one host: loopback's.
+/// The largest segment between applications of one host, as on the loopback interface.
 pub(crate) const LOOPBACK_MSS: u32 = 65_483;
 
 impl Link {
-    /// `TCP_QUICKACK`.
+    /// Sets or clears `TCP_QUICKACK`.
     pub fn set_quick_ack(&self, on: bool) {
         if self.advise(QUICKACK, on) != on && on {
             self.tell();
         }
     }
 
-    /// `TCP_NODELAY`. As on Linux, setting it lets everything go that was sent so far, corked or not.
+    /// `TCP_NODELAY`. As on Linux, setting it lets all bytes go that were sent so far, corked or not.
     pub fn set_no_delay(&self, on: bool) {
         if self.has_moved() {
             return;
@@ -39,7 +39,7 @@ impl Link {
             let own = self.halves().0;
             let pushed = own.tx_head.load(Ordering::Relaxed) << PUSHED_SHIFT;
             let set = |extra: u64| Some(extra & u64::from(u32::MAX) | NODELAY | pushed);
-            // It always says yes.
+            // `set` never returns `None`, so this cannot fail.
             let _ = own.extra.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set);
             self.tell();
         } else {
@@ -47,7 +47,7 @@ impl Link {
         }
     }
 
-    /// `TCP_CORK`: partial segments wait.
+    /// Sets or clears `TCP_CORK`: while it is set, partial segments wait.
     pub fn set_cork(&self, on: bool) {
         if on {
             self.note(state::CORKED);
@@ -65,7 +65,7 @@ impl Link {
         }
     }
 
-    /// `MSG_MORE`, before the bytes are published. True: what the last call held back may go.
+    /// Sets or clears `MSG_MORE`, before the bytes are published. True: what the last call held back may go.
     #[inline]
     pub(crate) fn say_more(&self, own: &Half, on: bool) -> bool {
         let on = on && !self.mapped.pair;
@@ -76,7 +76,7 @@ impl Link {
         is_set && !on
     }
 
-    /// Nothing follows what the last call sent with `MSG_MORE` after all.
+    /// Nothing follows what the last call sent with `MSG_MORE`: lets it go.
     pub(crate) fn say_no_more(&self) {
         if self.say_more(self.halves().0, false) {
             self.tell();
@@ -86,14 +86,14 @@ impl Link {
         }
     }
 
-    /// Whether bytes are held back here, and not by the service: the other side's flags say where they go. Who has locked itself in
-    /// cannot ask the service to look at the time.
+    /// True when this library holds bytes back, not the service. `seen`: the other side's flags, which say where the bytes go. A process
+    /// that is locked in holds none back: it cannot ask the service to let them go in time.
     #[cold]
     pub(crate) fn holds_itself(&self, seen: u32) -> bool {
         (self.mapped.pair || seen & NEAR != 0) && !locked::is_locked() || self.state() & state::HELD != 0
     }
 
-    /// Instead of publishing `n` bytes: the last of them is urgent, or they are held back, or both.
+    /// Instead of publishing `n` bytes: says that the last of them is urgent, or holds them back, or both.
     #[cold]
     pub(crate) fn publish_otherwise(&self, sender: &mut Sender, n: usize, is_urgent: bool, holds: bool) {
         if is_urgent {
@@ -106,15 +106,15 @@ impl Link {
         }
     }
 
-    /// Bytes that are held back here; `None`: none ever is.
+    /// Number of bytes held back here; `None` where the service's TCP holds back instead.
     pub(crate) fn held_back(&self) -> Option<usize> {
         let is_here = self.mapped.pair || self.halves().1.flags.load(Ordering::Relaxed) & NEAR != 0;
         let announced = self.halves().0.tx_head.load(Ordering::Relaxed);
-        // No more than the rings hold, whatever a peer has scribbled.
+        // At most what the rings hold, whatever a peer has written into the half.
         is_here.then(|| self.sender().head.saturating_sub(announced).min(self.unsent() as u64) as usize)
     }
 
-    /// True when none of `total` more bytes goes: a peer that has closed hears nothing of them.
+    /// True when a send of `total` more bytes is held back whole: a peer that has closed hears nothing of it.
     pub(crate) fn stays(&self, total: usize, said: Said) -> bool {
         let held = self.held_back().unwrap_or(0) as u64;
         let is_held = said.contains(Said::MORE) || self.state() & state::CORKED != 0;
@@ -124,12 +124,12 @@ impl Link {
             && held + (total as u64) < u64::from(LOOPBACK_MSS)
     }
 
-    /// Bytes that a ring has to hold, for a segment to be filled.
+    /// Bytes that a ring must hold at least, for a segment to be filled; 0: none is held back.
     pub(crate) fn held_at_most(&self) -> usize {
         if self.state() & state::HELD != 0 { LOOPBACK_MSS as usize } else { 0 }
     }
 
-    /// After a send that may hold back, the lock held: announces what goes. True: that is news.
+    /// After a send that may hold back, with the lock held: announces the bytes that go. True: the peer is to be told.
     #[cold]
     pub(crate) fn settle(&self, sender: &Sender, said: Said) -> bool {
         let own = self.halves().0;
@@ -140,7 +140,7 @@ impl Link {
         let goes = match is_corked {
             _ if said.contains(Said::URGENT) || locked::is_locked() => held,
             true => whole,
-            // The acknowledgement of a whole segment lets the rest go, and comes at once.
+            // The peer acknowledges a whole segment at once, and that lets the rest go.
             false if said.contains(Said::MORE) && whole == 0 => 0,
             false => held,
         };
@@ -150,7 +150,7 @@ impl Link {
         }
         let is_news = goes > 0 && sender.announce(own, from.saturating_add(goes));
         if is_held {
-            // Written before it is said: who takes the bit looks at the positions next.
+            // Positions before the bit: the service takes the bit, then reads the positions.
             barrier();
             self.home.note_held(self.index());
         } else if self.state() & state::HELD != 0 {
@@ -159,12 +159,12 @@ impl Link {
         is_news
     }
 
-    /// Everything that was held back goes.
+    /// Lets go all bytes that were held back.
     pub(crate) fn let_go(&self) {
         self.let_go_and_forget(0);
     }
 
-    /// The same, and with it go `bits` of the state, which said that it is held.
+    /// Lets go all held-back bytes and clears `bits` of the state, which said to hold them.
     fn let_go_and_forget(&self, bits: u32) {
         let before = self.state();
         // A send that this very call interrupts looks at the state when it is done.
@@ -180,7 +180,7 @@ impl Link {
         }
     }
 
-    /// The same, the lock held. True: that is news.
+    /// Lets go all held-back bytes, with the lock held. True: the peer is to be told.
     pub(crate) fn let_go_owned(&self) -> bool {
         if self.state() & state::HELD == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! What is held back between two ends in one process, and what lets it go.
+//! Bytes held back between two ends in one process, and what lets them go.
 
 use crate::cork::LOOPBACK_MSS;
 use crate::link::{Link, state};
@@ -18,7 +18,7 @@ fn send_more(link: &Link, bytes: &[u8]) -> Result<Progress, rustix::io::Errno> {
     link.push(&[bytes], 0, MORE)
 }
 
-/// Blocks that the service is told of.
+/// Blocks of which the service was told that they hold bytes back.
 fn announced(link: &Link) -> Vec<u32> {
     let mut all = Vec::new();
     link.home.bell(Side::Zero, HELD_CONTEXT).unwrap().drain(64, |index| all.push(index));
@@ -134,7 +134,7 @@ fn nothing_is_lost_or_early_whoever_lets_go() {
                 }
                 1 => a.set_no_delay(true),
                 2 => {
-                    // As the service does.
+                    // Lets bytes go as the service does.
                     let (own, block) = (a.halves().0, a.block());
                     if let Some(from) = held_from(own, block) {
                         assert!(let_go_for(own, block, from, || true));

@@ -1,4 +1,4 @@
-//! Options of which the kernel's answer about the placeholder is not the whole truth. Never changes anything.
+//! Options for which the kernel's answer about the placeholder must be corrected. Never changes an option.
 
 use crate::link::Link;
 use crate::listener::each_other_queue;
@@ -8,10 +8,10 @@ use crate::{client, sys};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
-/// Where `struct tcp_info` has `tcpi_unacked`: of a listener, the connections that wait for `accept`.
+/// Offset of `tcpi_unacked` in `struct tcp_info`, bytes: for a listener, the connections that wait for `accept`.
 const UNACKED_AT: usize = 24;
 
-/// `getsockopt`: the kernel's answer, corrected. `None`: it needs no correction, and was not asked for.
+/// `getsockopt`: the kernel's answer, corrected. `None`: it needs no correction; the kernel was not asked.
 pub fn get(
     sock: &Sock,
     fd: RawFd,
@@ -19,20 +19,20 @@ pub fn get(
     out: &mut [u8],
 ) -> Option<Result<usize, Errno>> {
     match (level, name) {
-        // No send finds more room than the longest ring has: a program that relies on more would wait for ever.
+        // No send finds more room than the longest ring has: a program that relied on more would wait for ever.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) if client::present().is_some() => {
             Some(change(fd, (level, name), out, 0, |bytes| bytes.min(ring_most())))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             let waiting = waiting(sock, sock.listener()?);
-            // The kernel has counted its own.
+            // The kernel's number covers its own queue only.
             Some(change(fd, (level, name), out, UNACKED_AT, |own| own.saturating_add(waiting)))
         }
         _ => None,
     }
 }
 
-/// Asks the kernel and changes the number that lies `at` so many bytes into its answer, if it reaches that far.
+/// Asks the kernel and changes the 32-bit number at byte `at` of its answer, if it reaches that far.
 fn change(
     fd: RawFd,
     (level, name): (i32, i32),
@@ -47,7 +47,7 @@ fn change(
     Ok(n)
 }
 
-/// Connections that wait in this process's queues of a listener.
+/// Number of connections that wait in this process's queues of a listener.
 fn waiting(sock: &Sock, link: &Link) -> u32 {
     let mut bytes = link.unread();
     each_other_queue(sock, link, |other| bytes += other.unread());

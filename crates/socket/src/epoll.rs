@@ -353,7 +353,7 @@ impl Set {
         }
     }
 
-    /// `epoll_pwait2`.
+    /// `epoll_pwait2`: waits for `timeout` at most, with the signals of `mask` blocked.
     ///
     /// # Errors
     /// As Linux's.
@@ -376,7 +376,7 @@ impl Set {
             if locked::is_locked() {
                 lock(&self.inner).enqueue_all();
             }
-            // Sockets whose news goes to another set or process: looked at seldom, unless nothing else is ready.
+            // Sockets that tell another set or process of their news: looked at seldom, unless nothing else is ready.
             let seldom = turn.is_multiple_of(KERNEL_EVERY) && fork::may_dispute() && self.seek_disputed();
             let mut n = self.gather(out);
             if n == 0 && !seldom && fork::may_dispute() && self.seek_disputed() {
@@ -525,7 +525,7 @@ impl Set {
         fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || locked::is_locked()
     }
 
-    /// Queues the sockets whose news goes to another set or process. False: there are none.
+    /// Queues the sockets that tell another set or process of their news. False: there are none.
     fn seek_disputed(&self) -> bool {
         let Some(ours) = self.context_number() else { return false };
         lock(&self.inner).enqueue_disputed(ours)

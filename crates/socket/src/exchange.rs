@@ -1,4 +1,4 @@
-//! Questions and answers on the line to the service, one after the other, and the descriptors that come with them.
+//! Requests and answers on the line to the service, one after the other, and the descriptors that come with them.
 
 use crate::internal::{self, Internal};
 use crate::log::{Level, log};
@@ -8,34 +8,34 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// The serial part of a line.
+/// The control line, which one thread at a time uses.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The line.
+    /// The socket to the service.
     pub line: Line,
-    /// Of the last question.
+    /// Number of the last request.
     number: u32,
-    /// Holds a number for what the service may send when no other is free. Given up while a question is under way that may bring again what
-    /// was lost, and at no other time: the program would get it.
+    /// Keeps a descriptor number for what the service may send when no other is free. Given up only during a request that may bring again
+    /// what was lost: at any other time the program would get the number.
     spare: Option<Internal>,
-    /// Something was lost for want of a number.
+    /// A descriptor was lost because no number was free.
     has_lost: bool,
-    /// Some of the descriptors that have come since the last question are lost.
+    /// Some descriptors that came since the last request are lost.
     is_short: bool,
 }
 
-/// Waits for what the service says next, as long as the line's own limit lets us.
+/// Waits for the service's next message, within the time limit of the line.
 fn receive(line: &Line) -> Result<Received<ToApplication>, LineError> {
     line.receive(true).map_err(|e| if matches!(e, LineError::WouldBlock) { LineError::Closed } else { e })
 }
 
 impl Exchange {
-    /// Takes a line on which `number` was the last question.
+    /// Takes a line on which `number` was the last request.
     pub const fn new(line: Line, number: u32) -> Self {
         Self { line, number, spare: None, has_lost: false, is_short: false }
     }
 
-    /// Asks, showing `fd`.
+    /// Sends a request, and shows `fd`.
     pub fn send(&mut self, request: Request, fd: Option<RawFd>) -> Result<(), LineError> {
         self.is_short = false;
         if self.has_lost {
@@ -46,7 +46,7 @@ impl Exchange {
         self.line.send(&ToService { number: self.number, request }, shown.as_slice(), true)
     }
 
-    /// Waits for the answer to what was sent last; pushes that come first go to `pushed`.
+    /// Waits for the answer to the last request. Pushes that come first go to `pushed`.
     pub fn answer(
         &mut self,
         mut pushed: impl FnMut(Push, Vec<OwnedFd>),
@@ -62,7 +62,7 @@ impl Exchange {
         }
     }
 
-    /// A message has come. Where it has lost descriptors there is to be room for one the next time.
+    /// Notes whether a message has lost descriptors; then there must be room for one the next time.
     fn heard(&mut self, is_short: bool) {
         self.is_short |= is_short;
         if is_short && !std::mem::replace(&mut self.has_lost, true) {
@@ -73,7 +73,7 @@ impl Exchange {
         }
     }
 
-    /// False when a descriptor of the service's would be lost. The limit may have sunk below the number that is held.
+    /// False when a descriptor of the service's would be lost. Checks the kept number, too: the limit may have sunk below it.
     pub fn has_room(&mut self) -> bool {
         let limit = internal::limit();
         if self.spare.as_ref().is_none_or(|spare| spare.number() as u64 >= limit) {
@@ -82,7 +82,7 @@ impl Exchange {
         self.spare.is_some()
     }
 
-    /// What the answer has brought is where it belongs: the number is held again, if it is still free.
+    /// The answer's descriptors are in place: keeps a number again, if one is free.
     pub fn end(&mut self) {
         if self.has_lost && self.spare.is_none() {
             self.hold_room();
@@ -90,29 +90,29 @@ impl Exchange {
         }
     }
 
-    /// Frees the number that is held.
+    /// Frees the kept number.
     pub fn give_room(&mut self) {
         self.spare = None;
     }
 
-    /// True when something that came since the last question is lost.
+    /// True when a descriptor that came since the last request is lost.
     pub const fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Holds a number, if one is free.
+    /// Keeps a number, if one is free.
     pub fn hold_room(&mut self) {
         self.spare = eventfd(0, EventfdFlags::CLOEXEC).ok().map(Internal::new);
     }
 
-    /// What the service says of itself, if it has said anything.
+    /// Reads a message that the service has pushed, if there is one.
     pub fn overhear(&mut self) -> Result<Received<ToApplication>, LineError> {
         let got = self.line.receive(false)?;
         self.heard(got.is_short);
         Ok(got)
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub fn ask(
         &mut self,
         request: Request,
@@ -123,7 +123,7 @@ impl Exchange {
     }
 }
 
-/// The first message on a new line, and its number.
+/// Sends the first message on a new line. Returns the line and the message's number.
 pub fn say_hello(name: Arc<str>, parent: Option<Parent>) -> Result<(Line, u32), LineError> {
     let fd = control::dial(crate::config::control_path())?;
     let mut exchange = Exchange::new(Line::new(fd), 0);

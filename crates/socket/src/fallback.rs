@@ -1,5 +1,5 @@
-//! Sockets that are the kernel's: the one place where a socket is given up, and where the service is told why; or where the call fails,
-//! when the program was started to have none of those (`TOWPATH_REQUIRE`).
+//! Sockets that are the kernel's. Only here is a socket given up and the service told why; or the call fails, when the program was started
+//! to have no kernel sockets (`TOWPATH_REQUIRE`).
 
 use crate::connect::Why;
 use crate::fds::SOCKS;
@@ -14,28 +14,28 @@ use rustix::io::Errno;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Why sockets are the kernel's from now on, where they are.
+/// Why new sockets are the kernel's; unset: they are not.
 static BYPASSED: OnceLock<&'static str> = OnceLock::new();
 
-/// From now on sockets are the kernel's, for this reason. False: they were before.
+/// From now on new sockets are the kernel's, for this reason. False: they were before.
 pub fn bypass(reason: &'static str) -> bool {
     BYPASSED.set(reason).is_ok()
 }
 
-/// Why sockets are the kernel's that are yet to be decided.
+/// Why undecided sockets are the kernel's; `None`: they are not.
 pub fn reason() -> Option<&'static str> {
     BYPASSED.get().copied()
 }
 
-/// One line that says why a call fails which could have gone to the kernel.
+/// Logs why a call fails that could have gone to the kernel.
 pub fn refuse(call: fmt::Arguments<'_>, reason: &str) {
     log(Level::Error, format_args!("{call} fails: {reason}, and {REQUIRE_ENV} is set"));
 }
 
-/// The socket is the kernel's from now on, where that may be.
+/// The socket is the kernel's from now on, if sockets may be.
 ///
 /// # Errors
-/// What `why` has for a program that wants no kernel sockets; then nothing is decided.
+/// The errno of `why`, where no socket may be the kernel's; then nothing is decided.
 pub fn fall_back(fd: RawFd, sock: &Arc<Sock>, why: &Why, call: fmt::Arguments<'_>) -> Result<(), Errno> {
     if config::is_required() {
         refuse(call, &why.reason);
@@ -45,13 +45,13 @@ pub fn fall_back(fd: RawFd, sock: &Arc<Sock>, why: &Why, call: fmt::Arguments<'_
     Ok(())
 }
 
-/// The kernel has made a connect, where perhaps nobody listened. The socket is the kernel's then, unless nothing comes of it.
+/// The kernel has made a `connect` to where perhaps nothing listened. The socket is the kernel's, unless that was refused.
 pub fn connected(fd: RawFd, result: Result<(), Errno>) {
     let Some(sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return };
     let _deferred = Deferred::begin();
     let is_refused = match result {
         Err(Errno::CONNREFUSED) => true,
-        // On one host the answer has come by now, and is told by the next call.
+        // On one host the refusal has come by now; the next call reports it.
         Err(Errno::INPROGRESS) if moving::is_unconnected_in_kernel(fd) => {
             sock.set(|settings| settings.is_refused = true);
             true
@@ -65,7 +65,7 @@ pub fn connected(fd: RawFd, result: Result<(), Errno>) {
     }
 }
 
-/// The socket is the kernel's from now on.
+/// The socket is the kernel's from now on: takes it out of sets and table, and tells the service.
 pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: &str) {
     for (set, fd) in sock.sets() {
         set.abandon(sock, fd);
@@ -76,7 +76,7 @@ pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: &str) {
     count(reason, fds.first().copied());
 }
 
-/// Tells the service of a socket left to the kernel, even if it is the process's first: this is how anybody learns of it.
+/// Tells the service of a socket left to the kernel, even if it is the process's first: nothing else reports it.
 pub fn count(reason: &str, fd: Option<RawFd>) {
     if let Some(client) = client::current() {
         let inode = fd.and_then(|fd| rustix::fs::fstat(sys::borrow(fd)).ok()).map_or(0, |s| s.st_ino);

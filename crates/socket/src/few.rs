@@ -1,6 +1,6 @@
-//! A list that needs no memory of its own while it is short: what a wait needs lies on the waiting thread's stack.
+//! A list that allocates nothing while it is short, so that a wait's lists lie on the waiting thread's stack.
 
-/// `N` elements in place, further ones elsewhere, in the order in which they came.
+/// `N` elements in place and further ones on the heap, in order of insertion.
 #[derive(Debug)]
 pub struct Few<T, const N: usize> {
     first: [Option<T>; N],
@@ -15,7 +15,7 @@ impl<T, const N: usize> Default for Few<T, N> {
 }
 
 impl<T, const N: usize> Few<T, N> {
-    /// Puts one more at the end.
+    /// Adds an element at the end.
     pub fn push(&mut self, value: T) {
         match self.first.get_mut(self.count) {
             Some(place) => {
@@ -26,12 +26,12 @@ impl<T, const N: usize> Few<T, N> {
         }
     }
 
-    /// True without any.
+    /// True when there are no elements.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// All of them.
+    /// All elements, in order of insertion.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().flatten().chain(&self.rest)
     }

@@ -1,21 +1,21 @@
-//! How much of a long row of words is filled from its beginning, so that who looks for a gap need not walk past all of it each time.
-//! Bits are set and cleared meanwhile by others, and nobody waits for anybody.
+//! How many words of a long row are full from its beginning, so that a search for a gap need not begin at the first word. Other threads set
+//! and clear bits meanwhile, and no thread waits for another.
 //!
 //! ```text
 //!   word:  changes (32 bits) | words at the beginning without a gap (32 bits)
 //! ```
-//! Who clears a bit says so afterwards; who has walked past words to a gap notes how far it was, unless anything was cleared since it
-//! began.
+//! A thread that clears a bit says so afterwards. A thread that has found a gap notes how far it was, unless a bit was cleared since its
+//! search began.
 
 use crate::atomic::{AtomicU64, Ordering};
 
 const CHANGE: u64 = 1 << 32;
 
-/// See the module.
+/// A hint where the first gap is: see the module.
 #[derive(Debug)]
 pub struct Filled(AtomicU64);
 
-/// Where a walk began.
+/// The hint when a search began.
 #[derive(Debug, Clone, Copy)]
 pub struct Walk(u64);
 
@@ -27,23 +27,23 @@ impl Walk {
 }
 
 impl Filled {
-    /// Nothing is.
+    /// No word is full.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Begins to look for a gap. The words are to be read after this.
+    /// Begins to look for a gap. Read the words after this.
     pub fn walk(&self) -> Walk {
-        // Acquire: pairs with the Release in `opened`: what was cleared before is seen.
+        // Acquire: pairs with the Release in `opened`, so that bits cleared before are seen.
         Walk(self.0.load(Ordering::Acquire))
     }
 
-    /// The first gap that `walk` has found is in word `i`.
+    /// The search `walk` has found its first gap in word `i`.
     pub fn gap(&self, walk: Walk, i: usize) {
         if i > walk.begin() {
             let more = walk.0 & !(CHANGE - 1) | i as u64;
-            // Who has cleared something meanwhile knows better.
+            // This fails if a bit was cleared meanwhile: that thread's hint stands.
             let _ = self.0.compare_exchange(walk.0, more, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -54,7 +54,7 @@ impl Filled {
         loop {
             let filled = (seen % CHANGE).min(i as u64);
             let less = (seen & !(CHANGE - 1)).wrapping_add(CHANGE) | filled;
-            // Release: as in `walk`.
+            // Release: pairs with the Acquire in `walk`.
             match self.0.compare_exchange_weak(seen, less, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => seen = now,

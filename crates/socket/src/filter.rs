@@ -1,41 +1,41 @@
-//! What a seccomp filter says of a call: its program (classic BPF, as seccomp(2) has it) is run with what is known of the
-//! call's arguments, every way it may go with those that are not. Installs nothing and calls nothing.
+//! What a seccomp filter says of a call. Its program (classic BPF, see seccomp(2)) is run with the known arguments of the call; where a
+//! branch depends on others, both ways are followed. Installs nothing and calls nothing.
 
 /// One instruction: `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
     /// Class, mode and operation.
     pub code: u16,
-    /// How many instructions a condition that holds leaps over.
+    /// Number of instructions skipped when the condition holds.
     pub jt: u8,
-    /// And one that does not.
+    /// Number of instructions skipped when it does not.
     pub jf: u8,
-    /// Operand.
+    /// The operand: a constant, an offset or a distance.
     pub k: u32,
 }
 
-/// A call that is asked about.
+/// A system call that is asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Its number.
+    /// The number of the call.
     pub number: u32,
-    /// Its first argument, where that is always the same.
+    /// Its first argument, where that is always the same; `None`: any.
     pub first: Option<u64>,
 }
 
-/// More instructions than this are not looked at: what takes longer to find out counts as forbidden. A filter has at most 4,096
-/// instructions, and most look at few arguments of a call.
+/// Most instructions that are run: a filter that takes longer counts as forbidding. A filter has at most 4,096 instructions, and most look
+/// at few arguments of a call.
 const STEPS: usize = 1 << 14;
 
-/// seccomp(2): actions, in the upper half of what a program returns.
+/// seccomp(2): mask of the action, the upper half of what a filter returns.
 const ACTION: u32 = 0xffff_0000;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 
-/// `AUDIT_ARCH_X86_64`.
+/// This architecture: `AUDIT_ARCH_X86_64` in `linux/audit.h`.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
-/// `AUDIT_ARCH_AARCH64`.
+/// This architecture: `AUDIT_ARCH_AARCH64` in `linux/audit.h`.
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
@@ -45,7 +45,7 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const FIRST_AT: u32 = 16;
 
-/// The machine between two instructions. `None`: any number.
+/// The machine between two instructions. `None`: any value.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     at: usize,
@@ -54,16 +54,16 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// What comes after an instruction.
+/// The result of one instruction.
 enum Next {
     Go(Machine),
-    /// Both may be.
+    /// Both ways are possible.
     Either(Machine, Machine),
-    /// Allowed or not.
+    /// The filter ends: is the call made?
     End(bool),
 }
 
-/// True when `call` is done whatever its other arguments are.
+/// True when `call` is made whatever its other arguments are.
 #[must_use]
 pub fn allows(program: &[Instruction], call: Call) -> bool {
     let mut ways = vec![Machine { at: 0, a: Some(0), x: Some(0), memory: [Some(0); 16] }];
@@ -80,7 +80,7 @@ pub fn allows(program: &[Instruction], call: Call) -> bool {
 }
 
 fn step(program: &[Instruction], call: Call, mut m: Machine) -> Next {
-    // The kernel takes no program that runs beyond its end.
+    // The kernel accepts no program that runs beyond its end.
     let Some(i) = program.get(m.at) else { return Next::End(false) };
     m.at += 1;
     let operand = if i.code & 0x08 != 0 { m.x } else { Some(i.k) };
@@ -99,7 +99,7 @@ fn step(program: &[Instruction], call: Call, mut m: Machine) -> Next {
     Next::Go(m)
 }
 
-/// All else ends the program, goes to somebody else who decides, or fails with an errno.
+/// True when the kernel makes the call. Other values end the program, ask another process, or fail with an errno.
 fn is_done(returned: Option<u32>) -> bool {
     matches!(returned.map(|value| value & ACTION), Some(ALLOW | LOG))
 }
@@ -182,7 +182,7 @@ mod tests {
         Call { number, first: None }
     }
 
-    /// The architecture is looked at; 1 is allowed, 2 fails, 3 is allowed with a first argument of 7.
+    /// Checks the architecture; allows call 1, fails 2, allows 3 with a first argument of 7.
     fn usual() -> Vec<Instruction> {
         vec![
             load_word(ARCHITECTURE_AT),

@@ -33,42 +33,42 @@ pub fn may_dispute() -> bool {
     DISPUTE.load(Ordering::Relaxed)
 }
 
-/// From now on they may.
+/// From now on [`may_dispute`] is true.
 pub fn dispute() {
     DISPUTE.store(true, Ordering::Relaxed);
 }
 
 thread_local! {
-    /// The forking process has no other thread.
+    /// True when the forking process has no other thread.
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// The holder bit promised to the child that is about to be forked.
     static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
     /// The library's locks, between `prepare` and `parent` or `child`.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-    /// Signals are put off meanwhile: a handler would wait for these locks.
+    /// Puts off signals meanwhile: a handler would wait for these locks.
     static DEFERRED: Cell<Option<ManuallyDrop<Deferred>>> = const { Cell::new(None) };
 }
 
-/// In the parent, before: promises the child a holder bit, then takes every lock, so that none is held by a thread that
-/// the child does not have.
+/// In the parent, before the fork: promises the child a holder bit, then takes every lock, so that none is held by a thread that the child
+/// does not have.
 pub fn prepare() {
     PROMISED.set(None);
     DEFERRED.set(Deferred::begin().map(ManuallyDrop::new));
     rings::connect_each();
-    // Where there is no other thread nobody else holds anything; what a call holds that a signal handler interrupted to
-    // fork goes on in the child as here.
+    // Without other threads no other thread holds a lock. What a call holds that a signal handler interrupted to fork, that call releases,
+    // in the child as here.
     let alone = Alone::new();
     ALONE.set(alone.is_some());
     fds::SETS.each(|_, set| set.before_fork());
     placeholder::before_fork(alone.as_ref());
-    // Its own registration is whole from here on.
+    // Completes this process's own registration.
     let _ = client::present();
     let mut held = alone.is_none().then(Held::new);
     if let Some(held) = &mut held {
         moving::hold_reclaim(held);
         placeholder::hold(held);
         address_space::hold(held);
-        // From here on nobody registers: the child finds what its bits were promised by.
+        // From here on no thread registers: the child must find the registration that promised its bits.
         client::hold_attempts(held);
     }
     let client = client::present();
@@ -78,7 +78,7 @@ pub fn prepare() {
     if let Some(held) = &mut held {
         hold(client.as_ref(), held);
     }
-    // Also where it is nothing: a child that used this first would have to ask for memory.
+    // Set even to `None`: a child that used this first would have to allocate.
     HELD.set(held);
 }
 
@@ -99,12 +99,12 @@ fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
 }
 
 impl Sock {
-    /// True for what a child without a holder bit has inherited: it is the parent's to close, and to accept from.
+    /// True for a socket that a child without a holder bit has inherited: only the parent closes it and accepts from it.
     pub fn is_parents(&self) -> bool {
         self.has(flag::PARENTS)
     }
 
-    /// See [`Self::is_parents`].
+    /// Makes [`Self::is_parents`] true for a socket with a link.
     pub fn leave_to_parent(&self) {
         if self.link().is_some() {
             self.mark(flag::PARENTS, true);
@@ -112,7 +112,7 @@ impl Sock {
     }
 }
 
-/// Several descriptors may stand for one object.
+/// The objects in `all`, each once: several descriptors may stand for one.
 pub(crate) fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
     let mut all: Vec<_> = all.into_iter().map(|(_, object)| object).collect();
     all.sort_by_key(Arc::as_ptr);
@@ -120,7 +120,7 @@ pub(crate) fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
     all
 }
 
-/// Sets the bit of the child to be on every socket; takes one when the first is found.
+/// Sets the child's holder bit on every socket; takes a bit when the first one is found.
 fn promise(client: &Client, alone: Option<&Alone>) {
     // A child that cannot say hello cannot hold anything.
     if client.dead.load(Ordering::Relaxed) || locked::is_locked() {
@@ -168,7 +168,7 @@ fn take_holder(client: &Client) -> Option<u8> {
     None
 }
 
-/// In the parent, after.
+/// In the parent, after the fork.
 pub fn parent() {
     drop(HELD.take());
     PROMISED.set(None);
@@ -180,7 +180,7 @@ fn end() {
     drop(DEFERRED.take().map(ManuallyDrop::into_inner));
 }
 
-/// In the child: another thread number, no contexts, a registration of its own.
+/// In the child, after the fork: another thread ID, no contexts, a registration of its own.
 pub fn child() {
     become_child();
     end();
@@ -211,13 +211,13 @@ fn become_child() {
                 stuck.push(fd);
             }
         });
-        // Never dropped, for that would lock it.
+        // Not dropped: that would take the stuck lock.
         stuck.into_iter().filter_map(|fd| fds::SOCKS.remove(fd)).for_each(std::mem::forget);
         sock::nobody_decides();
     }
     HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
     let Some(holder) = PROMISED.take() else {
-        // Nothing says that we hold them too: if we closed one, the parent would lose it.
+        // No bit says that this child holds the sockets, too: if it closed one, the parent would lose it.
         fds::SOCKS.each(|_, sock| sock.leave_to_parent());
         parent.hang_up();
         client::replace(None);
@@ -227,8 +227,8 @@ fn become_child() {
     client::announce(parent, holder);
 }
 
-/// This process is about to end. A forked child lets go of what others hold, too, so that whoever has waited for its end holds it
-/// alone: the service, which closes for the dead, may not have heard yet. Takes no lock and makes no call: a signal handler may end the
+/// This process is about to end. A forked child lets go of what others hold, too: a process that has waited for its end then holds it
+/// alone, even if the service, which closes for the dead, has not heard yet. Takes no lock and makes no call: a signal handler may end the
 /// process, and a sandbox may forbid the call.
 pub fn ending() {
     let ours = HELD_AS.load(Ordering::Relaxed);
@@ -242,7 +242,7 @@ pub fn ending() {
             let rest = holders & !ours;
             (holders & ours != 0 && rest != 0 && rest & TRUST == 0).then_some(rest)
         };
-        // What it holds alone stays the service's to close.
+        // A socket that this process holds alone stays the service's to close.
         let _ = link.block().holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, others);
     });
 }

@@ -1,6 +1,6 @@
-//! Sockets that are unconnected again: their program took a connection back (`connect` to `AF_UNSPEC`) or an attempt to make one
-//! (`shutdown` while connecting). What lies in shared memory is let go of at once; only the block stays, for the pending error. Who
-//! connects, listens or binds then does so with a new socket behind the same descriptors.
+//! Sockets that are unconnected again: the program took back a connection (`connect` to `AF_UNSPEC`) or an attempt to make one (`shutdown`
+//! while connecting). What lies in shared memory is let go of at once; only the block stays, for the pending error. A later `connect`,
+//! `listen` or `bind` uses a new socket behind the same descriptors.
 
 use crate::fds::SOCKS;
 use crate::link::{Link, own, state};
@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Link {
-    /// True when it is nobody's connection any more, and the socket unconnected.
+    /// True when the program gave the connection up: the socket is unconnected, and the slot not its own.
     #[inline]
     pub fn is_unconnected(&self) -> bool {
         self.state() & state::UNCONNECTED != 0
     }
 
-    /// What such a socket is ready for.
+    /// The readiness of a socket that is unconnected again.
     pub(crate) fn unconnected_readiness(&self) -> u32 {
         let error = if self.block().error.load(Ordering::Relaxed) != 0 { ready::ERR } else { 0 };
         let is_shut = self.state() & state::SHUT_RD != 0;
@@ -33,13 +33,13 @@ impl Link {
         error | end | ready::OUT | ready::WRNORM | ready::HUP
     }
 
-    /// `shutdown` of such a socket, which fails and is remembered.
+    /// Remembers a `shutdown` of such a socket; the call fails.
     pub(crate) fn note_shut(&self, read: bool, write: bool) {
         let bit = |is: bool, bit| if is { bit } else { 0 };
         self.note(bit(read, state::SHUT_RD) | bit(write, state::SHUT_WR));
     }
 
-    /// What a send says whose lock says `why`: the pending error of such a socket, then EPIPE.
+    /// The error of a send that could not take its lock for `why`: an unconnected socket's pending error, then EPIPE.
     #[cold]
     pub(crate) fn unsendable(&self, why: Errno) -> Errno {
         match why {
@@ -48,7 +48,7 @@ impl Link {
         }
     }
 
-    /// The same of a receive: then ENOTCONN, or the end of the stream when it was shut.
+    /// The same for a receive: the pending error, then ENOTCONN, or the end of the stream when it was shut.
     #[cold]
     pub(crate) fn unreadable(&self, why: Errno) -> Result<Progress, Errno> {
         match why {
@@ -74,13 +74,13 @@ impl Link {
         }
         self.forget(state::SHUT_RD | state::SHUT_WR);
         self.note(state::OVER | state::UNCONNECTED);
-        // Should this process die, the slot is none of its.
+        // From here on, if this process dies, the service closes no slot for it.
         b.region.store(0, Ordering::Release);
         raise(self.halves().0, RESET | READ_CLOSED | RELEASED);
         self.tell();
         self.announce();
         self.part_with_rings();
-        // From here on the slot may be another connection's: nobody gets past these locks.
+        // From here on the slot may be another connection's: MOVED keeps every thread from taking these locks.
         mem::forget(locks);
         b.tx_lock.store(MOVED, Ordering::Release);
         b.rx_lock.store(MOVED, Ordering::Release);
@@ -107,7 +107,7 @@ pub fn give_up(sock: &Sock, link: &Link) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Of a local address that nobody has bound the port is left, as on Linux.
+/// As on Linux, a local address that the program has not bound becomes the wildcard; its port stays.
 fn forget_address(link: &Link, family: i32) {
     let any: IpAddr =
         if family == libc::AF_INET6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -116,8 +116,8 @@ fn forget_address(link: &Link, family: i32) {
     crate::connect::store_addresses(link, local, peer, family);
 }
 
-/// The socket behind `fd`; in place of one that is unconnected again a new one, with the options as set, bound as the program has
-/// bound the old one.
+/// The socket behind `fd`. Replaces one that is unconnected again by a new one, with the same options, bound as the program has bound the
+/// old one.
 pub fn begin_anew(fd: RawFd) -> Option<Result<Arc<Sock>, Errno>> {
     let sock = SOCKS.pin(fd)?.share();
     Some(if sock.is_unconnected() { renew(&sock, fd) } else { Ok(sock) })
@@ -136,7 +136,7 @@ fn renew(old: &Arc<Sock>, fd: RawFd) -> Result<Arc<Sock>, Errno> {
         result = result.and(placeholder::put(made, fd));
     }
     let result = result.and(sys::close(made));
-    // The old placeholder is closed, and its port free.
+    // The old placeholder is closed, so its port is free.
     let result = result.and_then(|()| if bound > 0 { sys::bind(fd, &name[..bound]) } else { Ok(()) });
     let fresh = Arc::new(Sock::after(old));
     fds::exchange(old, &fresh);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((send(&a, b"x"), a.stream_readiness()), (Err(Errno::PIPE), ready));
         assert_eq!((a.shut(true, true), a.give_up()), (Err(Errno::NOTCONN), Err(Errno::NOTCONN)));
         assert_eq!((take(&a, 9), a.stream_readiness() & ready::RDHUP), (Ok(Vec::new()), ready::RDHUP));
-        // The slot is another connection's: it hears nothing of this socket's end.
+        // The slot is another connection's, which must hear nothing of this socket's end.
         let own = a.halves().0;
         own.clear();
         a.release(1, true);

@@ -1,24 +1,25 @@
-//! How much of an application region is present. One thread at a time makes more of it: what is announced to the service
-//! must be there from the beginning, and a part that another thread is still working on is not.
+//! How much of an application region is present. One thread at a time makes more of it present. What is announced to the
+//! service must be present up to its end, so a part that another thread is still working on is not announced.
 
 use crate::fork;
 use base::limits::{BUFFER_INITIAL_DEFAULT, FIRST_WINDOWS};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nobody is at it. Else: 1 + the generation of the process whose thread is; a forked child lacks that thread.
+/// No thread is growing the region. Else: 1 + the generation of that thread's process; a forked child lacks the thread.
 const IDLE: u64 = 0;
 
-/// How long to wait for another thread's growth. Populating 128 MiB takes about 50 ms; a signal handler that interrupts
-/// the thread that grows would wait for ever.
+/// Longest wait for another thread's growth. Populating 128 MiB takes about 50 ms; without a limit, a signal handler that interrupts the
+/// growing thread would wait for ever.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a connection over a port may be sent before it is told of more: the first window. Made present with the connection, for the
-/// first ones ([`FIRST_WINDOWS`]); what is sent at once on more of them than there is memory for is lost, and some stay behind the others for long.
+/// The first window: what a peer may send over a port before it is told of more. Present from a connection's beginning, for the first
+/// [`FIRST_WINDOWS`]. Bytes that come at once on more connections than there is memory for are lost, and some of these stay behind for
+/// long.
 const FIRST_WINDOW: u64 = BUFFER_INITIAL_DEFAULT as u64;
-/// The same for the others: ten segments (RFC 6928), which come before anything is heard of the first.
+/// Bytes present for each of the others: ten segments (RFC 6928), which a peer sends before it has heard anything.
 const FIRST_BURST: u64 = 16 << 10;
-/// No more than that for connections that nothing has come on yet.
+/// Most bytes present for connections on which nothing has come yet.
 const FIRST_MOST: u64 = 32 << 20;
 
 /// How far the region is present, as this process knows.
@@ -35,20 +36,21 @@ impl Growth {
         Self { owner: AtomicU64::new(IDLE), present: AtomicU64::new(bytes), wanted: AtomicU64::new(0) }
     }
 
-    /// So many bytes of each side are.
+    /// Bytes of each side that are present.
     #[inline]
     pub fn present(&self) -> u64 {
         self.present.load(Ordering::Relaxed)
     }
 
-    /// Makes the first `bytes` present by `populate(from, to)`, which says whether it succeeded. While another thread is at it,
+    /// Makes the first `bytes` present by `populate(from, to)`, which says whether it succeeded. If another thread is growing the region,
     /// that thread does this growth, too, afterwards.
     pub fn demand(&self, bytes: u64, mut populate: impl FnMut(u64, u64) -> bool) {
-        // Whoever ends looks at the wish afterwards, whoever wishes tries to begin afterwards (SeqCst): one of them sees the other.
+        // SeqCst: here `wanted` is stored before `owner` is taken; an ending thread stores `owner`, then looks at `wanted`. One sees the
+        // other.
         self.wanted.fetch_max(bytes, Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) > self.present() && self.begin() {
             loop {
-                // Only the thread that is at it writes `present`; the next one comes after it by `owner`.
+                // Only the growing thread writes `present`; the next one comes after it by `owner`.
                 let (from, to) = (self.present(), self.wanted.load(Ordering::Relaxed));
                 if to <= from {
                     break;
@@ -63,7 +65,7 @@ impl Growth {
         }
     }
 
-    /// Like [`Growth::demand`], and waits for another thread that is at it.
+    /// Like [`Growth::demand`], and waits for another thread that is growing the region.
     pub fn share(&self, bytes: u64, populate: impl FnMut(u64, u64) -> bool) {
         self.demand(bytes, populate);
         let end = Instant::now() + PATIENCE;
@@ -82,14 +84,14 @@ impl Growth {
     }
 }
 
-/// How much is to be present when the connection in that slot begins. Slots are taken from below, so that there are as many.
+/// Bytes to be present when the connection in `slot` begins. The lowest free slot is taken, so there are as many connections.
 pub fn expected(slot: u32) -> u64 {
     let connections = u64::from(slot);
     let first = connections.min(FIRST_WINDOWS.into()) * FIRST_WINDOW;
     first.max((connections * FIRST_BURST).min(FIRST_MOST))
 }
 
-/// What stands for a thread of this process.
+/// `Growth::owner` for a thread of this process.
 fn us() -> u64 {
     1 + u64::from(fork::generation())
 }

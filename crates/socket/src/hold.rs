@@ -11,13 +11,13 @@ use std::mem::transmute;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// So long a fork waits for all locks together. One is not had when its holder waits for a service that hangs, or is the
-/// very call that a signal handler interrupted to fork.
+/// Longest wait of a fork for all locks together. A lock stays taken when its holder waits for a service that hangs, or is the very call
+/// that a signal handler interrupted to fork.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Locks, held until dropped.
 pub struct Held {
-    // Dropped before the owners: the fields' order.
+    // Dropped before the owners, by the order of the fields.
     guards: Vec<Box<dyn Any>>,
     owners: Vec<Arc<dyn Any + Send + Sync>>,
     end: Instant,
@@ -30,13 +30,13 @@ impl Debug for Held {
 }
 
 impl Held {
-    /// None yet.
+    /// Holds no lock yet; the time limit begins.
     #[must_use]
     pub fn new() -> Self {
         Self { guards: Vec::new(), owners: Vec::new(), end: Instant::now() + PATIENCE }
     }
 
-    /// Takes a lock that is part of `owner`.
+    /// Takes a mutex that is part of `owner`.
     pub fn take<O: Any + Send + Sync, T: 'static>(&mut self, owner: &Arc<O>, of: impl Fn(&O) -> &Mutex<T>) {
         let guard = self.wait(|| match of(owner).try_lock() {
             Ok(guard) => Some(guard),
@@ -45,20 +45,20 @@ impl Held {
         });
         let Some(guard) = guard else { return };
         // SAFETY: the guard lends from `owner` alone (`of` has nothing else to lend from, or something 'static); the
-        // reference kept below outlives the guard, see the order of the fields, and nobody moves what an `Arc` holds.
+        // reference kept below outlives the guard, see the order of the fields, and what an `Arc` holds is never moved.
         let guard: MutexGuard<'static, T> = unsafe { transmute(guard) };
         self.guards.push(Box::new(guard));
         self.owners.push(owner.clone());
     }
 
-    /// Takes a lock that lives for ever.
+    /// Takes a static mutex of the library.
     pub fn take_static<T: 'static>(&mut self, lock: &'static Mutex<T>) {
         if let Some(guard) = self.wait(|| lock.try_lock().ok()) {
             self.guards.push(Box::new(guard));
         }
     }
 
-    /// Takes a lock of the other kind that is part of `owner`.
+    /// Takes an `RwLock` that is part of `owner`, for writing.
     pub fn take_whole<O: Any + Send + Sync, T: 'static>(
         &mut self,
         owner: &Arc<O>,
@@ -71,7 +71,7 @@ impl Held {
         self.owners.push(owner.clone());
     }
 
-    /// As `take_static`, of the other kind.
+    /// As `take_static`, for an `RwLock`.
     pub fn take_whole_static<T: 'static>(&mut self, lock: &'static RwLock<T>) {
         if let Some(guard) = self.wait(|| lock.try_write().ok()) {
             self.guards.push(Box::new(guard));

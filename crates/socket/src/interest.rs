@@ -45,7 +45,7 @@ impl Hasher for OwnNumber {
 pub struct Item {
     /// The descriptor under which it was added.
     pub fd: RawFd,
-    /// The socket.
+    /// The socket that is watched.
     pub sock: Arc<Sock>,
     /// Wanted events and flags, as given to `epoll_ctl`.
     pub events: u32,
@@ -98,7 +98,7 @@ impl Item {
     }
 }
 
-/// A region whose news comes to a set.
+/// A region that brings news to a set.
 #[derive(Debug)]
 struct Watch {
     mapped: Arc<Mapped>,
@@ -118,7 +118,7 @@ pub struct Interest {
     ready: VecDeque<u32>,
     /// Items with news that are yet to be sorted: age of the news, item.
     fresh: Vec<(u32, u32)>,
-    /// Entries of `ready` whose items were removed from the set meanwhile.
+    /// Entries of `ready` for items that have left the set meanwhile.
     vacant: u32,
     /// A region was added to which the threads that sleep here do not listen yet.
     has_grown: bool,
@@ -308,7 +308,7 @@ impl Interest {
         watch.items[slot] = i + 1;
     }
 
-    /// Queues the item if it is ready. Else later news queues it, behind items whose news comes first.
+    /// Queues the item if it is ready. Else later news queues it, behind items that get news first.
     fn look(&mut self, i: u32) {
         if self.item(i).is_some_and(|item| item.due().is_some()) {
             self.enqueue(i);
@@ -448,7 +448,7 @@ impl Interest {
         self.edges
     }
 
-    /// The regions whose news comes to this set.
+    /// The regions that bring news to this set.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<Mapped>> {
         self.watches.iter().map(|w| &w.mapped)
     }

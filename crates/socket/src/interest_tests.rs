@@ -47,7 +47,7 @@ fn what_stays_ready_goes_behind_what_was_not_told_of_and_what_has_come() {
     assert_eq!(collect_in_order(&mut set, 3), [3, 4, 0]);
     set.add(6, socks[6].clone(), ready::OUT, 6, false);
     assert_eq!(collect_in_order(&mut set, 4), [1, 2, 5, 3]);
-    // The edge is told of once.
+    // The edge-triggered socket, 5, is not reported again.
     assert_eq!(collect_in_order(&mut set, 10), [4, 0, 6, 1, 2, 3]);
 }
 
@@ -66,7 +66,7 @@ fn what_is_closed_while_it_is_ready_is_reported_no_more_and_others_once() {
         assert!(set.take(n as RawFd, sock).is_some());
     }
     assert!(set.has_ready() && set.would_collect());
-    // What comes now stands behind what is gone, and takes no place from which something is yet to be taken out.
+    // New items stand behind the removed ones in the queue, and do not reuse their numbers yet.
     let more: Vec<_> = (100..200).map(|n| add(&mut set, n)).collect();
     let odd = (0..100).filter(|n| n % 2 == 1);
     assert_eq!(collect(&mut set, 1000), odd.chain(100..200).collect::<Vec<_>>());
@@ -112,7 +112,7 @@ fn what_came_first_is_told_of_first_whatever_slot_and_region_it_came_by() {
             let (region, slot) = places[n as usize];
             theirs[region].halves(slot).0.tx_head.fetch_add(1, Ordering::Relaxed);
             assert_eq!(theirs[region].tell(slot), None);
-            // Where the counter's clock is coarse.
+            // Waits for the next tick, since the counter's clock may be coarse.
             let now = cycles::moment();
             while cycles::moment() == now {}
         }

@@ -1,5 +1,5 @@
-//! Descriptors of our own: moved out of the program's way, and remembered so that a program that closes everything it
-//! does not know leaves them alone.
+//! Descriptors of the library's own: moved out of the program's way, and remembered so that a program that closes every descriptor it does
+//! not know leaves them alone.
 
 use crate::{sys, unseen};
 use rustix::event::epoll;
@@ -7,7 +7,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Descriptors from here on are never ours: one bit each is kept below.
+/// Numbers from here on are never ours: one bit is kept below for each smaller one.
 pub const MOST: usize = 65_536;
 static OURS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
@@ -24,7 +24,7 @@ pub fn word(i: usize) -> u64 {
     OURS[i].load(Ordering::Relaxed)
 }
 
-/// How many descriptors this process may have.
+/// How many descriptors this process may have (`RLIMIT_NOFILE`).
 pub fn limit() -> u64 {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64)
@@ -33,7 +33,7 @@ pub fn limit() -> u64 {
 /// Moves `fd` to a high number, if the limits allow, and claims it.
 pub fn claim(fd: OwnedFd) -> OwnedFd {
     if let Some(away) = claim_away(fd.as_raw_fd()) {
-        // Nobody knows the old number; whether closing it succeeds changes nothing.
+        // The old number is known nowhere; an error of close changes nothing.
         let _ = sys::close(fd.into_raw_fd());
         return sys::own(away);
     }
@@ -43,7 +43,7 @@ pub fn claim(fd: OwnedFd) -> OwnedFd {
 
 /// Duplicates `fd` at a high number, if the limits allow, and claims that.
 pub fn claim_away(fd: RawFd) -> Option<RawFd> {
-    // Not higher than most systems' limit would have it: a fork copies the table up to the highest descriptor.
+    // Not above most systems' usual limit: a fork copies the table up to the highest descriptor.
     let limit = limit().min(1024);
     let from = limit.saturating_sub(512).max(64);
     let new = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, from as usize).ok()? as RawFd;
@@ -51,7 +51,7 @@ pub fn claim_away(fd: RawFd) -> Option<RawFd> {
     Some(new)
 }
 
-/// The program must not touch `fd`.
+/// Notes that the program must not touch `fd`.
 pub fn note(fd: RawFd) {
     let i = fd as usize;
     if i < MOST {
@@ -80,13 +80,13 @@ pub fn unclaim(fd: RawFd) {
 pub struct Internal(Option<OwnedFd>);
 
 impl Internal {
-    /// Claims `fd`.
+    /// Claims `fd` as [`claim`] does.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self(Some(claim(fd)))
     }
 
-    /// An epoll set.
+    /// Makes a kernel epoll set.
     ///
     /// # Errors
     /// As the kernel's.
@@ -95,7 +95,7 @@ impl Internal {
         Ok(Self::new(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Its number, -1 never.
+    /// The number of the descriptor, never negative.
     #[must_use]
     pub fn number(&self) -> RawFd {
         self.0.as_ref().map_or(0, AsRawFd::as_raw_fd)
@@ -123,7 +123,7 @@ impl Drop for Internal {
     }
 }
 
-/// Which of the descriptors `first..=last` are ours, in order.
+/// Which of the descriptors `first..=last` are the library's, in ascending order.
 #[must_use]
 pub fn within(first: u32, last: u32) -> Vec<u32> {
     (first..=last.min(MOST as u32 - 1)).filter(|fd| is_internal(*fd as RawFd)).collect()

@@ -15,15 +15,15 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// `done`: bytes that the call has moved. As on Linux, a signal makes it return them, and only a call that has moved none goes on.
+/// `done`: bytes that the call has moved. As on Linux, a signal makes it return them; only a call that has moved none goes on.
 fn patience(deadline: Option<Instant>, done: usize, deferred: Option<&Deferred>) -> Patience<'_> {
     Patience { deadline, after_signals: if done == 0 { Restarts::Yes } else { Restarts::No }, deferred }
 }
 
-/// A call is made again so often when other processes take the connection away again and again.
+/// How often a call is made again when other processes keep taking the connection away.
 const TRIES: usize = 64;
 
-/// Makes a call; again where its connection was another process's and is taken back.
+/// Makes a call; again where another process had its connection and it is taken back.
 #[inline]
 fn again<T>(fd: RawFd, mut call: impl FnMut() -> Handled<T>) -> Handled<T> {
     for _ in 0..TRIES {
@@ -51,7 +51,7 @@ pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usiz
     again(fd, || receive_total(fd, buffers, (total, usize::MAX), flags))
 }
 
-/// The same for who takes any byte, whatever `SO_RCVLOWAT` says (`splice`).
+/// Like [`receive`], but returns with any byte, whatever `SO_RCVLOWAT` says (`splice`).
 pub fn receive_any(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
     let _receiving = account::enter(Section::Receive);
     let total = length(buffers);
@@ -64,7 +64,7 @@ pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
     again(fd, || receive_total(fd, &mut [], (len, usize::MAX), flags | libc::MSG_TRUNC))
 }
 
-/// Receives `total` bytes at most, and waits for `enough` of them at most.
+/// Receives at most `total` bytes, and waits for at most `enough` of them.
 fn receive_total(
     fd: RawFd,
     buffers: &mut [&mut [u8]],
@@ -93,7 +93,7 @@ fn receive_total(
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
             let target = target();
-            // Who waits leaves the number to its next owner.
+            // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
             let shared = sock.share();
             drop(sock);
             Some(receive_slowly(&shared, buffers, how, (done, target)))
@@ -101,7 +101,7 @@ fn receive_total(
     }
 }
 
-/// Goes on until `target` bytes have come. What was received before any trouble is returned; the error comes with the next call.
+/// Goes on until `target` bytes have come. After an error it returns what came before; the next call reports the error.
 fn receive_slowly(
     sock: &Arc<Sock>,
     buffers: &mut [&mut [u8]],
@@ -111,9 +111,9 @@ fn receive_slowly(
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let _open = sock.begin_use()?;
     let deadline = sock.receive_limit().map(|t| Instant::now() + t);
-    // Who wants but one piece does not wait after it.
+    // A call for one byte does not wait after its first piece: no signal need be put off.
     let deferred = if target > 1 { Deferred::begin() } else { None };
-    // With something in hand nothing is read past urgent data, and no error is taken.
+    // With bytes in hand the call neither reads past urgent data nor takes an error.
     let is_cut = |done| done > 0 && (link.is_at_mark() || link.is_over() && link.unread() == 0);
     while !is_cut(done) {
         let so_far = SoFar { done, peeked: if how.peek { done } else { 0 } };
@@ -124,7 +124,7 @@ fn receive_slowly(
         if is_cut(done) {
             break;
         }
-        // What was peeked at is there still, and no more than that is nothing.
+        // Peeked bytes are still there; without any beyond them there is nothing new.
         if so_far.peeked > 0 && !sock.has_more(so_far) {
             continue;
         }
@@ -132,7 +132,7 @@ fn receive_slowly(
         let left = How { discard: how.discard.saturating_sub(skip), ..how };
         match link.pull(buffers, skip, left) {
             Ok(Progress::Wait) => {}
-            // The end of the stream, or of what can be peeked at.
+            // The end of the stream, or no more bytes to peek at.
             Ok(Progress::Done(n)) if n == 0 || skip + n == done => break,
             Ok(Progress::Done(n)) => done = skip + n,
             Err(_) if done > 0 => break,
@@ -156,7 +156,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let Some(link) = sock.stream() else {
         if flags & libc::MSG_FASTOPEN != 0 && sock.role().is_none() && sock.kernel_only().is_none() {
             sock.keep_in_kernel("MSG_FASTOPEN");
-            // The kernel connects it.
+            // The kernel connects the socket and sends.
             surrender(&[fd], &sock.share(), "MSG_FASTOPEN");
         }
         return None;
@@ -179,7 +179,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
         Ok(Progress::Wait) if !patient => Err(Errno::AGAIN),
         Ok(first) => {
             let done = if let Progress::Done(n) = first { n } else { 0 };
-            // Who waits leaves the number to its next owner.
+            // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
             let shared = sock.share();
             drop(sock);
             let result = send_slowly(&shared, buffers, (done, total, said), deferred);
@@ -190,7 +190,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     Some(finish_send(&sock, result, flags))
 }
 
-/// What was sent with `MSG_MORE` has no more behind it after all.
+/// Nothing follows what was sent with `MSG_MORE`: lets it go.
 pub fn send_no_more(fd: RawFd) {
     let _sending = account::enter(Section::Send);
     if let Some(sock) = SOCKS.pin(fd)
@@ -210,7 +210,7 @@ fn finish_send(sock: &Sock, result: Result<usize, Errno>, flags: i32) -> Result<
     result
 }
 
-/// `MSG_ZEROCOPY`.
+/// `MSG_ZEROCOPY`: sends, and queues a notice.
 fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let result = send_once(fd, buffers, flags)?;
     if result.is_ok_and(|n| n > 0)
@@ -223,7 +223,7 @@ fn send_noticed(fd: RawFd, sock: &Arc<Sock>, buffers: &[&[u8]], flags: i32) -> H
     Some(result)
 }
 
-/// `recvmsg` with `MSG_ERRQUEUE`: the first and the last of the sends that a notice is about, and the socket's family.
+/// `recvmsg` with `MSG_ERRQUEUE`: the socket's family, and the first and last of the sends that a notice is about.
 pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
     let sock = SOCKS.pin(fd)?;
     let link = sock.stream()?;
@@ -237,13 +237,14 @@ pub fn notice(fd: RawFd) -> Handled<(i32, (u32, u32))> {
     Some(taken.map(|range| (sock.family(), range)).ok_or(Errno::AGAIN))
 }
 
-/// A reader that has read nothing for so long is perhaps a writer itself, which counts on buffers as long as Linux's before it reads.
+/// Wait before a longer ring is tried: a peer that reads nothing for so long is perhaps a writer itself, which counts on buffers as long as
+/// Linux's before it reads.
 const LENGTHEN_AFTER: Duration = Duration::from_millis(5);
 
-/// A copy of more bytes takes so long that a signal during the first one is not to be missed either.
+/// Bytes; copying more takes so long that a signal during the first copy must not be missed either.
 const LONG: usize = 1 << 20;
 
-/// Who lacks memory tries again after so long.
+/// Pause of a send that lacks memory before it tries again.
 const STARVED: Duration = Duration::from_millis(1);
 
 fn send_slowly(
@@ -267,12 +268,12 @@ fn send_slowly(
                 may_lengthen = false;
                 link.lengthen(total - done)
             }
-            // This limit is ours, not the program's.
+            // The time limit is ours, not the program's.
             Err(Errno::INTR) if is_first && done == 0 && wait::restarts(deadline) => Ok(()),
             waited => waited,
         };
         if done > 0 && link.state() & (state::OVER | state::INTO_THE_VOID) != 0 {
-            // What was sent is told first; the error comes with the next call.
+            // Report what was sent; the next call reports the error.
             return Ok(done);
         }
         match waited.and_then(|()| link.push(buffers, done, said)) {
@@ -291,8 +292,8 @@ fn send_slowly(
     Ok(done)
 }
 
-/// Sends all of `bytes`, waiting for space even on a non-blocking socket, whatever signals come: they are taken from their source already.
-/// `more`: `MSG_MORE`.
+/// Sends all of `bytes`, waiting for space even on a non-blocking socket, whatever signals come: the bytes are taken from their source
+/// already. `more`: `MSG_MORE`.
 ///
 /// # Errors
 /// As send's.

@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// Releases the rings of a closed socket, whose sending side is locked, once they are read. True: until then the block names them and
+    /// Releases the rings of a closed socket once they are read; its sending side is locked. True: until then the block names them and
     /// may be used for nothing else.
     pub(crate) fn leave_rings(&self) -> bool {
         if !self.mapped.is_own() {

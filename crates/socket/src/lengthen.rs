@@ -1,6 +1,6 @@
-//! A longer ring in the place of one that nobody reads: a program that writes much before anybody reads counts on buffers as long as
-//! Linux's, and is perhaps itself the one that would read. A send that waits gets it once it has waited for a while, for most readers are
-//! only late; one that does not wait before it is told that there is no space, for that has to stay true until something is read.
+//! A longer ring in the place of one that the peer does not read: a program that writes much before its peer reads counts on buffers as
+//! long as Linux's, and is perhaps the reader itself. A blocking send gets it after a while, for most readers are only late. A non-blocking
+//! send gets it before it reports that there is no space, for that must stay true until the peer reads.
 
 use crate::link::{Link, own, state};
 use crate::stream::CLASS_MOST;
@@ -10,21 +10,21 @@ use queue::stream::Sender;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
-/// Linux's buffers take some 2.5 MB between two programs of a host.
+/// Least bytes of such a ring: Linux's buffers take some 2.5 MB between two programs of a host.
 const LEAST: usize = 1 << 20;
 /// One page in so many stays free for rings of other sizes and other connections.
 const LEAVING: usize = 2;
-/// What is moved at once. Rings are multiples of it, and positions begin anew at their ends.
+/// Bytes moved at once. Rings are multiples of it, so that no piece crosses a ring's end.
 const PIECE: usize = base::limits::RING_MIN as usize;
 
 impl Link {
-    /// A writer has waited for a while, and its peer reads nothing: as long a ring as `left` bytes need, or more, for what it sends next.
+    /// A send has waited for a while, and its peer reads nothing: gets a ring for the `left` bytes that it sends next, or a longer one.
     ///
     /// # Errors
     /// As [`push`](Self::push)'s.
     pub fn lengthen(&self, left: usize) -> Result<(), Errno> {
         let owned = own(&self.block().tx_lock)?;
-        // Nothing is held back where somebody waits for space.
+        // Nothing is held back while a send waits for space.
         let is_news = self.let_go_owned();
         let mut sender = self.sender();
         let updated = sender.update(self.halves().1).map_err(|v| self.violated(v));
@@ -46,11 +46,11 @@ impl Link {
         updated.map(drop)
     }
 
-    /// A send that does not wait has found space for `done` bytes, and none for `left` more: whether there is some now. It grows by steps,
-    /// so that a reader who was only late leaves it short.
+    /// A non-blocking send has found space for `done` bytes, and none for `left` more. True: there is some now. The ring grows by steps, so
+    /// that it stays short for a reader that was only late.
     #[cold]
     pub(crate) fn lengthen_at_once(&self, sender: &mut Sender, done: usize, left: usize) -> bool {
-        // What was found since it was told was read since.
+        // The program was told that there is no space: that stays so until the peer reads.
         if done == 0 && self.state() & state::TOLD_FULL != 0 {
             return false;
         }
@@ -59,7 +59,7 @@ impl Link {
         self.relocate(sender, most.unwrap_or_else(|| (size * 4).max(left)))
     }
 
-    /// Both rings are full: what lies in the second moves into one of `most` bytes, or fewer. False: there is no longer one.
+    /// Both rings are full: moves the second's bytes into a longer one, of `most` bytes at most. False: there is none.
     fn relocate(&self, sender: &mut Sender, most: usize) -> bool {
         let Some(short) = sender.ring else { return false };
         let best = class_of(most).min(CLASS_MOST.load(Ordering::Relaxed) as usize);

@@ -3,18 +3,18 @@
 //!
 //! ```text
 //!   fds       the calls, by descriptor           table     descriptor -> object, lock-free
-//!   sock      a socket: undecided, connection or accept queue      watchers  who is told of its news
+//!   sock      a socket: undecided, connection or accept queue      watchers  threads and sets to tell of its news
 //!   link      its place in shared memory         stream    bytes in and out of it
 //!   urgent    the byte that is read ahead of its turn            low_water  how many bytes are news
 //!   connect, listener, options, fallback         interest, epoll, poll, wait   readiness and sleep
 //!   client    a registration with the service    region, context, spin, fork, hold, internal, few
-//!   registration   which one it is
+//!   registration   the current one
 //!   moving    connections from and to other processes      cancel    threads that end while they sleep
 //!   placeholder   what the kernel has behind a descriptor
 //!   give_up   connections that their program takes back     signals   SIGIO and SIGURG
-//!   locked    seccomp                            filter    what one says of a call
+//!   locked    a process behind seccomp           filter    what its filter says of a call
 //!   account   where a thread's time goes
-//!   unseen, filled    sets that are not ours
+//!   unseen, filled    epoll sets made by the program's own system calls
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!

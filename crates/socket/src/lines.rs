@@ -1,5 +1,5 @@
-//! The acceptor's side of lines (`control::Lent`): further queues of a listener, each of them filled by one connector. Of a record that
-//! the connector writes only the slot is believed, if the service has granted it: the addresses are those that it was granted with.
+//! The acceptor's side of lines (`control::Lent`). A line is a further accept queue of a listener, filled by one connector. Of a record
+//! that the connector writes only the slot is believed, if the service has granted it; the addresses are the grant's.
 
 use crate::client::{self, Client, lock};
 use crate::hold::Held;
@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 type Lines = Arc<[Arc<Link>]>;
 
 static LINES: RwLock<BTreeMap<Name, Lines>> = RwLock::new(BTreeMap::new());
-/// Listeners that have some.
+/// Number of listeners that have lines.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The lines of a listener, if it has any.
@@ -36,12 +36,12 @@ fn change() -> RwLockWriteGuard<'static, BTreeMap<Name, Lines>> {
     LINES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before a fork.
+/// Takes the lock of `LINES` before a fork.
 pub fn hold(held: &mut Held) {
     held.take_whole_static(&LINES);
 }
 
-/// The line that a record of the service's announces. From here on its connector uses it.
+/// Adds the line that a record of the service announces. From here on its connector uses it.
 pub fn adopt(sock: &Arc<Sock>, listener: &Link, client: &Arc<Client>, record: &AcceptRecord) {
     let Some(slot) = record.line.checked_sub(1) else { return };
     let mapped = client.region(record.region, record.side).filter(|m| m.pair && m.has(slot));
@@ -58,13 +58,13 @@ pub fn adopt(sock: &Arc<Sock>, listener: &Link, client: &Arc<Client>, record: &A
     tell_of_role(sock);
 }
 
-/// True when nothing more comes by a line, and everything was taken.
+/// True when no more connections come by a line, and all were taken.
 fn is_over(line: &Link) -> bool {
     let seen = line.peer_flags();
     (seen & (FIN | RESET | RELEASED) != 0 || line.is_over()) && line.unread() < RECORD_LEN
 }
 
-/// Lets go of lines that are over.
+/// Drops the lines that are over.
 pub fn tidy(sock: &Sock, listener: &Link, client: &Client) {
     let Some(lines) = of(listener).filter(|lines| lines.iter().any(|line| is_over(line))) else { return };
     for line in lines.iter().filter(|line| is_over(line)) {
@@ -72,13 +72,13 @@ pub fn tidy(sock: &Sock, listener: &Link, client: &Client) {
     }
 }
 
-/// A line is used no more: it is over, or there is nonsense in it.
+/// Drops a line that is over, or that holds an invalid record.
 pub fn drop_line(sock: &Sock, listener: &Link, client: &Client, line: &Arc<Link>) {
     {
         let mut all = change();
         let Some(lines) = all.get_mut(&name_of(listener)) else { return };
         if !lines.iter().any(|other| Arc::ptr_eq(other, line)) {
-            // Another thread was quicker.
+            // Another thread has dropped it.
             return;
         }
         *lines = lines.iter().filter(|other| !Arc::ptr_eq(other, line)).cloned().collect();
@@ -89,8 +89,8 @@ pub fn drop_line(sock: &Sock, listener: &Link, client: &Client, line: &Arc<Link>
     end(line, client.holder_bit());
 }
 
-/// The listener is closed, or its queues are not looked at any more: what waits in its lines is reset, unless other processes,
-/// forked from this one, hold them.
+/// The listener is closed, or its queues are read no more: resets the connections that wait in its lines, unless other processes, forked
+/// from this one, hold the lines.
 pub fn close(listener: &Link, ours: u64) {
     let lines = {
         let mut all = change();
@@ -101,7 +101,7 @@ pub fn close(listener: &Link, ours: u64) {
     lines.iter().flat_map(|lines| lines.iter()).for_each(|line| end(line, ours));
 }
 
-/// This process holds a line no more. The last one says that it is closed, and then looks: who sees the flag only after having
+/// This process holds a line no more. The last one says that it is closed, and then looks: a connector that sees the flag only after having
 /// put a record in resets that connection itself.
 fn end(line: &Link, ours: u64) {
     let block = line.block();
@@ -119,8 +119,8 @@ fn end(line: &Link, ours: u64) {
     release_block(&line.home, line.index());
 }
 
-/// The addresses that the connection of `record` has, ours first. `None`: the service has not granted them to the connector of this line.
-/// A slot may have been granted again with another port since the service was asked: then the record, which names the port, shows it.
+/// The addresses of the connection of `record`, ours first. `None`: the service has not granted them to the connector of this line. If the
+/// slot was granted again with another port since the service was asked, the port in the record shows it.
 pub fn granted(client: &Client, line: &Link, record: &AcceptRecord) -> Option<[SocketAddr; 2]> {
     let slot = record.slot;
     let is_it = |[_, peer]: &[SocketAddr; 2]| peer.port() == record.peer.port();
@@ -146,7 +146,7 @@ fn reset(mapped: &Mapped, slot: u32) {
     }
 }
 
-/// The first record of a queue, which it leaves there.
+/// The first record of a queue, which stays there.
 pub fn head(queue: &Link) -> Option<AcceptRecord> {
     let mut bytes = [0; RECORD_LEN];
     let how = How { peek: true, ..How::default() };
@@ -156,14 +156,13 @@ pub fn head(queue: &Link) -> Option<AcceptRecord> {
     }
 }
 
-/// Of the lines in which something waits the one in which it waits longest, by its connector's word; what makes no sense comes
-/// first.
+/// The line with the first record that waits longest, by its connector's word, and that record's time. An invalid record comes first.
 pub fn oldest(lines: &[Arc<Link>]) -> Option<(&Arc<Link>, u64)> {
     let filled = lines.iter().filter(|line| line.unread() >= RECORD_LEN);
     filled.map(|line| (line, head(line).map_or(0, |record| record.time))).min_by_key(|(_, time)| *time)
 }
 
-/// A connection was taken from a line: there may be room for one that waits in the service, which counts what is in lines, too.
+/// A connection was taken from a line: tells the service, which counts those in lines, too, that there may be room for another.
 pub fn make_room(queue: &Link) {
     if queue.halves().1.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
         queue.tell();

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bits of `SockBlock::state`.
+/// The bits of `SockBlock::state`.
 pub mod state {
     /// The peer's `OPEN` was seen: the handshake is over.
     pub const OPEN: u32 = 1;
@@ -48,7 +48,7 @@ pub mod state {
     pub const HOLDS: u32 = HELD | CORKED;
 }
 
-/// Bits of `SockBlock::flags`.
+/// The bits of `SockBlock::flags`.
 pub mod flags {
     /// The program has set `O_NONBLOCK`.
     pub const NONBLOCK: u32 = shm::NONBLOCK;
@@ -64,7 +64,7 @@ pub mod flags {
     pub const MARK_SHIFT: u32 = 5;
 }
 
-/// Bits of `Link::marks`.
+/// The bits of `Link::marks`.
 mod marks {
     /// A send waits for space no longer: other threads that wait for it are to be told.
     pub const FREED: u32 = 1;
@@ -250,7 +250,7 @@ impl Link {
         self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
     }
 
-    /// True once after [`Link::free`]: other threads that wait for space are to be told.
+    /// True once after `free`: other threads that wait for space are to be told.
     #[inline]
     pub fn was_freed(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::FREED != 0

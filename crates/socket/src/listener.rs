@@ -223,7 +223,7 @@ pub fn name_of(link: &Link) -> Name {
     (link.mapped.id, link.slot())
 }
 
-/// Takes the lock of [`OWN`] before a fork.
+/// Takes the lock of `OWN` before a fork.
 pub fn hold_own_queues(held: &mut Held) {
     held.take_static(&OWN);
 }

@@ -1,7 +1,7 @@
-//! A process that locks itself in with seccomp, and is killed for what its filter does not foresee. Where that is some call of
-//! this library's own, the library does without: it asks the service for nothing more, so that new sockets are the kernel's,
-//! and its connections go on in the memory that is there. Others are woken as ever, by writing to eventfds; but as for news
-//! of its own, it sleeps in short slices and looks, and peers of this host whose eventfds it might lack are told to do the same.
+//! A process that locks itself in with seccomp is killed for calls that its filter does not foresee. If these include calls of this
+//! library, the library does without them: it asks the service for nothing more, so new sockets are the kernel's, and its connections go on
+//! in the memory that is there. It still wakes others by eventfds. For its own news it sleeps in short slices and looks; peers of this host
+//! are told to do the same if it may lack their eventfds.
 
 use crate::filter::{self, Call};
 use crate::link::Link;
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 pub use crate::filter::Instruction;
 
-/// What is to decide about this thread's calls from now on.
+/// What restricts this thread's calls from now on.
 #[derive(Debug)]
 pub enum Lock {
     /// `SECCOMP_MODE_STRICT`: `read`, `write`, `exit` and `sigreturn`.
     Strict,
-    /// A filter.
+    /// The program of a filter.
     Filter(Vec<Instruction>),
 }
 
@@ -29,8 +29,7 @@ const fn call(number: c_long) -> Call {
     Call { number: number as u32, first: None }
 }
 
-/// Without these there is no talking to the service, no sleeping on what it and others ring, and no descriptor for a
-/// connection.
+/// Calls without which the library cannot talk to the service, sleep on eventfds, or make a descriptor for a connection.
 const NEEDED: [Call; 13] = [
     call(libc::SYS_sendmsg),
     call(libc::SYS_recvmsg),
@@ -47,7 +46,7 @@ const NEEDED: [Call; 13] = [
     Call { number: libc::SYS_socket as u32, first: Some(libc::AF_INET as u64) },
 ];
 
-/// Calls that others stand in for, or that are left out, where they are forbidden: one bit each in [`FORBIDDEN`].
+/// Calls that others replace, or that are left out, where they are forbidden: one bit each in [`FORBIDDEN`].
 const OPTIONAL: [c_long; 20] = [
     libc::SYS_sched_yield,
     libc::SYS_rt_sigaction,
@@ -76,16 +75,16 @@ const OLD_POLL: c_long = libc::SYS_poll;
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_POLL: c_long = libc::SYS_ppoll;
 
-/// The first look at what is waited for comes after so long, the next ones after an eighth of the whole wait.
+/// Time before the first look at what is waited for; later looks come after an eighth of the whole wait.
 const SLICE_MIN: Duration = Duration::from_micros(50);
-/// And at last every so often.
+/// Longest time between two looks.
 const SLICE_MAX: Duration = Duration::from_millis(1);
 
-/// A registration takes some descriptors; with a limit below this a program has seen to it that there are no more.
+/// Least limit of descriptors for a registration, which takes some: a program with a lower limit means to have no more.
 const DESCRIPTORS: u64 = 256;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
-/// See [`has_line`].
+/// The service can still be asked for wakers: see [`has_line`].
 static HAS_LINE: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 
@@ -95,7 +94,7 @@ pub fn is_locked() -> bool {
     LOCKED.load(Ordering::Relaxed)
 }
 
-/// False when call `number`, one of those that can be done without, is not allowed for certain.
+/// False when a filter forbids, or may forbid, call `number`, one of `OPTIONAL`.
 #[inline]
 pub fn may(number: c_long) -> bool {
     let forbidden = FORBIDDEN.load(Ordering::Relaxed);
@@ -119,7 +118,7 @@ impl Lock {
         }
     }
 
-    /// True when what this library needs is not allowed, and which of the other calls are not.
+    /// True when a call is forbidden that this library needs; and the bits of the optional calls that are forbidden.
     fn judge(&self) -> (bool, u32) {
         let cut_off = NEEDED.iter().any(|needed| !self.allows(*needed));
         let forbidden = OPTIONAL
@@ -130,8 +129,8 @@ impl Lock {
     }
 }
 
-/// The calling thread is about to lock itself in, by `install`: whatever must be had is fetched before. What holds for one
-/// thread holds here for all: they share locks and memory.
+/// The calling thread is about to lock itself in, by `install`: fetches what is needed before. A thread's lock counts for all threads here:
+/// they share locks and memory.
 ///
 /// # Errors
 /// As `install`'s. Then what was given up stays so, and everything else goes on as before.
@@ -139,7 +138,7 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
     if config::is_disabled() {
         return install();
     }
-    // Later there may be no way to.
+    // Later the filter may forbid the calls for it.
     placeholder::end();
     let (cut_off, forbidden) = lock.judge();
     let first = cut_off && has_line();
@@ -162,25 +161,25 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
     result
 }
 
-/// The last time that the service can be asked.
+/// Prepares for a time when the service cannot be asked.
 fn prepare() {
     let _ = link::thread_number();
     let _ = epoll::mark(0);
     fds::SOCKS.each(|fd, sock| {
         let _ = untold::tell(sock, fd);
     });
-    // A forked child does not begin a registration that it cannot finish: it goes on with its parent's.
+    // A forked child does not begin a registration that it cannot complete: it goes on with its parent's.
     let is_too_late = client::is_announced() && internal::limit() < DESCRIPTORS;
     let client = if is_too_late { None } else { client::present() };
-    // Later it can have no more.
+    // Later the region cannot get more memory.
     client.iter().for_each(|client| client.grow(&client.home));
     for sock in fork::each_once(fds::SOCKS.all()) {
         if let Some(link) = sock.stream() {
-            // Later nobody could say that it has begun to talk.
+            // Later the service could not be told that the connection has its first bytes.
             link.announce();
         }
         match (&client, if client.is_some() { sock.role() } else { sock.decided() }) {
-            // New connections can come by the kernel's queue alone.
+            // New connections can come only by the kernel's queue.
             (Some(client), Some(Role::Listener(link))) => listener::give_up(&sock, link, client),
             (client, Some(Role::Stream(link))) if link.mapped.pair && !link.has_moved() => {
                 fall_silent(link, client.is_some());
@@ -190,19 +189,19 @@ fn prepare() {
     }
 }
 
-/// A forked child has no descriptors, or no address space, left for a registration of its own: it does with its parent's.
+/// A forked child has no descriptors or address space for a registration of its own: it uses its parent's.
 #[cold]
 pub fn cut_off() {
     HAS_LINE.store(true, Ordering::Relaxed);
     LOCKED.store(true, Ordering::Relaxed);
 }
 
-/// True when the service can be asked to wake others.
+/// True when the service can be asked to wake other processes.
 pub fn has_line() -> bool {
     !is_locked() || HAS_LINE.load(Ordering::Relaxed)
 }
 
-/// The other side is to look for news itself. It is told so as long as anybody can be asked for an eventfd of its.
+/// Tells the peer to look for news itself. `may_ask`: the service can be asked for the peer's eventfd.
 fn fall_silent(link: &Link, may_ask: bool) {
     if may_ask {
         link.raise(MUTE);

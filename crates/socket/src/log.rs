@@ -1,20 +1,20 @@
-//! What a user may want to know, to standard error, when asked for: `TOWPATH_LOG=off|error|warn|info|debug`.
+//! Lines for the user on standard error: `TOWPATH_LOG=off|error|warn|info|debug`, `error` by default.
 
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// How much.
+/// How important a line is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// Something is broken.
+    /// An error: something is broken.
     Error = 1,
     /// Something will not be accelerated although it could.
     Warn = 2,
-    /// Each decision.
+    /// A decision about a socket.
     Info = 3,
-    /// Everything.
+    /// All else, for debugging.
     Debug = 4,
 }
 
@@ -29,10 +29,10 @@ pub(crate) fn limit() -> u8 {
     })
 }
 
-/// Lines of a process in one minute that it has not asked for: peers bring them about, as many as they like.
+/// Most errors and warnings of a process in one minute: peers bring them about, as many as they like.
 const LINES: u32 = 20;
 
-/// How many such lines there were in this minute. Signal handlers come here, too: no lock.
+/// Number of such lines in this minute. Without a lock: signal handlers log, too.
 #[derive(Debug)]
 struct Minute {
     /// Which minute of the monotonic clock, from 1.
@@ -41,13 +41,13 @@ struct Minute {
     left_out: AtomicU64,
 }
 
-/// What becomes of a line.
+/// What is written for a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Say {
     Line,
-    /// The line, after a word of so many that were left out before.
+    /// The line, after a note that so many were left out before.
     AfterLeftOut(u64),
-    /// The line, and that more are left out.
+    /// The line, and a note that more are left out.
     Last,
     Nothing,
 }
@@ -57,7 +57,7 @@ impl Minute {
         Self { number: AtomicU64::new(0), written: AtomicU32::new(0), left_out: AtomicU64::new(0) }
     }
 
-    /// Counts a line. Threads that come at once may write one line more.
+    /// Counts a line. Threads that log at once may write one line more.
     fn line(&self, minute: u64) -> Say {
         let known = self.number.load(Relaxed);
         if known != minute && self.number.compare_exchange(known, minute, Relaxed, Relaxed).is_ok() {
@@ -73,10 +73,10 @@ impl Minute {
     }
 }
 
-/// Writes one line, in one system call; of errors and warnings few a minute.
+/// Writes one line, in one system call; errors and warnings at most `LINES` a minute.
 pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
     static MINUTE: Minute = Minute::new();
-    // What stands for a connection refuses to be written to, and with a signal.
+    // Descriptor 2 may be a connection: a write to its placeholder fails, with SIGPIPE.
     if level as u8 > limit() || crate::fds::SOCKS.is_taken(2) {
         return;
     }

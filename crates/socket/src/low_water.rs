@@ -1,7 +1,7 @@
 //! `SO_RCVLOWAT`, the low-water mark: so many bytes must be there before a reader is told, and before a receive that waits returns.
 //!
-//! The reader compares with the number in its block. Its half says how many digits that number has, for whoever sends: who has no
-//! memory for so many bytes tells, and then what is there has to do, as on Linux where the window is closed.
+//! The reader compares with the number in its block. Its half tells the sender that number, rounded up to a power of two. A sender without
+//! memory for so many bytes tells the reader, which must make do with what is there, as on Linux where the window is closed.
 
 use crate::link::{Link, flags};
 use crate::stream::ready;
@@ -10,25 +10,25 @@ use shm::half_flags::{LOW_WATER, WANT_SPACE};
 use shm::{low_water, low_water_flags};
 use std::sync::atomic::Ordering;
 
-/// The largest mark that there is room for in a block; Linux's own limit is half of what a receive buffer may grow to.
+/// The largest mark that a block has room for, bytes; Linux's own limit is half of what a receive buffer may grow to.
 const MARK_MAX: u32 = u32::MAX >> flags::MARK_SHIFT;
 
-/// How far a receive that waits has come.
+/// How far a blocking receive has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SoFar {
-    /// Bytes received.
+    /// Bytes received so far.
     pub done: usize,
     /// Of these, bytes that are still there (`MSG_PEEK`).
     pub peeked: usize,
 }
 
 impl Link {
-    /// `SO_RCVLOWAT`, as the kernel has capped it. Afterwards whoever waits looks again.
+    /// `SO_RCVLOWAT`, as the kernel has capped it. Afterwards the caller makes waiting threads look again.
     pub fn set_low_water(&self, bytes: u32) {
         let mark = if bytes > 1 { bytes.min(MARK_MAX) } else { 0 };
         let below = (1 << flags::MARK_SHIFT) - 1;
         let set = |flags: u32| Some(flags & below | mark << flags::MARK_SHIFT);
-        // It always says yes.
+        // `set` never returns `None`, so this cannot fail.
         let _ = self.block().flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
         if !self.has_moved() {
             let own = self.halves().0;
@@ -37,19 +37,19 @@ impl Link {
         }
     }
 
-    /// The mark; at least 1.
+    /// The mark in bytes, at least 1.
     #[inline]
     pub(crate) fn low_water(&self) -> u64 {
         u64::from(self.block().flags.load(Ordering::Relaxed) >> flags::MARK_SHIFT).max(1)
     }
 
-    /// True when bytes are there and less than the mark: those that come are no news yet. `readiness`: as it is.
+    /// True when fewer bytes are there than the mark: those that come are no news yet. `readiness`: as it is now.
     #[inline]
     pub(crate) fn is_held_back(&self, readiness: u32) -> bool {
         readiness & ready::IN == 0 && self.low_water() > 1
     }
 
-    /// `unread` bytes make a reader ready that wants `mark` of them, or the other side has no space for more.
+    /// True when `unread` bytes reach the reader's `mark`, or the other side has no space for more.
     #[inline]
     pub(crate) fn is_enough(&self, unread: u64, mark: u64) -> bool {
         unread >= mark || unread > 0 && self.halves().1.flags.load(Ordering::SeqCst) & WANT_SPACE != 0
@@ -63,7 +63,7 @@ impl Link {
         wanted.max(1)
     }
 
-    /// There is more for a receive that waits, or it waits in vain. With something in hand it does not wait past urgent data.
+    /// True when a blocking receive can go on, or waits in vain. With bytes in hand it does not wait past urgent data.
     pub(crate) fn has_more(&self, so_far: SoFar) -> bool {
         let now = self.readiness_from(1);
         let ends = ready::ALWAYS | ready::RDHUP | if so_far.done > 0 { ready::PRI } else { 0 };
@@ -71,14 +71,14 @@ impl Link {
         more || now & ends != 0
     }
 
-    /// There is no space for what this side sends: a reader that waits for more than is there waits in vain.
+    /// There is no space for what this side sends: tells a reader that waits for more than is there, in vain.
     pub(crate) fn tell_reader(&self) {
         if self.wanted_there() > 1 {
             self.tell();
         }
     }
 
-    /// Bytes that the other side waits for, rounded up to a power of two.
+    /// The peer's mark in bytes, rounded up to a power of two.
     #[inline]
     pub(crate) fn wanted_there(&self) -> usize {
         low_water(self.halves().1.flags.load(Ordering::SeqCst)) as usize
@@ -162,7 +162,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(sent < 20_000 && is_ready(&b), "{sent}");
-        // Nor for a sender that only asks whether it may.
+        // No deadlock either for a sender that only polls for space.
         take(&b, sent).unwrap();
         send(&a, &vec![7; sent - 100]).unwrap();
         assert!(!is_ready(&b));

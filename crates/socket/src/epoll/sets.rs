@@ -79,7 +79,7 @@ struct Member {
     data: u64,
     /// False once `EPOLLONESHOT` has reported.
     armed: bool,
-    /// Edge-triggered: [`Seen::edges`] at the last report.
+    /// Edge-triggered: `Seen::edges` at the last report.
     reported: Option<u64>,
 }
 
@@ -251,7 +251,7 @@ impl Set {
         seen
     }
 
-    /// Writes the inner sets whose accelerated part is ready into `out`. Returns how many.
+    /// Writes the inner sets that are ready by their accelerated part into `out`. Returns how many.
     pub(super) fn gather_sets(&self, out: &mut [libc::epoll_event]) -> usize {
         let mut n = 0;
         for member in self.members().iter() {
