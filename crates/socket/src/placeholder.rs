@@ -368,8 +368,7 @@ pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
 }
 
 impl Sock {
-    /// Sets [`flag::PARTING`]: until it is cleared no other thread replaces or closes what is behind the descriptor. False: that is not the
-    /// common socket.
+    /// Sets [`flag::PARTING`]: until it is cleared no other thread replaces or closes what is behind the descriptor. False: not common.
     fn begin_parting(&self) -> bool {
         while self.has(flag::COMMON) {
             if !self.mark(flag::PARTING, true) {
