@@ -383,7 +383,7 @@ impl Sock {
         how(Arc::make_mut(lock(&self.moving).settings.get_or_insert_default()));
     }
 
-    /// True once after the kernel refused a connect whose error the program has yet to see.
+    /// True once after the kernel refused a connect that had returned EINPROGRESS: the next `connect` goes to the kernel, which reports it.
     pub fn take_refusal(&self) -> bool {
         let mut moving = lock(&self.moving);
         let refused = moving.settings.as_mut().filter(|settings| settings.is_refused);
