@@ -299,7 +299,7 @@ fn behind(fd: RawFd) -> Option<Arc<Sock>> {
     known.map(|(_, sock)| sock).or_else(by_number)
 }
 
-/// Before a fork whose child gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
+/// Before a fork of a child that gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
 pub fn leave_all(client: &Client) {
     for (fd, sock) in fds::SOCKS.all() {
         if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Counts the sends of a socket that need a completion notice. Sends are numbered from 0, modulo 2^32.
 #[derive(Debug, Default)]
 pub struct Notices {
-    /// The option `SO_ZEROCOPY`.
+    /// True while `SO_ZEROCOPY` is on.
     on: AtomicBool,
     /// Number of sends with the flag (high 32 bits), and of those reported to the program (low 32 bits).
     counts: AtomicU64,

@@ -95,7 +95,7 @@ const INHERITED: [(i32, i32, By); 54] = [
 const NOT_PASSED_ON: [(i32, i32); 2] =
     [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
 
-/// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
+/// Options that only the kernel's TCP can carry out, with the word for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
 const KERNEL_ONLY: [(i32, i32, &str); 10] = [
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),

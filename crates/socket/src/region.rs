@@ -57,7 +57,7 @@ pub struct Mapped {
     pub side: Side,
     /// True for a pair region (between two applications); false for an application region (with the service).
     pub pair: bool,
-    /// The mapped memory.
+    /// The shared memory, mapped.
     pub region: Arc<Region>,
     /// True when every connection in the region is over: the service is gone or has revoked the region.
     pub dead: AtomicBool,
@@ -81,7 +81,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A region whose first `pages` pages of this side's data area may be lent from the start.
+    /// A region in which the first `pages` pages of this side's data area may be lent from the start.
     #[must_use]
     pub fn new(id: u32, side: Side, pair: bool, region: Arc<Region>, pages: usize) -> Self {
         Self {

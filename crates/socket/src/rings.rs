@@ -217,7 +217,7 @@ pub fn are_any() -> bool {
     IS_QUIET.load(Ordering::Relaxed) || are_for_sets() || IS_STRANGE.load(Ordering::Relaxed)
 }
 
-/// True when there is a watched ring whose purpose is not known yet.
+/// True when there is a watched ring and its purpose is not known yet.
 fn is_unknown() -> bool {
     IS_QUIET.load(Ordering::Relaxed) && !are_for_sets()
 }
