@@ -458,8 +458,8 @@ unsafe fn tell(message: &mut msghdr, used: &mut usize, level: c_int, kind: c_int
         message.msg_flags |= libc::MSG_CTRUNC;
     }
     let header = libc::cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
-    // SAFETY: `room` bytes are there, enough for the header and the part of the content that is written; no alignment is needed. `CMSG_LEN`
-    // only computes.
+    // SAFETY: `room` bytes are there, enough for the header and the part of the content that is written; no alignment is needed.
+    // `CMSG_SPACE` only computes.
     unsafe {
         let at = message.msg_control.cast::<u8>().add(*used);
         at.cast::<libc::cmsghdr>().write_unaligned(header);

@@ -23,7 +23,7 @@ fn waits(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && mode & libc::O_NONBLOCK == 0
 }
 
-/// Checks the vector of `readv` or `recvmsg`: returns its bytes, and whether some of them have a bad address.
+/// Checks the vector of `readv` or `recvmsg`: returns its bytes, and whether some part has a NULL address.
 ///
 /// # Safety
 /// `vector` is null or holds `count` entries, as long as that is no more than [`IOV_MAX`].

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn prlimit(
     old: *mut rlimit,
 ) -> c_int {
     if resource == libc::RLIMIT_NOFILE && !new.is_null() {
-        // Below a lower limit no new descriptor is free to replace a common socket.
+        // Under a lower limit there may be no free descriptor with which to replace a common socket.
         placeholder::own_each();
     }
     // SAFETY: C's contract, and as in `getrlimit`.

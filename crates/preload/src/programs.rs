@@ -360,7 +360,7 @@ unsafe fn each(messages: *const mmsghdr, count: c_uint, f: impl Fn(*const msghdr
     for i in 0..count as usize {
         // SAFETY: the caller's promise.
         let at = unsafe { messages.add(i) };
-        // What the kernel cannot read it says itself.
+        // A message that cannot be read is left to the kernel, which returns the error.
         if !pointers::is_readable(at, size_of::<mmsghdr>()) {
             return;
         }

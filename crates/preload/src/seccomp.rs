@@ -8,7 +8,7 @@ use socket::sys;
 /// The filter at `at`; `None`: it cannot be read, and the kernel returns the error.
 ///
 /// # Safety
-/// Whatever can be read at `at`, and where it points to, is not changed meanwhile.
+/// The memory at `at`, and the memory that it points to, are not changed meanwhile.
 unsafe fn filter(at: *const sock_fprog) -> Option<Lock> {
     let is_there = |at: usize, len: usize| at != 0 && sys::is_readable(at, len);
     if !is_there(at as usize, size_of::<sock_fprog>()) {

@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn syscall(
     }
 }
 
-/// True for calls that make a thread, or a process that shares this one's memory.
+/// True for calls that make a thread or a process, other than those of [`copies_the_process`].
 fn makes_another(n: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if n == libc::SYS_vfork {

@@ -48,7 +48,7 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
             return fail(Errno::FAULT) as ssize_t;
         }
         if count == 0 || offset.is_null() {
-            // With bytes to move, reading from the file finds that out.
+            // Otherwise reading from the file reports a bad descriptor.
             let mode = next::fcntl(from, libc::F_GETFL, 0);
             if mode < 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
                 return fail(Errno::BADF) as ssize_t;

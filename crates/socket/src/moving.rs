@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often the service is asked again for a connection, and the pause before each try: the process that has it may be in the middle
+/// How often the service is asked for a connection, and the pause after each try: the process that has it may be in the middle
 /// of a call, or its request to hand it over may still be on the way.
 const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
 
@@ -62,7 +62,7 @@ pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
     state_in_kernel(fd) == Some(tcp_state::CLOSE)
 }
 
-/// All descriptors of this process with such a socket behind them.
+/// All descriptors of this process for which [`is_idle`] is true.
 fn idle() -> Vec<RawFd> {
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();

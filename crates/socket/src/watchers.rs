@@ -24,7 +24,7 @@ pub enum Watchers {
     Many(Box<Crowd>),
 }
 
-/// Several watchers.
+/// The watchers of a socket that has more than one.
 #[derive(Debug, Default)]
 pub struct Crowd {
     /// Sleeping threads, in the order in which they fell asleep.

@@ -101,7 +101,7 @@ pub fn raise_pipe() {
 
 /// Signals that the C library uses itself: never blocked.
 const KEPT: u64 = mask_of(&[SIGCANCEL as i32, SIGCANCEL as i32 + 1]);
-/// Signals that are not blocked while a call copies: those, and the ones that the program's own instructions raise.
+/// Signals that [`Deferred`] does not block: [`KEPT`], and those that the program's own instructions raise.
 const AT_ONCE: u64 =
     KEPT | mask_of(&[libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS]);
 /// Longest delay of a signal during a call that never sleeps.
