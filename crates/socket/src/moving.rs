@@ -139,7 +139,7 @@ fn take(sock: &Sock, fd: RawFd) -> bool {
 /// Held while a connection is taken back: one at a time.
 static RECLAIM: Mutex<()> = Mutex::new(());
 
-/// Locks [`RECLAIM`] before a fork, as the first lock.
+/// Locks `RECLAIM` before a fork, as the first lock.
 pub fn hold_reclaim(held: &mut Held) {
     held.take_static(&RECLAIM);
 }

@@ -117,7 +117,7 @@ impl Mapped {
         self.generation == fork::generation()
     }
 
-    /// True if [`COLLECT_EVERY_NS`] have passed since it last was: collecting rings left behind takes up to a millisecond.
+    /// True if `COLLECT_EVERY_NS` have passed since it last was: collecting rings left behind takes up to a millisecond.
     pub fn may_collect(&self) -> bool {
         let (now, before) = (cycles::now_ns(), self.collected.load(Ordering::Relaxed));
         let is_due = now.saturating_sub(before) >= COLLECT_EVERY_NS;
@@ -234,7 +234,7 @@ impl Mapped {
         }
     }
 
-    /// Lends a ring of size class `class` from this side's pages; a ring longer than [`SHORT`] only if 1/`leaving` of the pages stays free.
+    /// Lends a ring of size class `class` from this side's pages; a ring longer than `SHORT` only if 1/`leaving` of the pages stays free.
     pub fn lend(&self, class: usize, leaving: usize) -> Option<Ring> {
         if let Some(ring) = self.warm.take(class) {
             return Some(ring);

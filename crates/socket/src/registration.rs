@@ -34,7 +34,7 @@ pub fn is_announced() -> bool {
     IS_ANNOUNCED.load(Ordering::Acquire)
 }
 
-/// A live registration; registers if there is none and the last attempt was at least [`RETRY`] ago.
+/// A live registration; registers if there is none and the last attempt was at least `RETRY` ago.
 #[must_use]
 pub fn current() -> Option<Arc<Client>> {
     if locked::is_locked() {
@@ -72,7 +72,7 @@ fn level_of(e: &LineError) -> Level {
     if is_news { Level::Error } else { Level::Info }
 }
 
-/// In a forked child: begins the registration with the holder bit that `parent` has reserved. [`finish`] does the rest when needed.
+/// In a forked child: begins the registration with the holder bit that `parent` has reserved. `finish` does the rest when needed.
 pub fn announce(parent: Arc<Client>, holder: u8) {
     match Announced::as_child(&parent, holder) {
         Ok(announced) => {

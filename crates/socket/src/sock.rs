@@ -79,7 +79,7 @@ pub struct Sock {
     pub(crate) moving: Mutex<Moving>,
     /// Number of descriptors of this process that refer to the socket, plus [`USER`] times the number of calls that wait for it.
     descriptors: AtomicU32,
-    /// Number of the thread that is about to decide the role, in `connect`; 0: none; also [`INHERITED`] and [`LATER`].
+    /// Number of the thread that is about to decide the role, in `connect`; 0: none; also `INHERITED` and `LATER`.
     pub(crate) deciding: AtomicU32,
     flags: AtomicU16,
     pub(crate) untold: Untold,

@@ -161,7 +161,7 @@ impl Deferred {
         result
     }
 
-    /// Lets pending signals in, if the last time was [`DEFERRED_MAX`] ago.
+    /// Lets pending signals in, if the last time was `DEFERRED_MAX` ago.
     ///
     /// # Errors
     /// EINTR when a signal came.
