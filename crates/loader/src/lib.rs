@@ -1,5 +1,5 @@
-//! Objects that the dynamic loader has loaded, and the slots through which they call each other: which function a slot leads to can
-//! be seen, and changed.
+//! Objects that the dynamic loader has loaded, and the slots through which they call each other: the function that a slot leads to can
+//! be read, and replaced.
 //!
 //! ```text
 //!   code --call--> slot in the data --> function of another object        slot: a relocation with that function's name
@@ -30,12 +30,12 @@ const HAS_SLOTS: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"
 pub struct Object {
     base: usize,
     all: Range<usize>,
-    /// What was made read-only after it was relocated.
+    /// The address range that the loader made read-only after relocation.
     sealed: Range<usize>,
     dynamic: *const [u64; 2],
 }
 
-/// A place in an object's data that leads to a function.
+/// A word in an object's data that holds the address of a function.
 #[derive(Debug)]
 pub struct Slot<'a> {
     object: &'a Object,
@@ -44,15 +44,15 @@ pub struct Slot<'a> {
     symbol: usize,
 }
 
-/// Shows every loaded object, the main program first, until told to end. None is loaded or unloaded meanwhile; loading something in
-/// `look` would wait for ever.
+/// Calls `look` with every loaded object, the main program first, until it breaks. No object is loaded or unloaded meanwhile; a `look` that
+/// loads one would wait for ever.
 pub fn each<F: FnMut(&Object) -> ControlFlow<()>>(mut look: F) {
     unsafe extern "C" fn show<F: FnMut(&Object) -> ControlFlow<()>>(
         info: *mut dl_phdr_info,
         _: size_t,
         look: *mut c_void,
     ) -> c_int {
-        // SAFETY: called by the loader with its own description, and with what the call below was given.
+        // SAFETY: the loader calls this with its own description of an object, and the pointer passed below.
         let (object, look) = unsafe { (Object::new(info), &mut *look.cast::<F>()) };
         object.map_or(0, |object| c_int::from(look(&object).is_break()))
     }
@@ -62,9 +62,9 @@ pub fn each<F: FnMut(&Object) -> ControlFlow<()>>(mut look: F) {
 
 impl Object {
     /// # Safety
-    /// The loader's own description, in a walk over the objects.
+    /// `info` is the loader's own description, during a walk over the objects.
     unsafe fn new(info: *const dl_phdr_info) -> Option<Self> {
-        // SAFETY: says the caller.
+        // SAFETY: the caller's promise.
         let (base, headers) = unsafe {
             let headers = std::slice::from_raw_parts((*info).dlpi_phdr, usize::from((*info).dlpi_phnum));
             ((*info).dlpi_addr as usize, headers)
@@ -83,20 +83,20 @@ impl Object {
         })
     }
 
-    /// Where it lies.
+    /// The address range of the object.
     #[must_use]
     pub const fn range(&self) -> &Range<usize> {
         &self.all
     }
 
-    /// Where something lies that it exports, by its GNU hash table.
+    /// The address of an exported symbol, looked up in the GNU hash table.
     #[must_use]
     pub fn export(&self, name: &CStr) -> Option<usize> {
         let sum =
             name.to_bytes().iter().fold(5381_u32, |sum, c| sum.wrapping_mul(33).wrapping_add(u32::from(*c)));
         let table = self.place(DT_GNU_HASH)? as *const u32;
-        // SAFETY: four words, as many filters of 8 bytes as the third says, the buckets, and a word for each symbol from the
-        // second word's on: its name's sum, whose last bit ends a bucket.
+        // SAFETY: the table has four words, as many filters of 8 bytes as the third word says, the buckets, and one word for each symbol
+        // from the number in the second word on: the hash of its name, with the last bit set at the end of a bucket.
         unsafe {
             let [buckets, first, filters] = [0, 1, 2].map(|i| *table.add(i));
             let heads = table.add(4 + 2 * filters as usize);
@@ -119,13 +119,13 @@ impl Object {
         None
     }
 
-    /// Its slots.
+    /// The slots of the object that lead to functions.
     pub fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
         let tables = [(DT_JMPREL, DT_PLTRELSZ), (DT_RELA, DT_RELASZ)];
         let tables = tables.into_iter().filter_map(|(table, size)| {
             let (table, size) = (self.place(table)?, self.entry(size)?);
             let n = size / size_of::<[u64; 3]>();
-            // SAFETY: the object's own tables, with the lengths that it says; offset, information, addend.
+            // SAFETY: the object's own tables, with the lengths that it states; each entry is offset, information, addend.
             Some(unsafe { std::slice::from_raw_parts(table as *const [u64; 3], n) })
         });
         let is_slot =
@@ -153,16 +153,16 @@ impl Object {
         None
     }
 
-    /// The same, of which the loader has made an address in most objects.
+    /// As [`Self::entry`], for an address: the loader has made it absolute in most objects, but not in all.
     fn place(&self, tag: u64) -> Option<usize> {
         self.entry(tag).map(|value| if value < self.base { self.base + value } else { value })
     }
 
     /// # Safety
-    /// The object has a symbol of that number.
+    /// The object has a symbol with this number.
     unsafe fn symbol(&self, number: usize) -> Option<(&CStr, libc::Elf64_Sym)> {
         let (symbols, names) = (self.place(DT_SYMTAB)?, self.place(DT_STRTAB)?);
-        // SAFETY: says the caller; names end with a 0.
+        // SAFETY: the caller's promise; names end with a 0.
         unsafe {
             let symbol = *(symbols as *const libc::Elf64_Sym).add(number);
             Some((CStr::from_ptr((names + symbol.st_name as usize) as *const c_char), symbol))
@@ -171,44 +171,44 @@ impl Object {
 }
 
 impl Slot<'_> {
-    /// Where it leads.
+    /// The address that the slot holds.
     #[must_use]
     pub fn target(&self) -> usize {
         // SAFETY: an aligned word, relocated and so mapped, which the loader may write now.
         unsafe { (*(self.place as *const AtomicUsize)).load(Ordering::Relaxed) }
     }
 
-    /// True when the loader finds the function with the first call.
+    /// True when the loader will find the function at the first call.
     #[must_use]
     pub fn is_unresolved(&self) -> bool {
         self.kind == JUMP_SLOT && self.object.all.contains(&self.target())
     }
 
-    /// The name of the function, where it is another object's.
+    /// The name of the function, if another object defines it.
     #[must_use]
     pub fn name(&self) -> Option<&CStr> {
-        // SAFETY: a relocation's symbol is there.
+        // SAFETY: the symbol of a relocation exists.
         let (name, symbol) = unsafe { self.object.symbol(self.symbol) }?;
         (symbol.st_shndx == 0).then_some(name)
     }
 
-    /// Points it elsewhere. What the loader has made read-only is so again afterwards.
+    /// Makes the slot hold `target`. A page that the loader made read-only is made so again afterwards.
     ///
     /// # Safety
-    /// At `target` there is a function of the named one's type, for as long as the object is loaded.
+    /// `target` is a function of the type of the named one, for as long as the object is loaded.
     pub unsafe fn point(&self, target: usize) {
-        // SAFETY: a question about the machine, without pointers.
+        // SAFETY: no pointers are passed.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let whole = |at: usize| at & !(page - 1);
-        // The loader leaves what is less than a page at the end as it was.
+        // The loader protects whole pages only, so a part of a page at the end stays writable.
         let sealed = &self.object.sealed;
         let is_sealed = (whole(sealed.start)..whole(sealed.end)).contains(&self.place);
         let protect = |how| {
-            // SAFETY: the page is the object's data, which nobody but the loader protects.
+            // SAFETY: the page is the object's data; only the loader and this function change its protection.
             !is_sealed || unsafe { libc::mprotect(whole(self.place) as *mut c_void, page, how) } == 0
         };
         if protect(libc::PROT_READ | libc::PROT_WRITE) {
-            // SAFETY: an aligned word, which other threads may read now.
+            // SAFETY: an aligned word, which other threads may read at the same time.
             unsafe { (*(self.place as *const AtomicUsize)).store(target, Ordering::Release) };
             protect(libc::PROT_READ);
         }
@@ -240,24 +240,24 @@ mod tests {
     }
 
     /// # Safety
-    /// None of its own: of `getppid`'s type.
+    /// None: it has the type of `getppid`.
     unsafe extern "C" fn nobody() -> libc::pid_t {
         -7
     }
 
     #[test]
     fn a_slot_leads_where_it_is_pointed() {
-        // SAFETY: no arguments.
+        // SAFETY: it takes no arguments.
         let ask = || unsafe { libc::getppid() };
         let parent = ask();
         let mut n = 0;
         object_at(nobody as *const () as usize, |us| {
             for slot in us.slots().filter(|slot| slot.name() == Some(c"getppid")) {
                 let before = slot.target();
-                // SAFETY: of the same type, and it stays.
+                // SAFETY: a function of the same type, which is never unloaded.
                 unsafe { slot.point(nobody as *const () as usize) };
                 assert!(slot.target() != before && ask() == -7);
-                // SAFETY: what was there before.
+                // SAFETY: the address that the slot held before.
                 unsafe { slot.point(before) };
                 n += 1;
             }

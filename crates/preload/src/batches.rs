@@ -1,4 +1,4 @@
-//! Many messages with one call.
+//! Calls that move many messages.
 
 use crate::bytes::{received, sendmsg};
 use crate::cancel::point;
@@ -8,11 +8,11 @@ use libc::{c_int, c_uint, mmsghdr, timespec};
 use socket::{Errno, fds};
 use std::time::Instant;
 
-/// `UIO_MAXIOV`: more messages than this one call of sendmmsg does not send.
+/// `UIO_MAXIOV`: the most messages that one call of sendmmsg sends.
 const MESSAGES_MAX: c_uint = 1024;
 
-/// See recvmmsg(2): for a stream, as many calls of recvmsg; with `MSG_WAITFORONE` only the first one waits. The time limit is, as on
-/// Linux, looked at after each.
+/// See recvmmsg(2): for a stream, repeated calls of recvmsg; with `MSG_WAITFORONE` only the first one waits. As on Linux, the time limit
+/// is checked after each message.
 ///
 /// # Safety
 /// As C's.
@@ -38,7 +38,7 @@ unsafe fn received_each(
     timeout: *mut timespec,
 ) -> c_int {
     if !fds::is_stream(fd) {
-        // SAFETY: C's contract, and so many the kernel has filled in.
+        // SAFETY: C's contract; the kernel has filled in `done` messages.
         return unsafe {
             let done = next::recvmmsg(fd, messages, count, flags, timeout);
             programs::received_all(messages, done.max(0) as c_uint);

@@ -36,19 +36,19 @@ const LENGTH_MAX: usize = 0x7fff_f000;
 /// Longest address, as Linux's `struct sockaddr_storage`.
 const NAME_MAX: usize = size_of::<libc::sockaddr_storage>();
 
-/// `linux/tcp.h`: what `TCP_INQ` has recvmsg tell.
+/// From `linux/tcp.h`: type of the control message for `TCP_INQ`.
 const TCP_CM_INQ: c_int = 36;
-/// `linux/errqueue.h`: `SO_EE_ORIGIN_ZEROCOPY`, `SO_EE_CODE_ZEROCOPY_COPIED`.
+/// From `linux/errqueue.h`: `SO_EE_ORIGIN_ZEROCOPY`, and `SO_EE_CODE_ZEROCOPY_COPIED`.
 const ORIGIN_ZEROCOPY: u8 = 5;
 const CODE_COPIED: u8 = 1;
 
-/// Lengths and addresses of parts are to be looked at before use: the user wants it, or one is NULL.
+/// True when the parts must be checked before use: the user wants checks, or an address is NULL.
 fn is_doubtful(parts: &[iovec]) -> bool {
     pointers::are_checked() || parts.iter().any(|v| v.iov_base.is_null() && v.iov_len > 0)
 }
 
-/// How much of a read into `parts` may go ahead; `Err`: the call's answer. As Linux, a bad address is an error once there is something
-/// to write there; an address of the kernel's always is.
+/// How many bytes a read into `parts` may take; `Err`: the result of the call. As on Linux, a bad address is an error only when there is
+/// something to write to it; an address in the kernel's half always is one.
 fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usize, Result<usize, Errno>>> {
     let total = parts.iter().fold(0usize, |sum, v| sum.saturating_add(v.iov_len));
     if total == 0 || flags & (libc::MSG_TRUNC | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
@@ -185,7 +185,7 @@ unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option
     }
 }
 
-/// `readv` and `writev` of no bytes do nothing, whatever has become of the connection.
+/// The result of `readv` or `writev` of no bytes: nothing, whatever the state of the connection.
 ///
 /// # Safety
 /// As [`measured`]'s.
@@ -195,7 +195,7 @@ pub unsafe fn empty(fd: c_int, vector: *const iovec, count: usize) -> Option<Res
     (is_empty && fds::is_stream(fd)).then_some(Ok(0))
 }
 
-/// `read` of no bytes does nothing; of more than there is address space it fails.
+/// The result of a `read` of no bytes (0), or of more bytes than there is address space (EFAULT).
 fn odd_length(len: usize) -> ssize_t {
     if len == 0 { 0 } else { fail(Errno::FAULT) as ssize_t }
 }
@@ -297,7 +297,7 @@ pub unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, len: size
     })
 }
 
-/// Whoever asks for the sender's name is told that there is none.
+/// Reports to `recvfrom` that a stream has no sender's name: a length of 0.
 ///
 /// # Safety
 /// `len` is null, or can be written.
@@ -318,7 +318,7 @@ unsafe fn names_nobody(name: *const sockaddr, len: *mut socklen_t) -> Result<(),
     Ok(())
 }
 
-/// See recvfrom(2). A connected stream names nobody.
+/// See recvfrom(2). A connected stream reports no sender's address.
 ///
 /// # Safety
 /// As C's.
@@ -340,7 +340,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
     })
 }
 
-/// See sendto(2). A connected stream goes where it is connected to.
+/// See sendto(2). A connected stream ignores the address.
 ///
 /// # Safety
 /// As C's.
@@ -359,7 +359,7 @@ pub unsafe extern "C-unwind" fn sendto(
             if name_len as usize > NAME_MAX {
                 return fail(Errno::INVAL) as ssize_t;
             }
-            // A stream does not look at it.
+            // A stream ignores the address, but it must be readable.
             if !pointers::is_known(name, name_len as usize) {
                 return fail(Errno::FAULT) as ssize_t;
             }
@@ -417,8 +417,8 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
     Some(result)
 }
 
-/// The control message that says of some sends with `MSG_ZEROCOPY` that their bytes were copied: level, type, and
-/// `struct sock_extended_err` with an address behind it, which is empty.
+/// The control message that reports sends with `MSG_ZEROCOPY` as copied: level, type, and `struct sock_extended_err` followed by an
+/// empty address.
 fn copied(family: c_int, (first, last): (u32, u32)) -> (c_int, c_int, Vec<u8>) {
     let (level, kind, address) = match family {
         libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, size_of::<libc::sockaddr_in6>()),
@@ -431,7 +431,7 @@ fn copied(family: c_int, (first, last): (u32, u32)) -> (c_int, c_int, Vec<u8>) {
     (level, kind, bytes)
 }
 
-/// When bytes that are read now came, as that option of `SO_TIMESTAMP`'s kind has it: now, for nobody has noted it.
+/// The timestamp of bytes that are read now, in the format of that `SO_TIMESTAMP` option: the present time, for none is kept.
 fn now_for(option: c_int) -> [u8; 16] {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let is_precise = [libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPNS_NEW].contains(&option);
@@ -442,7 +442,7 @@ fn now_for(option: c_int) -> [u8; 16] {
     bytes
 }
 
-/// A control message behind `used` bytes of others, as much of it as there is room for.
+/// Writes a control message behind `used` bytes of others, cut to the room there is.
 ///
 /// # Safety
 /// `message` is a valid message header, `msg_controllen` of which are writable.
@@ -458,8 +458,8 @@ unsafe fn tell(message: &mut msghdr, used: &mut usize, level: c_int, kind: c_int
         message.msg_flags |= libc::MSG_CTRUNC;
     }
     let header = libc::cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
-    // SAFETY: `room` bytes are there, enough for the header and what is written of the content; neither need be aligned for this. The
-    // other call only computes.
+    // SAFETY: `room` bytes are there, enough for the header and the part of the content that is written; no alignment is needed.
+    // `CMSG_SPACE` only computes.
     unsafe {
         let at = message.msg_control.cast::<u8>().add(*used);
         at.cast::<libc::cmsghdr>().write_unaligned(header);
@@ -468,7 +468,7 @@ unsafe fn tell(message: &mut msghdr, used: &mut usize, level: c_int, kind: c_int
     }
 }
 
-/// A message header, unless the kernel is to say that there is none.
+/// The message header at `at`; `None`: it cannot be read, and the kernel reports that.
 ///
 /// # Safety
 /// `at` is null or points to one.
@@ -507,14 +507,14 @@ unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<u
     if !fds::is_stream(fd) {
         return None;
     }
-    // As long as a name may be, Linux takes it and does not look at it; a longer one it cuts.
+    // Linux ignores a name of valid length, and cuts a longer one.
     if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 {
         return Some(Err(Errno::INVAL));
     }
     // SAFETY: the caller's promise.
     unsafe {
         if message.msg_controllen > 0 {
-            // So few messages have any that this is always asked.
+            // Few messages have control data, so this check is always made.
             if !sys::is_readable(message.msg_control as usize, message.msg_controllen) {
                 return Some(Err(Errno::FAULT));
             }

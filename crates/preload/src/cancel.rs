@@ -1,12 +1,12 @@
-//! Cancellation points: calls in which a thread ends that somebody cancels. The C library unwinds its stack, from here on: nothing of
-//! ours lies there.
+//! Cancellation points: calls in which a cancelled thread ends. The C library unwinds the stack from there, so no frame of this library
+//! may hold anything to be dropped.
 
 use crate::next;
 use libc::{c_int, pthread_t};
 use socket::cancel;
 use std::ptr;
 
-/// `pthread.h`.
+/// The values of `PTHREAD_CANCEL_DEFERRED` and `PTHREAD_CANCEL_ASYNCHRONOUS` in `pthread.h`.
 const DEFERRED: c_int = 0;
 const ASYNCHRONOUS: c_int = 1;
 
@@ -15,9 +15,9 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// What a call of C returns.
+/// The result type of a C function.
 pub trait Answer: Copy + PartialEq {
-    /// It failed, errno says why.
+    /// The value for failure; errno has the reason.
     const FAILED: Self;
 }
 
@@ -29,7 +29,7 @@ impl Answer for isize {
     const FAILED: Self = -1;
 }
 
-/// True when a sleep ended only because somebody cancels the thread, or may.
+/// True when a sleep ended only because the thread is, or may be, cancelled: the call is made again.
 fn is_to_be_made_again<R: Answer>(answer: R) -> bool {
     // SAFETY: errno's address is valid for the calling thread.
     answer == R::FAILED && unsafe { *libc::__errno_location() } == cancel::RESTART.raw_os_error()
@@ -47,7 +47,7 @@ pub fn point<R: Answer>(mut call: impl FnMut() -> R) -> R {
     carefully(call)
 }
 
-/// Makes a call that is none, but sleeps.
+/// Makes a call that is no cancellation point but may sleep.
 pub fn through<R: Answer>(mut call: impl FnMut() -> R) -> R {
     loop {
         let answer = call();
@@ -57,16 +57,16 @@ pub fn through<R: Answer>(mut call: impl FnMut() -> R) -> R {
     }
 }
 
-/// As [`point`], in a process that cancels threads. One that may end at any instant does so before or after the call: not while it holds
-/// our locks.
+/// As [`point`], in a process that cancels threads. A thread with asynchronous cancellation ends before or after the call, but not inside
+/// it, where it may hold this library's locks.
 #[cold]
 #[inline(never)]
 fn carefully<R: Answer>(mut call: impl FnMut() -> R) -> R {
     let mut kind = DEFERRED;
-    // SAFETY: a number, and a place for one.
+    // SAFETY: a number, and a pointer to an int.
     unsafe { next::pthread_setcanceltype(DEFERRED, &mut kind) };
     loop {
-        // SAFETY: from here to the program no frame has anything to be dropped.
+        // SAFETY: no frame between here and the program has anything to be dropped.
         unsafe { pthread_testcancel() };
         let answer = call();
         if !is_to_be_made_again(answer) {
@@ -84,7 +84,7 @@ fn carefully<R: Answer>(mut call: impl FnMut() -> R) -> R {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     cancel::prepare(thread as usize);
-    // SAFETY: C's contract. It may end this very thread: nothing here is to be dropped.
+    // SAFETY: C's contract. It may end the calling thread: nothing here has to be dropped.
     let result = unsafe { next::pthread_cancel(thread) };
     if result == 0 {
         cancel::wake(thread as usize);

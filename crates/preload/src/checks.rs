@@ -1,4 +1,4 @@
-//! What Linux looks at before a byte moves: vectors, addresses that are NULL, control messages.
+//! Checks that Linux makes before it moves bytes: vectors, NULL addresses, control messages.
 
 use crate::{next, pointers};
 use libc::{c_int, iovec, msghdr};
@@ -7,7 +7,7 @@ use socket::{Errno, fds, io};
 /// Longest vector, as Linux's `UIO_MAXIOV`.
 const IOV_MAX: usize = 1024;
 
-/// What `send` says of something that cannot be sent because of `e`: the connection's own trouble comes first.
+/// The result of a `send` with bad arguments (error `e`): an error of the connection itself comes first.
 pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
     match io::send(fd, &[], flags & !libc::MSG_MORE) {
         Some(Err(trouble)) => Err(trouble),
@@ -16,14 +16,14 @@ pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
     }
 }
 
-/// True when a call with these flags waits for what is not there.
+/// True when a call with these flags blocks.
 fn waits(fd: c_int, flags: c_int) -> bool {
     // SAFETY: numbers.
     let mode = fds::open_flags(fd, || unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
     flags & libc::MSG_DONTWAIT == 0 && mode & libc::O_NONBLOCK == 0
 }
 
-/// What `readv` and `recvmsg` ask of their vector: its bytes, and whether there is no memory for some of them.
+/// Checks the vector of `readv` or `recvmsg`: returns its bytes, and whether some part has a NULL address.
 ///
 /// # Safety
 /// `vector` is null or holds `count` entries, as long as that is no more than [`IOV_MAX`].
@@ -51,13 +51,13 @@ pub unsafe fn measured(vector: *const iovec, count: usize, too_many: Errno) -> R
     if beyond { Err(Errno::FAULT) } else { Ok((total, nowhere)) }
 }
 
-/// Control messages that Linux's TCP takes: those of other levels, and of its own what it knows; each within the room.
+/// True when Linux's TCP accepts the control messages: those of other levels, and the known ones of its own, each within the room.
 ///
 /// # Safety
 /// `message` is a valid message header with control messages.
 pub unsafe fn says_what_a_stream_knows(message: &msghdr) -> bool {
     let end = message.msg_control as usize + message.msg_controllen;
-    // SAFETY: these stay within the room that the header states, as is checked here where it is not there.
+    // SAFETY: the macros stay within the room that the header states; where they do not check, this code does.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {

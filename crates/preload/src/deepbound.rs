@@ -1,5 +1,5 @@
-//! Objects that a program loads with `RTLD_DEEPBIND` (PHP its extensions) find the C library's symbols before ours. The slots
-//! through which they call are pointed at us, before the program's next call about a socket.
+//! Objects that a program loads with `RTLD_DEEPBIND` (PHP does so with its extensions) find the C library's symbols before ours. The slots
+//! through which they call are redirected to this library before the program's next call about a socket.
 
 use crate::next;
 use libc::{c_char, c_int, c_void};
@@ -8,9 +8,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Something has been, or is being, loaded that way.
+/// True when an object has been, or is being, loaded with that flag.
 static DEEP: AtomicBool = AtomicBool::new(false);
-/// The next library's `dlopen`, once it is known.
+/// The address of the next library's `dlopen`, once known; else 0.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn find() -> usize {
@@ -19,8 +19,8 @@ extern "C" fn find() -> usize {
     found
 }
 
-/// See dlopen(3). The loader looks where the caller's own object says, and knows the caller by where the call returns to: so
-/// this notes the flag and jumps.
+/// See dlopen(3). The loader searches the paths of the caller's object, and finds the caller by the return address. So this function
+/// notes the flag and jumps to the next `dlopen`.
 ///
 /// # Safety
 /// As C's.
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
     )
 }
 
-/// Before a call by which the program gets, or lets go of, a descriptor.
+/// Before a call by which the program gets or closes a descriptor: redirects newly loaded objects.
 pub fn look() {
     if DEEP.load(Ordering::Relaxed) {
         repoint();
@@ -65,7 +65,7 @@ fn repoint() {
     if !DEEP.swap(false, Ordering::AcqRel) {
         return;
     }
-    // Waits for another thread in the middle of loading: a question like this one needs the loader's lock.
+    // This lookup takes the loader's lock, so it waits for a thread that is still loading an object.
     next::address("dlopen\0");
     let [libc_lies_at, we_lie_at] =
         [libc::gnu_get_libc_version as *const () as usize, repoint as *const () as usize];
@@ -90,11 +90,11 @@ fn repoint() {
     });
 }
 
-/// Points an object's slots at us that lead to the C library, or to the loader that would find the C library.
+/// Redirects those slots of an object to this library that lead to the C library, or to the loader, which would find the C library.
 fn point(object: &Object, libc: &Range<usize>, ours: &Object) {
     for slot in object.slots().filter(|slot| libc.contains(&slot.target()) || slot.is_unresolved()) {
         if let Some(target) = slot.name().and_then(|name| ours.export(name)) {
-            // SAFETY: what we export under a name of the C library's is of its type, and we stay.
+            // SAFETY: this library exports the name with the C library's type, and is never unloaded.
             unsafe { slot.point(target) };
         }
     }

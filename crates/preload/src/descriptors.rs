@@ -1,4 +1,4 @@
-//! Closing, duplicating, flags, and the door around libc.
+//! Closing and duplicating descriptors, their flags, and `ioctl`.
 
 use crate::cancel::point;
 use crate::{fail, look_for_deepbound, next, stdio};
@@ -66,13 +66,13 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
-/// `new` stands for the same as `old` from now on.
+/// Notes that `new` is a duplicate of `old`.
 fn duplicated(old: c_int, new: c_int) {
     fds::duplicated(old, new);
     stdio::follow(new);
 }
 
-/// False for a number that stands for nothing: what it was to replace stays.
+/// True when `fd` is open: a failing `dup2` must leave the descriptor to be replaced untouched.
 fn is_open(fd: c_int) -> bool {
     // SAFETY: numbers.
     !socket::locked::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     }
 }
 
-/// By its other name.
+/// `dup2` under its internal name.
 ///
 /// # Safety
 /// None needed.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
     }
 }
 
-/// Commands about what is behind the descriptor.
+/// Commands that concern the file behind the descriptor.
 ///
 /// # Safety
 /// As C's for the command.
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// By its other name.
+/// `fcntl` under its internal name.
 ///
 /// # Safety
 /// As C's for the command.
@@ -216,17 +216,17 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> 
     unsafe { fcntl(fd, command, argument) }
 }
 
-/// `asm-generic/sockios.h`, `asm-generic/fcntl.h`; `libc` does not name them.
+/// From `asm-generic/sockios.h` and `asm-generic/fcntl.h`; `libc` does not have them.
 const SIOCATMARK: c_ulong = 0x8905;
-/// From `linux/sockios.h`: what has not been sent yet.
+/// From `linux/sockios.h`: number of bytes not sent yet.
 const SIOCOUTQNSD: c_ulong = 0x894B;
 const SIOCSPGRP: c_ulong = 0x8902;
 const FIOSETOWN: c_ulong = 0x8901;
 const F_SETOWN_EX: c_int = 15;
-/// What `F_SETFL` sets beside `O_NONBLOCK`.
+/// Flags that `F_SETFL` sets beside `O_NONBLOCK`.
 const BEYOND: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
 
-/// Somebody is to be told of what comes to `fd` by a signal, if the kernel has agreed: that is its `result`.
+/// After the kernel has set a signal's receiver for `fd` with the given `result`: lets the library send its signals, too.
 fn told_of(fd: c_int, result: c_int) -> c_int {
     if result == 0 {
         signals::asked(fd);

@@ -1,4 +1,4 @@
-//! The environment of a program that gets a socket of ours: without the library it could not use it.
+//! Adds this library's variables to the environment of a program that inherits accelerated sockets, which it could not use without it.
 
 use libc::c_char;
 use std::env;
@@ -8,18 +8,18 @@ use std::ptr::null;
 use std::sync::OnceLock;
 
 const PRELOAD: &CStr = c"LD_PRELOAD=";
-/// A longer environment goes along as it is: what is added lies on the stack, which may be that of a `vfork` child.
+/// An environment with this many entries or more is left unchanged: the new one lies on the stack, which may be that of a `vfork` child.
 const MOST: usize = 512;
 
-/// What this program was started with that the library needs.
+/// The variables of this program's own environment that the library needs.
 static OURS: OnceLock<Vec<CString>> = OnceLock::new();
 
 unsafe extern "C" {
-    /// See environ(7).
+    /// The program's environment, see environ(7).
     pub static environ: *const *const c_char;
 }
 
-/// At the start of a program.
+/// At the start of a program: saves those variables.
 pub fn remember() {
     let is_ours = |name: &str| name == "LD_PRELOAD" || name.starts_with("TOWPATH_");
     let variables = env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours));
@@ -27,8 +27,8 @@ pub fn remember() {
     let _ = OURS.set(lines.filter_map(|line| CString::new(line).ok()).collect());
 }
 
-/// Calls `start` with `environment`, to which what the library needs is added if the new program `gets_sockets` and nothing was said of
-/// libraries to preload.
+/// Calls `start` with `environment`; if the new program `gets_sockets` and no libraries to preload are set, the saved variables
+/// are added.
 ///
 /// # Safety
 /// `environment` is null or ends in null, as do its strings in 0.
@@ -45,9 +45,9 @@ pub unsafe fn with_ours<R>(
     let mut len = 0;
     // SAFETY: the caller's promise.
     while !environment.is_null() && !unsafe { *environment.add(len) }.is_null() {
-        // SAFETY: as above; each is a string.
+        // SAFETY: as above; each entry is a string.
         let line = unsafe { CStr::from_ptr(*environment.add(len)) };
-        // One more for the null at the end.
+        // One place more is needed for the null at the end.
         if len + ours.len() + 1 >= MOST || line.to_bytes().starts_with(PRELOAD.to_bytes()) {
             return start(environment);
         }

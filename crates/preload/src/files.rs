@@ -1,24 +1,24 @@
-//! `fstat` and its kind: accepted sockets are told apart by their inodes, so each that is asked about, or changed, has one.
+//! `fstat` and the like: programs tell accepted sockets apart by their inodes, so a socket that is examined or changed gets its own.
 
 use crate::next;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, timespec, uid_t};
 use socket::fds;
 
-/// Somebody asks about `fd`. Where the kernel has no socket to give, the answer is about the common one.
+/// Before a call that examines `fd`: gives it a kernel socket of its own. If the kernel has none, the call sees the common one.
 fn about(fd: c_int) {
     if fds::has_any() {
         let _ = fds::single_out(fd);
     }
 }
 
-/// The same for calls that take a folder's descriptor and a path, or that alone.
+/// [`about`] for calls that take a directory's descriptor and a path, if the path is empty and so the descriptor itself is meant.
 fn about_folder(fd: c_int, flags: c_int) {
     if flags & libc::AT_EMPTY_PATH != 0 {
         about(fd);
     }
 }
 
-/// Functions that are the next one's after a word about the descriptor.
+/// Functions that run `says` first and then call the next library's function.
 macro_rules! after {
     ($($name:ident($($a:ident: $t:ty),*) says $what:expr;)*) => { $(
         #[doc = concat!("See ", stringify!($name), " in section 2; `__fxstat` is what programs call for fstat that were built with glibc 2.32 and before.")]

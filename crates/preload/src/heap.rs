@@ -1,13 +1,13 @@
-//! The library's own memory. The C library's `malloc` is not for it: a signal handler that makes a socket may have interrupted the program
-//! in the middle of `malloc`, a child made past `fork` may have another thread's lock in it, and one thread of ours the C library does not
-//! know (`socket`'s `sys/thread.rs`). Here nothing waits for anything:
+//! The library's own allocator. It cannot use the C library's `malloc`: a signal handler that makes a socket may have interrupted the
+//! program in `malloc`, a child made past `fork` may find its lock taken by a thread that does not exist there, and the C library does
+//! not know one thread of ours (`socket`'s `sys/thread.rs`). No call here waits for another:
 //!
 //! ```text
 //!   free blocks   a list for each size; its word: first block / 16 (44 bits) | how often one was taken (20 bits)
 //!   new blocks    cut from chunks of 256 KiB; word: the chunk / 4096 (36 bits) | bytes that are cut off (24 bits)
 //!   more than 32 KiB   pages of their own, which go back
 //! ```
-//! Memory in lists stays with the process, so a block that another thread has just taken can still be read.
+//! Listed memory is never unmapped, so a block that another thread has just taken can still be read.
 
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
 use socket::sys;
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 const CHUNK: usize = 256 << 10;
-/// Up to here a size has a list.
+/// Largest size in bytes that has a list.
 const LISTED_MAX: usize = 32 << 10;
-/// Sizes of 16 to 128 bytes in steps of 16, then four for each doubling.
+/// Size classes: 16 to 128 bytes in steps of 16, then four for each doubling.
 const SMALL: usize = 8;
 const CLASSES: usize = SMALL + 4 * (LISTED_MAX.ilog2() - 7) as usize;
 
@@ -28,7 +28,7 @@ const TAKEN: u64 = INDEX + 1;
 const CUT: u64 = (1 << 24) - 1;
 const _: () = assert!(CHUNK as u64 <= CUT && LISTED_MAX <= CHUNK);
 
-/// How often the library has asked for memory, where it is built with debug assertions: for tests of calls that are not to.
+/// Number of allocations; counted only with debug assertions, for tests of calls that must not allocate.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)] // C's name.
 pub static towpath_allocations: AtomicU64 = AtomicU64::new(0);
@@ -36,13 +36,13 @@ pub static towpath_allocations: AtomicU64 = AtomicU64::new(0);
 static LISTS: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
 static CHUNK_IN_USE: AtomicU64 = AtomicU64::new(0);
 
-/// The allocator of this library: see the module's comment.
+/// The allocator of this library.
 pub struct Heap;
 
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// The list of a size, if it has one.
+/// The list for a size, if the size has one.
 const fn class(size: usize) -> Option<usize> {
     if size <= 128 {
         return Some(size.saturating_sub(1) / 16);
@@ -55,7 +55,7 @@ const fn class(size: usize) -> Option<usize> {
     Some(SMALL + (doubling - 7) * 4 + (last >> (doubling - 2) & 3))
 }
 
-/// The bytes of a block of that list.
+/// The size in bytes of the blocks in a list.
 const fn bytes(class: usize) -> usize {
     if class < SMALL {
         return (class + 1) * 16;
@@ -64,7 +64,7 @@ const fn bytes(class: usize) -> usize {
     (128 << doubling) + (32 << doubling) * (quarter + 1)
 }
 
-/// What is asked for, as a size alone: blocks of a power of two lie at multiples of it.
+/// The size that meets a layout's size and alignment: larger alignments get a power of two, as such blocks are aligned to their size.
 fn size_of(layout: Layout) -> usize {
     if layout.align() <= 16 { layout.size() } else { layout.size().max(layout.align()).next_power_of_two() }
 }
@@ -78,19 +78,19 @@ unsafe fn map(len: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// `at` is `map`'s, and nothing lies there any more.
+/// `at` was returned by `map`, and the memory is not used any more.
 unsafe fn unmap(at: usize, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { sys::raw(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) };
 }
 
-/// The word in a free block that says which is the next.
+/// The word in a free block that holds the next block of the list.
 ///
 /// # Safety
-/// `block` is one of a list, or was.
+/// `block` is, or was, in a list.
 unsafe fn next<'a>(block: usize) -> &'a AtomicU64 {
-    // SAFETY: memory of lists stays, aligned to 16 bytes. A thread that has got the block by now may have written anything there: then the list's word has
-    // changed, and what was read here is not used.
+    // SAFETY: listed memory stays mapped, aligned to 16 bytes. A thread that has taken the block meanwhile may have written anything there;
+    // then the list's word has changed, and the value read here is not used.
     unsafe { &*(block as *const AtomicU64) }
 }
 
@@ -101,10 +101,10 @@ fn pop(list: &AtomicU64) -> Option<usize> {
         if block == 0 {
             return None;
         }
-        // SAFETY: it is, or was, the first of this list.
+        // SAFETY: `block` is, or was, the first of this list.
         let after = unsafe { next(block) }.load(Ordering::Relaxed) & INDEX;
         let fresh = (word & !INDEX).wrapping_add(TAKEN) | after;
-        // Acquire: what the block's last owner did comes before (pairs with the Release in `push`).
+        // Acquire: the last owner's use of the block comes before (pairs with the Release in `push`).
         match list.compare_exchange_weak(word, fresh, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => return Some(block),
             Err(now) => word = now,
@@ -113,7 +113,7 @@ fn pop(list: &AtomicU64) -> Option<usize> {
 }
 
 /// # Safety
-/// `block` is of that list's size, and nothing lies there any more.
+/// `block` has the size of that list, and is not used any more.
 unsafe fn push(list: &AtomicU64, block: usize) {
     let mut word = list.load(Ordering::Relaxed);
     loop {
@@ -127,7 +127,7 @@ unsafe fn push(list: &AtomicU64, block: usize) {
     }
 }
 
-/// New memory of a chunk.
+/// Cuts `len` new bytes off a chunk.
 fn cut(len: usize, align: usize) -> Option<usize> {
     let mut word = CHUNK_IN_USE.load(Ordering::Relaxed);
     loop {
@@ -141,7 +141,7 @@ fn cut(len: usize, align: usize) -> Option<usize> {
             }
             continue;
         }
-        // SAFETY: nothing is asked.
+        // SAFETY: `map` has no preconditions.
         let made = unsafe { map(CHUNK) }?;
         let fresh = ((made >> 12) as u64) << 24 | len as u64;
         match CHUNK_IN_USE.compare_exchange(word, fresh, Ordering::Relaxed, Ordering::Relaxed) {
@@ -155,13 +155,13 @@ fn cut(len: usize, align: usize) -> Option<usize> {
     }
 }
 
-/// A block of that list's size, and as many more for the list as a page has.
+/// A new block for a list; the rest of a page's worth of blocks goes into the list.
 fn fill(class: usize) -> Option<usize> {
     let size = bytes(class);
     let count = (PAGE / size).max(1);
     let first = cut(size * count, (size & size.wrapping_neg()).min(PAGE))?;
     for i in 1..count {
-        // SAFETY: new memory of that size.
+        // SAFETY: new memory of the size of this list.
         unsafe { push(&LISTS[class], first + i * size) };
     }
     Some(first)
@@ -180,7 +180,7 @@ unsafe impl GlobalAlloc for Heap {
         let size = size_of(layout);
         let at = match class(size) {
             Some(class) => pop(&LISTS[class]).or_else(|| fill(class)),
-            // SAFETY: nothing is asked.
+            // SAFETY: `map` has no preconditions.
             None => unsafe { map(size) },
         };
         at.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
@@ -188,7 +188,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         let (at, size) = (at.expose_provenance(), size_of(layout));
-        // SAFETY: the caller's promise: it is ours, of that size, and free.
+        // SAFETY: the caller's promise: the block came from here, has that size, and is not used any more.
         unsafe {
             match class(size) {
                 Some(class) => push(&LISTS[class], at),
@@ -198,13 +198,13 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise: the size is one that a layout may have.
+        // SAFETY: the caller's promise: the size is valid for a layout.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         let (before, after) = (class(size_of(layout)), class(size_of(wanted)));
         if before.is_some() && before == after {
             return at;
         }
-        // SAFETY: the caller's promise; both are as long as what is copied.
+        // SAFETY: the caller's promise; both blocks are at least as long as the copy.
         unsafe {
             let fresh = self.alloc(wanted);
             if !fresh.is_null() {
@@ -236,7 +236,7 @@ mod tests {
         for shift in 0..=12 {
             for size in [1, 100, 5_000, 40_000, 300_000] {
                 let layout = Layout::from_size_align(size, 1 << shift).unwrap();
-                // SAFETY: the layout is not empty; what is written lies in it.
+                // SAFETY: the layout is not empty; the write stays inside it.
                 unsafe {
                     let at = HEAP.alloc(layout);
                     assert_eq!(at.addr() % layout.align(), 0);
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Threads that take, fill, look at and give back blocks of few sizes.
+    /// Threads that take, fill, check and give back blocks of a few sizes.
     #[test]
     fn no_block_has_two_owners() {
         const THREADS: u64 = 4;

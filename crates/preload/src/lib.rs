@@ -28,7 +28,7 @@ mod transfer;
 use socket::Errno;
 use std::sync::Once;
 
-/// C's way to say it: -1 and errno.
+/// Fails as C functions do: returns -1 and sets errno.
 fn fail(e: Errno) -> libc::c_int {
     // SAFETY: errno's address is valid for the calling thread.
     unsafe { *libc::__errno_location() = e.raw_os_error() };
@@ -48,7 +48,7 @@ fn int(result: Result<(), Errno>) -> libc::c_int {
     result.map_or_else(fail, |()| 0)
 }
 
-/// Objects that were loaded past us are shown the way.
+/// Redirects objects that were loaded with `RTLD_DEEPBIND` to this library.
 fn look_for_deepbound() {
     #[cfg(target_arch = "x86_64")]
     deepbound::look();
@@ -67,13 +67,13 @@ extern "C" fn in_child() {
     socket::fork::child();
 }
 
-/// Runs once, from the constructor or from the first call that comes before it.
+/// Initializes the library once: from the constructor, or from the first call before that.
 fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         socket::fds::settle();
         socket::sys::learn_threads();
-        // SAFETY: three functions that live as long as the process. When memory is short the child inherits nothing.
+        // SAFETY: three functions that live as long as the process. Without memory there are no handlers, and children inherit nothing.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
 }
@@ -95,7 +95,7 @@ extern "C" fn destruct() {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCT: extern "C" fn() = construct;
 
-/// At `exit`, whose last step passes `_exit` by.
+/// Runs at `exit`, which ends the process without calling the symbol `_exit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCT: extern "C" fn() = destruct;

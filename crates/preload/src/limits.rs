@@ -1,15 +1,15 @@
-//! getrlimit, setrlimit and prlimit: `RLIMIT_AS` counts the program's memory, and not ours.
+//! getrlimit, setrlimit and prlimit: `RLIMIT_AS` is meant for the program's memory, so this library's regions are not counted.
 
 use crate::{next, pointers};
 use libc::{c_int, c_uint, pid_t, rlimit};
 use socket::{address_space, fds, placeholder};
 
-/// True for the one limit that is ours to keep.
+/// True for `RLIMIT_AS`, the one limit that this library adjusts.
 fn is_ours(resource: c_uint) -> bool {
     resource == libc::RLIMIT_AS as c_uint && !fds::is_borrowed()
 }
 
-/// Puts what the program is to see in the place of what the kernel has said.
+/// Replaces the limits that the kernel returned by those that the program is to see.
 ///
 /// # Safety
 /// The kernel has written to `limits`.
@@ -27,7 +27,7 @@ unsafe fn show(limits: *mut rlimit) {
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrlimit(resource: c_uint, limits: *mut rlimit) -> c_int {
-    // SAFETY: C's contract; where the kernel has written so may we.
+    // SAFETY: C's contract; what the kernel has written to may be written here.
     unsafe {
         let result = next::getrlimit(resource, limits);
         if result == 0 && is_ours(resource) {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn prlimit(
     old: *mut rlimit,
 ) -> c_int {
     if resource == libc::RLIMIT_NOFILE && !new.is_null() {
-        // With fewer no descriptor can be put in the place of another.
+        // Under a lower limit there may be no free descriptor with which to replace a common socket.
         placeholder::own_each();
     }
     // SAFETY: C's contract, and as in `getrlimit`.

@@ -1,4 +1,4 @@
-//! The next library's symbols: what ours stand in front of.
+//! The next library's functions (usually the C library's), which this library's symbols hide.
 
 use libc::{
     FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec, loff_t, mmsghdr, mode_t,
@@ -8,7 +8,7 @@ use libc::{
 use socket::account::{self, Section};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Finds the symbol `name` (with its final 0) behind our library, once.
+/// The address of the symbol `name` (with its final 0) in the next library; looked up once.
 fn find(place: &AtomicUsize, name: &'static str) -> usize {
     let known = place.load(Ordering::Relaxed);
     if known != 0 {
@@ -20,7 +20,7 @@ fn find(place: &AtomicUsize, name: &'static str) -> usize {
     found
 }
 
-/// Where the next symbol `name` (with its final 0) is.
+/// The address of the next library's symbol `name` (with its final 0).
 pub fn address(name: &'static str) -> usize {
     find(&AtomicUsize::new(0), name)
 }
@@ -38,7 +38,7 @@ macro_rules! next {
             if at == 0 {
                 return crate::fail(socket::Errno::NOSYS) as $r;
             }
-            // SAFETY: the symbol has this type; the caller answers for the arguments. It may end its thread, which unwinds us.
+            // SAFETY: the symbol has this type; the caller answers for the arguments. It may end its thread, which unwinds this frame.
             unsafe {
                 let f = std::mem::transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(at);
                 let before = account::turn(Section::Kernel);

@@ -1,35 +1,35 @@
-//! Which pointers of the program are looked at before they are used: NULL always, the rest when the user wants it.
+//! Checks of the program's pointers before they are used: NULL always, others when the user wants it.
 
 use socket::sys;
 use std::cell::Cell;
 
-/// True when every pointer is.
+/// True when all pointers are checked, not only for NULL.
 #[inline]
 pub fn are_checked() -> bool {
     socket::config::checks_pointers()
 }
 
-/// False when the program cannot have meant `len` bytes at `at` to be read.
+/// False when `len` bytes at `at` cannot be read: NULL, or unreadable if pointers are checked.
 #[inline]
 pub fn is_readable<T>(at: *const T, len: usize) -> bool {
     len == 0 || !at.is_null() && (!are_checked() || sys::is_readable(at as usize, len))
 }
 
-/// False when it cannot have meant them to be written.
+/// False when `len` bytes at `at` cannot be written: NULL, or not writable if pointers are checked.
 #[inline]
 pub fn is_writable<T>(at: *const T, len: usize) -> bool {
     len == 0 || !at.is_null() && (!are_checked() || sys::is_writable(at as usize, len))
 }
 
-/// Smaller than any machine's.
+/// The smallest page size, in bytes.
 const PAGE: usize = 4096;
 
 thread_local! {
-    /// Pages that the kernel could read when it was last asked, plus 1: what callers pass lies on few.
+    /// Numbers, plus 1, of pages that were readable when last checked: callers pass pointers into few pages.
     static KNOWN: Cell<[usize; 4]> = const { Cell::new([0; 4]) };
 }
 
-/// As [`is_readable`], for what is always checked, since the kernel would have: pages that could be read lately are not asked for again.
+/// As [`is_readable`], for pointers that are always checked because the kernel would check them; pages found readable before are skipped.
 pub fn is_known<T>(at: *const T, len: usize) -> bool {
     let at = at as usize;
     let both = [at, at.wrapping_add(len.saturating_sub(1))].map(|byte| byte / PAGE + 1);

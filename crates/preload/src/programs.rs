@@ -78,8 +78,8 @@ pub unsafe extern "C" fn execvpe(
     unsafe { with_ours(gets_sockets, environment, |all| next::execvpe(file, arguments, all)) }
 }
 
-/// Functions with any number of arguments, or that return twice: ours says what has to be said and then is the next one, its arguments as
-/// they are.
+/// Functions with variable arguments, or that return twice: each runs `says` first and then jumps to the next library's function, with its
+/// arguments unchanged.
 macro_rules! doors {
     ($($name:ident by $door:ident says $what:expr;)*) => { $(
         extern "C" fn $door() -> usize {
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn execveat(
     unsafe { with_ours(gets_sockets, environment, |all| next::execveat(folder, path, arguments, all, flags)) }
 }
 
-/// A copy of the process of which the C library tells nobody: as around `fork`. `is_child` judges what `copy` has returned.
+/// Copies the process without the C library's fork handlers: runs those of this library. `is_child` interprets the result of `copy`.
 pub fn forked<T>(copy: impl FnOnce() -> T, is_child: impl FnOnce(&T) -> bool) -> T {
     crate::before_fork();
     let copied = copy();
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// See system(3): the shell and what it starts have what this program has.
+/// See system(3): the shell and the programs it starts inherit this program's descriptors.
 ///
 /// # Safety
 /// As C's.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, how: *const c_char) -> *m
     unsafe { next::popen(command, how) as *mut FILE }
 }
 
-/// See posix_spawn_file_actions_adddup2(3): by this a descriptor gets into the program to be started.
+/// See posix_spawn_file_actions_adddup2(3): the new program gets the descriptor `old`.
 ///
 /// # Safety
 /// As C's.
@@ -285,10 +285,10 @@ unsafe fn each_descriptor(message: &msghdr, f: fn(c_int)) {
     }
     // SAFETY: the walk stays inside the `msg_controllen` bytes at `msg_control`, which the caller answers for.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: not NULL: a whole header is there.
+    // SAFETY: it is not NULL, so a whole header is there.
     while let Some(found) = unsafe { header.as_ref() } {
         if (found.cmsg_level, found.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: computes only.
+            // SAFETY: these macros only compute.
             let (data, empty) = unsafe { (libc::CMSG_DATA(header), libc::CMSG_LEN(0) as usize) };
             let bytes = found.cmsg_len.saturating_sub(empty);
             for i in 0..bytes / size_of::<c_int>() {
@@ -301,7 +301,7 @@ unsafe fn each_descriptor(message: &msghdr, f: fn(c_int)) {
     }
 }
 
-/// A message is about to be sent: connections may go with it.
+/// Before a message is sent: prepares the sockets behind its descriptors for leaving this process.
 ///
 /// # Safety
 /// `message` is NULL or as sendmsg wants it.
@@ -360,7 +360,7 @@ unsafe fn each(messages: *const mmsghdr, count: c_uint, f: impl Fn(*const msghdr
     for i in 0..count as usize {
         // SAFETY: the caller's promise.
         let at = unsafe { messages.add(i) };
-        // What the kernel cannot read it says itself.
+        // A message that cannot be read is left to the kernel, which returns the error.
         if !pointers::is_readable(at, size_of::<mmsghdr>()) {
             return;
         }

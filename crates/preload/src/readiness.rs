@@ -7,18 +7,18 @@ use socket::poll::{self as towpath, Wait};
 use socket::{Errno, fds};
 use std::time::{Duration, Instant};
 
-/// More events than this `epoll_wait` does not take.
+/// `epoll_wait` fails with EINVAL for more events than this.
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
-/// Events that one call finds at most, where pointers are checked.
+/// Most events that one call returns where pointers are checked.
 const AT_ONCE: usize = 1024;
 
-/// Milliseconds as C's poll means them.
+/// The timeout of C's `poll` in milliseconds; negative: for ever.
 fn millis(ms: c_int) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-/// How long to wait: `None` for ever; EINVAL for what is no time.
+/// A timeout: `None` waits for ever; EINVAL for an invalid time.
 ///
 /// # Safety
 /// `at` is null or points to a timespec.
@@ -34,10 +34,10 @@ pub unsafe fn limit(at: *const timespec) -> Result<Option<Duration>, Errno> {
     }
 }
 
-/// Signals 32 and 33, which the C library needs: nobody blocks them.
+/// Signals 32 and 33, which the C library uses itself: they are never blocked.
 const INTERNAL: u64 = 0b11 << 31;
 
-/// The first 64 signals: all the kernel knows. EFAULT for an address that cannot be read.
+/// The first 64 signals of a set: all that the kernel knows. EFAULT for an address that cannot be read.
 ///
 /// # Safety
 /// Nothing else writes to a signal set at `at` meanwhile.
@@ -95,7 +95,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: C's contract; the kernel says EFAULT for what cannot be read.
+    // SAFETY: C's contract; for an event that cannot be read the kernel returns EFAULT.
     unsafe {
         if op != libc::EPOLL_CTL_DEL && !pointers::is_readable(event, size_of::<epoll_event>()) {
             return next::epoll_ctl(epfd, op, fd, event);
@@ -121,7 +121,7 @@ unsafe fn waited(
     }
     let set = fds::set(epfd)?;
     let wait = |found: &mut [epoll_event]| wait().and_then(|(timeout, mask)| set.wait(found, timeout, mask));
-    // SAFETY: the caller's promise, or what was just looked at.
+    // SAFETY: the caller's promise, or the check just made.
     Some(count(unsafe {
         if events.is_null() || pointers::are_checked() {
             let mut found = vec![epoll_event { events: 0, u64: 0 }; (n as usize).min(AT_ONCE)];
@@ -199,7 +199,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 /// # Safety
 /// `list` is writable for `n` entries.
 unsafe fn polled(list: *mut pollfd, n: nfds_t, wait: impl FnOnce() -> Result<Wait, Errno>) -> Option<c_int> {
-    // What the kernel cannot read it says itself.
+    // A list that cannot be read is left to the kernel, which returns the error.
     let length = (n as usize).saturating_mul(size_of::<pollfd>());
     if list.is_null() || n == 0 || !fds::has_any() || !pointers::is_writable(list, length) {
         return None;
@@ -272,7 +272,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(list, n, timeout, mask) }
 }
 
-/// A fortified program's buffer is too small: it ends here, as with the C library.
+/// Ends a fortified program with a buffer too small, as the C library does.
 pub fn check(fits: bool) {
     if !fits {
         std::process::abort();
@@ -298,7 +298,7 @@ unsafe fn selected(
 ) -> Option<c_int> {
     let length = (most.max(0) as usize).div_ceil(64) * size_of::<u64>();
     let good = |set: &*mut fd_set| set.is_null() || pointers::is_writable(*set, length);
-    // What the kernel cannot read it says itself.
+    // A set that cannot be read is left to the kernel, which returns the error.
     if !(fds::has_any() && sets.iter().all(good)) {
         return None;
     }
@@ -307,7 +307,7 @@ unsafe fn selected(
     towpath::select(most, towpath::Sets { read, write, except }, wait).map(count)
 }
 
-/// See select(2). As on Linux, what is left of the time is written back.
+/// See select(2). As on Linux, the time left is written back.
 ///
 /// # Safety
 /// As C's.
@@ -323,7 +323,7 @@ pub unsafe extern "C-unwind" fn select(
     point(|| unsafe {
         let wait = || {
             let Some(t) = timeout.as_ref() else { return Ok((None, None)) };
-            // Linux takes more microseconds than a second has, but nothing below zero.
+            // Linux accepts more than 999,999 microseconds, but no negative values.
             match (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec)) {
                 (Ok(s), Ok(us)) => Ok((Some(Duration::from_secs(s) + Duration::from_micros(us)), None)),
                 _ => Err(Errno::INVAL),

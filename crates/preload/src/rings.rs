@@ -1,4 +1,4 @@
-//! io_uring: its calls by their numbers.
+//! The system calls of io_uring, made through `syscall`.
 
 use crate::pointers;
 use libc::{c_int, epoll_event};
@@ -11,13 +11,13 @@ use socket::{Errno, sys};
 /// As the call's.
 pub unsafe fn setup(a: [usize; 6]) -> Result<usize, Errno> {
     let params = a[1] as *const io_uring_params;
-    // SAFETY: it can be read, by what the program says of it; all bits are flags.
+    // SAFETY: `is_readable` below has checked it, as far as the user wants checks; any bits are valid flags.
     let flags = || unsafe { (&raw const (*params).flags).cast::<u32>().read_unaligned() };
     let is_readable = pointers::is_known(params, size_of::<io_uring_params>());
     let flags = is_readable.then(|| IoringSetupFlags::from_bits_retain(flags()));
     // SAFETY: the caller's promise.
     let make = || unsafe { sys::raw(libc::SYS_io_uring_setup, a) }.map(|ring| ring as c_int);
-    // SAFETY: it can be read, and the kernel has just filled it in.
+    // SAFETY: readable as above, and the kernel has just filled it in.
     rings::set_up(flags, make, || unsafe { params.read_unaligned() }).map(|ring| ring as usize)
 }
 
@@ -28,7 +28,7 @@ pub unsafe fn setup(a: [usize; 6]) -> Result<usize, Errno> {
 pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
     let event = |at: u64| {
         let at = at as *const epoll_event;
-        // SAFETY: it can be read, by what the program says of it.
+        // SAFETY: it was checked to be readable, as far as the user wants checks.
         pointers::is_readable(at, size_of::<epoll_event>()).then(|| unsafe { at.read_unaligned() })
     };
     let [ring, count, _, flags, ..] = a;

@@ -1,20 +1,20 @@
-//! Programs that lock themselves in: before they do, this library sees to it that it needs nothing that they forbid.
+//! Seccomp filters that the program sets: before that, this library prepares to do without the calls that they forbid.
 
 use crate::status;
 use libc::{c_int, c_long, c_uint, sock_filter, sock_fprog};
 use socket::locked::{self, Instruction, Lock};
 use socket::sys;
 
-/// The filter at `at`; none where the kernel will say that there is none.
+/// The filter at `at`; `None`: it cannot be read, and the kernel returns the error.
 ///
 /// # Safety
-/// Whatever can be read at `at`, and where it points to, is not changed meanwhile.
+/// The memory at `at`, and the memory that it points to, are not changed meanwhile.
 unsafe fn filter(at: *const sock_fprog) -> Option<Lock> {
     let is_there = |at: usize, len: usize| at != 0 && sys::is_readable(at, len);
     if !is_there(at as usize, size_of::<sock_fprog>()) {
         return None;
     }
-    // SAFETY: it can be read.
+    // SAFETY: it was checked to be readable.
     let (len, first) = unsafe {
         let program = at.read_unaligned();
         (usize::from(program.len), program.filter)
@@ -23,14 +23,14 @@ unsafe fn filter(at: *const sock_fprog) -> Option<Lock> {
         return None;
     }
     let instruction = |i| {
-        // SAFETY: all `len` of them can be read.
+        // SAFETY: all `len` instructions were checked to be readable.
         let sock_filter { code, jt, jf, k } = unsafe { first.add(i).read_unaligned() };
         Instruction { code, jt, jf, k }
     };
     Some(Lock::Filter((0..len).map(instruction).collect()))
 }
 
-/// Makes call `n`, by which this thread locks itself in if `lock` says so.
+/// Makes system call `n`, which sets a filter for this thread if `lock` is some.
 ///
 /// # Safety
 /// As the kernel's contract for the call.
@@ -44,7 +44,7 @@ unsafe fn make(lock: Option<Lock>, n: c_long, a: [usize; 6]) -> c_long {
     status(result) as c_long
 }
 
-/// See prctl(2). All but `PR_SET_SECCOMP` is the kernel's business alone.
+/// See prctl(2). This library only cares about `PR_SET_SECCOMP`.
 ///
 /// # Safety
 /// As C's for the operation.
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn prctl(operation: c_int, a: usize, b: usize, c: usize, d
     }
 }
 
-/// See seccomp(2), which libc has no function for.
+/// See seccomp(2); libc has no function for it.
 ///
 /// # Safety
 /// As the kernel's.

@@ -1,4 +1,4 @@
-//! Making, naming and ending sockets.
+//! Making, naming and closing sockets, and their options.
 
 use crate::cancel::point;
 use crate::{fail, int, look_for_deepbound, next, pointers, start, status};
@@ -7,23 +7,23 @@ use socket::fds::Connect;
 use socket::{Errno, address, fallback, fds};
 use std::net::SocketAddr;
 
-/// No option of ours is longer.
+/// Longest option value in bytes that this library handles.
 const OPTION_MAX: socklen_t = 256;
 
-/// C's bytes.
+/// The `len` bytes at `at`; none if they cannot be read.
 ///
 /// # Safety
 /// `at` is null or readable for `len` bytes while the answer lives.
 unsafe fn input<'a>(at: *const c_void, len: usize) -> &'a [u8] {
     if at.is_null() || !pointers::is_readable(at, len) {
-        // The kernel, asked about the placeholder, says what is wrong with it.
+        // The kernel gets the call for the placeholder, and returns the error.
         return &[];
     }
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }
 }
 
-/// Writes an address as C wants it: cut to the room given, the full length reported.
+/// Writes an address in C's form: cut to the room given, with the full length reported.
 ///
 /// # Safety
 /// `len` is null or points to a length, `name` is null or writable for as many bytes.
@@ -68,7 +68,7 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
     fd
 }
 
-/// True for what may be an address at all; else the kernel says what is wrong with it, as it does before anything else.
+/// True when name and length can be an address; otherwise the kernel gets the call, and returns the error.
 fn is_name(name: *const sockaddr, len: socklen_t) -> bool {
     let len = len as usize;
     (size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>()).contains(&len)
@@ -180,7 +180,7 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c
         match (&accepted.peer, &accepted.sock) {
             (Some(peer), Some(sock)) if !name.is_null() => {
                 if let Err(e) = output(*peer, sock.family(), name, len) {
-                    // As Linux: the connection is closed with the descriptor that nobody hears of.
+                    // As Linux: the connection is closed with its descriptor, of which the program is not told.
                     crate::descriptors::close(accepted.fd);
                     return Some(fail(e));
                 }
@@ -252,11 +252,11 @@ pub unsafe extern "C-unwind" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     let known = pointers::is_writable(len, size_of::<socklen_t>());
-    // SAFETY: C's contract; it is not null.
+    // SAFETY: C's contract; `len` is not null.
     let given = if known { unsafe { *len } } else { 0 };
     let room = given.min(OPTION_MAX) as usize;
     if value.is_null() || given.cast_signed() < 0 || !(known && pointers::is_writable(value, room)) {
-        // SAFETY: the kernel checks.
+        // SAFETY: the kernel checks the pointers.
         return unsafe { next::getsockopt(fd, level, name, value, len) };
     }
     // SAFETY: C's contract: `*len` bytes at `value`.
@@ -293,7 +293,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
             }
             return next::setsockopt(fd, level, name, value, len);
         }
-        // The kernel, who says what is wrong with a bad address, is not asked of some.
+        // Some options do not reach the kernel, which would report a bad address: their value is checked here.
         let is_good = || pointers::is_known(value, size_of::<c_int>());
         match fds::set_option(fd, level, name, input(value, len as usize), is_good) {
             Some(result) => status(result.map(|()| 0)) as c_int,

@@ -1,5 +1,5 @@
-//! The C library's streams (`FILE`) over our sockets. It reads and writes inside itself, past the symbols that we replace; so such a
-//! stream gets functions (`fopencookie(3)`) that read and write by descriptor as everybody does, whatever stands behind it.
+//! The C library's streams (`FILE`) over accelerated sockets. The C library reads and writes by internal calls, past the symbols that this
+//! library replaces. So such a stream gets functions (`fopencookie(3)`) that call this library's `read` and `write`.
 
 use crate::{bytes, descriptors, next};
 use libc::{FILE, c_char, c_int, c_void, off_t, size_t, ssize_t};
@@ -7,7 +7,7 @@ use socket::fds;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `cookie_io_functions_t`.
+/// `cookie_io_functions_t`: the functions of a stream.
 #[repr(C)]
 struct Functions {
     read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
@@ -35,11 +35,11 @@ unsafe extern "C" {
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
     static mut stderr: *mut FILE;
-    /// See fopencookie(3).
+    /// Makes a stream with functions of its own, see fopencookie(3).
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
-    /// See stdio_ext(3).
+    /// Discards what a stream holds, see stdio_ext(3).
     fn __fpurge(stream: *mut FILE);
-    /// See flockfile(3).
+    /// Locks a stream if it is free, see flockfile(3).
     fn ftrylockfile(stream: *mut FILE) -> c_int;
     fn funlockfile(stream: *mut FILE);
     fn fflush_unlocked(stream: *mut FILE) -> c_int;
@@ -53,7 +53,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The streams that are ours, without a lock: a forked child has them, too. Places are used again and never freed.
+/// A list, without locks, of the streams that this library made; a forked child has them, too. Places are reused and never freed.
 struct Known {
     stream: AtomicPtr<FILE>,
     next: *const Known,
@@ -62,7 +62,7 @@ struct Known {
 static KNOWN: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
 
 fn known() -> impl Iterator<Item = &'static AtomicPtr<FILE>> {
-    // SAFETY: what was put into the list lives for ever.
+    // SAFETY: places in the list live for ever.
     let read = |at: *const Known| unsafe { at.as_ref() };
     std::iter::successors(read(KNOWN.load(Ordering::Acquire)), move |known| read(known.next))
         .map(|known| &known.stream)
@@ -81,7 +81,7 @@ fn remember(stream: *mut FILE) {
         fresh.next = first;
         Some(ptr::from_mut(fresh))
     };
-    // It always says yes.
+    // The closure never refuses.
     let _ = KNOWN.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
 }
 
@@ -90,15 +90,15 @@ fn number(cookie: *mut c_void) -> c_int {
 }
 
 unsafe extern "C-unwind" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
-    // SAFETY: the C library's buffer.
+    // SAFETY: the buffer is the C library's, `len` bytes long.
     unsafe { bytes::read(number(cookie), buffer.cast(), len) }
 }
 
-/// As the C library wants it: all of it, or there was an error.
+/// Writes all bytes, as the C library expects; fewer mean an error.
 unsafe extern "C-unwind" fn write(cookie: *mut c_void, data: *const c_char, len: size_t) -> ssize_t {
     let mut done = 0;
     while done < len {
-        // SAFETY: the C library's buffer.
+        // SAFETY: the buffer is the C library's, `len` bytes long.
         let n = unsafe { bytes::write(number(cookie), data.add(done).cast(), len - done) };
         if n < 0 {
             break;
@@ -109,7 +109,7 @@ unsafe extern "C-unwind" fn write(cookie: *mut c_void, data: *const c_char, len:
 }
 
 unsafe extern "C-unwind" fn seek(cookie: *mut c_void, at: *mut off_t, whence: c_int) -> c_int {
-    // SAFETY: numbers, and the C library's place for one.
+    // SAFETY: numbers, and a pointer to the C library's offset.
     unsafe {
         let found = next::lseek(number(cookie), *at, whence);
         if found < 0 {
@@ -125,12 +125,12 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
     unsafe { descriptors::close(number(cookie)) }
 }
 
-/// A stream over a descriptor.
+/// A stream for the descriptor `fd`.
 ///
 /// # Safety
 /// `mode` is a string.
 unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
-    // SAFETY: functions of the types that C names; the number of a new stream is its owner's to set.
+    // SAFETY: functions of the types that C names; the code that made a stream may set its descriptor number.
     unsafe {
         let stream = fopencookie(fd as usize as *mut c_void, mode, Functions { read, write, seek, close });
         if !stream.is_null() {
@@ -164,16 +164,16 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     unsafe { next::fclose(stream) }
 }
 
-/// What stands in the place of `stdin`, `stdout` and `stderr`.
+/// Streams of this library that replace `stdin`, `stdout` and `stderr`.
 static STANDARD: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 
-/// Descriptor `fd` has just become another: where it is a standard one and a socket, the standard stream goes there, too.
+/// Descriptor `fd` has just been replaced: if it is a standard one and now a socket, its standard stream is replaced, too.
 pub fn follow(fd: c_int) {
     let Some(ours) = usize::try_from(fd).ok().and_then(|fd| STANDARD.get(fd)) else { return };
     if !fds::is_ours(fd) || fds::is_borrowed() {
         return;
     }
-    // SAFETY: the C library's variables, which a program may assign to; whoever puts a socket in the place of a standard
+    // SAFETY: the C library's variables, which a program may assign to; a program that puts a socket in the place of a standard
     // descriptor does not use the stream in another thread at the same time.
     unsafe {
         let (place, mode) = match fd {
@@ -198,12 +198,12 @@ pub fn follow(fd: c_int) {
     }
 }
 
-/// What `old` has yet to write `fresh` writes.
+/// Moves bytes that `old` has not written yet to `fresh`.
 ///
 /// # Safety
-/// Two streams that nobody else uses.
+/// Two streams that no other thread uses.
 unsafe fn hand_on(old: *mut FILE, fresh: *mut FILE) {
-    // SAFETY: the caller's promise; between these two places lie the bytes that are not yet written.
+    // SAFETY: the caller's promise; the bytes not yet written lie between these two pointers.
     unsafe {
         let stream = old.cast::<Stream>();
         let waiting = ((*stream).write_at as usize).saturating_sub((*stream).write_base as usize);
@@ -214,10 +214,10 @@ unsafe fn hand_on(old: *mut FILE, fresh: *mut FILE) {
     }
 }
 
-/// At the end of the process, while its connections are still its: what streams hold back is written.
+/// At the end of the process, before its connections are closed: writes what the streams hold back.
 pub fn flush() {
     for stream in known().map(|place| place.load(Ordering::Acquire)).filter(|stream| !stream.is_null()) {
-        // SAFETY: a stream that is open; one that another thread is in the middle of is left to it.
+        // SAFETY: an open stream; one that another thread has locked is skipped.
         unsafe {
             if ftrylockfile(stream) == 0 {
                 fflush_unlocked(stream);
@@ -227,17 +227,17 @@ pub fn flush() {
     }
 }
 
-/// Writes what `make` prints; how long that is.
+/// Writes the text that `make` prints; returns its length.
 ///
 /// # Safety
-/// `make` leaves a text that is to be freed, or returns a number below 0.
+/// `make` stores a text that has to be freed, or returns a negative number.
 unsafe fn print(fd: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
     let mut text = ptr::null_mut();
     let len = make(&raw mut text);
     if len < 0 {
         return len;
     }
-    // SAFETY: `len` bytes stand at `text`, which is to be freed.
+    // SAFETY: `make` stored `len` bytes at `text`, which has to be freed.
     unsafe {
         let written = write(fd as usize as *mut c_void, text, len as usize);
         libc::free(text.cast());
@@ -280,8 +280,8 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
     }
 }
 
-/// Functions with arguments after the named ones: what the registers hold is put where a list of arguments has it (System V ABI for
-/// AMD64, section 3.5.7), and the function that takes a list goes on.
+/// Functions with variable arguments: the registers are stored as the `va_list` format demands (System V ABI for AMD64, section 3.5.7),
+/// and the function that takes a `va_list` is called.
 #[cfg(target_arch = "x86_64")]
 mod variadic {
     use libc::{c_char, c_int};

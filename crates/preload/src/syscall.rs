@@ -1,4 +1,4 @@
-//! `syscall`: programs that name a call by its number get the same function as those that name it.
+//! `syscall`: a program that makes a call by its number gets the same function as one that calls it by name.
 
 use crate::{
     batches, bytes, descriptors, fail, files, limits, programs, readiness, rings, seccomp, sockets, transfer,
@@ -6,13 +6,13 @@ use crate::{
 use libc::{c_long, sigset_t};
 use socket::fds;
 
-/// One of our functions with a call's arguments as C has them.
+/// Calls one of our functions with arguments converted to C's types.
 macro_rules! ours {
     ($function:path $(, $argument:expr)*) => { $function($($argument as _),*) as c_long };
 }
 
-/// See syscall(2). The socket calls are ours under their numbers too, and those of io_uring are looked at; everything else reaches the
-/// kernel as it is.
+/// See syscall(2). Socket calls go to this library's functions, io_uring's calls are looked at; all others reach the kernel
+/// unchanged.
 ///
 /// # Safety
 /// As C's for the call.
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn syscall(
     }
 }
 
-/// True for what makes a thread, or a process that is no copy.
+/// True for calls that make a thread or a process, other than those of [`copies_the_process`].
 fn makes_another(n: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if n == libc::SYS_vfork {
@@ -59,8 +59,8 @@ fn makes_another(n: c_long) -> bool {
     n == libc::SYS_clone || n == libc::SYS_clone3
 }
 
-/// True for `fork` by its number and for what is the same: the child has memory of its own. Of `clone3` the second argument, its
-/// structure's size, says whether there are flags to be read.
+/// True for `fork` by its number and equal calls: the child has memory of its own. For `clone3`, `b` is the size of the structure at
+/// `a`, and tells whether there are flags to read.
 fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     if n == libc::SYS_fork {
@@ -69,7 +69,7 @@ fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
     let flags = match n {
         libc::SYS_clone => Some(a as u64),
         libc::SYS_clone3 if b >= size_of::<u64>() && socket::sys::is_readable(a, size_of::<u64>()) => {
-            // SAFETY: it can be read, at any alignment.
+            // SAFETY: it was checked to be readable; no alignment is needed.
             Some(unsafe { std::ptr::read_unaligned(a as *const u64) })
         }
         _ => None,
@@ -82,8 +82,8 @@ fn copies_the_process(n: c_long, a: usize, b: usize) -> bool {
 /// # Safety
 /// As [`syscall`]'s.
 unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
-    // SAFETY: the caller's promise; the kernel's arguments are the C function's, but for what is noted. Without anything of
-    // ours the C functions would only copy time limits, where the kernel says EFAULT.
+    // SAFETY: the caller's promise; the kernel's arguments are those of the C function, except where noted. Without accelerated sockets
+    // the C functions would only copy time limits, where the kernel returns EFAULT.
     Some(unsafe {
         match n {
             libc::SYS_read => ours!(bytes::read, a, b, c),
@@ -141,7 +141,7 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
     })
 }
 
-/// Calls that newer architectures have no numbers for.
+/// Calls that newer architectures do not have.
 ///
 /// # Safety
 /// As [`syscall`]'s.
@@ -161,7 +161,7 @@ unsafe fn old(n: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
     })
 }
 
-/// Calls that newer architectures have no numbers for: this is one.
+/// Calls that newer architectures do not have: none here.
 ///
 /// # Safety
 /// None needed.

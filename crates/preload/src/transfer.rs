@@ -1,4 +1,4 @@
-//! sendfile, splice, and the calls with vectors, offsets and flags of their own.
+//! sendfile, splice, and the calls that take vectors with an offset and flags.
 
 use crate::bytes::{empty, gather, scatter};
 use crate::cancel::{point, through};
@@ -8,13 +8,13 @@ use socket::locked::may;
 use socket::{Errno, fds, io};
 use std::mem::MaybeUninit;
 
-/// Bytes that sendfile moves at once.
+/// Bytes that `sendfile` moves in one step.
 const CHUNK: usize = 64 << 10;
-/// Files up to this size need no allocation.
+/// Pieces up to this size in bytes need no allocation.
 const FEW: usize = 4 << 10;
-/// Bytes that splice moves at once: a pipe that is ready has room for them.
+/// Bytes that `splice` moves in one step: a pipe reported as ready has room for them.
 const PIPE_PIECE: usize = 4096;
-/// `linux/fs.h`.
+/// From `linux/fs.h`: do not block.
 const RWF_NOWAIT: c_int = 8;
 
 /// See sendfile(2): for an accelerated socket the file is read and sent in pieces.
@@ -48,7 +48,7 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
             return fail(Errno::FAULT) as ssize_t;
         }
         if count == 0 || offset.is_null() {
-            // Else reading is what finds out.
+            // Otherwise reading from the file reports a bad descriptor.
             let mode = next::fcntl(from, libc::F_GETFL, 0);
             if mode < 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
                 return fail(Errno::BADF) as ssize_t;
@@ -71,7 +71,7 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
         let mut done = 0;
         while done < count {
             let want = (count - done).min(buffer.len());
-            // Not libc's: that is a cancellation point, which this call is not.
+            // By a raw system call: libc's pread is a cancellation point, and sendfile is not.
             let room = buffer.as_mut_ptr() as usize;
             let n =
                 status(socket::sys::raw(libc::SYS_pread64, [from as usize, room, want, at as usize, 0, 0]));
@@ -81,13 +81,13 @@ unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) 
                     return if is_folder { fail(Errno::INVAL) as ssize_t } else { -1 };
                 }
                 if done > 0 {
-                    // The file is shorter than was said: nothing more to come after all.
+                    // The file is shorter than the program said: cancel the announcement of more bytes.
                     io::send_no_more(out);
                 }
                 break;
             }
             let more = if done + (n as usize) < count { libc::MSG_MORE } else { 0 };
-            // The kernel has written so many.
+            // The kernel has written `n` bytes into the buffer.
             let read = std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), n as usize);
             match io::send(out, &[read], more) {
                 Some(Ok(sent)) => {
@@ -150,15 +150,15 @@ pub unsafe extern "C-unwind" fn splice(
             return fail(e) as ssize_t;
         }
         if fds::is_at_mark(from) == Some(true) {
-            // As Linux: it does not go past urgent data.
+            // As on Linux, splice does not read past urgent data.
             return 0;
         }
         if gives { splice_out(from, to, len, flags) } else { splice_in(from, to, len, flags) }
     })
 }
 
-/// Checks `(descriptor, has an offset)` of both sides in Linux's order; one of them is an accelerated stream, of which no offset is
-/// taken, the other has to be a pipe, which has none.
+/// Checks `(descriptor, has an offset)` of both sides in Linux's order. One side is an accelerated stream, the other has to be a pipe;
+/// neither may have an offset.
 ///
 /// # Safety
 /// None needed.
@@ -189,7 +189,7 @@ unsafe fn spliceable(at: [(c_int, bool); 2], stream: [bool; 2], flags: c_uint) -
     if at[0].1 || at[1].1 || stream == [true, true] { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// True when a pipe has what `events` ask for, or the caller would wait for it.
+/// True when the pipe has what `events` asks for, or the call may wait for it.
 ///
 /// # Safety
 /// None needed.
@@ -199,7 +199,7 @@ unsafe fn is_ready(pipe: c_int, events: i16, flags: c_uint) -> bool {
     flags & libc::SPLICE_F_NONBLOCK == 0 || unsafe { next::poll(&mut entry, 1, 0) } != 0
 }
 
-/// From an accelerated stream into a pipe.
+/// Moves bytes from an accelerated stream into a pipe.
 ///
 /// # Safety
 /// None needed.
@@ -215,7 +215,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize
             }
             let written = next::write(to, buffer.as_ptr().cast(), n);
             if written > 0 {
-                // The bytes are there: they were just seen, and one reader at a time is the caller's contract.
+                // The bytes are still there: they were just peeked at, and the program has one reader at a time.
                 let _ = io::receive(from, &mut [&mut buffer[..written as usize]], libc::MSG_DONTWAIT);
             }
             written
@@ -224,7 +224,7 @@ unsafe fn splice_out(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize
     }
 }
 
-/// From a pipe into an accelerated stream.
+/// Moves bytes from a pipe into an accelerated stream.
 ///
 /// # Safety
 /// None needed.
@@ -236,7 +236,7 @@ unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_
         if !is_ready(from, libc::POLLIN, flags) || fds::has_space(to) == Some(false) {
             return fail(Errno::AGAIN) as ssize_t;
         }
-        // What is taken from the pipe must go: trouble with the connection is told before.
+        // Bytes taken from the pipe must not be lost: an error of the connection is reported before that.
         if let Some(Err(e)) = io::send(to, &[], 0) {
             return fail(e) as ssize_t;
         }
@@ -248,7 +248,7 @@ unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_
     }
 }
 
-/// See preadv2(2): a stream has a position only where none is given.
+/// See preadv2(2): a stream is accepted only without an offset (-1).
 ///
 /// # Safety
 /// As C's.

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often the service is asked again for a connection, and the pause before each try: the process that has it may be in the middle
+/// How often the service is asked for a connection, and the pause after each try: the process that has it may be in the middle
 /// of a call, or its request to hand it over may still be on the way.
 const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
 
@@ -62,7 +62,7 @@ pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
     state_in_kernel(fd) == Some(tcp_state::CLOSE)
 }
 
-/// All descriptors of this process with such a socket behind them.
+/// All descriptors of this process for which [`is_idle`] is true.
 fn idle() -> Vec<RawFd> {
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
@@ -139,7 +139,7 @@ fn take(sock: &Sock, fd: RawFd) -> bool {
 /// Held while a connection is taken back: one at a time.
 static RECLAIM: Mutex<()> = Mutex::new(());
 
-/// Locks [`RECLAIM`] before a fork, as the first lock.
+/// Locks `RECLAIM` before a fork, as the first lock.
 pub fn hold_reclaim(held: &mut Held) {
     held.take_static(&RECLAIM);
 }
@@ -299,7 +299,7 @@ fn behind(fd: RawFd) -> Option<Arc<Sock>> {
     known.map(|(_, sock)| sock).or_else(by_number)
 }
 
-/// Before a fork whose child gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
+/// Before a fork of a child that gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
 pub fn leave_all(client: &Client) {
     for (fd, sock) in fds::SOCKS.all() {
         if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {

@@ -3,12 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The sends that a socket owes a notice for. They are numbered from 0; the number after 2^32 - 1 is 0.
+/// Counts the sends of a socket that need a completion notice. Sends are numbered from 0, modulo 2^32.
 #[derive(Debug, Default)]
 pub struct Notices {
-    /// `SO_ZEROCOPY`.
+    /// True while `SO_ZEROCOPY` is on.
     on: AtomicBool,
-    /// How many have been sent (high half), and told of (low half).
+    /// Number of sends with the flag (high 32 bits), and of those reported to the program (low 32 bits).
     counts: AtomicU64,
 }
 
@@ -17,18 +17,18 @@ const fn halves(counts: u64) -> (u32, u32) {
 }
 
 impl Notices {
-    /// Sets `SO_ZEROCOPY`.
+    /// Sets the option `SO_ZEROCOPY`.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// Those of a socket accepted from the one that these belong to.
+    /// Notices for a socket accepted from the one that `self` belongs to: same option, no sends.
     #[cfg(not(loom))]
     pub fn fresh(&self) -> Self {
         Self { on: AtomicBool::new(self.on.load(Ordering::Relaxed)), counts: AtomicU64::new(0) }
     }
 
-    /// One more send with the flag. False: without the option the flag means nothing.
+    /// Counts one send with `MSG_ZEROCOPY`. False: the option is off, and the flag has no effect.
     pub fn sent(&self) -> bool {
         let on = self.on.load(Ordering::Relaxed);
         if on {
@@ -37,13 +37,13 @@ impl Notices {
         on
     }
 
-    /// True when there is something to tell.
+    /// True when there are sends to report.
     pub fn any(&self) -> bool {
         let (sent, told) = halves(self.counts.load(Ordering::Acquire));
         sent != told
     }
 
-    /// The first and the last of the sends not told of yet; from now on they are.
+    /// Numbers of the first and the last send not yet reported; marks them as reported.
     pub fn take(&self) -> Option<(u32, u32)> {
         let tell = |counts: u64| {
             let (sent, told) = halves(counts);

@@ -1,5 +1,5 @@
 //! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
-//! Here stands what has a meaning for accelerated bytes, and what no accelerated socket can honour.
+//! This file has the options that concern accelerated bytes, and those that no accelerated socket can honour.
 
 use crate::address;
 use crate::client;
@@ -17,19 +17,19 @@ use std::time::Duration;
 /// `linux/tcp.h`; `libc` does not name it.
 const TCP_INQ: i32 = 36;
 
-/// Options by which a `recvmsg` tells when what it has read came. The last two are, where times have 64 bits, the same as the first two.
+/// Options that make `recvmsg` report when the bytes came. Where times have 64 bits the last two numbers equal the first two.
 const STAMPS: [i32; 4] =
     [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
 
-/// A limit as good as none, which can still be added to the time that it is now.
+/// Longest time limit in seconds, in place of any longer one: it can be added to the present time without overflow.
 const LONGEST_S: u64 = 100 * 365 * 24 * 3600;
 
-/// Who looks at an option that is set.
+/// The part of the system that obeys an inherited option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The service's TCP, which is told at once.
+    /// The service's TCP, which is told at once when the option is set.
     Service,
-    /// This library, or the kernel about its placeholder.
+    /// This library, or the kernel for the placeholder.
     Library,
 }
 
@@ -91,11 +91,11 @@ const INHERITED: [(i32, i32, By); 54] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, By::Library),
 ];
 
-/// Of these, what stays with the listener.
+/// Options of [`INHERITED`] that apply to the listener only: an accepted socket does not get them.
 const NOT_PASSED_ON: [(i32, i32); 2] =
     [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
 
-/// Options whose meaning only the kernel's TCP gives, with the word for the statistics. Set before the decision they keep
+/// Options that only the kernel's TCP can carry out, with the word for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
 const KERNEL_ONLY: [(i32, i32, &str); 10] = [
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),
@@ -114,7 +114,7 @@ const KERNEL_ONLY: [(i32, i32, &str); 10] = [
 const UNCONNECTED_ONLY: [(i32, i32); 2] =
     [(libc::IPPROTO_TCP, libc::TCP_FASTOPEN), (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE)];
 
-/// Who obeys an option that is inherited; `None` for any other.
+/// The part of the system that obeys an inherited option; `None` for any other option.
 fn obeyed_by(level: i32, name: i32) -> Option<By> {
     INHERITED.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, by)| *by)
 }
@@ -127,7 +127,7 @@ fn long(value: &[u8], at: usize) -> Option<i64> {
     Some(i64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// `struct timeval`, as the kernel has taken it; none for "no limit". Before the epoch is at once.
+/// A time limit as the kernel has accepted it (`struct timeval`); `None`: no limit. A negative time means at once.
 fn timeval(value: &[u8]) -> Option<Duration> {
     let (s, us) = (long(value, 0)?, u32::try_from(long(value, 8)?).ok()?);
     match u64::try_from(s) {
@@ -137,10 +137,10 @@ fn timeval(value: &[u8]) -> Option<Duration> {
     }
 }
 
-/// `setsockopt`: takes note of what matters here; the kernel is asked first, and its refusal stands.
+/// `setsockopt`: the kernel sets the option on the placeholder first, and its refusal stands; then this library obeys and remembers it.
 ///
 /// # Errors
-/// As the kernel's; ENOPROTOOPT for what an accelerated connection cannot honour.
+/// The kernel's; ENOPROTOOPT for an option that an accelerated connection cannot honour.
 pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     untold::tell(sock, fd)?;
     note(sock, fd, level, name, value)?;
@@ -151,7 +151,7 @@ pub fn set(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Resul
     Ok(())
 }
 
-/// The congestion control of that name, if the service's TCP has it.
+/// The congestion control of that name, if the service's TCP implements it.
 fn congestion(name: &[u8]) -> Option<Congestion> {
     match name.split(|&byte| byte == 0).next()? {
         b"reno" => Some(Congestion::Reno),
@@ -183,7 +183,7 @@ fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// `IPV6_ADDRFORM`: only a connection from IPv4 to IPv4 may become a socket of that family. The placeholder cannot: it is
+/// `IPV6_ADDRFORM`: only a connection between IPv4 addresses may become an IPv4 socket. The kernel cannot do it: the placeholder is
 /// not connected.
 fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
@@ -199,7 +199,7 @@ fn become_ipv4(sock: &Sock, value: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Tells the service, when the socket is a connection over the port, or listens.
+/// Sends the options to the service, when the socket is a connection over the port, or a listener.
 pub fn tell(sock: &Sock) {
     let link = match sock.role() {
         Some(crate::sock::Role::Listener(link)) => link,
@@ -212,7 +212,7 @@ pub fn tell(sock: &Sock) {
     }
 }
 
-/// Takes note of an option. As [`set`].
+/// Sets one option on the placeholder, obeys and remembers it. Errors as [`set`].
 fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     const CAPPED: [(i32, i32); 3] = [
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
@@ -244,8 +244,8 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
     let mut capped = [0; 4];
     let is_capped =
         CAPPED.contains(&(level, name)) && sys::getsockopt(fd, level, name, &mut capped) == Ok(capped.len());
-    // A mark is half of the receive buffer at most, which grows with it, a window has a least, and some times are sums of others: the
-    // kernel has done all that.
+    // The kernel has changed the value: a low-water mark is at most half of the receive buffer (which grows with it), a window clamp has a
+    // minimum, and a deferral time is rounded to a sum of retransmission timeouts.
     let value = if is_capped { &capped[..] } else { value };
     let name = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
@@ -258,7 +258,7 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
 }
 
 impl Settings {
-    /// Remembers what has a meaning later.
+    /// Remembers an option that has a meaning later.
     pub fn note(&mut self, level: i32, name: i32, value: &[u8]) {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.receive_limit = timeval(value),
@@ -279,21 +279,21 @@ impl Settings {
         }
     }
 
-    /// Which of [`STAMPS`] is on.
+    /// The option of [`STAMPS`] that is on; `None`: no timestamps.
     pub fn stamp(&self) -> Option<i32> {
         let is_one = |(level, name, _): &&Kept| *level == libc::SOL_SOCKET && STAMPS.contains(name);
-        // Who is set last counts, and who is taken back takes all back.
+        // The option that was set last counts; if that switched it off, all of them are off.
         let (_, name, value) = self.kept.iter().rev().find(is_one)?;
         int(value).filter(|on| *on != 0).map(|_| *name)
     }
 
-    /// What a listener passes on to the sockets that are accepted from it.
+    /// Options that sockets accepted from this listener inherit.
     pub fn passed_on(&self) -> impl Iterator<Item = &Kept> {
         self.kept.iter().filter(|(level, name, _)| !NOT_PASSED_ON.contains(&(*level, *name)))
     }
 }
 
-/// Does what an option that is set now says about a connection.
+/// Applies an option that is set now to the socket's flags and its connection.
 fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
     let Some(number) = int(value) else { return };
     if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
@@ -313,7 +313,7 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
         // As the kernel reads it: a negative number is a large one.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
             link.set_buffer(number as u32);
-            // There may be room for those who wait.
+            // A larger buffer may have room for threads that wait for space.
             sock.pass_on();
         }
         (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => link.set_lowat(number as u32),
@@ -323,12 +323,12 @@ fn obey(sock: &Sock, level: i32, name: i32, value: &[u8]) {
     }
 }
 
-/// An option's value as set.
+/// The value of an option that was set.
 fn find(kept: &[Kept], level: i32, name: i32) -> Option<&[u8]> {
     kept.iter().find(|(l, n, _)| (*l, *n) == (level, name)).map(|(_, _, value)| &value[..])
 }
 
-/// What holds segments back or does not, and what bounds sends, as set before the connection was made.
+/// Applies the options that were set before the connection was made.
 pub fn advise_all(sock: &Sock, link: &Link) {
     let settings = sock.settings().unwrap_or_default();
     let set = |level, name| find(&settings.kept, level, name).and_then(int);
@@ -336,7 +336,7 @@ pub fn advise_all(sock: &Sock, link: &Link) {
     if let Some(bytes) = set(libc::SOL_SOCKET, libc::SO_SNDBUF) {
         link.set_buffer(bytes as u32);
     }
-    // Where the program says nothing, the system may.
+    // Unless the program has set it, the system's default applies.
     link.set_lowat(set(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32);
     if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_some_and(|on| on != 0) {
         link.set_inline(true);
@@ -353,17 +353,17 @@ pub fn advise_all(sock: &Sock, link: &Link) {
     acknowledge_soon(link);
 }
 
-/// `TCP_QUICKACK` from the beginning, where the environment says so; the program may take it back.
+/// Turns `TCP_QUICKACK` on from the beginning, where the environment says so; the program may turn it off.
 fn acknowledge_soon(link: &Link) {
     if crate::config::quick_ack() && !link.mapped.pair {
         link.set_quick_ack(true);
     }
 }
 
-/// Gives an accepted socket what was set on its listener. The placeholder is told when it matters.
+/// Gives an accepted socket the options of its listener. The placeholder gets them only when it matters (see `untold`).
 pub fn inherit(from: &Sock, to: &Sock) {
     if let Some(link) = to.stream() {
-        // As the system says, unless the listener said more.
+        // The system's default, unless the listener's option replaces it below.
         link.set_lowat(0);
         acknowledge_soon(link);
     }
@@ -379,7 +379,7 @@ pub fn inherit(from: &Sock, to: &Sock) {
     }
 }
 
-/// Takes note of what was set on a socket that comes from another process: the placeholder knows.
+/// Reads from the placeholder which options were set on a socket that comes from another process.
 pub fn take_over(sock: &Sock, fd: RawFd) {
     const LONG: [(i32, i32, usize); 3] = [
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO, 16),
@@ -398,46 +398,46 @@ pub fn take_over(sock: &Sock, fd: RawFd) {
     for (level, name, len) in LONG.into_iter().chain(INTS.map(|(level, name)| (level, name, 4))) {
         let mut value = vec![0; len];
         if sys::getsockopt(fd, level, name, &mut value) == Ok(len) {
-            // What the kernel says it takes.
+            // The kernel accepts a value that it has just returned.
             let _ = note(sock, fd, level, name, &value);
         }
     }
 }
 
-/// Sets on another kernel socket what was set on this one.
+/// Sets the options of this socket on another kernel socket.
 pub fn repeat(sock: &Sock, fd: RawFd) {
     for (level, name, value) in sock.settings().iter().flat_map(|settings| &settings.kept) {
-        // What the kernel took once it takes again.
+        // The kernel accepted each of these values before.
         let _ = sys::setsockopt(fd, *level, *name, value);
     }
 }
 
-/// `IP_TOS`, of which Linux takes one byte, too, or `IPV6_TCLASS`, where -1 is the default.
+/// The value of `IP_TOS`, which Linux also takes as one byte, or of `IPV6_TCLASS`, where -1 means the default.
 fn service(value: &[u8]) -> u8 {
     let byte = || value.first().copied().unwrap_or(0);
     int(value).map_or_else(byte, |value| if value < 0 { 0 } else { value as u8 })
 }
 
-/// `SO_MAX_PACING_RATE`: four bytes or eight; all ones: no limit, which is 0 here.
+/// `SO_MAX_PACING_RATE` in bytes per second, from four or eight bytes; 0: no limit (all ones in the option).
 fn pacing_rate(value: &[u8]) -> u64 {
     let short = || int(value).map_or(u64::MAX, |n| if n == -1 { u64::MAX } else { u64::from(n as u32) });
     let rate = long(value, 0).map_or_else(short, |n| n as u64);
     if rate == u64::MAX { 0 } else { rate }
 }
 
-/// Bytes that the peer may send ahead, by `SO_RCVBUF` and `TCP_WINDOW_CLAMP`; 0: as many as the service lets it.
+/// Bytes that the peer may send ahead, by `SO_RCVBUF` and `TCP_WINDOW_CLAMP`; 0: the service's default.
 fn receive_buffer(buffer: i32, clamp: i32) -> u32 {
     let limits = [buffer, clamp].into_iter().filter(|bytes| *bytes > 0);
     limits.min().unwrap_or(0) as u32
 }
 
-/// What the service's TCP is to obey.
+/// The options that the service's TCP obeys.
 pub fn of_socket(sock: &Sock) -> SocketOptions {
     let settings = sock.settings().unwrap_or_default();
     let raw = |level, name| find(&settings.kept, level, name);
     let socket = |name| raw(libc::SOL_SOCKET, name).and_then(int).unwrap_or(0);
     let tcp = |name| raw(libc::IPPROTO_TCP, name).and_then(int).unwrap_or(0);
-    // The kernel has checked the ranges; what does not fit is as much as can be said.
+    // The kernel has checked the ranges; a value too large for the message becomes its largest value.
     let short = |value: i32| value.clamp(0, i32::from(i16::MAX)) as u16;
     let byte = |value: i32| value.clamp(0, i32::from(u8::MAX)) as u8;
     SocketOptions {
@@ -460,7 +460,7 @@ pub fn of_socket(sock: &Sock) -> SocketOptions {
     }
 }
 
-/// `getsockopt`. `None`: the kernel's answer about the placeholder is the truth.
+/// `getsockopt`. `None`: the kernel's answer for the placeholder is correct.
 pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<usize, Errno>> {
     let link = sock.stream()?;
     if link.is_unconnected() && (level, name) != (libc::SOL_SOCKET, libc::SO_ERROR) {
@@ -500,14 +500,14 @@ pub fn get(sock: &Sock, level: i32, name: i32, out: &mut [u8]) -> Option<Result<
     Some(Ok(put(out, value)))
 }
 
-/// Writes an int, cut to the room there is; its length.
+/// Writes an int into `out`, cut to its length; returns the number of bytes.
 pub fn put(out: &mut [u8], value: i32) -> usize {
     let n = out.len().min(4);
     out[..n].copy_from_slice(&value.to_ne_bytes()[..n]);
     n
 }
 
-/// `SO_PEERNAME`: no more is asked for than there is. As on Linux, also before and after the connection.
+/// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
 fn peer_name(sock: &Sock, link: &Link, out: &mut [u8]) -> Result<usize, Errno> {
     let (bytes, full) = address::bytes(crate::connect::addresses(link).1, sock.family());
     if out.len() > full {
@@ -517,7 +517,7 @@ fn peer_name(sock: &Sock, link: &Link, out: &mut [u8]) -> Result<usize, Errno> {
     Ok(out.len())
 }
 
-/// `IP_MTU`, `IPV6_MTU`: the path's, within one host the loopback interface's, of which IPv4 takes 65,535.
+/// `IP_MTU`, `IPV6_MTU`: the path's; within one host that of the loopback interface, which IPv4 limits to 65,535.
 fn mtu(link: &Link) -> i32 {
     match asked(link) {
         Some((info, _)) => info.pmtu as i32,
@@ -526,12 +526,12 @@ fn mtu(link: &Link) -> i32 {
     }
 }
 
-/// `TCP_MAXSEG` of a connection.
+/// `TCP_MAXSEG` of a connection, in bytes.
 fn segment(link: &Link) -> u32 {
     info(link).snd_mss
 }
 
-/// What TCP knows and the name of its congestion control, if this connection has any.
+/// The service's `tcp_info` of the connection and the name of its congestion control; `None` within one host.
 fn asked(link: &Link) -> Option<(TcpInfo, String)> {
     if link.mapped.pair || link.is_over() {
         return None;
@@ -543,16 +543,16 @@ fn asked(link: &Link) -> Option<(TcpInfo, String)> {
     }
 }
 
-/// What TCP knows; else what there is to say: state, segment size, what is outstanding, bytes each way.
+/// The service's `tcp_info`; if there is none, what the slot says: state, segment size, bytes outstanding, bytes each way.
 fn info(link: &Link) -> TcpInfo {
     asked(link).map_or_else(|| known(link), |(info, _)| info)
 }
 
-/// Linux's timers where a round trip takes no time: `TCP_RTO_MIN`, `TCP_ATO_MIN`.
+/// Linux's values for a connection without measurable round trip: `TCP_RTO_MIN`, `TCP_ATO_MIN`; microseconds.
 const RTO_MIN_US: u32 = 200_000;
 const ATO_MIN_US: u32 = 40_000;
 
-/// What the two lines of a slot say.
+/// A `tcp_info` made from both halves of the slot.
 fn known(link: &Link) -> TcpInfo {
     use shm::half_flags::FIN;
     let seen = link.peer_flags();

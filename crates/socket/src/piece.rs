@@ -1,5 +1,5 @@
-//! The usual receive: into one buffer, from one piece of a ring between two applications. Whatever is unusual it leaves alone, for
-//! [`Link::pull`] to do; and what both do once bytes are copied.
+//! The usual receive: into one buffer, from one piece of a ring between two applications. It leaves every other case to [`Link::pull`].
+//! Also the steps that both take after bytes were copied.
 
 use crate::link::{Link, own, own_at_once};
 use crate::stream::is_enough_space;
@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Link {
-    /// Receives what is there into `buffer`, if there is something, in one piece, and nothing else has to be looked at. `None`: it has
-    /// done nothing. What comes meanwhile is the next call's.
+    /// Receives into `buffer` if the bytes there are in one piece and nothing unusual is pending. `None`: nothing was done. Bytes that come
+    /// during the call are left to the next one.
     #[inline(always)]
     pub(crate) fn pull_piece(&self, buffer: &mut [u8]) -> Option<usize> {
         let b = self.block();
         let (half, peer) = self.halves();
-        // A guess, to be looked at again under the lock.
+        // Only a hint, read without the lock; it is checked again under the lock.
         let is_empty = peer.tx_head.load(Ordering::Relaxed) == b.rx_tail.load(Ordering::Relaxed);
         if is_empty || buffer.is_empty() || !self.mapped.pair || self.mapped.dead.load(Ordering::Relaxed) {
             return None;
@@ -26,7 +26,7 @@ impl Link {
         let found = readable(peer, tail, self.mapped.data_len()).ok()??;
         let n = found.len.min(buffer.len());
         let [(at, first), _] = found.ring.spans(tail, n);
-        // After the head: a mark that lies before it is seen with it.
+        // Loaded after the head: then a mark that lies before the head is seen with it.
         let is_unusual = peer.flags.load(Ordering::Relaxed) & (RESET | FAILED | MUTE | URGENT) != 0;
         if is_unusual || first < n || n < buffer.len() && n < found.total {
             return None;
@@ -44,7 +44,7 @@ impl Link {
         Some(n)
     }
 
-    /// Notes that the bytes of `range` were copied, `ends_ring`: the last ones of a ring. True when who sends waits for space.
+    /// Notes that the bytes of `range` were copied; `ends_ring`: up to the end of a ring. True when the sender waits for space.
     #[inline(always)]
     pub(crate) fn consume(
         &self,
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Once the lock is free: tells who waits for space, and gives up the ring of a connection that is idle.
+    /// After the lock is released: wakes the sender if it `wants` space, and gives up the ring of a connection that is idle.
     #[inline(always)]
     pub(crate) fn after_pull(&self, (b, peer): (&SockBlock, &Half), wants: bool, drained: bool) {
         if wants {
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    /// Everything was read. If everything we sent was read too, the connection is idle: an idle flow owns no ring.
+    /// Called when everything was read. If the peer has read everything too, the connection is idle, and its ring is given back.
     fn rest(&self, b: &SockBlock, peer: &Half) {
         if b.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
             return;

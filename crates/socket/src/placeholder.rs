@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 const NONE: RawFd = -1;
 /// The common sockets of IPv4 and IPv6, made with the first listener of the family; never closed. [`NONE`]: not made.
 static COMMON: [AtomicI32; 2] = [const { AtomicI32::new(NONE) }; 2];
-/// Their cookies (`SO_COOKIE`).
+/// The cookies (`SO_COOKIE`) of the common sockets; 0: not made.
 static NAMES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// How often making a socket is tried while the process has no free descriptor number.
 const TRIES: u32 = 100;
@@ -368,8 +368,7 @@ pub fn steady<R>(sock: &Sock, call: impl FnOnce() -> R) -> R {
 }
 
 impl Sock {
-    /// Sets [`flag::PARTING`]: until it is cleared no other thread replaces or closes what is behind the descriptor. False: that is not the
-    /// common socket.
+    /// Sets [`flag::PARTING`]: until it is cleared no other thread replaces or closes what is behind the descriptor. False: not common.
     fn begin_parting(&self) -> bool {
         while self.has(flag::COMMON) {
             if !self.mark(flag::PARTING, true) {

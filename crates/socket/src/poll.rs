@@ -9,7 +9,7 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Ours among what is asked for, and where each stands.
+/// The accelerated objects among the entries of a `poll`, and the index of each entry.
 #[derive(Default)]
 struct Ours {
     places: Few<usize, 4>,
@@ -32,7 +32,7 @@ impl Ours {
         self.places.iter().copied().zip(self.parties.iter())
     }
 
-    /// What the kernel is asked for all of `fds` but connections. How many that are.
+    /// Fills `kernel` with the entries that the kernel is asked for: all but connections. Returns their number.
     fn leave(&self, fds: &[libc::pollfd], kernel: &mut [libc::pollfd]) -> usize {
         for (entry, asked) in kernel.iter_mut().zip(fds) {
             *entry = libc::pollfd { revents: 0, ..*asked };
@@ -46,7 +46,7 @@ impl Ours {
     }
 }
 
-/// What is ours behind a descriptor.
+/// The accelerated socket or epoll set behind a descriptor.
 fn party(entry: &libc::pollfd) -> Option<Party> {
     if let Some(sock) = moving::settled(entry.fd) {
         if sock.role().is_none() && sock.is_put_off() {
@@ -61,10 +61,10 @@ fn party(entry: &libc::pollfd) -> Option<Party> {
     (set.is_polled() || locked::is_locked()).then(|| Party::Set(set.share()))
 }
 
-/// How long a call waits, without a limit for ever, and which signals are blocked meanwhile.
+/// How long a call waits (`None`: for ever), and which signals are blocked meanwhile.
 pub type Wait = (Option<Duration>, Option<u64>);
 
-/// `ppoll`. `None`: nothing of ours is among them, and `wait`, which says how the program wants to wait, was not asked.
+/// `ppoll`. `None`: none of the descriptors is accelerated; then `wait`, which returns the timeout and mask, was not called.
 pub fn poll(
     fds: &mut [libc::pollfd],
     wait: impl FnOnce() -> Result<Wait, Errno>,
@@ -103,7 +103,7 @@ fn mixed(
             entry.revents = k.revents;
         }
         for (i, party) in ours.each() {
-            // A set is readable or not; a socket knows itself what it was asked.
+            // A set is only readable or not, so it is filtered here; a socket filters by its own wanted bits.
             let asked = match party {
                 Party::Sock(..) | Party::Reader(..) => u32::MAX,
                 Party::Set(_) => u32::from(fds[i].events as u16),
@@ -116,7 +116,7 @@ fn mixed(
             return Ok(n);
         }
         if open.is_empty() {
-            // One that was closed at this very moment is told of in the next round.
+            // A socket that is closed at this moment is reported in the next round.
             open = ours.parties.iter().filter_map(Party::begin_use).collect();
         }
         wait::sleep(&ours.parties, kernel, deadline, mask)?;
@@ -126,11 +126,11 @@ fn mixed(
 /// The three sets of `select` as bit words, changed in place.
 #[derive(Debug)]
 pub struct Sets<'a> {
-    /// Readable.
+    /// Descriptors to check for reading.
     pub read: Option<&'a mut [u64]>,
-    /// Writable.
+    /// Descriptors to check for writing.
     pub write: Option<&'a mut [u64]>,
-    /// Exceptional.
+    /// Descriptors to check for exceptional conditions.
     pub except: Option<&'a mut [u64]>,
 }
 
@@ -153,7 +153,7 @@ fn put(set: &mut Option<&mut [u64]>, fd: RawFd) -> usize {
     }
 }
 
-/// `pselect`. As [`poll`].
+/// `pselect` of the descriptors below `most`. `None` as for [`poll`].
 pub fn select(
     most: RawFd,
     mut sets: Sets<'_>,

@@ -1,5 +1,5 @@
-//! Ends of records (`MSG_EOR`): the sender's table of them, lent when a socket first ends one and kept until it is closed.
-//! Between applications of one host there are no segments, and nothing is noted.
+//! Ends of records (`MSG_EOR`): the sender's table of them, a ring lent when a socket first ends a record and kept until it is closed.
+//! Between applications of one host there are no segments, and no ends of records are kept.
 
 use crate::link::{Link, flags};
 use crate::stream::LEAVING;
@@ -12,7 +12,7 @@ use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::{Ordering, fence};
 
 impl Link {
-    /// Makes sure that one more record can be ended; the sending side is locked. False: wait as for space.
+    /// Makes sure that the table has room for one more end. The caller has locked the sending side. False: wait as for space.
     #[cold]
     pub(crate) fn has_record(&self) -> Result<bool, Errno> {
         let (half, peer) = self.halves();
@@ -33,7 +33,7 @@ impl Link {
         Ok(!self.is_full_of_records(peer.rx_tail.load(Ordering::Acquire)))
     }
 
-    /// A record ends at `position`, where the next byte will lie.
+    /// Adds the end of a record: the position of the byte behind it in the stream.
     #[cold]
     pub(crate) fn end_record(&self, position: u64) {
         if let Some(ring) = self.records() {
@@ -41,14 +41,14 @@ impl Link {
         }
     }
 
-    /// As many records as may be are open, where the other side has consumed up to `consumed`.
+    /// True when the table is full, given that the other side has consumed the bytes before `consumed`.
     #[inline]
     pub(crate) fn is_full_of_records(&self, consumed: u64) -> bool {
         let is_full = |ring| Records::new(&self.mapped.region, self.mapped.side, ring).is_full(consumed);
         self.records().is_some_and(is_full)
     }
 
-    /// The table goes: the socket is closed.
+    /// Takes the table out of the socket block, when the socket is closed.
     #[must_use]
     pub fn take_records(&self) -> Option<Ring> {
         let ring = self.records();
@@ -62,12 +62,12 @@ impl Link {
     }
 }
 
-/// What a socket block says of the table in `ring`.
+/// The value of `SockBlock::records` for a table in `ring`.
 pub const fn page(ring: Ring) -> u32 {
     (flags_of(ring) >> RECORDS_SHIFT) as u32
 }
 
-/// The table of a socket block in an area of `data_len` bytes.
+/// The table that a socket block names, in a data area of `data_len` bytes.
 #[inline]
 pub fn of(block: &SockBlock, data_len: u64) -> Option<Ring> {
     match block.records.load(Ordering::Relaxed) {

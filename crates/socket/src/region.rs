@@ -57,7 +57,7 @@ pub struct Mapped {
     pub side: Side,
     /// True for a pair region (between two applications); false for an application region (with the service).
     pub pair: bool,
-    /// The mapped memory.
+    /// The shared memory, mapped.
     pub region: Arc<Region>,
     /// True when every connection in the region is over: the service is gone or has revoked the region.
     pub dead: AtomicBool,
@@ -81,7 +81,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A region whose first `pages` pages of this side's data area may be lent from the start.
+    /// A region in which the first `pages` pages of this side's data area may be lent from the start.
     #[must_use]
     pub fn new(id: u32, side: Side, pair: bool, region: Arc<Region>, pages: usize) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Mapped {
         self.generation == fork::generation()
     }
 
-    /// True if [`COLLECT_EVERY_NS`] have passed since it last was: collecting rings left behind takes up to a millisecond.
+    /// True if `COLLECT_EVERY_NS` have passed since it last was: collecting rings left behind takes up to a millisecond.
     pub fn may_collect(&self) -> bool {
         let (now, before) = (cycles::now_ns(), self.collected.load(Ordering::Relaxed));
         let is_due = now.saturating_sub(before) >= COLLECT_EVERY_NS;
@@ -234,7 +234,7 @@ impl Mapped {
         }
     }
 
-    /// Lends a ring of size class `class` from this side's pages; a ring longer than [`SHORT`] only if 1/`leaving` of the pages stays free.
+    /// Lends a ring of size class `class` from this side's pages; a ring longer than `SHORT` only if 1/`leaving` of the pages stays free.
     pub fn lend(&self, class: usize, leaving: usize) -> Option<Ring> {
         if let Some(ring) = self.warm.take(class) {
             return Some(ring);

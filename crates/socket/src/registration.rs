@@ -1,4 +1,4 @@
-//! Which registration with the service this process uses, and how it comes by one: at its first need, or as a forked child.
+//! The registration with the service that this process uses, and how it is made: when first needed, or in a forked child.
 
 use crate::client::{Announced, Client, lock};
 use crate::hold::Held;
@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 static CURRENT: RwLock<Option<Arc<Client>>> = RwLock::new(None);
-/// In a forked child, until it needs the service: most children become another program before they do.
+/// A forked child's registration, begun but not finished until it is needed: most children `exec` before that.
 static ANNOUNCED: Mutex<Option<(Announced, Arc<Client>)>> = Mutex::new(None);
 static IS_ANNOUNCED: AtomicBool = AtomicBool::new(false);
 static LAST_TRY: Mutex<Option<Instant>> = Mutex::new(None);
-/// After a failure, not more often than this.
+/// Shortest time between two attempts, after a failure.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The registration, if there is one, dead or alive.
+/// The registration of this process, alive or dead, if it has one.
 #[must_use]
 pub fn present() -> Option<Arc<Client>> {
     // Acquire: pairs with the Release in `announce` and `finish`.
@@ -28,13 +28,13 @@ pub fn present() -> Option<Arc<Client>> {
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// True in a forked child that has said hello and no more.
+/// True in a forked child that has begun its registration and not finished it.
 #[must_use]
 pub fn is_announced() -> bool {
     IS_ANNOUNCED.load(Ordering::Acquire)
 }
 
-/// A live registration; registers if there is none and the last attempt is long enough ago.
+/// A live registration; registers if there is none and the last attempt was at least `RETRY` ago.
 #[must_use]
 pub fn current() -> Option<Arc<Client>> {
     if locked::is_locked() {
@@ -65,14 +65,14 @@ pub fn current() -> Option<Arc<Client>> {
     }
 }
 
-/// That there is no service is usual. One that is not trusted is said once.
+/// Level of the log message for a failed registration. A missing service is usual; an untrusted one is reported as an error, once.
 fn level_of(e: &LineError) -> Level {
     static SAID: AtomicBool = AtomicBool::new(false);
     let is_news = matches!(e, LineError::Untrusted(_)) && !SAID.swap(true, Ordering::Relaxed);
     if is_news { Level::Error } else { Level::Info }
 }
 
-/// In a forked child: says hello with the holder bit that `parent` has promised. The rest is done when it is needed.
+/// In a forked child: begins the registration with the holder bit that `parent` has reserved. `finish` does the rest when needed.
 pub fn announce(parent: Arc<Client>, holder: u8) {
     match Announced::as_child(&parent, holder) {
         Ok(announced) => {
@@ -84,7 +84,7 @@ pub fn announce(parent: Arc<Client>, holder: u8) {
     }
 }
 
-/// Does the rest, once; other threads wait for it.
+/// Finishes a registration that was announced. Other threads wait for it.
 #[cold]
 fn finish() {
     let _deferred = Deferred::begin();
@@ -97,33 +97,33 @@ fn finish() {
     IS_ANNOUNCED.store(false, Ordering::Release);
 }
 
-/// In a forked child that cannot do the rest any more: its parent's registration takes its place.
+/// In a forked child that can no longer finish its registration: uses its parent's instead.
 pub fn settle_for_parents() {
     let Some((said, parent)) = lock(&ANNOUNCED).take() else { return };
     replace(Some(said.stand_in(&parent)));
     IS_ANNOUNCED.store(false, Ordering::Release);
 }
 
-/// A forked child whose registration failed holds nothing of its parent's.
+/// After a forked child failed to register: drops its hold on everything of its parent's.
 fn orphan(parent: &Client, why: &LineError) {
     log(Level::Warn, format_args!("the forked child could not register: {why}"));
     parent.die();
     replace(None);
 }
 
-/// Puts another registration, or none, in place: in a forked child.
+/// Replaces the registration (`None`: there is none), in a forked child.
 pub fn replace(client: Option<Arc<Client>>) {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = client;
     *lock(&LAST_TRY) = None;
 }
 
-/// Before a fork, first.
+/// Takes these locks before a fork, as the first locks.
 pub fn hold_attempts(held: &mut Held) {
     held.take_static(&ANNOUNCED);
     held.take_static(&LAST_TRY);
 }
 
-/// Before a fork, last.
+/// Takes this lock before a fork, as the last lock.
 pub fn hold_current(held: &mut Held) {
     held.take_whole_static(&CURRENT);
 }

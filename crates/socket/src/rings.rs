@@ -1,10 +1,10 @@
-//! io_uring. What a ring does with sockets the kernel does, with placeholders, and nobody here hears of it.
+//! io_uring. The kernel carries out what a ring does with sockets, on placeholders, and this library hears nothing of it.
 //!
-//! A ring that a program makes by the C library's `syscall` beside an epoll set is *watched*: what the program submits is looked at first.
-//! Once such a ring has changed an epoll set, which is what libuv has one for, sockets are accelerated as without one; before, and from the
-//! moment on in which one is used on a socket, they are the kernel's. Beside any other ring that the C library has made they are the
-//! kernel's, too. A ring that a program has made by system calls of its own (`liburing` does) is found by its descriptor. Most such
-//! programs use it for files: connections are the kernel's then, and so are listeners until the program waits for them by a call that we see.
+//! A ring that a program makes by the C library's `syscall` beside an epoll set is *watched*: its submissions are looked at before the
+//! kernel gets them. Once such a ring has changed an epoll set (libuv uses one for that alone), sockets are accelerated as without a ring.
+//! Before that, and as soon as a ring is used on a socket, they stay with the kernel; so they do beside any other ring made through the C
+//! library. A ring made by direct system calls (`liburing` does that) is found by its descriptor. Most such programs use it for files:
+//! connections stay with the kernel then, and listeners do until the program waits for them by a call that this library sees.
 
 mod queue;
 
@@ -27,25 +27,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
 
-/// Why the sockets of a process with a ring are the kernel's.
+/// The reason for leaving sockets to the kernel: the process has a ring.
 pub const IO_URING: &str = "io_uring";
 
-/// So many descriptors at most of the processes that may accept are looked at for one: each takes some 10 µs.
+/// Limit of descriptors checked, over all processes that may accept, before one connect: each takes some 10 µs.
 const LOOKED_AT: usize = 128;
 
-/// Watched rings.
+/// The submission queues of watched rings, by the ring's descriptor.
 static WATCHED: Table<Queue> = Table::new();
-/// This process has made one, of which it is not known, unless it changes sets, what it is for.
+/// This process has made a watched ring. Unless [`CHANGES_SETS`] is set, it is not known what the ring is for.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 /// A watched ring has changed an epoll set.
 static CHANGES_SETS: AtomicBool = AtomicBool::new(false);
-/// A connect was ever put off.
+/// A connect was put off at least once.
 static ANY_LATER: AtomicBool = AtomicBool::new(false);
-/// The program has a ring that it made past us.
+/// The program has a ring that it made by direct system calls.
 static IS_STRANGE: AtomicBool = AtomicBool::new(false);
 
-/// True when what a ring made with these flags is given to do can be seen before the kernel sees it. A program that waits by an epoll set
-/// is the one that may use its ring for that set alone.
+/// True when the submissions of a ring with these flags can be seen before the kernel sees them, and the program has an epoll set (then it
+/// may use the ring for that set alone).
 fn is_watchable(flags: IoringSetupFlags) -> bool {
     let plain = IoringSetupFlags::CQSIZE
         | IoringSetupFlags::CLAMP
@@ -59,10 +59,10 @@ fn is_watchable(flags: IoringSetupFlags) -> bool {
     plain.contains(flags) && !SETS.all().is_empty()
 }
 
-/// The program makes a ring by `make`, with these flags as far as they can be read; `params`: what the kernel has made of them.
+/// The program makes a ring: `make` does it, with `flags` if they could be read; `params` returns the parameters that the kernel wrote.
 ///
 /// # Errors
-/// EPERM, as where the administrator has disabled rings, when the user wants it so, or when no socket may be the kernel's. As `make`'s.
+/// EPERM, as where the administrator has disabled rings: the user denies rings, or no socket may stay with the kernel. Those of `make`.
 pub fn set_up(
     flags: Option<IoringSetupFlags>,
     make: impl FnOnce() -> Result<RawFd, Errno>,
@@ -82,7 +82,7 @@ pub fn set_up(
     placeholder::own_each();
     let ring = make()?;
     if fds::is_borrowed() {
-        // What a `vfork` child does with it is not this process's.
+        // A `vfork` child's ring does not belong to this process.
         return Ok(ring);
     }
     let queue = if is_watchable { Queue::of(ring, &params()) } else { None };
@@ -97,19 +97,19 @@ pub fn set_up(
     Ok(ring)
 }
 
-/// In a forked child, where what this thread had pinned is not.
+/// In a forked child: drops the pins of the parent's threads.
 pub fn forget_pins() {
     WATCHED.forget_pins();
 }
 
-/// In a forked child: what its own rings are for is to be seen.
+/// In a forked child: the purpose of rings that it makes is unknown again.
 pub fn forked() {
     if CHANGES_SETS.swap(false, Ordering::SeqCst) {
         IS_QUIET.store(false, Ordering::SeqCst);
     }
 }
 
-/// Sockets are the kernel's from now on, where they may be, and listeners, which the kernel has as well.
+/// Leaves new sockets to the kernel, where that is allowed, and the listeners, which the kernel has as well.
 fn abandon() {
     if fallback::bypass(IO_URING)
         && let Some(client) = client::present()
@@ -118,10 +118,10 @@ fn abandon() {
     }
 }
 
-/// The program does `what`. Sockets are the kernel's because of that.
+/// The program does `what` with a ring, so sockets are left to the kernel.
 ///
 /// # Errors
-/// EINVAL when none may be.
+/// EINVAL when no socket may stay with the kernel.
 fn hand_over(what: fmt::Arguments<'_>, why: &str) -> Result<(), Errno> {
     if config::is_required() {
         fallback::refuse(what, why);
@@ -131,24 +131,24 @@ fn hand_over(what: fmt::Arguments<'_>, why: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True for a watched ring.
+/// True when `fd` is a watched ring.
 #[inline]
 pub fn is_watched(fd: RawFd) -> bool {
     WATCHED.is_taken(fd)
 }
 
-/// `fd` is about to be closed.
+/// `fd` is about to be closed: it is no longer watched.
 #[inline]
 pub fn forget(fd: RawFd) {
     drop(WATCHED.remove(fd));
 }
 
-/// The watched rings' descriptors.
+/// The descriptors of all watched rings.
 pub fn watched() -> Vec<RawFd> {
     WATCHED.all().into_iter().map(|(fd, _)| fd).collect()
 }
 
-/// `new` stands for the same as `old` from now on.
+/// `new` is a duplicate of `old`: it is watched as well.
 pub fn duplicated(old: RawFd, new: RawFd) {
     let queue = WATCHED.pin(old).map(|queue| queue.share());
     if queue.is_some_and(|queue| !fds::put(&WATCHED, new, queue)) {
@@ -156,7 +156,7 @@ pub fn duplicated(old: RawFd, new: RawFd) {
     }
 }
 
-/// True when the program has a ring behind `fd` that is not watched.
+/// True when `fd` is a ring that is not watched.
 pub fn is_strange(fd: RawFd) -> bool {
     let is_typeless = |mode| rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Unknown;
     !is_watched(fd)
@@ -165,9 +165,9 @@ pub fn is_strange(fd: RawFd) -> bool {
             .is_ok_and(|name| name.as_bytes() == Rings::LINK.as_bytes())
 }
 
-/// Why a connection to these processes, which have not waited for any by a call that a library sees, is the kernel's: one has a ring,
-/// by which it may accept, or this process may not see whether one has. `None` when none has. `asker`: this process's number, where
-/// theirs mean something here.
+/// Why a connection to these processes, which have not yet waited for it by a call that the library sees, is left to the kernel: one has a
+/// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring. `asker`: this process's ID as the
+/// service sees it; if it differs from ours, the IDs come from another PID namespace.
 pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<&'static str> {
     const HAS_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
     const UNKNOWN: &str =
@@ -178,13 +178,13 @@ pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<&'static str> 
         Ok(true) => Some(HAS_RING),
         Ok(false) => None,
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(UNKNOWN),
-        // It has ended, or this process has no descriptor left to look with.
+        // The process has ended, or no descriptor is free to look with.
         Err(_) => None,
     };
     if is_known { acceptors.iter().find_map(look) } else { Some(UNKNOWN) }
 }
 
-/// Whether a ring is among the first `left` descriptors of `pid`, which are counted down.
+/// True when a ring is among the first `left` descriptors of process `pid`; counts `left` down.
 fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         if *left == 0 {
@@ -193,7 +193,7 @@ fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
         *left -= 1;
         match std::fs::read_link(entry?.path()) {
             Ok(name) if name.as_os_str() == Rings::LINK => return Ok(true),
-            // Closed meanwhile.
+            // NotFound: the descriptor was closed meanwhile.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -201,36 +201,36 @@ fn has_ring(pid: i32, left: &mut usize) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// True when it is to be known whether there is one.
+/// True when it is of interest, and not yet known, whether the program has an unwatched ring.
 pub fn may_be_strange() -> bool {
     !(IS_STRANGE.load(Ordering::Relaxed) || config::is_required())
 }
 
-/// There is one.
+/// Notes that the program has a ring made by direct system calls.
 pub fn note_strange() {
     IS_STRANGE.store(true, Ordering::SeqCst);
     placeholder::own_each();
 }
 
-/// The process has a ring, made before the last fork or since, that was seen.
+/// True when the process has, or inherited, a ring that was seen.
 pub fn are_any() -> bool {
     IS_QUIET.load(Ordering::Relaxed) || are_for_sets() || IS_STRANGE.load(Ordering::Relaxed)
 }
 
-/// No ring has yet been seen at what it is for.
+/// True when there is a watched ring and its purpose is not known yet.
 fn is_unknown() -> bool {
     IS_QUIET.load(Ordering::Relaxed) && !are_for_sets()
 }
 
-/// Watched rings are for epoll sets: the program waits by those.
+/// True when watched rings only change epoll sets: the program waits in those sets.
 pub fn are_for_sets() -> bool {
     CHANGES_SETS.load(Ordering::Relaxed)
 }
 
-/// Says why a socket that is about to be decided is the kernel's for now, because of a ring.
+/// Before `sock` is decided: fails if it has to stay with the kernel for now because of a ring.
 ///
 /// # Errors
-/// That.
+/// Why the socket stays with the kernel.
 pub fn look(sock: &Sock) -> Result<(), Why> {
     let is_beside = || IS_STRANGE.load(Ordering::Relaxed) && !sock.is_in_set();
     if (is_unknown() || is_beside()) && !config::is_required() {
@@ -240,29 +240,29 @@ pub fn look(sock: &Sock) -> Result<(), Why> {
 }
 
 impl Sock {
-    /// What became of a connect that was put off, for `SO_ERROR`: once.
+    /// The error of a connect that was put off, for `SO_ERROR`; returned once.
     pub fn take_late_error(&self) -> Option<Errno> {
         let error = self.settings()?.error?;
         self.set(|settings| settings.error = None);
         Some(error)
     }
 
-    /// True for a socket of the kernel's that listens, and may be ours when the program waits for it.
+    /// True for a socket that listens in the kernel and is accelerated when the program waits for it.
     #[inline]
     pub fn is_put_off(&self) -> bool {
         self.has(flag::PUT_OFF)
     }
 }
 
-/// See [`Sock::is_put_off`].
+/// Leaves a listener to the kernel until the program waits for it (see [`Sock::is_put_off`]).
 pub fn put_off(sock: &Sock, fd: RawFd) {
     if !sock.mark(flag::PUT_OFF, true) {
         fallback::count(IO_URING, Some(fd));
     }
 }
 
-/// A non-blocking connect waits until the program uses the socket, where it is not known yet what the ring is for: a program of libuv
-/// connects before its ring changes a set for the first time. False: that may not be.
+/// Puts a non-blocking connect off until the program uses the socket, while the purpose of its ring is unknown: a libuv program connects
+/// before its ring changes a set for the first time. False: the connect cannot be put off.
 pub fn put_off_connect(sock: &Sock, name: &[u8]) -> bool {
     let begin = || sock.deciding.compare_exchange(0, LATER, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let is_late = is_unknown() && sock.is_nonblocking() && begin();
@@ -273,7 +273,7 @@ pub fn put_off_connect(sock: &Sock, name: &[u8]) -> bool {
     is_late
 }
 
-/// A thread uses a socket after its connect was put off, and so decides.
+/// Makes the connect that was put off: a thread uses the socket now.
 #[cold]
 pub fn connect_now(sock: &Sock) {
     let _deferred = Deferred::begin();
@@ -302,7 +302,7 @@ pub fn connect_now(sock: &Sock) {
     }
 }
 
-/// A connect that was put off is made before its socket is looked at as it is: it may be the kernel's after that.
+/// Makes a connect that was put off, before a caller examines the socket behind `fd`: it may be left to the kernel by that.
 #[inline]
 pub fn settle_connect(fd: RawFd) {
     let is_late = |sock: &Sock| sock.deciding.load(Ordering::Relaxed) == LATER;
@@ -313,32 +313,32 @@ pub fn settle_connect(fd: RawFd) {
     }
 }
 
-/// Connects that were put off are made, before other processes or programs get the sockets.
+/// Makes all connects that were put off, before other processes or programs get the sockets.
 pub fn connect_each() {
     if ANY_LATER.load(Ordering::Relaxed) {
         SOCKS.all().into_iter().for_each(|(fd, _)| settle_connect(fd));
     }
 }
 
-/// The program waits for a socket that is put off, by a call that we see: it is accelerated now, unless a ring may be used on what comes.
+/// The program waits, by a call that this library sees, for a listener that was put off: accelerates it unless a ring may be used on it.
 #[cold]
 pub fn wanted(sock: &Arc<Sock>, fd: RawFd) {
     if is_unknown() {
-        // It is left to the kernel, for that is where this thread will wait.
+        // The listener stays with the kernel, because this thread is about to wait there.
         sock.mark(flag::LEFT, true);
     }
     if sock.has(flag::LEFT) || fallback::reason().is_some() || fds::is_borrowed() {
         return;
     }
-    // Another thread that wants it waits until this one has decided.
+    // Another thread in the same call waits until this one has decided.
     let deciding = sock.begin_deciding();
     if deciding.is_ours() && sock.mark(flag::PUT_OFF, false) {
         listener::join(sock, fd);
     }
 }
 
-/// The program hands `count` entries of a ring to the kernel. `event`: reads an event, where that can be read. To be kept until it has them:
-/// what they close.
+/// The program hands `count` entries of a ring to the kernel. `event` reads an `epoll_event` at an address, if it is readable. The caller
+/// keeps the result until the kernel has the entries: changes of the descriptors that they close.
 pub fn entering(
     ring: RawFd,
     count: u32,
@@ -351,7 +351,7 @@ pub fn entering(
     let Some(queue) = WATCHED.pin(ring).map(|queue| queue.share()) else { return closing };
     let mut is_chained = false;
     for entry in queue.waiting(count) {
-        // What comes of it depends on others, or others on it: that only the kernel knows.
+        // Only the kernel knows the outcome of an entry that depends on others, or that others depend on.
         let is_bound = mem::replace(&mut is_chained, entry.is_followed()) || is_chained;
         let Some(fd) = entry.descriptor() else { continue };
         match entry.operation() {
@@ -380,8 +380,8 @@ const CLOSE: u8 = IoringOp::Close as u8;
 const SPLICE: u8 = IoringOp::Splice as u8;
 const TEE: u8 = IoringOp::Tee as u8;
 const SOCKET: u8 = IoringOp::Socket as u8;
-/// What may be done with a socket, or with an epoll set, by its descriptor. The numbers are `IORING_OP_READ_MULTISHOT`, `BIND`, `LISTEN`,
-/// `RECV_ZC`, `EPOLL_WAIT`, `READV_FIXED` and `WRITEV_FIXED`, which have come since Linux 6.7.
+/// Operations on a socket or an epoll set by its descriptor. The numbers are `IORING_OP_READ_MULTISHOT`, `BIND`, `LISTEN`,
+/// `RECV_ZC`, `EPOLL_WAIT`, `READV_FIXED` and `WRITEV_FIXED`, added after Linux 6.7.
 const USES: [u8; 24] = [
     IoringOp::Readv as u8,
     IoringOp::Writev as u8,
@@ -409,29 +409,29 @@ const USES: [u8; 24] = [
     61,
 ];
 
-/// An epoll set is changed by a ring.
+/// A ring changes the epoll set `set`.
 fn control(entry: &Entry<'_>, set: RawFd, event: impl Fn(u64) -> Option<libc::epoll_event>) {
     CHANGES_SETS.store(true, Ordering::Relaxed);
     let (operation, fd) = (entry.length() as i32, entry.offset() as RawFd);
     let wanted = if operation == libc::EPOLL_CTL_DEL { None } else { event(entry.address()) };
     if wanted.is_none() && operation != libc::EPOLL_CTL_DEL {
-        // The kernel says EFAULT.
+        // The event cannot be read: the kernel answers EFAULT.
         return;
     }
     match fds::epoll_control(set, operation, fd, wanted) {
         Some(Ok(())) => entry.finish(),
-        // What the kernel's set holds is another matter, and entries after this one may change it before the kernel looks.
+        // The kernel must return the same error, but its own set may differ: the entry is directed to `own_set`, where it gets that error.
         Some(Err(error @ (Errno::EXIST | Errno::NOENT))) => match own_set() {
             Some([set, member]) => entry.lead_to(set, if error == Errno::EXIST { member } else { fd }),
             None => entry.spoil(),
         },
         Some(Err(Errno::INVAL | Errno::NOMEM | Errno::NOSPC | Errno::MFILE)) => entry.spoil(),
-        // The kernel finds the same; or it is all the kernel's.
+        // The kernel finds the same error; or the set and the descriptor are the kernel's alone.
         Some(Err(_)) | None => {}
     }
 }
 
-/// An epoll set of our own and the one thing that is in it: by these the kernel finds what is there already and what is not.
+/// An epoll set of the library's own and its one member: an operation on them makes the kernel answer EEXIST or ENOENT as needed.
 fn own_set() -> Option<[RawFd; 2]> {
     static SET: OnceLock<Option<[Internal; 2]>> = OnceLock::new();
     let make = || {
@@ -445,10 +445,10 @@ fn own_set() -> Option<[RawFd; 2]> {
     Some(both.each_ref().map(Internal::number))
 }
 
-/// A ring does something with `fd` itself.
+/// A ring uses `fd` for something else than a change of a set.
 #[cold]
 fn used(entry: &Entry<'_>, fd: RawFd) {
-    // The kernel's, where the ring waits for it.
+    // Make a connect that was put off: the ring waits for it in the kernel.
     settle_connect(fd);
     let sock = SOCKS.pin(fd).map(|sock| sock.share());
     if sock.is_none() && !SETS.is_taken(fd) {
@@ -462,20 +462,20 @@ fn used(entry: &Entry<'_>, fd: RawFd) {
                 fallback::surrender(&fds::all_of(&sock), &sock, IO_URING);
             }
         }
-        // It was left to the kernel.
+        // `uses` has left the listener to the kernel.
         Some(sock) if sock.listener().is_some() => {}
         _ => deaf(fd),
     }
 }
 
-/// A ring does something with sockets that only the kernel can do.
+/// A ring does something with sockets that only the kernel can do: leaves sockets to the kernel, or makes the entry fail.
 fn uses(entry: &Entry<'_>, what: fmt::Arguments<'_>) {
     if hand_over(what, "the kernel would do it").is_err() {
         entry.spoil();
     }
 }
 
-/// A connection of ours, or a set that may hold some, is used by a ring: said once.
+/// Logs, once, that a ring uses an accelerated connection, or a set that may hold some: the program gets no news there.
 fn deaf(fd: RawFd) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -487,10 +487,10 @@ fn deaf(fd: RawFd) {
     }
 }
 
-/// Something is registered with a ring. With files or rings among it what is submitted cannot be seen through any more.
+/// The program registers something with a ring. Registered files or rings hide what later entries do, so sockets go to the kernel.
 ///
 /// # Errors
-/// EINVAL, as where the kernel does not know the operation: for new memory, and for those when no socket may be the kernel's.
+/// EINVAL, as where the kernel does not know the operation: for resizing a watched ring, and for hiding when no kernel socket is allowed.
 pub fn registering(ring: RawFd, operation: u32) -> Result<(), Errno> {
     const RESIZE: u32 = IoringRegisterOp::RegisterResizeRings as u32;
     const HIDING: [u32; 5] = [

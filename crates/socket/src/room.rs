@@ -1,4 +1,4 @@
-//! What bounds a send beside the memory of its ring: `SO_SNDBUF`, or a buffer that grows with the congestion window, and
+//! The limits of a send beside the memory of its ring: `SO_SNDBUF` (or a buffer that grows with the congestion window) and
 //! `TCP_NOTSENT_LOWAT`.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //!         |<------------- queued ------------>|                      used < buffer: more is taken
 //!                           |<---- unsent --->|                      buffer - used >= used / 2: writable
 //! ```
-//! As Linux, which looks at its bounds whenever it begins another of its buffers, and then fills it: bytes are taken by the *goal*,
-//! counted from what has been sent, so a send may go beyond its bounds by less than one goal. Used is what is queued, and for each
-//! goal of it what such a buffer takes beside. How far the service has sent, and the goal, are its word (`shm::Sending`).
+//! Linux checks its bounds when it begins a new one of its buffers, and then fills that buffer. So bytes are taken here in units of the
+//! *goal*, counted from what has been sent, and a send may exceed its bounds by less than one goal. "Used" is what is queued, plus the
+//! bookkeeping that Linux needs for each goal of it. The service says how far it has sent, and what the goal is (`shm::Sending`).
 
 use crate::link::{Link, flags, state};
 use crate::stream::ready;
@@ -20,26 +20,26 @@ use shm::application_flags::WATCH;
 use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// "The minimum (doubled) value for this option is 2048" (socket(7)); what kernels of today answer.
+/// "The minimum (doubled) value for this option is 2048" (socket(7)); present kernels answer this value, in bytes.
 pub const BUFFER_MIN: u32 = 4_608;
 
-/// `net.ipv4.tcp_notsent_lowat`, for sockets that say nothing themselves.
+/// `net.ipv4.tcp_notsent_lowat` in bytes, for sockets without the option.
 static LOWAT: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Takes over the kernel's setting, if it says one.
+/// Reads the kernel's setting; without it there is no limit.
 pub fn take_sysctl() {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_notsent_lowat").unwrap_or_default();
     LOWAT.store(text.trim().parse().unwrap_or(u32::MAX), Ordering::Relaxed);
 }
 
-/// What one of Linux's buffers costs beside its bytes: `struct sk_buff`, room for headers, `struct skb_shared_info`.
+/// Bytes that each of Linux's buffers costs beside its data: `struct sk_buff`, room for headers, `struct skb_shared_info`.
 const BOOKKEEPING: u64 = 1_280;
 
-/// Linux fills buffers of so many bytes when nothing is sent meanwhile, and looks after so many of them at what has come for the socket.
+/// Size in bytes of Linux's buffers when nothing is sent meanwhile; after that many of them Linux handles what has come for the socket.
 const BUFFER: u64 = 32_768;
 const BEFORE_A_LOOK: u64 = 16;
 
-/// The bounds of one send.
+/// The bounds of one send, in bytes. `buffer` and `lowat` are `u64::MAX` if they do not apply; `goal` 0: no unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bounds {
     buffer: u64,
@@ -50,35 +50,35 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// What `queued` bytes count for.
+    /// Bytes of the buffer that `queued` bytes use, bookkeeping included.
     fn used(&self, queued: u64) -> u64 {
         let buffers = if self.goal > 0 { queued.div_ceil(self.goal) } else { 0 };
         queued.saturating_add(buffers.saturating_mul(BOOKKEEPING))
     }
 
-    /// A send of `total` bytes may find that there is no room for all of it.
+    /// True when a send of `total` bytes may reach the bounds.
     fn is_near(&self, sender: &Sender, total: usize) -> bool {
         self.lowat < u64::MAX || self.used(sender.head - sender.tail + total as u64) >= self.buffer
     }
 
-    /// What a ring for `total` bytes must hold so that it is the bounds that are met first; `None`: nothing bounds the buffer.
+    /// Size of a ring that holds `total` bytes, or as much of them as the bounds allow; `None`: the buffer has no bound.
     pub(crate) fn most(&self, sender: &Sender, total: usize) -> Option<usize> {
         let whole = usize::try_from(self.buffer.saturating_add(self.goal)).unwrap_or(usize::MAX);
         let is_near = self.used(sender.head - sender.tail + total as u64) >= self.buffer;
         (self.buffer < u64::MAX).then_some(if is_near { whole } else { total })
     }
 
-    /// The buffer grows when somebody waits for space: who has found some waits no more.
+    /// True when the buffer grows while a thread waits for space, so a wish for space must be withdrawn when space was found.
     pub(crate) fn may_grow(&self) -> bool {
         self.may_grow
     }
 
-    /// Bytes written and not sent yet, as far as the service has said; what is acknowledged was sent.
+    /// Bytes written and not yet sent, as far as the service has said; acknowledged bytes count as sent.
     fn unsent(&self, sender: &Sender) -> u64 {
         u64::from((sender.head as u32).wrapping_sub(self.sent)).min(sender.head - sender.tail)
     }
 
-    /// Bytes that are taken now, before the bounds are looked at again.
+    /// Bytes that a send may take now, before it checks the bounds again.
     pub(crate) fn room(&self, sender: &Sender) -> usize {
         let (used, unsent) = (self.used(sender.head - sender.tail), self.unsent(sender));
         let begun = if self.goal > 0 { unsent % self.goal } else { 0 };
@@ -92,7 +92,7 @@ impl Bounds {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Linux's `sk_stream_is_writeable`: a third of the buffer is free, and less than half of what may be unsent is.
+    /// Linux's `sk_stream_is_writeable`: a third of the buffer is free, and the unsent bytes are less than half of their limit.
     pub(crate) fn is_writable(&self, sender: &Sender) -> bool {
         let used = self.used(sender.head - sender.tail);
         self.buffer.saturating_sub(used) >= used / 2
@@ -101,12 +101,12 @@ impl Bounds {
 }
 
 impl Link {
-    /// `SO_SNDBUF`: the kernel doubles it, for its bookkeeping, which here is room for bytes.
+    /// `SO_SNDBUF`: the kernel doubles the value for its bookkeeping; here all of it is room for bytes.
     pub fn set_buffer(&self, bytes: u32) {
         self.buffer.store(bytes.saturating_mul(2).max(BUFFER_MIN), Ordering::Relaxed);
     }
 
-    /// `SO_SNDBUF` where the program has not set it: what the buffer has grown to, within one host what it may.
+    /// `SO_SNDBUF` where the program has not set it: the size that the buffer has grown to; within one host the size that it may reach.
     pub fn grown_buffer(&self) -> Option<u32> {
         let is_set = self.buffer.load(Ordering::Relaxed) > 0;
         let grown = || match self.mapped.pair {
@@ -116,30 +116,30 @@ impl Link {
         if is_set || !self.is_open() { None } else { Some(grown()).filter(|bytes| *bytes > 0) }
     }
 
-    /// Why a connection that is over, or was shut, takes no bytes.
+    /// The error of a send on a connection that is over or was shut down.
     #[cold]
     pub(crate) fn unsendable_since(&self, bits: u32) -> Errno {
         if bits & state::INTO_THE_VOID != 0 {
-            // The error is told; what is left is the end.
+            // The program gets the pending error now; from here on the connection is over.
             self.note(state::OVER);
         }
         self.take_error().unwrap_or(Errno::PIPE)
     }
 
-    /// The peer has closed both ways. Linux takes this send, or the first buffers of it: by then it has seen the peer's RST, which is the
-    /// pending error now, and the next send fails.
+    /// The peer has closed both directions. Linux takes this send, or its first buffers, because it sees the peer's RST only after that.
+    /// The RST is the pending error from here on, and the next send fails.
     #[cold]
     pub(crate) fn send_into_the_void(&self, total: usize) -> usize {
         if total > 0 {
             self.note(state::INTO_THE_VOID);
             self.block().error.store(libc::EPIPE as u32, Ordering::Release);
-            // Nobody else tells those that wait.
+            // Watchers get no other news of this: wake them here.
             self.free();
         }
         total.min(self.room_before_reset())
     }
 
-    /// Of a socket with a notice, or that has sent to a peer that had closed.
+    /// ERR and HUP bits of a socket with a pending notice, or one that has sent to a closed peer.
     #[cold]
     pub(crate) fn void_readiness(&self, bits: u32) -> u32 {
         let pending = self.block().error.load(Ordering::Relaxed) != 0;
@@ -147,7 +147,7 @@ impl Link {
         if bits & state::INTO_THE_VOID != 0 { error | ready::HUP } else { error }
     }
 
-    /// What Linux takes of a send before it hears that the peer has closed.
+    /// Bytes that Linux takes of a send before it sees that the peer has closed.
     fn room_before_reset(&self) -> usize {
         let buffers = match u64::from(self.buffer.load(Ordering::Relaxed)) {
             0 => BEFORE_A_LOOK,
@@ -156,12 +156,12 @@ impl Link {
         (buffers * BUFFER) as usize
     }
 
-    /// `TCP_NOTSENT_LOWAT`; 0: as the system says.
+    /// `TCP_NOTSENT_LOWAT` in bytes; 0: the system's default.
     pub fn set_lowat(&self, bytes: u32) {
         self.lowat.store(bytes, Ordering::Relaxed);
         if self.has_lowat() && !self.mapped.pair {
             self.watch_sending(true);
-            // How far it has sent so far it tells who waits.
+            // The wish for space makes the service say how far it has sent.
             self.starve();
             self.tell();
         }
@@ -179,7 +179,7 @@ impl Link {
         }
     }
 
-    /// What bounds sends; `None`: only the ring does. Between applications of one host everything written is sent.
+    /// The bounds of a send; `None`: only the ring bounds it. Between applications of one host all written bytes count as sent.
     #[inline]
     pub(crate) fn bounds(&self) -> Option<Bounds> {
         let (own, lowat) = (self.buffer.load(Ordering::Relaxed), self.lowat());
@@ -193,7 +193,7 @@ impl Link {
                 may_grow: false,
             });
         }
-        // Acquire: pairs with the Release of the core.
+        // Acquire: pairs with the Release of the service's core.
         let told = Sending::unpack(self.halves().1.extra.load(Ordering::Acquire));
         let buffer = if own > 0 { own } else { told.buffer };
         if buffer == 0 && lowat == u32::MAX {
@@ -208,7 +208,7 @@ impl Link {
         })
     }
 
-    /// Before a send of `total` bytes within `bounds`: the service keeps its word up to date where it may matter.
+    /// Before a send of `total` bytes: if it may reach the bounds, asks the service to keep `shm::Sending` up to date.
     pub(crate) fn note_bounds(&self, bounds: &Bounds, sender: &Sender, total: usize) {
         self.watch_sending(!self.mapped.pair && bounds.is_near(sender, total));
     }
@@ -220,7 +220,7 @@ impl Link {
         }
     }
 
-    /// From now on the other side tells when there is space, or when it has sent.
+    /// Asks the other side to tell when there is space, or when it has sent.
     pub(crate) fn starve(&self) {
         let flags = &self.halves().0.flags;
         if flags.load(Ordering::SeqCst) & WANT_SPACE == 0 {
@@ -232,7 +232,7 @@ impl Link {
         }
     }
 
-    /// Bytes that a send may hand over before the service gets to run, for hosts in which it runs in between.
+    /// Bytes that a send may hand over before the service has to run; for the simulator, in which it runs between them.
     #[must_use]
     pub fn step(&self, total: usize) -> usize {
         let sender = self.sender();
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(bounds(10_000).room(&sender(26_000, 0)), 0);
         assert!(!bounds(24_000).is_writable(&sender(26_000, 0)));
         assert!(bounds(24_001).is_writable(&sender(26_000, 0)));
-        // What the service said is old: what is acknowledged was sent.
+        // The service's position is old, but acknowledged bytes count as sent.
         assert!(bounds(10_000).is_writable(&sender(26_000, 25_000)));
         let wrapped = u64::from(u32::MAX) + 1_000;
         assert_eq!(bounds(500).unsent(&sender(wrapped, wrapped - 5_000)), 499);

@@ -1,36 +1,36 @@
-//! What the program has set on a socket, as far as it matters later.
+//! Options and state of a socket that the library needs later: what the program has set, and how a connect ended.
 
 use crate::notices::Notices;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An option set: level, name, value.
+/// An option that was set: level, name, value.
 pub type Kept = (i32, i32, Box<[u8]>);
 
-/// What the program has set. Accepted sockets share their listener's until either changes.
+/// Options and state of one socket. Accepted sockets share those of their listener until either changes.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// `SO_RCVTIMEO`.
+    /// Longest time that a receive waits (`SO_RCVTIMEO`); `None`: no limit.
     pub receive_limit: Option<Duration>,
-    /// `SO_SNDTIMEO`.
+    /// Longest time that a send waits (`SO_SNDTIMEO`); `None`: no limit.
     pub send_limit: Option<Duration>,
-    /// `SO_LINGER` in seconds, when it is on.
+    /// `SO_LINGER` in seconds; `None`: off.
     pub linger: Option<u32>,
-    /// Something was set that only the kernel can honour: why this socket is never accelerated.
+    /// Why the socket is never accelerated: an option was set that only the kernel can honour.
     pub kernel_only: Option<&'static str>,
-    /// A listener at no address of its own, or accepted by one.
+    /// True for a listener bound to the unspecified address, and for connections accepted from it.
     pub is_anywhere: bool,
-    /// The kernel refuses a connect of it, and has yet to say so.
+    /// The kernel has refused a connect that returned EINPROGRESS; the program's next `connect` goes to the kernel, which reports it.
     pub is_refused: bool,
-    /// A connect that is put off (`rings`): the address, as the program gave it.
+    /// The address of a connect that was put off (see `rings`), as the program gave it.
     pub later: Option<Box<[u8]>>,
-    /// What became of it, where the kernel has said so at once: for `SO_ERROR`.
+    /// The error of that connect if the kernel reported one at once, for `SO_ERROR`.
     pub error: Option<Errno>,
-    /// Of `MSG_ZEROCOPY`: each socket's own.
+    /// Completion notices of `MSG_ZEROCOPY`; not shared with accepted sockets.
     pub notices: Option<Arc<Notices>>,
-    /// Options set that an accepted socket inherits.
+    /// Options that an accepted socket inherits, in the order in which they were set.
     pub kept: Vec<Kept>,
-    /// `SO_COOKIE`, where the socket came from another process or was let out; else 0.
+    /// `SO_COOKIE` of a socket that came from another process or was passed to one; else 0.
     pub cookie: u64,
 }

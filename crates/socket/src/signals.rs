@@ -1,6 +1,6 @@
-//! `SIGIO` and `SIGURG`: what the kernel sends of its sockets, for ours a thread of this library sends. It is started when the program
-//! first names a process to be told of a socket (`F_SETOWN`) or asks for signals (`O_ASYNC`), and sleeps in a context of its own. Which
-//! process is told, of what and by which signal is an option of the placeholder, read there when something has come.
+//! `SIGIO` and `SIGURG`: the kernel sends them for its sockets; a thread of this library sends them for accelerated ones. It is started
+//! when the program first sets the owner of a socket (`F_SETOWN`) or asks for signals (`O_ASYNC`), and sleeps in a context of its own. The
+//! owner, the condition and the signal number are kept by the placeholder; they are read there when there is news.
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
@@ -19,11 +19,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// The thread looks so often, in milliseconds, while the service has said something that the program has yet to read: perhaps by which
-/// eventfd a new peer rings.
+/// Interval in milliseconds at which the thread polls while the control socket has an unread message, which may bring the eventfd by
+/// which a new peer wakes us.
 const LOOK_MS: i32 = 5;
 
-/// How far a socket had come when its owner was last told.
+/// The state of a socket when its owner was last sent a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Far {
     pulse: (u64, u32),
@@ -50,12 +50,12 @@ struct Told {
     far: Far,
 }
 
-/// Of this process: a forked child leaves its parent's sockets to the parent's thread.
+/// Sockets of this process that signals are sent for. A forked child leaves its parent's to the parent's thread.
 static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 /// True while there is a socket that signals are sent for.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// The thread, and what it sleeps in. Of one process and one registration.
+/// The thread that sends signals, and its context. It serves one process and one registration.
 #[derive(Debug)]
 struct Teller {
     generation: u32,
@@ -64,7 +64,7 @@ struct Teller {
 
 static TELLER: AtomicPtr<Teller> = AtomicPtr::new(ptr::null_mut());
 
-/// The one that serves `client`, if there is one.
+/// The thread that serves `client`, if there is one.
 fn present(client: &Arc<Client>) -> Option<&'static Teller> {
     let known = published(&TELLER)?;
     (known.generation == fork::generation() && Arc::ptr_eq(&known.context.client, client)).then_some(known)
@@ -73,12 +73,12 @@ fn present(client: &Arc<Client>) -> Option<&'static Teller> {
 fn start(client: &Arc<Client>) -> Result<&'static Teller, Errno> {
     let before = TELLER.load(Ordering::Acquire);
     let fresh = Box::new(Teller { generation: fork::generation(), context: Context::take(client)? });
-    // Of several threads that ask at once one starts it.
+    // Of several threads that come here at once, the one that publishes its object starts the thread.
     let Some(teller) = publish(&TELLER, before, fresh) else { return present(client).ok_or(Errno::AGAIN) };
     thread::start(run, ptr::from_ref(teller).expose_provenance()).map(|()| teller)
 }
 
-/// The program has said of the socket behind `fd` who is to be told, or that somebody is.
+/// The program has set an owner for the socket behind `fd`, or has asked for signals: from now on signals are sent for it.
 pub fn asked(fd: RawFd) {
     let Some(sock) = fds::SOCKS.pin(fd).map(|sock| sock.share()) else { return };
     if fds::is_borrowed() || locked::is_locked() {
@@ -96,13 +96,13 @@ pub fn asked(fd: RawFd) {
         told.push(Told { fd, sock: sock.clone(), far });
         ANY.store(true, Ordering::Relaxed);
     }
-    // A set that holds the socket, too, is not told any more: it looks.
+    // An epoll set that also holds the socket no longer gets its doorbells: it has to look by itself.
     fork::dispute();
     sock.enter(&teller.context);
     teller.context.wake();
 }
 
-/// The socket is closed.
+/// The socket is closed: no more signals are sent for it.
 pub fn forget(sock: &Sock) {
     if !ANY.load(Ordering::Relaxed) {
         return;
@@ -121,13 +121,13 @@ pub fn hold(held: &mut Held) {
     held.take_static(&TOLD);
 }
 
-/// In a forked child: its parent's sockets are told of by the parent.
+/// In a forked child: drops the list, for the parent's thread serves the parent's sockets.
 pub fn forget_all() {
     ANY.store(false, Ordering::Relaxed);
     lock(&TOLD).clear();
 }
 
-/// The thread's own way to the list: it does not sleep on a lock by the C library's call.
+/// Locks the list for the thread: it must not sleep in the C library's lock.
 fn told() -> MutexGuard<'static, Vec<Told>> {
     loop {
         match TOLD.try_lock() {
@@ -140,7 +140,7 @@ fn told() -> MutexGuard<'static, Vec<Told>> {
 
 extern "C" fn run(teller: usize) {
     thread::renounce();
-    // Only what is published lives for ever; a later one of another registration has a thread of its own.
+    // Only a published object lives for ever; if another registration has replaced it, that has a thread of its own.
     let Some(teller) = published(&TELLER).filter(|known| ptr::from_ref(*known).addr() == teller) else {
         return;
     };
@@ -159,19 +159,19 @@ impl Teller {
                 true => -1,
                 false => 0,
             };
-            // Whatever comes of it: what woke us is looked for.
+            // The result does not matter: the list is looked through in any case.
             let _ = thread::sleep(context.epfd(), wait);
         }
-        // Its end is the last thing that is told.
+        // The end of the registration ends all connections: this is the last news.
         told().iter_mut().for_each(Told::look);
     }
 
-    /// Everything that comes from here on rings. False: something has come meanwhile.
+    /// Arms the doorbells of all sockets in the list. False: news came meanwhile.
     fn arm(&self) -> bool {
         let mut is_quiet = true;
         let mut arm = |bell: Option<Doorbell<'_>>| {
             if let Some(bell) = bell {
-                // Old news is looked at afterwards, by the sockets' state.
+                // News from before is not lost: the sockets' state is checked after this.
                 bell.drain(u32::MAX, |_| ());
                 is_quiet &= bell.prepare_sleep();
             }
@@ -204,7 +204,7 @@ impl Told {
         let is_async =
             sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ASYNC as usize != 0);
         let events = sock.readiness();
-        // What comes to a listener by the kernel's queue the kernel tells.
+        // For connections in the kernel's accept queue the kernel sends the signal itself.
         let is_ours = match sock.decided() {
             Some(Role::Listener(_)) => events & ready::IN != 0,
             Some(Role::Stream(_)) => true,

@@ -79,7 +79,7 @@ pub struct Sock {
     pub(crate) moving: Mutex<Moving>,
     /// Number of descriptors of this process that refer to the socket, plus [`USER`] times the number of calls that wait for it.
     descriptors: AtomicU32,
-    /// Number of the thread whose `connect` is about to decide the role; 0: none; also [`INHERITED`] and [`LATER`].
+    /// Number of the thread that is about to decide the role, in `connect`; 0: none; also `INHERITED` and `LATER`.
     pub(crate) deciding: AtomicU32,
     flags: AtomicU16,
     pub(crate) untold: Untold,
@@ -165,7 +165,7 @@ impl Sock {
         sock
     }
 
-    /// A socket whose descriptor came from another program or process.
+    /// A socket for a descriptor that came from another program or process.
     #[must_use]
     pub fn inherited(family: i32, nonblock: bool, cookie: u64) -> Self {
         let sock = Self::new(family, nonblock);
@@ -229,7 +229,7 @@ impl Sock {
         self.mark(flag::REPLACED, true);
     }
 
-    /// True after [`Self::replace`].
+    /// True when another object stands for the socket (see [`Self::replace`]).
     pub fn is_replaced(&self) -> bool {
         self.has(flag::REPLACED)
     }
@@ -383,7 +383,7 @@ impl Sock {
         how(Arc::make_mut(lock(&self.moving).settings.get_or_insert_default()));
     }
 
-    /// True once after the kernel refused a connect whose error the program has yet to see.
+    /// True once after the kernel refused a connect that had returned EINPROGRESS: the next `connect` goes to the kernel, which reports it.
     pub fn take_refusal(&self) -> bool {
         let mut moving = lock(&self.moving);
         let refused = moving.settings.as_mut().filter(|settings| settings.is_refused);
@@ -578,7 +578,7 @@ impl Sock {
         link.take_error().map_or(0, Errno::raw_os_error)
     }
 
-    /// True for a connection whose handshake is under way.
+    /// True for a connection during its handshake.
     pub fn is_connecting(&self) -> bool {
         self.stream().is_some_and(|link| {
             let _ = link.peer_flags();

@@ -22,7 +22,7 @@ const LEAST_NS: u64 = 1_000;
 /// Cost of two wake-ups: a wait that exceeded the budget by no more than this might have been short if both sides had spun.
 const WAKE_UPS_NS: u64 = 100_000;
 
-/// Length of the first pause, after the core was lost a second time within [`AGAIN_NS`]. Each further loss doubles the pause, up to
+/// Length of the first pause, after the core was lost a second time within `AGAIN_NS`. Each further loss doubles the pause, up to
 /// [`CROWDED_MOST_NS`].
 const CROWDED_NS: u64 = 100_000_000;
 const CROWDED_MOST_NS: u64 = 3_200_000_000;

@@ -267,7 +267,7 @@ impl Link {
     }
 
     /// Lends a first ring, or a larger one, for `left` bytes; if `bound` says how much the send bounds allow, large enough for that at
-    /// once. Otherwise rings grow step by step, so that a stream whose reader keeps up has a short ring.
+    /// once. Otherwise rings grow step by step, so that a stream with a fast reader has a short ring.
     pub(crate) fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
         if !sender.may_lend() {
             return;

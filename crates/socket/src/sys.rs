@@ -244,7 +244,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
 
 /// `fcntl` with a number as argument.
 pub fn fcntl(fd: RawFd, command: i32, argument: usize) -> Result<usize, Errno> {
-    // SAFETY: used only with commands whose argument is a number.
+    // SAFETY: used only with commands that take a number as argument.
     answer(unsafe { call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]) })
 }
 

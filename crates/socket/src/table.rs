@@ -312,7 +312,7 @@ mod whole {
             }
         }
 
-        /// In a forked child whose parent has other threads: drops all pins, for those threads do not exist here.
+        /// In a forked child of a parent with other threads: drops all pins, for those threads do not exist here.
         pub fn forget_pins(&self) {
             self.cells().for_each(|(_, cell)| cell.forget_pins());
         }

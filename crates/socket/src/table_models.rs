@@ -1,4 +1,4 @@
-//! Loom: lookups, close and reuse of one descriptor at once. A probe says whether anybody touches it after its end.
+//! Loom models of lookups, close and reuse of one descriptor at once. A probe fails when it is touched after its end.
 
 use super::Cell;
 use crate::atomic::{AtomicU64, Ordering};

@@ -33,7 +33,7 @@ const FREE_MAX: u32 = 16;
 /// Time between the first two checks of what seems to be a set of the program's; doubled after each: 102 ms in all.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Number of times that a set of ours was about to be made or closed ([`BEGUN`]), and that this was completed ([`DONE`]).
+/// Number of times that a set of ours was about to be made or closed (`BEGUN`), and that this was completed (`DONE`).
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 

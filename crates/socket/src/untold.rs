@@ -1,6 +1,6 @@
-//! What the placeholder of a connection has not been told yet. A socket that never sends a byte has no use for what was set on the
-//! listener, nor for the switches of TCP's that programs throw with every request (nginx corks and uncorks each answer): they are noted
-//! here, and told when somebody else may ask the placeholder, another process with its descriptor or the kernel for another option.
+//! Options that the placeholder of a connection has not been given yet. A socket that never sends a byte has no use for its listener's
+//! options, nor for the TCP switches that programs set with every request (nginx corks and uncorks each answer). They are noted here, and
+//! set on the placeholder when it may be asked for them: by another process with its descriptor, or by a call for another option.
 //!
 //! ```text
 //!   bit   0..3          3..6                     6           7
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use shm::TRUST;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Options that are on or off, and mean something to the stack alone.
+/// Options that are on or off and concern the TCP stack only.
 const SWITCHES: [i32; 3] = [libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
 
 const SWITCHES_UNTOLD: u8 = 1 << 6;
@@ -31,7 +31,7 @@ const fn is_set(switch: usize) -> u8 {
     1 << (switch + SWITCHES.len())
 }
 
-/// See the module.
+/// The bits drawn in the module's documentation.
 #[derive(Debug, Default)]
 pub struct Untold(AtomicU8);
 
@@ -45,29 +45,29 @@ impl Untold {
             let rest = bits & !on(switch) | is_set(switch) | SWITCHES_UNTOLD;
             Some(if is_on { rest | on(switch) } else { rest })
         };
-        // It always says yes. AcqRel: as in `tell_switches`.
+        // The closure never refuses. AcqRel: as in `tell_switches`.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, noted);
     }
 
-    /// Those that were set, with their values.
+    /// The switches that were set, each with its value as the kernel takes it.
     fn switches(bits: u8) -> impl Iterator<Item = (i32, [u8; 4])> {
         let of = move |(i, name): (usize, i32)| (name, i32::from(bits & on(i) != 0).to_ne_bytes());
         SWITCHES.into_iter().enumerate().filter(move |(i, _)| bits & is_set(*i) != 0).map(of)
     }
 }
 
-/// Which switch it is, if it is one.
+/// The index of a switch in [`SWITCHES`]; `None` for any other option.
 fn switch(level: i32, name: i32) -> Option<usize> {
     if level == libc::IPPROTO_TCP { SWITCHES.iter().position(|switch| *switch == name) } else { None }
 }
 
-/// True when nobody else can ask the placeholder.
+/// True when no other process has the socket, so none can ask the placeholder.
 fn is_alone(link: &Link) -> bool {
     let holders = link.block().holders.load(Ordering::SeqCst);
     holders.is_power_of_two() && holders != TRUST
 }
 
-/// `setsockopt`. False: the kernel is to be told of this one. `is_good`: the value can be read.
+/// `setsockopt` of a switch: notes it. False: the kernel has to be called. `is_good`: the memory of `value` can be read.
 pub fn set(
     sock: &Sock,
     fd: RawFd,
@@ -77,7 +77,7 @@ pub fn set(
 ) -> bool {
     let Some(switch) = switch(level, name) else { return false };
     let Some(link) = sock.stream() else { return false };
-    // A length that is negative for the kernel is wrong.
+    // The kernel takes the length as an int, and refuses a negative one.
     let length = size_of::<i32>()..=i32::MAX as usize;
     if locked::is_locked() || link.is_unconnected() || !is_alone(link) || !length.contains(&value.len()) {
         return false;
@@ -97,39 +97,39 @@ pub fn set(
     true
 }
 
-/// `getsockopt`, where only this process knows the answer.
+/// `getsockopt` of a switch that the placeholder has not been given; `None`: the kernel knows the answer.
 pub fn get(sock: &Sock, level: i32, name: i32) -> Option<i32> {
     let (bits, switch) = (sock.untold.bits(), switch(level, name)?);
     let is_known = bits & SWITCHES_UNTOLD != 0 && bits & is_set(switch) != 0;
     is_known.then_some(i32::from(bits & on(switch) != 0))
 }
 
-/// Something was set past this, on the placeholder.
+/// After a switch was set on the placeholder directly: forgets the value noted here.
 pub fn forget(sock: &Sock, level: i32, name: i32) {
     if let Some(switch) = switch(level, name) {
         sock.untold.0.fetch_and(!is_set(switch), Ordering::AcqRel);
     }
 }
 
-/// From now on a socket that was accepted has yet to be told what was set on its listener.
+/// Notes that the placeholder of an accepted socket has not been given its listener's options.
 pub fn begin(sock: &Sock) {
     sock.untold.0.fetch_or(LISTENERS_UNTOLD, Ordering::Relaxed);
 }
 
-/// Tells the switches alone. Takes no lock: for a process that forks.
+/// Sets the noted switches on the placeholder. Takes no lock, so a process that is about to fork can use it.
 pub fn tell_switches(sock: &Sock, fd: RawFd) {
-    // What many share is told of none.
+    // A common socket, which many connections share, gets no options.
     if sock.untold.bits() & SWITCHES_UNTOLD == 0 || placeholder::own(sock, fd).is_err() {
         return;
     }
-    // AcqRel: of two that tell the second finds what the first leaves.
+    // AcqRel: of two threads that do this, the second finds the bits as the first left them.
     let bits = sock.untold.0.fetch_and(!SWITCHES_UNTOLD, Ordering::AcqRel);
     for (name, value) in Untold::switches(bits) {
         let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, name, &value);
     }
 }
 
-/// Tells everything: from here on the placeholder may be asked, and there is one.
+/// Sets everything noted on the placeholder, after giving the socket one of its own: from here on it may be asked.
 ///
 /// # Errors
 /// As [`placeholder::own`]'s.
@@ -140,7 +140,7 @@ pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     }
     if sock.untold.0.fetch_and(!LISTENERS_UNTOLD, Ordering::AcqRel) & LISTENERS_UNTOLD != 0 {
         for (level, name, value) in sock.settings().iter().flat_map(|settings| settings.passed_on()) {
-            // What the kernel took on the listener it takes here.
+            // The kernel accepted each of these values on the listener.
             let _ = sys::setsockopt(fd, *level, *name, value);
         }
     }
@@ -148,7 +148,7 @@ pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Puts the switches to what is set, for another object or placeholder that is to stand for the socket.
+/// Copies the noted switches into the settings, for another object or placeholder that is to stand for the socket.
 pub fn keep(sock: &Sock) {
     for (name, value) in Untold::switches(sock.untold.bits()) {
         sock.set(|settings| settings.note(libc::IPPROTO_TCP, name, &value));
@@ -166,7 +166,7 @@ mod tests {
     const ON: [u8; 4] = 1i32.to_ne_bytes();
     const OFF: [u8; 4] = 0i32.to_ne_bytes();
 
-    /// What the placeholder says of a switch, and what the program is told.
+    /// The value of a switch on the placeholder, and the value that the program gets.
     fn of(sock: &Sock, fd: RawFd, name: i32) -> (i32, i32) {
         let mut value = [0; 4];
         sys::getsockopt(fd, libc::IPPROTO_TCP, name, &mut value).unwrap();
@@ -193,13 +193,13 @@ mod tests {
         assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 1), (0, 1)]);
         set(&sock, fd, cork, &OFF);
         assert_eq!((of(&sock, fd, cork), sock.settings().is_none()), ((0, 0), true));
-        // A child is about to be forked, which asks the kernel.
+        // As before a fork: the child will ask the kernel.
         sock.link().unwrap().block().holders.store(3, Ordering::Relaxed);
         tell_switches(&sock, fd);
         assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 0), (1, 1)]);
         set(&sock, fd, delay, &OFF);
         assert_eq!(of(&sock, fd, delay), (0, 0));
-        // Alone again: what the kernel was told meanwhile is not told again.
+        // One holder again: what the kernel was given meanwhile is not set again.
         sock.link().unwrap().block().holders.store(1, Ordering::Relaxed);
         set(&sock, fd, cork, &ON);
         assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 1), (0, 0)]);

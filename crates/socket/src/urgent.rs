@@ -5,8 +5,8 @@
 //!    tail             mark                        head
 //!  ----|---- a read ----[u]----- the next one -----|
 //! ```
-//! How far the urgent bytes reach is the sender's word. Which mark was seen last, and whether its byte was read, stands beside it
-//! (`shm::Urgent`): whoever scribbles there moves a mark in the stream between the two, and nothing else.
+//! How far the urgent bytes reach is the sender's word. The mark that was seen last, and whether its byte was read, are kept beside it in
+//! shared memory (`shm::Urgent`): a process that overwrites them can move a mark in the stream between the two, and nothing else.
 
 use crate::link::{Link, flags, own, state};
 use crate::stream::ready;
@@ -16,24 +16,24 @@ use rustix::io::Errno;
 use shm::{application_flags, half_flags};
 use std::sync::atomic::Ordering;
 
-/// Set in the word that is remembered when the byte at the mark was read; above it stands the position behind the mark.
+/// Bit of `shm::Urgent::seen`: the byte at the mark was read. The bits above it are the position behind the mark.
 const TAKEN: u64 = 1;
 
-/// What there is of urgent data.
+/// The urgent data that a reader finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Urgent {
-    /// Where reading goes on.
+    /// Position of the next byte to read.
     tail: u64,
-    /// Where the urgent byte lies, unless reading has passed it.
+    /// Position of the urgent byte; `None`: there is none, or reading has passed it.
     mark: Option<u64>,
-    /// It was read ahead of its turn.
+    /// True when the urgent byte was read ahead of its turn.
     is_taken: bool,
-    /// All this as it is remembered.
+    /// The value of `shm::Urgent::seen` for this state.
     word: u64,
 }
 
 impl Link {
-    /// `SO_OOBINLINE`.
+    /// Sets or clears `SO_OOBINLINE`.
     pub fn set_inline(&self, on: bool) {
         let flags = &self.block().flags;
         if on {
@@ -47,7 +47,7 @@ impl Link {
         self.block().flags.load(Ordering::Relaxed) & flags::INLINE != 0
     }
 
-    /// What was remembered; 0: nothing yet.
+    /// The last mark that was seen, as in `shm::Urgent::seen`; 0: none yet.
     fn seen(&self) -> u64 {
         let urgent = self.mapped.region.urgent(self.slot());
         let is_marked = self.block().flags.load(Ordering::Relaxed) & flags::MARKED != 0;
@@ -56,7 +56,7 @@ impl Link {
             .map_or(0, |urgent| urgent.seen[self.mapped.side.index()].load(Ordering::Relaxed))
     }
 
-    /// Remembers it. The receiving side is locked.
+    /// Stores the last mark that was seen. The caller has locked the receiving side.
     fn note_seen(&self, word: u64) {
         if let Some(urgent) = self.mapped.region.urgent(self.slot()) {
             urgent.seen[self.mapped.side.index()].store(word, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Link {
         }
     }
 
-    /// The bytes that are published next end with an urgent one, in front of `position`.
+    /// Announces that the bytes published next end with an urgent byte, just before `position`.
     #[cold]
     pub(crate) fn announce_urgent(&self, position: u64) {
         urgent::announce(&self.mapped.region, self.mapped.side, self.slot(), position);
@@ -73,12 +73,12 @@ impl Link {
         }
     }
 
-    /// How far the urgent bytes of the other side reach; 0: there were none.
+    /// End of the urgent bytes of the other side (the position behind the last one); 0: there were none.
     pub fn urgent_mark(&self) -> u64 {
         urgent::up(&self.mapped.region, self.mapped.side.other(), self.slot()).unwrap_or(0)
     }
 
-    /// What there is for a reader that has come to `tail`.
+    /// The urgent data for a reader at position `tail`.
     fn urgent_from(&self, tail: u64) -> Urgent {
         let word = self.seen();
         let (seen, is_taken) = (word >> 1, word & TAKEN != 0);
@@ -88,7 +88,7 @@ impl Link {
             // Nothing new; the pointer never moves back.
             return Urgent { tail, mark: mark(seen, tail), is_taken, word };
         }
-        // A reader that still stands at the mark before would find there what it was meant to read ahead of its turn.
+        // A reader at the byte of the former mark would now read it in the stream, though it was meant to be read ahead: skip it.
         let is_late = seen == tail + 1 && !self.is_inline() && self.head() != tail;
         let tail = tail + u64::from(is_late);
         Urgent { tail, mark: mark(up, tail), is_taken: false, word: up << 1 }
@@ -103,7 +103,7 @@ impl Link {
         self.urgent_from(self.block().rx_tail.load(Ordering::Relaxed))
     }
 
-    /// A reader has come to `at`, and has found bytes before if `has_read`: where it goes on, and how many bytes it may read there.
+    /// For a reader at `at`, which has read bytes before if `has_read`: the position to continue at, and how many bytes it may read there.
     #[cold]
     pub(crate) fn up_to_mark(&self, at: u64, has_read: bool, peek: bool) -> (u64, usize) {
         let found = self.urgent_from(at);
@@ -119,7 +119,7 @@ impl Link {
                 (found.tail, usize::try_from(mark - found.tail).unwrap_or(usize::MAX))
             }
             Some(_) if has_read => (found.tail, 0),
-            // It may be announced and not here, when reading has come to it only now.
+            // The urgent byte may be announced before it has arrived; then the reader stays in front of it.
             Some(mark) if !self.is_inline() && self.is_here(mark) => (mark + 1, usize::MAX),
             _ => (found.tail, usize::MAX),
         }
@@ -128,8 +128,8 @@ impl Link {
     /// `recv` with `MSG_OOB`.
     ///
     /// # Errors
-    /// EINVAL when there is no urgent byte, or it was read, or is one as any other (`SO_OOBINLINE`); EAGAIN when it is announced and has
-    /// yet to come; ENOTCONN after a reset.
+    /// EINVAL when there is no urgent byte, or it was read, or it is one as any other (`SO_OOBINLINE`); EAGAIN when it is announced and has
+    /// not arrived; ENOTCONN after a reset.
     pub fn pull_urgent(&self, buffers: &mut [&mut [u8]], peek: bool) -> Result<usize, Errno> {
         let _owned = own(&self.block().rx_lock)?;
         let seen = self.peer_flags();
@@ -158,7 +158,7 @@ impl Link {
         Ok(1)
     }
 
-    /// Passes over a byte that is not read any more. The receiving side is locked.
+    /// Passes over a byte that must not be read any more. The caller has locked the receiving side.
     fn skip_to(&self, tail: u64) {
         let (own, peer) = self.halves();
         self.block().rx_tail.store(tail, Ordering::Relaxed);
@@ -168,18 +168,18 @@ impl Link {
     }
 
     fn is_here(&self, mark: u64) -> bool {
-        // A head that is behind the tail breaks the rules, which is found when it is read.
+        // A head behind the tail breaks the rules; a read detects that.
         mark < self.head()
     }
 
-    /// `SIOCATMARK`: the next byte to read is the urgent one.
+    /// `SIOCATMARK`: true when the next byte to read is the urgent one.
     #[must_use]
     pub fn is_at_mark(&self) -> bool {
         let found = self.urgent_now();
         found.mark == Some(found.tail)
     }
 
-    /// Bytes that can be read before the mark, or in all (`FIONREAD`).
+    /// Number of bytes that can be read before the mark, or in all without a mark (`FIONREAD`).
     #[must_use]
     pub fn unread_to_mark(&self) -> usize {
         let (unread, found) = (self.unread(), self.urgent_now());
@@ -189,14 +189,14 @@ impl Link {
         }
     }
 
-    /// `now`, what the connection is ready for where `mark` bytes are news, with regard to urgent data.
+    /// Corrects `now`, the readiness of a reader to which less than `mark` bytes are no news, for urgent data.
     #[cold]
     pub(crate) fn urgent_readiness(&self, mut now: u32, mark: u64) -> u32 {
         let found = self.urgent_now();
         if found.mark.is_some_and(|mark| !found.is_taken && self.is_here(mark)) {
             now |= ready::PRI;
         }
-        // An urgent byte alone is nothing to read.
+        // The urgent byte does not count as data to read.
         let is_skipped = found.mark == Some(found.tail) && !self.is_inline();
         let next = found.tail + u64::from(is_skipped);
         if now & ready::RDHUP == 0 && !self.is_enough(self.head().saturating_sub(next), mark) {
@@ -206,7 +206,7 @@ impl Link {
     }
 }
 
-/// The mark of a stream that is urgent up to `up`, for a reader that has come to `tail`.
+/// The mark before `up`, the end of the urgent bytes, for a reader at `tail`; `None` when the reader has passed it.
 fn mark(up: u64, tail: u64) -> Option<u64> {
     up.checked_sub(1).filter(|mark| *mark >= tail)
 }

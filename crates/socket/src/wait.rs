@@ -263,7 +263,7 @@ fn block(
     })
 }
 
-/// Whether a wait goes on after a signal whose handler was installed with `SA_RESTART`.
+/// What a wait does after a signal if all handlers were installed with `SA_RESTART`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restarts {
     /// Goes on if the wait has no time limit.

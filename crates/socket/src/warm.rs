@@ -1,9 +1,9 @@
-//! The ring that was given back last, before the pool: requests and replies lend the same one again and again, one at a time.
+//! A cache of one ring in front of the pool: the ring given back last. Requests and replies lend the same ring again and again.
 //!
 //! ```text
 //!   word:  generation of the process (24 bits) | packed ring (40 bits)          0: none
 //! ```
-//! Whoever takes the word away has the ring. A forked child finds its parent's word, which is of another generation: none.
+//! The thread that clears the word by compare-and-swap owns the ring. In a forked child the parent's word has another generation: no ring.
 
 use crate::atomic::{AtomicU64, Ordering, exchange};
 use crate::fork;
@@ -11,10 +11,10 @@ use queue::Ring;
 use queue::pages::class_of;
 
 const GENERATION_SHIFT: u32 = 40;
-/// Longer rings would be missed elsewhere, as in the pool.
+/// Largest size class that is kept: a longer ring would be missing elsewhere, as in the pool.
 const CLASS_MAX: usize = 4;
 
-/// See the module.
+/// The cached ring: the word drawn in the module's documentation.
 #[derive(Debug)]
 pub struct Warm(AtomicU64);
 
@@ -24,12 +24,12 @@ impl Default for Warm {
     }
 }
 
-/// A ring of this process's.
+/// The word for a ring of this process.
 fn word(ring: Ring) -> u64 {
     ring.packed() | u64::from(fork::generation()) << GENERATION_SHIFT
 }
 
-/// The ring, if it is this process's.
+/// The ring in a word, if it was stored by this process and not by its parent.
 fn ring(word: u64) -> Option<Ring> {
     let packed = word & ((1 << GENERATION_SHIFT) - 1);
     let ours = u64::from(fork::generation()) << GENERATION_SHIFT;
@@ -37,16 +37,16 @@ fn ring(word: u64) -> Option<Ring> {
 }
 
 impl Warm {
-    /// Takes it, if it is of `class`.
+    /// Takes the ring, if it is of size class `class`.
     #[inline]
     pub fn take(&self, class: usize) -> Option<Ring> {
         let seen = self.0.load(Ordering::Relaxed);
         let ring = ring(seen).filter(|ring| class_of(ring.size() as usize) == class)?;
-        // Acquire: pairs with the Release in `keep`: the last use of the bytes before the next.
+        // Acquire: pairs with the Release in `keep`, so that the last use of the bytes comes before the next.
         exchange(&self.0, seen, 0, Ordering::Acquire).ok().map(|_| ring)
     }
 
-    /// Keeps `own`. False: there is one already, or it is too long.
+    /// Keeps `own`. False: a ring is kept already, or `own` is too long.
     #[inline]
     pub fn keep(&self, own: Ring) -> bool {
         let seen = self.0.load(Ordering::Relaxed);

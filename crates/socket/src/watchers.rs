@@ -1,4 +1,4 @@
-//! Who wants to know what happens to a socket: nobody, most of the time, or one set; then no memory of its own is needed.
+//! The threads and epoll sets that are told of a socket's news: usually none, or one set; then no extra memory is needed.
 
 use crate::client::lock;
 use crate::context::Context;
@@ -10,33 +10,33 @@ use rustix::fd::RawFd;
 use std::mem;
 use std::sync::{Arc, MutexGuard, Weak};
 
-/// See the module.
+/// The watchers of one socket.
 #[derive(Debug, Default)]
 pub enum Watchers {
-    /// The usual case of a thread per connection that is busy, and of a socket not yet in a set.
+    /// No watcher: the usual case of a busy thread per connection, and of a socket not yet in a set.
     #[default]
     Nobody,
-    /// One thread that sleeps right now.
+    /// One thread that sleeps now.
     Thread(Arc<Context>),
-    /// One set that holds it, with the descriptor it knows it by.
+    /// One epoll set that holds the socket, and the descriptor under which it does.
     Set(Weak<Set>, RawFd),
-    /// More than one of either.
+    /// Several threads or sets.
     Many(Box<Crowd>),
 }
 
-/// Several of them.
+/// The watchers of a socket that has more than one.
 #[derive(Debug, Default)]
 pub struct Crowd {
-    /// In the order in which they fell asleep.
+    /// Sleeping threads, in the order in which they fell asleep.
     threads: Vec<Arc<Context>>,
-    /// In the order in which it was added.
+    /// Sets that hold the socket, with the descriptor, in the order in which it was added.
     sets: Vec<(Weak<Set>, RawFd)>,
 }
 
 const _: () = assert!(size_of::<Watchers>() == 16);
 
 impl Watchers {
-    /// A thread is about to sleep.
+    /// Adds a thread that is about to sleep.
     pub fn add_thread(&mut self, context: Arc<Context>) {
         match self {
             Self::Nobody => *self = Self::Thread(context),
@@ -45,7 +45,7 @@ impl Watchers {
         }
     }
 
-    /// It sleeps no more; once if it sleeps several times. Beside a set the room for it stays: it will sleep again.
+    /// Removes a thread that no longer sleeps (one entry, if it has several). With a set left the memory is kept: it will sleep again.
     pub fn remove_thread(&mut self, context: &Arc<Context>) {
         let remove = |crowd: &mut Crowd| {
             if let Some(i) = crowd.threads.iter().rposition(|c| Arc::ptr_eq(c, context)) {
@@ -61,7 +61,7 @@ impl Watchers {
         }
     }
 
-    /// A set holds it; how many do now.
+    /// Adds a set that holds the socket; returns how many do now.
     pub fn add_set(&mut self, set: Weak<Set>, fd: RawFd) -> usize {
         match self {
             Self::Nobody => *self = Self::Set(set, fd),
@@ -70,7 +70,7 @@ impl Watchers {
         self.sets().count()
     }
 
-    /// It holds it no more by that descriptor.
+    /// Removes the set's entry for the descriptor `fd`.
     pub fn remove_set(&mut self, set: &Set, fd: RawFd) {
         let is_it = |s: &Weak<Set>, f: RawFd| f == fd && std::ptr::eq(s.as_ptr(), set);
         match self {
@@ -81,7 +81,7 @@ impl Watchers {
         }
     }
 
-    /// No thread sleeps here: in a forked child.
+    /// Removes all threads: in a forked child none of them exists.
     pub fn forget_threads(&mut self) {
         match self {
             Self::Nobody | Self::Set(..) => {}
@@ -90,7 +90,7 @@ impl Watchers {
         }
     }
 
-    /// Threads that sleep right now.
+    /// The threads that sleep now.
     pub fn threads(&self) -> impl DoubleEndedIterator<Item = &Arc<Context>> {
         let (one, many) = match self {
             Self::Thread(context) => (Some(context), &[][..]),
@@ -100,7 +100,7 @@ impl Watchers {
         one.into_iter().chain(many)
     }
 
-    /// Sets that are still there.
+    /// The sets that still exist.
     pub fn sets(&self) -> impl Iterator<Item = (Arc<Set>, RawFd)> {
         let (one, many) = match self {
             Self::Set(set, fd) => (Some((set, *fd)), &[][..]),
@@ -111,7 +111,7 @@ impl Watchers {
         all.filter_map(|(set, fd)| Some((set.upgrade()?, fd)))
     }
 
-    /// Changes them as a crowd, and makes the form small again where one or none is left.
+    /// Changes the watchers as a [`Crowd`], and goes back to the small form if at most one is left.
     fn change(&mut self, how: impl FnOnce(&mut Crowd)) {
         let mut crowd = match mem::take(self) {
             Self::Nobody => Box::default(),
@@ -130,7 +130,7 @@ impl Watchers {
 }
 
 impl Sock {
-    /// A set wants to know.
+    /// Adds an epoll set that holds the socket.
     pub fn join_set(&self, set: Weak<Set>, fd: RawFd) {
         let mut moving = lock(&self.moving);
         if moving.watchers.add_set(set, fd) > 1 {
@@ -139,35 +139,36 @@ impl Sock {
         self.announce(&moving.watchers);
     }
 
-    /// A set does not want to know any more. What it was told last, others may be waiting for.
+    /// Removes an epoll set. The news that it was told last may concern other watchers, so they look as well.
     pub fn leave_set(&self, set: &Set, fd: RawFd) {
         let mut moving = lock(&self.moving);
         moving.watchers.remove_set(set, fd);
         self.announce_left(moving);
     }
 
-    /// Another context speaks for a set now, or the role was just decided: threads that sleep on it look where its news comes now.
+    /// After a set got another context, or the role was decided: writes the watcher again, and wakes the sleeping threads, which then
+    /// listen to the doorbell of the socket's present region.
     pub fn announce_again(&self) {
         let moving = lock(&self.moving);
         self.announce(&moving.watchers);
         moving.watchers.threads().for_each(|context| context.wake());
     }
 
-    /// A thread is about to sleep on it: it is told first, and passes on to the others what it is told.
+    /// Adds a thread that is about to sleep: the other side now tells this thread, which passes news on to the other watchers.
     pub fn enter(&self, context: &Arc<Context>) {
         let mut moving = lock(&self.moving);
         moving.watchers.add_thread(context.clone());
         self.announce(&moving.watchers);
     }
 
-    /// It sleeps no more.
+    /// Removes a thread that no longer sleeps.
     pub fn leave(&self, context: &Arc<Context>) {
         let mut moving = lock(&self.moving);
         moving.watchers.remove_thread(context);
         self.announce_left(moving);
     }
 
-    /// Who has just gone was told, perhaps: the others look for themselves.
+    /// After a watcher was removed: it may have been the one that was told, so the other watchers look for themselves.
     fn announce_left(&self, moving: MutexGuard<'_, Moving>) {
         self.announce(&moving.watchers);
         let alone = matches!(moving.watchers, Watchers::Nobody);
@@ -177,7 +178,7 @@ impl Sock {
         }
     }
 
-    /// Everybody who wants to know looks again.
+    /// Makes every watcher look at the socket.
     pub fn pass_on(&self) {
         let (threads, sets): (Few<_, 2>, Few<_, 2>) = {
             let moving = lock(&self.moving);
@@ -187,17 +188,17 @@ impl Sock {
         sets.iter().for_each(|(set, fd)| set.poke(*fd));
     }
 
-    /// True when one of our sets holds it.
+    /// True when one of our epoll sets holds the socket.
     pub fn is_in_set(&self) -> bool {
         lock(&self.moving).watchers.sets().next().is_some()
     }
 
-    /// Sets that hold it.
+    /// The epoll sets that hold the socket, with the descriptor.
     pub fn sets(&self) -> Vec<(Arc<Set>, RawFd)> {
         lock(&self.moving).watchers.sets().collect()
     }
 
-    /// Writes into our half who is told: the thread that came last, else the first set.
+    /// Writes into this side's half which context the other side tells: that of the thread that came last, else that of the first set.
     fn announce(&self, watchers: &Watchers) {
         let Some(link) = self.link().filter(|_| !self.is_closed()) else { return };
         let thread = watchers.threads().next_back().map(|c| c.number);

@@ -1,4 +1,4 @@
-//! The connector's side of lines (`control::Lent`): a way to a listener by which connections are made without asking the service.
+//! The connector's side of lines (`control::Lent`): direct accept queues of a listener, for connects that need no request to the service.
 
 use crate::anew::Anew;
 use crate::client::{Client, lock};
@@ -17,26 +17,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// By listener's address, as connectors name it.
+/// The lines that this process may use, by the listener's address as connectors name it.
 pub type Ways = RwLock<HashMap<SocketAddr, Arc<Way>>>;
 
-/// A line to one listener.
+/// The connector's end of a line to one listener.
 #[derive(Debug)]
 pub struct Way {
     line: Link,
     most: u32,
-    /// The address that connections come from.
+    /// The address that connections made by this line come from.
     source: IpAddr,
 }
 
 impl Way {
-    /// True while further connections may be made by it.
+    /// True while the line accepts further connections.
     fn is_open(&self) -> bool {
         let seen = self.line.peer_flags();
         seen & OPEN != 0 && seen & (FIN | READ_CLOSED | RESET | FAILED) == 0 && !self.line.is_over()
     }
 
-    /// True when the service has taken it back, or the acceptor has.
+    /// True when the service has revoked the line, or the acceptor has ended it.
     fn is_over(&self) -> bool {
         let seen = self.line.peer_flags();
         seen & (FIN | READ_CLOSED | RESET | FAILED) != 0 || self.line.is_over()
@@ -49,8 +49,8 @@ impl Way {
     }
 }
 
-/// Slots of a pair region that were granted to us: for connections that we make ourselves, each from a port of its own to one listener.
-/// Not to our children.
+/// Slots of a pair region that the service has granted to this process (not to its children): each is for connections to one listener
+/// from a port of its own.
 #[derive(Debug, Default)]
 pub struct Lease {
     any: AtomicBool,
@@ -59,22 +59,22 @@ pub struct Lease {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// All that are ours: the port and the listener of each.
+    /// All granted slots: the local port and the listener of each.
     granted: HashMap<u32, (u16, SocketAddr)>,
-    /// Slots without a connection, by the listener that they lead to.
+    /// Granted slots without a connection, by the listener.
     idle: HashMap<SocketAddr, Idle>,
 }
 
-/// Slots for connections to one listener in which there is none.
+/// Granted slots for one listener that have no connection.
 #[derive(Debug, Default)]
 struct Idle {
     free: Vec<u32>,
-    /// Closed here, and perhaps not there yet: the oldest first.
+    /// Slots closed on this side, the oldest first; the other side may not have released them yet.
     closed: VecDeque<u32>,
 }
 
 impl Lease {
-    /// The lock, for forks.
+    /// The lock, to be taken before a fork.
     pub const fn lock(&self) -> &Mutex<impl Sized + use<>> {
         &self.slots
     }
@@ -89,9 +89,9 @@ impl Lease {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// A slot for a new connection to `remote`, both halves as if never used, and its port.
+    /// Takes a slot for a new connection to `remote`, with both halves cleared; returns it and its port.
     fn take(&self, mapped: &Mapped, remote: SocketAddr) -> Option<(u32, u16)> {
-        // A signal handler may have interrupted the holder.
+        // If the lock is taken, its holder may be the code that this signal handler interrupted: the slot is not waited for.
         let mut slots = self.slots.try_lock().ok()?;
         let Slots { granted, idle } = slots.get();
         let idle = idle.get_mut(&remote)?;
@@ -107,7 +107,7 @@ impl Lease {
             if flags & LENT != 0 {
                 break slot;
             }
-            // The service has it back.
+            // The service has taken the slot back.
             granted.remove(&slot);
         };
         let (port, _) = *granted.get(&slot)?;
@@ -118,12 +118,12 @@ impl Lease {
         Some((slot, port))
     }
 
-    /// True when the slot is granted to us.
+    /// True when the slot is granted to this process.
     pub fn has(&self, slot: u32) -> bool {
         self.any.load(Ordering::Relaxed) && lock(&self.slots).get().granted.contains_key(&slot)
     }
 
-    /// A connection in one of ours is closed on our side, for good.
+    /// Notes that this side has released its connection in a granted slot.
     pub fn closed(&self, slot: u32) {
         let mut slots = lock(&self.slots);
         let Slots { granted, idle } = slots.get();
@@ -132,7 +132,7 @@ impl Lease {
         }
     }
 
-    /// A connection that was not made after all.
+    /// Gives back a slot taken for a connection that was not made after all.
     fn give_back(&self, mapped: &Mapped, remote: SocketAddr, slot: u32) {
         let (own, peer) = mapped.halves(slot);
         raise(own, RELEASED);
@@ -141,13 +141,13 @@ impl Lease {
     }
 }
 
-/// What the service said beside the answer to a `connect` to `remote`.
+/// Takes over the line and the slots that came with the service's answer to a `connect` to `remote`.
 pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
     if !mapped.pair || !mapped.has(lent.line) {
         return;
     }
     mapped.lease.add(mapped, remote, &lent.grants);
-    // Not under the lock, which a fork takes after that of the regions.
+    // Not under the lock of `ways`: a fork takes that lock after those of the regions.
     let Some(block) = client.take_block() else { return };
     let home = &client.home;
     let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +166,7 @@ pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &L
 }
 
 impl Way {
-    /// It is used no more.
+    /// Ends the connector's side of the line.
     fn end(&self) {
         raise(self.line.halves().0, FIN | READ_CLOSED | RELEASED);
         let (block, sender) = (self.line.block(), self.line.sender());
@@ -176,20 +176,20 @@ impl Way {
     }
 }
 
-/// Forgets a way that was taken back, by every address.
+/// Removes a line that was taken back, under all addresses.
 fn forget(client: &Client, way: &Arc<Way>) {
     let mut ways = client.ways.write().unwrap_or_else(PoisonError::into_inner);
     let before = ways.len();
     ways.retain(|_, other| !Arc::ptr_eq(other, way));
-    // Another thread may have been quicker.
+    // Not if another thread has removed it first.
     if ways.len() < before {
         way.end();
     }
 }
 
-/// Connects `sock`, which is not bound, to `remote` with block `index`. `None`: the service is to be asked.
+/// Connects `sock`, which is not bound, to `remote` with socket block `index`. `None`: the caller has to ask the service.
 pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> Option<Link> {
-    // Taken by a signal handler's `connect`, it is not waited for.
+    // A signal handler's `connect` must not wait for a lock that the interrupted code may hold.
     let way = client.ways.try_read().ok()?.get(&remote)?.clone();
     if way.is_over() {
         forget(client, &way);
@@ -213,7 +213,7 @@ pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> 
         mapped.lease.give_back(mapped, remote, slot);
         return None;
     }
-    // It is in the line. Who closed the listener meanwhile has seen it, or we see that it is closed.
+    // The record is in the line. If the listener is closed meanwhile, the closing side finds the record, or the check below sees it.
     std::sync::atomic::fence(Ordering::SeqCst);
     if way.line.halves().1.flags.load(Ordering::Relaxed) & READ_CLOSED != 0 {
         raise(peer, RESET | READ_CLOSED | RELEASED);

@@ -1,4 +1,4 @@
-//! The submission queue of a ring, mapped once more: what the program is about to hand to the kernel.
+//! The submission queue of a program's io_uring, mapped a second time: the entries that the program is about to hand to the kernel.
 
 use core::mem::{offset_of, size_of};
 use rustix::fd::RawFd;
@@ -10,17 +10,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An entry's size; with `IORING_SETUP_SQE128` it would be another.
+/// Size of an entry in bytes, without `IORING_SETUP_SQE128`.
 const ENTRY: usize = size_of::<io_uring_sqe>();
 
-/// Memory of a ring.
+/// A mapped part of the ring's memory.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: plain memory; what is in it is read and written as atomics or at once, whoever else does.
+// SAFETY: plain memory, accessed only by atomics or volatile copies, even while the program writes to it.
 unsafe impl Send for Mapping {}
 // SAFETY: the same.
 unsafe impl Sync for Mapping {}
@@ -35,7 +35,7 @@ impl Mapping {
         Some(Self { start: NonNull::new(start.ok()?.cast())?, len })
     }
 
-    /// The word at `at`.
+    /// The 32-bit word at byte offset `at`, if it lies in the mapping.
     fn word(&self, at: usize) -> Option<&AtomicU32> {
         let is_inside = at.is_multiple_of(size_of::<u32>()) && at.checked_add(4)? <= self.len;
         // SAFETY: it lies in the mapping, which outlives `self`'s loan, at its alignment.
@@ -45,26 +45,26 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped here, and nothing lends from it any more.
+        // SAFETY: `Mapping::of` mapped it, and no reference into it is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// See the module.
+/// The mapped submission queue.
 #[derive(Debug)]
 pub struct Queue {
     words: Mapping,
     entries: Mapping,
-    /// Where the head, the tail and the indices of entries lie.
+    /// Byte offsets of the head, the tail and the array of entry indices in `words`.
     head: usize,
     tail: usize,
     indices: Option<usize>,
-    /// How many entries there are, a power of two.
+    /// Number of entries: a power of two.
     len: u32,
 }
 
 impl Queue {
-    /// Of a ring that was just made.
+    /// Maps the queue of a ring that was just made. `None`: the kernel refuses, or the offsets make no sense.
     #[must_use]
     pub fn of(ring: RawFd, params: &io_uring_params) -> Option<Self> {
         let offsets = &params.sq_off;
@@ -79,7 +79,7 @@ impl Queue {
             .then_some(queue)
     }
 
-    /// The entries that wait, `most` at most, the oldest first.
+    /// The entries not yet handed to the kernel, the oldest first, `most` at most.
     pub fn waiting(&self, most: u32) -> impl Iterator<Item = Entry<'_>> {
         let word = |at| self.words.word(at).map_or(0, |word| word.load(Ordering::Acquire));
         let (head, tail) = (word(self.head), word(self.tail));
@@ -90,7 +90,7 @@ impl Queue {
                 Some(indices) => word(indices + place as usize * 4),
                 None => place,
             };
-            // The kernel drops what is no index, and stops there.
+            // The kernel stops at an index that is out of range.
             (index < self.len).then(|| Entry { queue: self, at: index as usize * ENTRY })
         })
     }
@@ -106,8 +106,8 @@ pub struct Entry<'a> {
 impl Entry<'_> {
     fn field<T: Copy>(&self, offset: usize) -> T {
         const { assert!(size_of::<T>() <= 8) };
-        // SAFETY: `Queue::waiting` has looked that the entry lies in the mapping; whoever writes meanwhile spoils what is read, which may
-        // be any bits.
+        // SAFETY: `Queue::waiting` checked that the entry lies in the mapping; if the program writes meanwhile, the value read may be
+        // wrong, and any bits are allowed.
         unsafe { self.place(offset).cast::<T>().read_volatile() }
     }
 
@@ -116,7 +116,7 @@ impl Entry<'_> {
         unsafe { self.queue.entries.start.as_ptr().add(self.at + offset) }
     }
 
-    /// What is to be done: an `IoringOp`, or what a newer kernel knows.
+    /// The operation: an `IoringOp`, or a number that only a newer kernel knows.
     #[must_use]
     pub fn operation(&self) -> u8 {
         self.field(offset_of!(io_uring_sqe, opcode))
@@ -126,20 +126,20 @@ impl Entry<'_> {
         IoringSqeFlags::from_bits_retain(self.field(offset_of!(io_uring_sqe, flags)))
     }
 
-    /// By which descriptor; `None` for a registered file.
+    /// The descriptor that the operation acts on; `None` for a registered file.
     #[must_use]
     pub fn descriptor(&self) -> Option<RawFd> {
         (!self.flags().contains(IoringSqeFlags::FIXED_FILE)).then(|| self.field(offset_of!(io_uring_sqe, fd)))
     }
 
-    /// True when the next one waits for it, or it for those before.
+    /// True when the next entry waits for this one, or this one waits for all before (links and drains).
     #[must_use]
     pub fn is_followed(&self) -> bool {
         let bound = IoringSqeFlags::IO_LINK | IoringSqeFlags::IO_HARDLINK | IoringSqeFlags::IO_DRAIN;
         self.flags().intersects(bound)
     }
 
-    /// True for `IORING_OP_CLOSE` of a descriptor, as the kernel takes it.
+    /// True for an `IORING_OP_CLOSE` that the kernel accepts, of a plain descriptor.
     #[must_use]
     pub fn is_plain_close(&self) -> bool {
         let priority: u16 = self.field(offset_of!(io_uring_sqe, ioprio));
@@ -148,31 +148,31 @@ impl Entry<'_> {
         is_bare && self.offset() == 0 && self.address() == 0 && self.second() == 0
     }
 
-    /// `off`.
+    /// The field `off`; for epoll operations the member's descriptor.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.field(offset_of!(io_uring_sqe, off_or_addr2))
     }
 
-    /// `addr`.
+    /// The field `addr`: an address in the program.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.field(offset_of!(io_uring_sqe, addr_or_splice_off_in))
     }
 
-    /// `len`.
+    /// The field `len`; for epoll operations which change it is.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.field(offset_of!(io_uring_sqe, len))
     }
 
-    /// `splice_fd_in` or `file_index`.
+    /// The field `splice_fd_in` or `file_index`, by operation.
     #[must_use]
     pub fn second(&self) -> i32 {
         self.field(offset_of!(io_uring_sqe, splice_fd_in_or_file_index_or_addr_len))
     }
 
-    /// Of an operation of an epoll set: gives it another set, and another descriptor to act on there.
+    /// Directs an epoll operation to another set and another member.
     pub fn lead_to(&self, set: RawFd, fd: RawFd) {
         let place = self.place(offset_of!(io_uring_sqe, off_or_addr2));
         // SAFETY: as in `field`; the kernel reads it when the program enters, which it does after this.
@@ -180,19 +180,19 @@ impl Entry<'_> {
         self.set_descriptor(set);
     }
 
-    /// Gives it another descriptor.
+    /// Replaces the descriptor that the operation acts on.
     pub fn set_descriptor(&self, fd: RawFd) {
         // SAFETY: as in `lead_to`.
         unsafe { self.place(offset_of!(io_uring_sqe, fd)).cast::<RawFd>().write_volatile(fd) };
     }
 
-    /// The kernel does not know it: EINVAL.
+    /// Makes the operation one that the kernel does not know: it answers EINVAL.
     pub fn spoil(&self) {
         // SAFETY: as in `lead_to`.
         unsafe { self.place(offset_of!(io_uring_sqe, opcode)).write_volatile(u8::MAX) };
     }
 
-    /// It is done: the kernel has nothing to do but to say so.
+    /// Turns the entry into a no-op that succeeds: the library has done its work.
     pub fn finish(&self) {
         let flags = self.flags().bits();
         let word: u64 = self.field(offset_of!(io_uring_sqe, user_data));

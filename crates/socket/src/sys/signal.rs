@@ -1,4 +1,4 @@
-//! Signals that this library sends in the kernel's name.
+//! Signals: those that this library sends in the kernel's name, and those of the program that it puts off.
 
 use super::{MASK_LEN, SIGCANCEL, answer, call, fcntl, pid, poll, tid};
 use crate::locked::may;
@@ -8,16 +8,16 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-/// `asm-generic/fcntl.h`; `libc` does not name them.
+/// From `asm-generic/fcntl.h`; `libc` does not have it: reads the owner of a descriptor.
 const F_GETOWN_EX: i32 = 16;
-/// See above: the signal instead of `SIGIO`.
+/// From the same header: reads the number of the signal that is sent instead of `SIGIO`; 0: `SIGIO`.
 pub const F_GETSIG: i32 = 11;
 const OWNER_THREAD: i32 = 0;
 const OWNER_PROCESS: i32 = 1;
-/// `si_code` of a queued `SIGIO` (`asm-generic/siginfo.h`). POLL_IN and its like are the kernel's alone to say.
+/// `si_code` of a queued `SIGIO` (`asm-generic/siginfo.h`). Only the kernel may send POLL_IN and its like.
 const SI_SIGIO: i32 = -5;
 
-/// `siginfo_t` as far as we fill it.
+/// `siginfo_t` of `SIGIO`, up to the fields that are filled here.
 #[repr(C)]
 #[derive(Debug)]
 struct Info {
@@ -31,7 +31,7 @@ struct Info {
 
 const _: () = assert!(size_of::<Info>() >= size_of::<libc::siginfo_t>());
 
-/// Who is told of a descriptor: `struct f_owner_ex`.
+/// The thread, process or group that gets signals for a descriptor: `struct f_owner_ex`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
@@ -40,21 +40,21 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Of `fd`, if the program has named one.
+    /// The owner of `fd`, if the program has set one.
     pub fn of(fd: RawFd) -> Option<Self> {
         let mut owner = Self { kind: 0, id: 0 };
         fcntl(fd, F_GETOWN_EX, &raw mut owner as usize).ok()?;
         (owner.id > 0).then_some(owner)
     }
 
-    /// Sends it a signal; in what goes with it, a descriptor and its events where there are any.
+    /// Sends the owner a signal; `about`: the descriptor and its events, sent along in the `siginfo_t`.
     pub fn tell(self, signal: i32, about: Option<(RawFd, u32)>) {
         let (fd, events) = about.unwrap_or_default();
         let info =
             Info { signal, error: 0, code: SI_SIGIO, band: i64::from(events & 0xffff), fd, rest: [0; 25] };
         let (id, number, at) = (self.id as usize, signal as usize, &raw const info as usize);
         let (process, group) = (pid().unwrap_or(0) as usize, -(self.id as isize) as usize);
-        // SAFETY: numbers, and a structure that the kernel reads; whom it may not reach it refuses.
+        // SAFETY: numbers, and a structure that the kernel reads; it refuses to signal a process that this one may not reach.
         let _ = answer(unsafe {
             match (self.kind, about) {
                 (OWNER_THREAD, Some(_)) => call(libc::SYS_rt_tgsigqueueinfo, [process, id, number, at, 0, 0]),
@@ -67,14 +67,14 @@ impl Owner {
     }
 }
 
-/// `siginfo_t` of a signal that somebody sends.
+/// `siginfo_t` of a signal that a process sends.
 #[repr(C)]
 #[derive(Debug)]
 struct FromSomebody {
     signal: i32,
     error: i32,
     code: i32,
-    /// What follows is aligned as a pointer.
+    /// Padding: the next field is aligned as a pointer.
     gap: u32,
     pid: i32,
     uid: u32,
@@ -83,7 +83,7 @@ struct FromSomebody {
 
 const _: () = assert!(size_of::<FromSomebody>() >= size_of::<libc::siginfo_t>());
 
-/// Sends this thread the signal a write to a closed stream sends: as the kernel has it, from the program itself.
+/// Sends `SIGPIPE` to this thread, as for a write to a closed stream: as from the kernel, the sender is the process itself.
 pub fn raise_pipe() {
     let (signal, tid) = (libc::SIGPIPE, tid() as usize);
     let Some(pid) = pid().filter(|_| may(libc::SYS_tgkill)) else { return };
@@ -99,15 +99,15 @@ pub fn raise_pipe() {
     let _ = unsafe { call(libc::SYS_rt_tgsigqueueinfo, [pid as usize, tid, signal as usize, at, 0, 0]) };
 }
 
-/// What the C library keeps for itself is never put off.
+/// Signals that the C library uses itself: never blocked.
 const KEPT: u64 = mask_of(&[SIGCANCEL as i32, SIGCANCEL as i32 + 1]);
-/// Nor, while a call copies, is what a program's own instructions raise.
+/// Signals that [`Deferred`] does not block: [`KEPT`], and those that the program's own instructions raise.
 const AT_ONCE: u64 =
     KEPT | mask_of(&[libc::SIGILL, libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS]);
-/// A signal waits at most so long for a call that finds no reason to sleep.
+/// Longest delay of a signal during a call that never sleeps.
 const DEFERRED_MAX: Duration = Duration::from_millis(1);
 
-/// The kernel's form of a set of signals.
+/// A signal mask in the kernel's form: bit n - 1 for signal n.
 const fn mask_of(signals: &[i32]) -> u64 {
     let (mut mask, mut i) = (0, 0);
     while i < signals.len() {
@@ -118,29 +118,29 @@ const fn mask_of(signals: &[i32]) -> u64 {
 }
 
 thread_local! {
-    /// The program's own mask, while this thread's signals are put off.
+    /// The program's own signal mask, while this thread's signals are put off.
     static PUT_OFF: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// This thread's signals, put off: no handler runs until this is dropped, but inside a wait that lets them in.
+/// Puts this thread's signals off: until this is dropped no handler runs, except inside a wait that lets signals in.
 ///
-/// - While a call holds locks of the library's on the control path: a handler may make any of these calls (POSIX lets it make, connect and
+/// - While a call holds a lock of the library on the control path: a handler may make any of these calls (POSIX lets it make, connect and
 ///   close sockets, and fork), and would wait for the call that it has interrupted.
-/// - While a call copies that has been waiting and may wait again: what comes meanwhile ends that next wait. The kernel's calls find such
+/// - While a call copies between two waits: a signal that comes meanwhile must end the next wait. The kernel's calls find such
 ///   a signal before they sleep; ours would not know that its handler has run.
 ///
 /// One inside another changes nothing and makes no system call.
 #[derive(Debug)]
 pub struct Deferred {
-    /// The program's own mask.
+    /// The program's own signal mask.
     before: u64,
-    /// This one has changed it, and changes it back.
+    /// True when this object changed the mask, so it restores it.
     is_outermost: bool,
     looked: Cell<Option<Instant>>,
 }
 
 impl Deferred {
-    /// `None` where a filter forbids it.
+    /// Puts signals off; `None` where a seccomp filter forbids that.
     pub fn begin() -> Option<Self> {
         if let Some(before) = PUT_OFF.get() {
             return Some(Self { before, is_outermost: false, looked: Cell::new(None) });
@@ -152,19 +152,19 @@ impl Deferred {
         })
     }
 
-    /// Makes a `wait` that sleeps with the program's own mask, which it gets. The caller holds no lock.
+    /// Runs `wait` with the program's own mask as argument: a wait that sleeps with that mask. The caller must hold no lock.
     pub fn let_in<R>(&self, wait: impl FnOnce(u64) -> R) -> R {
-        // A handler that runs inside puts signals off for itself.
+        // A handler that runs inside has to put signals off for itself.
         PUT_OFF.set(None);
         let result = wait(self.before);
         PUT_OFF.set(Some(self.before));
         result
     }
 
-    /// Lets in what came meanwhile, if the last time is long ago.
+    /// Lets pending signals in, if the last time was `DEFERRED_MAX` ago.
     ///
     /// # Errors
-    /// EINTR when something came.
+    /// EINTR when a signal came.
     pub fn look(&self) -> Result<(), Errno> {
         let now = Instant::now();
         let Some(looked) = self.looked.get() else {
@@ -188,7 +188,7 @@ impl Drop for Deferred {
     }
 }
 
-/// The program's own mask, where this thread's signals are put off: for a sleep that is to let them in. `sleep` gets it.
+/// Runs `sleep`, which lets signals in, with the program's own mask if this thread's signals are put off, else `None`.
 pub fn letting_in<R>(sleep: impl FnOnce(Option<u64>) -> R) -> R {
     let before = PUT_OFF.take();
     let result = sleep(before);
@@ -196,7 +196,7 @@ pub fn letting_in<R>(sleep: impl FnOnce(Option<u64>) -> R) -> R {
     result
 }
 
-/// Returns the mask before.
+/// Changes this thread's signal mask; returns the mask before.
 fn change_mask(how: i32, mask: u64) -> u64 {
     let mut before = 0u64;
     let (new, old) = (&raw const mask as usize, &raw mut before as usize);
@@ -205,17 +205,17 @@ fn change_mask(how: i32, mask: u64) -> u64 {
     before
 }
 
-/// What was published at `place`: it lives for ever.
+/// The object that was published at `place`, if any; it is never freed.
 pub fn published<T>(place: &AtomicPtr<T>) -> Option<&'static T> {
     // SAFETY: only `publish` stores there, and what it stores is never freed.
     unsafe { place.load(Ordering::Acquire).as_ref() }
 }
 
-/// Puts `fresh` in the place of `before`, unless somebody was quicker.
+/// Publishes `fresh` at `place` instead of `before`. `None`: another thread has replaced `before` first.
 pub fn publish<T>(place: &AtomicPtr<T>, before: *mut T, fresh: Box<T>) -> Option<&'static T> {
     let fresh = Box::into_raw(fresh);
     let done = place.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    // SAFETY: from here on it is everybody's to read, or was never shown.
+    // SAFETY: either the object is published, and only read from here on, or no other thread has seen it.
     unsafe {
         if done {
             return Some(&*fresh);

@@ -1,8 +1,8 @@
-//! A thread that the C library does not know: it takes no part in what that does in the name of all threads. glibc has each of its threads
-//! repeat a `setuid` of the program's, and aborts where one may not what another may (a program that has kept a capability in one thread).
+//! A thread that the C library does not know, so that it takes no part in what the C library does for all threads: glibc makes each of its
+//! threads repeat a `setuid`, and aborts if one fails where another succeeded (as in a program that has kept a capability in one thread).
 //!
-//! Such a thread has no thread-local memory of its own but for what the C library itself reads and writes past its register (`errno`). So it
-//! calls nothing that has any: no allocation, no [`super::signal::Deferred`], no account, nothing that may panic.
+//! Such a thread has no thread-local memory, except what the C library itself reads and writes relative to the thread register (`errno`).
+//! So it calls nothing that uses such memory: no allocation, no [`super::signal::Deferred`], no account, nothing that may panic.
 
 use super::{MASK_LEN, answer, call};
 use crate::sys::signal::Deferred;
@@ -10,15 +10,15 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::ptr;
 
-/// What a thread has above its stack in place of the C library's block: its own variables below, `struct pthread` above. Larger than
-/// either is with glibc (static thread-local memory and its surplus: some 4 KiB; `struct pthread`: 2304 bytes).
+/// Bytes around the thread register, above the stack, in place of the C library's: thread-local variables below it, `struct pthread`
+/// above it. Both are larger than glibc's (static thread-local memory and its surplus: some 4 KiB; `struct pthread`: 2304 bytes).
 const BELOW: usize = 32 << 10;
 const ABOVE: usize = 8 << 10;
 const STACK: usize = 128 << 10;
 const GUARD: usize = 16 << 10;
 const LEN: usize = GUARD + STACK + BELOW + ABOVE;
 
-/// As `pthread_create` has them, but for what tells the C library of the thread's end.
+/// The flags of `pthread_create`, without those that tell the C library of the thread's end.
 const FLAGS: i32 = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -27,16 +27,16 @@ const FLAGS: i32 = libc::CLONE_VM
     | libc::CLONE_SYSVSEM
     | libc::CLONE_SETTLS;
 
-/// Starts a thread that calls `run` with `argument`, every signal blocked, and ends. Its stack stays.
+/// Starts a thread that calls `run` with `argument`, all signals blocked, and then ends. Its stack is never freed.
 ///
 /// # Errors
-/// As the kernel's `mmap` and `clone`.
+/// Those of `mmap` and `clone`.
 pub fn start(run: extern "C" fn(usize), argument: usize) -> Result<(), Errno> {
-    // Before: what the thread is made with is its own for ever.
+    // Signals are blocked before the thread is made: it keeps the mask that it is made with.
     let _deferred = Deferred::begin();
     let memory = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
-    // SAFETY: new memory, of which nothing else knows; its lowest part is taken away again.
+    // SAFETY: new memory that no other code knows; its lowest part is made inaccessible.
     let at = unsafe {
         let at = answer(call(libc::SYS_mmap, [0, LEN, memory as usize, flags as usize, usize::MAX, 0]))?;
         answer(call(libc::SYS_mprotect, [at, GUARD, libc::PROT_NONE as usize, 0, 0, 0]))?;
@@ -49,12 +49,12 @@ pub fn start(run: extern "C" fn(usize), argument: usize) -> Result<(), Errno> {
         answer(clone(stack, block, run, argument))
     };
     started.map(|_| ()).inspect_err(|_| {
-        // SAFETY: the memory made above, which no thread has.
+        // SAFETY: the memory made above, which no thread uses.
         let _ = unsafe { call(libc::SYS_munmap, [at, LEN, 0, 0, 0, 0]) };
     })
 }
 
-/// What the C library looks for at the register of every thread: the block's own address twice, and the secrets of its checks.
+/// Fills the words that the C library reads at a thread's register: the block's own address twice, the DTV, and two secrets of its checks.
 ///
 /// # Safety
 /// `block` points to memory that nothing else uses.
@@ -71,14 +71,14 @@ unsafe fn prepare(block: *mut usize) {
     }
 }
 
-/// What the C library looks for at the register of every thread: the list of thread-local memory.
+/// Fills the word that the C library reads at a thread's register: the DTV, its list of thread-local memory.
 ///
 /// # Safety
 /// `block` points to memory that nothing else uses.
 #[cfg(target_arch = "aarch64")]
 unsafe fn prepare(block: *mut usize) {
     let own: *const usize;
-    // SAFETY: the first word behind the calling thread's register, which the ABI has there.
+    // SAFETY: reads the first word at the calling thread's register, which the ABI defines.
     unsafe {
         core::arch::asm!("mrs {}, tpidr_el0", out(reg) own, options(nostack, nomem));
         block.write(own.read());
@@ -137,13 +137,13 @@ unsafe fn clone(stack: usize, block: usize, run: extern "C" fn(usize), argument:
     r
 }
 
-/// Takes from the calling thread what the process may give away later, and this thread would keep: other users' identities, groups and
-/// capabilities. It needs none to send signals to its own process.
+/// Drops the thread's special rights: users, groups and capabilities that the process may give up later, while this thread would keep
+/// them. It needs none to send signals to its own process.
 pub fn renounce() {
-    /// `linux/capability.h`: version 3, the calling thread.
+    /// From `linux/capability.h`: version 3, the calling thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
     const NONE: [u32; 6] = [0; 6];
-    /// `kernel.overflowuid` by default.
+    /// The default of `kernel.overflowuid`.
     const NOBODY: usize = 65_534;
     let user = match rustix::process::geteuid().as_raw() as usize {
         0 => NOBODY,
@@ -153,8 +153,8 @@ pub fn renounce() {
         0 => NOBODY,
         gid => gid,
     };
-    // SAFETY: numbers, and two structures that the kernel reads. What it refuses (a namespace without such a user) stays as it was. Where
-    // identities change the kernel hides the process from others of its user, which it had not asked for.
+    // SAFETY: numbers, and two structures that the kernel reads. A call that it refuses (a namespace without such a user) changes nothing.
+    // After a change of identity the kernel hides the process from its own user; the last call undoes that.
     unsafe {
         let shown = call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
         let _ = call(libc::SYS_setgroups, [0, 0, 0, 0, 0, 0]);
@@ -170,10 +170,10 @@ pub fn renounce() {
     }
 }
 
-/// Sleeps on an epoll descriptor for `ms` milliseconds at most, for ever if negative, and takes what there is off its list.
+/// Waits on an epoll descriptor for `ms` milliseconds at most (negative: for ever); returns how many events it took off, 8 at most.
 ///
 /// # Errors
-/// The errno that the kernel answered with.
+/// The kernel's errno.
 pub fn sleep(epfd: RawFd, ms: i32) -> Result<usize, Errno> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
     let at = events.as_mut_ptr() as usize;
@@ -183,7 +183,7 @@ pub fn sleep(epfd: RawFd, ms: i32) -> Result<usize, Errno> {
     })
 }
 
-/// True when there is something to be read from `fd`.
+/// True when `fd` has something to read.
 pub fn has_unread(fd: RawFd) -> bool {
     let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let now = [0i64; 2];
