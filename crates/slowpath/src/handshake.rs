@@ -1,4 +1,4 @@
-//! What active and passive opens share: what both ends agree on, the segments of a handshake, and the birth of a flow.
+//! Shared by active and passive opens: option negotiation, the segments of a handshake, and the installation of a flow.
 
 use crate::event::Owner;
 use crate::isn::Secret;
@@ -19,39 +19,39 @@ use wire::{
 
 /// Room for any control segment: Ethernet with tag, IPv6, TCP with all its options.
 pub(crate) const SEGMENT_MAX: usize = 18 + 40 + 60;
-/// What a peer that names no MSS takes (RFC 9293 MUST-15: 536 for IPv4, 1220 for IPv6).
+/// MSS of a peer that sends no MSS option (RFC 9293 MUST-15: 536 for IPv4, 1220 for IPv6).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
 /// The least segment size that an application can ask for: Linux's `TCP_MIN_MSS`.
 pub(crate) const MSS_MIN: u16 = 88;
-/// No peer makes us send less than this in a segment, options included: Linux's `tcp_min_snd_mss`.
+/// Least segment size, options included, that a peer's MSS option can make us send: Linux's `tcp_min_snd_mss`.
 const SND_MSS_MIN: u16 = 48;
-/// The timestamps option with its padding.
+/// Bytes of the timestamps option with its padding.
 pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
 /// "If the timer expires awaiting the ACK of a SYN segment ..., the RTO MUST be re-initialized to 3 seconds when data transmission
 /// begins" (RFC 6298 section 5.7).
 const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 
-/// What both ends agreed on with their SYNs.
+/// The result of both ends' SYN options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Negotiated {
-    /// Payload bytes of a full segment.
+    /// Payload bytes of a full segment, with options already subtracted.
     pub(crate) mss: u16,
     /// `state::{TIMESTAMPS, SACK, ECN}`.
     pub(crate) features: u32,
-    /// Both sent a window scale.
+    /// Both ends sent a window scale option.
     pub(crate) is_scaled: bool,
-    /// The peer's shift and ours; 0 when not agreed.
+    /// The peer's window shift and ours; 0 when scaling was not agreed on.
     pub(crate) shifts: (u8, u8),
-    /// The peer's timestamp.
+    /// The peer's latest timestamp; 0 without timestamps.
     pub(crate) ts_recent: u32,
     /// Differentiated services code point of our segments, as the socket asked.
     pub(crate) dscp: u8,
 }
 
 impl Negotiated {
-    /// What an acknowledgement in SYN-RECEIVED says.
+    /// What an acknowledgement or RST in SYN-RECEIVED contains.
     pub(crate) fn remains(
         &self,
         secret: &Secret,
@@ -65,7 +65,7 @@ impl Negotiated {
     }
 }
 
-/// A connection whose handshake is over.
+/// A connection with a completed handshake, to be installed as a flow.
 #[derive(Debug)]
 pub(crate) struct Born {
     pub(crate) tuple: FourTuple,
@@ -75,18 +75,18 @@ pub(crate) struct Born {
     pub(crate) snd_wnd: u32,
     pub(crate) negotiated: Negotiated,
     pub(crate) rtt: Option<Duration>,
-    /// How often our segment of the handshake was sent again: then the first timeout is longer.
+    /// Times that our segment of the handshake was sent again: if any, the first data timeout is longer.
     pub(crate) repeats: u8,
-    /// From when it was first sent until it was answered.
+    /// Time from the first sending of our segment until it was answered.
     pub(crate) took: Duration,
-    /// Since when the peer may have reset the connection.
+    /// Time from which on the peer may have reset the connection.
     pub(crate) since: Instant,
     pub(crate) mac: MacAddr,
     pub(crate) options: FlowOptions,
 }
 
-/// The timeouts of a handshake whose segment was sent again so often in so long, the first of them after `patience`, and what they
-/// come to as a repair. Who is asked again before is no timeout's doing.
+/// Number and duration of the timeouts of a handshake that took `took`, with our segment sent `repeats` times again, first after
+/// `patience`. A segment repeated earlier than that was no timeout: it answered the peer's repeated SYN.
 pub(crate) fn timeouts(repeats: u8, took: Duration, patience: Duration) -> (u32, Timeouts) {
     if repeats == 0 || took < patience {
         return (0, Timeouts::default());
@@ -95,17 +95,17 @@ pub(crate) fn timeouts(repeats: u8, took: Duration, patience: Duration) -> (u32,
     (u32::from(repeats), Timeouts::of_handshake(repair))
 }
 
-/// How a frame gets to its next hop.
+/// How the next hop's Ethernet address is found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Via {
-    /// By the route to its destination; it waits for the neighbour's answer if need be.
+    /// By the route to the destination; the frame waits for the neighbour's answer if its address is not known.
     Route,
-    /// As an answer to a frame from this Ethernet address, unless the neighbour is known: a flood of packets with false sources
-    /// asks for nobody.
+    /// The frame answers one from this Ethernet address, which is used unless the neighbour is known: so a flood of packets with false
+    /// sources causes no ARP requests.
     Reply(MacAddr),
 }
 
-/// One control segment.
+/// A TCP segment without data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     /// Our end is `src`.
@@ -119,7 +119,7 @@ pub(crate) struct Segment {
 }
 
 impl SlowPath {
-    /// What we take in one segment from this peer's family.
+    /// The MSS that we announce to this peer: bytes in one segment that our link takes.
     pub(crate) fn own_mss(&self, peer: IpAddr) -> u16 {
         self.config.mtu.saturating_sub(if peer.is_ipv4() { 40 } else { 60 }).max(MSS_MIN)
     }
@@ -154,30 +154,30 @@ impl SlowPath {
         }
     }
 
-    /// Our clock to this peer, in milliseconds as `flow::Cold::timestamp`.
+    /// Our timestamp towards this peer, in milliseconds as `flow::Cold::timestamp`, with `echo`.
     pub(crate) fn timestamps(&self, now: Instant, tuple: &FourTuple, echo: u32) -> Timestamps {
         let value = (now.as_ms() as u32).wrapping_add(self.secret.timestamp_offset(tuple));
         Timestamps { value, echo }
     }
 
-    /// From the next handshake on: whether congestion notification is agreed to at all, and whether our own SYN asks for it.
+    /// Sets, for later handshakes, whether ECN is agreed to at all, and whether our own SYN asks for it.
     pub const fn set_ecn(&mut self, agrees: bool, asks: bool) {
         self.is_ecn_on = agrees;
         self.config.asks_ecn = asks;
     }
 
-    /// Is congestion notification asked for and agreed to? Always by DCTCP, which is nothing without it.
+    /// True when ECN may be negotiated. Always for DCTCP, which does not work without it.
     pub(crate) fn speaks_ecn(&self, asked: &FlowOptions) -> bool {
         self.is_ecn_on || asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp
     }
 
-    /// Does our SYN ask for congestion notification?
+    /// True when our SYN asks for ECN.
     pub(crate) fn asks_ecn(&self, asked: &FlowOptions) -> bool {
         let is_dctcp = asked.algorithm.unwrap_or(self.config.algorithm) == congestion::Algorithm::Dctcp;
         self.speaks_ecn(asked) && (self.config.asks_ecn || is_dctcp)
     }
 
-    /// What we agree on with a peer whose SYN or SYN-ACK this is.
+    /// The options agreed on with the sender of `packet`, a SYN or SYN-ACK.
     pub(crate) fn negotiate(&self, packet: &TcpPacket, asked: &FlowOptions) -> Negotiated {
         let (flow, options, flags) = (self.flow_config(), &packet.options, packet.header.flags);
         let mut features = 0;
@@ -196,7 +196,7 @@ impl SlowPath {
         }
         let shift = options.window_scale.filter(|_| flow.window_scaling);
         let default = if packet.ip.src.is_ipv4() { MSS_DEFAULT_V4 } else { MSS_DEFAULT_V6 };
-        // As Linux: 0 says nothing.
+        // As in Linux, an MSS of 0 counts as no option.
         let peer = options.mss.filter(|mss| *mss > 0).unwrap_or(default);
         let mss = peer.max(SND_MSS_MIN).min(asked.mss(self.own_mss(packet.ip.src)));
         let has_timestamps = features & state::TIMESTAMPS != 0;
@@ -210,7 +210,7 @@ impl SlowPath {
         }
     }
 
-    /// Sends a segment without data. False when it is lost here.
+    /// Sends a segment without data. False when it could not be sent.
     pub(crate) fn send_segment(&mut self, now: Instant, core: u8, segment: &Segment, via: Via) -> bool {
         let mut buffer = [0; SEGMENT_MAX];
         let s = segment;
@@ -224,7 +224,7 @@ impl SlowPath {
         self.send_ip(now, core, s.tuple.dst.addr, &mut buffer[..len], via)
     }
 
-    /// Sends a frame that is complete but for its destination's Ethernet address, which is its first six bytes.
+    /// Sends a frame that is complete except for the destination's Ethernet address, its first six bytes.
     pub(crate) fn send_ip(
         &mut self,
         now: Instant,
@@ -260,7 +260,7 @@ impl SlowPath {
         self.send_frame(core, frame)
     }
 
-    /// Sends a complete frame.
+    /// Sends a complete frame. False when it could not be sent.
     pub(crate) fn send_frame(&mut self, core: u8, frame: &[u8]) -> bool {
         let is_taken = self.output.send(core, frame);
         if !is_taken {
@@ -269,7 +269,7 @@ impl SlowPath {
         is_taken
     }
 
-    /// Hands a connection to the fast path and tells its application.
+    /// Installs a connection as a flow of the fast path and tells its application.
     pub(crate) fn give_birth(&mut self, now: Instant, born: &Born) -> Result<FlowId, InstallError> {
         let Born { tuple, owner, negotiated, .. } = *born;
         let region = self.region(owner.region).ok_or(InstallError::Malformed)?;
@@ -316,10 +316,10 @@ impl SlowPath {
         self.by_tuple.insert(tuple, flow);
         self.set_options(now, flow, &born.options);
         self.raise(owner.region, owner.slot, half_flags::OPEN);
-        // The application may have written, or let go, already.
+        // The application may have written, or closed, already.
         self.output.command(owner.core, Command::Transmit { flow });
         if self.keeper.flows().reset_lost_at().is_some_and(|lost_at| born.since <= lost_at) {
-            // It may have been this connection's: a peer that knows of none answers with another.
+            // The lost RST may have been for this connection: after an acknowledgement a peer that has no such connection sends another.
             self.output.command(owner.core, Command::Ack { flow });
         }
         Ok(flow)

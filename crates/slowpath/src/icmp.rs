@@ -1,4 +1,4 @@
-//! ICMP: echo is answered; errors are believed only when they quote a segment in flight (RFC 5927).
+//! ICMP: echo requests are answered; errors are believed only if they quote a segment in flight (RFC 5927).
 
 use crate::event::errno;
 use crate::handshake::Via;
@@ -10,13 +10,13 @@ use wire::{
     Icmpv4Message, Icmpv6Message, IpPacket, IpParameters, IpProtocol, MacAddr, QuotedFlow, code, emit_ip,
 };
 
-/// The largest echo answered whole; a core copies no more of a frame.
+/// Bytes of the longest echo that is answered whole; a core copies no more of a frame.
 const ECHO_MAX: usize = flow::FRAME_COPY_MAX;
 
-/// What an ICMP error says about a destination.
+/// What an ICMP error reports about a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
-    /// Tell a socket that is connecting; a connection goes on.
+    /// The destination cannot be reached, with the errno. A socket that is connecting fails; a connection goes on.
     Unreachable(u16),
     /// The path takes packets of this many bytes only.
     TooBig(u32),
@@ -50,7 +50,7 @@ impl SlowPath {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return };
         let Ok(message) = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)) else { return };
         let (fault, quoted) = match message {
-            // To a group: an answer "SHOULD" come from one of our addresses (RFC 4443 section 4.2); none is given, as to ARP's.
+            // To a group: an answer "SHOULD" come from one of our addresses (RFC 4443 section 4.2); we do not answer, as ARP's groups.
             Icmpv6Message::EchoRequest { .. } if dst.is_multicast() => {
                 return self.counters.add(Count::OtherIcmp);
             }
@@ -91,8 +91,8 @@ impl SlowPath {
         }
     }
 
-    /// Linux reports any of these to a socket in SYN-SENT, and RFC 5461 tells why; to an established connection they are
-    /// "soft" (RFC 5461 section 2, RFC 1122 section 4.2.3.9).
+    /// Handles an ICMP error. As in Linux, any of them fails an open in SYN-SENT (RFC 5461 tells why); for an established connection
+    /// it is "soft" (RFC 5461 section 2, RFC 1122 section 4.2.3.9).
     fn on_icmp_error(&mut self, now: Instant, quoted: &QuotedFlow, fault: Fault) {
         if let Some(&id) = self.opening_of.get(&quoted.tuple) {
             let Some(opening) = self.openings.get_mut(&id).filter(|o| o.iss == quoted.seq) else {
@@ -186,7 +186,7 @@ impl SlowPath {
     }
 }
 
-/// Linux's `icmp_err_convert`.
+/// The errno of an IPv4 "destination unreachable": Linux's `icmp_err_convert`.
 fn fault_v4(code: u8, next_hop_mtu: u16) -> Option<Fault> {
     Some(match code {
         code::FRAGMENTATION_NEEDED => Fault::TooBig(u32::from(next_hop_mtu)),

@@ -1,4 +1,4 @@
-//! What `TCP_INFO` says of a connection.
+//! `TCP_INFO` of a connection.
 
 use crate::SlowPath;
 use crate::teardown::State;
@@ -8,16 +8,16 @@ use control::{TcpInfo, tcp_state};
 use flow::{Episode, FlowId, FlowMut, state};
 use std::sync::atomic::Ordering;
 
-/// What a window counts when no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
+/// `snd_ssthresh` as long as no loss has set the threshold: Linux's `TCP_INFINITE_SSTHRESH`.
 const SSTHRESH_INFINITE: u32 = 0x7FFF_FFFF;
-/// States of loss repair, as Linux numbers them.
+/// Values of `ca_state`, as Linux numbers them.
 const CA_DISORDER: u8 = 1;
 const CA_REDUCED: u8 = 2;
 const CA_RECOVERY: u8 = 3;
 const CA_LOSS: u8 = 4;
 
 impl SlowPath {
-    /// Everything that is known of a live flow.
+    /// `TCP_INFO` of a live flow.
     #[must_use]
     pub fn info(&self, now: Instant, flow: FlowId) -> Option<TcpInfo> {
         let connection = self.connections.get(&flow)?;
@@ -43,7 +43,7 @@ impl SlowPath {
         Some(info)
     }
 
-    /// The same for what lives in a slot: a connection, or an active open under way.
+    /// `TCP_INFO` of the connection, or active open, in a slot.
     #[must_use]
     pub fn slot_info(&self, now: Instant, region: u16, slot: u32) -> Option<TcpInfo> {
         if let Some(opening) = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id)) {
@@ -69,7 +69,7 @@ impl SlowPath {
         if (owner.region, owner.slot) == (region, slot) { self.info(now, flow) } else { None }
     }
 
-    /// The congestion control of what lives in a slot.
+    /// The congestion control algorithm of the connection, or active open, in a slot.
     #[must_use]
     pub fn slot_algorithm(&self, region: u16, slot: u32) -> Option<Algorithm> {
         let opening = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get(id));
@@ -80,23 +80,23 @@ impl SlowPath {
         Some(self.with_flow(flow, |parts| parts.cold.window.algorithm()))
     }
 
-    /// What the application has published beyond `position`, if its half is to be believed.
+    /// Bytes that the application has published after `position`. Its half may hold any value, so the result is bounded.
     fn unsent(&self, region: u16, slot: u32, position: u64) -> u32 {
         let Some(region) = self.region(region) else { return 0 };
-        // Relaxed: a number for people.
+        // Relaxed: the number is for display only.
         let head = region.halves(slot).map_or(0, |(_, app)| app.tx_head.load(Ordering::Relaxed));
         head.saturating_sub(position).min(u64::from(base::limits::RING_MAX)) as u32
     }
 }
 
-/// What is in flight, and how fast.
+/// Fills in the sending side: bytes in flight, windows, rates.
 fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let (rx, tx, cold) = (&*parts.rx, &*parts.tx, &*parts.cold);
     let mss = u32::from(tx.mss).max(1);
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let outstanding = tx.snd_max.since(tx.snd_una);
     let losses = &cold.recovery;
-    // A timeout that the core has yet to carry out. What was lost and sent again counts until it is acknowledged, as on Linux.
+    // A timeout that the core has yet to carry out. Retransmitted data counts as lost until it is acknowledged, as on Linux.
     let is_overdue = tx.snd_nxt.is_before(tx.snd_max);
     let lost = if is_overdue { outstanding.saturating_sub(losses.held) } else { losses.lost + losses.again };
     info.ca_state = match () {
@@ -122,15 +122,15 @@ fn sender(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     info.last_data_sent = millis(sent_ago(now, cold));
     info.delivery_rate = cold.delivery_rate;
     info.delivery_rate_app_limited = u8::from(rx.flags & (state::CWND_FULL | state::WINDOW_FULL) == 0);
-    // What is not paced goes as fast as the window lets it: Linux's estimate is twice that, in slow start.
+    // A flow that is not paced: Linux's estimate in slow start is twice the window per round trip.
     let rate = u64::from(tx.cwnd) * 1_000_000 / u64::from(cold.srtt_us.max(1));
     info.pacing_rate = if cold.pace_rate > 0 { cold.pace_rate } else { 2 * rate };
     info.max_pacing_rate = if cold.pace_most > 0 { cold.pace_most } else { u64::MAX };
     delays(now, parts, info);
 }
 
-/// Linux's chronographs: of what was in flight or blocked, and of it what waited for the peer's window and for the application's
-/// buffer, both up to now.
+/// Fills in Linux's chronographs, up to `now`: time with data in flight or blocked, and of that the time limited by the peer's window
+/// and by the application's send buffer.
 fn delays(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let (rx, cold) = (&*parts.rx, &*parts.cold);
     let is_out = parts.tx.in_flight() > 0;
@@ -145,8 +145,8 @@ fn delays(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     (info.rwnd_limited, info.sndbuf_limited) = (delays.window.as_us(), delays.buffer.as_us());
 }
 
-/// How long ago data was last sent, to a sixteenth of a round trip: the record has it in microseconds modulo 2^32, an hour, and was
-/// last heard of not long after.
+/// How long ago data was last sent, to a sixteenth of a round trip. The record has that time in microseconds modulo 2^32 (71 minutes),
+/// so `progress_at`, which is not much later, tells which turn of the clock is meant.
 fn sent_ago(now: Instant, cold: &flow::Cold) -> Duration {
     let before = (cold.progress_at.as_us() as u32).wrapping_sub(cold.sent_at);
     if before < 1 << 31 {
@@ -167,7 +167,7 @@ fn receiver(now: Instant, parts: &FlowMut<'_>, config: &flow::Config, info: &mut
     info.last_data_recv = info.last_ack_recv;
 }
 
-/// What has been so far.
+/// Fills in the counters of the flow so far.
 fn counted(now: Instant, parts: &FlowMut<'_>, info: &mut TcpInfo) {
     let (rx, tx, cold) = (&*parts.rx, &*parts.tx, &*parts.cold);
     let counters = &cold.counters;
@@ -199,7 +199,7 @@ fn millis(d: Duration) -> u32 {
     d.as_ms().min(u64::from(u32::MAX)) as u32
 }
 
-/// Linux's number of a state.
+/// Linux's number of a TCP state.
 const fn number_of(state: State) -> u8 {
     match state {
         State::Listen => tcp_state::LISTEN,

@@ -1,4 +1,4 @@
-//! What comes from the cores: events of flows, and frames that are no flow's business.
+//! Input from the cores: events of flows, and frames of no flow.
 
 use crate::teardown::Step;
 use crate::time_wait::Verdict;
@@ -12,7 +12,7 @@ use wire::{
 };
 
 impl SlowPath {
-    /// Takes in an exception of `core`; `frame` is the frame beside it, for [`Exception::Frame`].
+    /// Takes in an exception of `core`; `frame` is the frame that comes with [`Exception::Frame`].
     pub fn handle_exception(&mut self, now: Instant, core: u8, exception: Exception, frame: &[u8]) {
         self.now = now;
         match exception {
@@ -35,7 +35,7 @@ impl SlowPath {
         self.output.flush();
     }
 
-    /// Of a super-frame the core hands over the beginning: it is treated as a shorter segment.
+    /// Handles a frame. Of a super-frame the core hands over only the beginning: it is treated as a shorter segment.
     fn on_frame(&mut self, now: Instant, core: u8, frame: &[u8]) {
         if frame.len() < FRAME_COPY_MAX {
             return self.on_whole_frame(now, core, frame);
@@ -75,8 +75,8 @@ impl SlowPath {
         }
     }
 
-    /// Frames for other hosts and from groups go no further: they are answered to where they came from. Cores have asked the same,
-    /// as far as they know our addresses.
+    /// Checks that a frame is for us and from a single station, because answers go to its source. Cores have made the same check, as far
+    /// as they know our addresses.
     fn admit_ethernet(&self, packet: &Packet, frame: &[u8]) -> Result<(), DropReason> {
         if !packet.ethernet.src.is_unicast() {
             return Err(DropReason::MartianSource);
@@ -85,7 +85,7 @@ impl SlowPath {
         Addressee { mac: self.config.mac, owns }.admit(packet, frame)
     }
 
-    /// Whether a packet to us may be from there.
+    /// Checks that a packet to us may come from address `src`.
     fn admit(&self, src: &IpAddr, dst: &IpAddr, is_tcp: bool) -> Result<(), DropReason> {
         let check = if is_tcp { check_tcp_addresses } else { check_addresses };
         check(*src, *dst)?;
@@ -95,14 +95,14 @@ impl SlowPath {
         if self.routes.owns(*src) { Err(DropReason::LandAttack) } else { Ok(()) }
     }
 
-    /// A segment for which the core found no flow, or found it busy.
+    /// Handles a segment for which the core found no flow, or found its record locked.
     fn on_tcp(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
         let tuple = packet.tuple().reversed();
         if let Some(&flow) = self.by_tuple.get(&tuple) {
-            // Set up while the frame was on its way here.
+            // The flow was installed while the frame was on its way here.
             let core = self.connections.get(&flow).map_or(core, |c| c.owner.core);
             if !self.return_frame(core, frame) && packet.header.flags.contains(TcpFlags::RST) {
-                // Its sender does not repeat it.
+                // The peer does not repeat a RST, so handle it here.
                 self.on_flow_rst(now, flow, packet);
             }
             return;
@@ -145,7 +145,7 @@ impl SlowPath {
             return self.counters.add(Count::UnacceptableReset);
         }
         // "Any other control or data-bearing segment (not containing SYN) must have an ACK and thus would have been discarded by the
-        // ACK processing ... the segment should be dropped". SYN with FIN is a scanner's: dropped as on Linux, too.
+        // ACK processing ... the segment should be dropped". SYN with FIN comes from scanners: dropped, as on Linux.
         let is_acknowledgement = flags.contains(TcpFlags::ACK);
         if !is_acknowledgement && self.listeners.find(&tuple.src).is_some() {
             return self.counters.add(Count::UnacceptableSegment);
@@ -154,7 +154,7 @@ impl SlowPath {
         self.answer_with_reset(now, core, packet, frame);
     }
 
-    /// Gives a frame to a core that has its flow by now.
+    /// Returns a frame to the core that has its flow by now. False when the core's ring is full.
     pub(crate) fn return_frame(&mut self, core: u8, frame: &[u8]) -> bool {
         let is_taken = self.output.receive(core, frame);
         self.counters.add(if is_taken { Count::Returned } else { Count::CoreBusy });

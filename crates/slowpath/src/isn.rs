@@ -1,4 +1,4 @@
-//! Initial sequence numbers (RFC 6528) and timestamp offsets: a secret function of who talks to whom, plus a clock.
+//! Initial sequence numbers (RFC 6528) and timestamp offsets: a secret function of both ends' addresses, plus a clock.
 
 use base::{Instant, SeqNumber};
 use siphasher::sip::SipHasher24;
@@ -6,7 +6,7 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 use wire::FourTuple;
 
-/// The secret, drawn from the kernel at start.
+/// The service's secret, drawn from the kernel's random numbers at start.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 16]);
 
@@ -16,7 +16,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a hash is for: one secret serves several.
+/// What a hash is for: one secret serves several purposes.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Sequence = 1,
@@ -26,7 +26,7 @@ pub(crate) enum Purpose {
 }
 
 impl Secret {
-    /// From 16 random bytes.
+    /// A secret of 16 random bytes.
     #[must_use]
     pub const fn new(key: [u8; 16]) -> Self {
         Self(key)
@@ -40,8 +40,8 @@ impl Secret {
         SeqNumber(m.wrapping_add(self.hash(Purpose::Sequence, tuple, true) as u32))
     }
 
-    /// Where our timestamps to this peer begin. Not a function of our port, so that they grow across the connections between the
-    /// same two hosts, as RFC 6191 needs; and secret, so that they do not give our uptime away (RFC 7323 section 7.1).
+    /// The offset of our timestamps to this peer. It does not depend on the ports, so that timestamps grow across connections between the
+    /// same two hosts, as RFC 6191 needs; it is secret, so that timestamps do not tell our uptime (RFC 7323 section 7.1).
     #[must_use]
     pub fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         self.hash(Purpose::Timestamp, tuple, false) as u32
@@ -51,7 +51,7 @@ impl Secret {
         self.hash_with(purpose, tuple, with_ports, 0)
     }
 
-    /// The same of a number besides.
+    /// As `hash`, of a number as well.
     pub(crate) fn hash_with(
         &self,
         purpose: Purpose,

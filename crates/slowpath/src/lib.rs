@@ -1,11 +1,11 @@
-//! Everything of TCP but the packets of established in-order flows: handshake, teardown, timeouts, neighbours, routes.
+//! All of TCP except the packets of established in-order flows: handshake, teardown, timeouts, neighbours, routes.
 //!
 //! ```text
 //!  core --Exception, frame--> handle_exception --+                +--> Command, frame --> core
 //!  service --connect, listen, accept, ...------> |   SlowPath     |--> poll_event, poll_news --> service
 //!  clock --handle_timers at next_deadline------> +----------------+--> OPEN, FAILED, RESET in the application's slot
 //! ```
-//! Never reads a clock, opens a socket or starts a thread. Everything from the wire is hostile; what is not taken is
+//! Never reads a clock, opens a socket or starts a thread. All input from the wire is taken for hostile; what is dropped is
 //! counted by reason.
 #![forbid(unsafe_code)]
 
@@ -97,32 +97,32 @@ pub struct SlowPath {
     time_wait: TimeWait,
     listeners: Listeners,
     openings: HashMap<u64, Opening>,
-    /// Active opens by region and slot.
+    /// Ids of active opens by (region, slot).
     opening_at: HashMap<(u16, u32), u64>,
     opening_of: HashMap<FourTuple, u64>,
     next_opening: u64,
     connections: FlowMap<Connection>,
-    /// Live flows; our end is `src`.
+    /// Flows that are not over, by tuple with our end as `src`.
     by_tuple: HashMap<FourTuple, FlowId>,
     wheel: Wheel<Timer>,
     events: VecDeque<Event>,
     news: VecDeque<News>,
     counters: Counters,
-    /// Connections whose application has let go.
+    /// Number of live connections that their applications have let go of.
     orphans: usize,
     reset_limit: Limit,
     challenge_limit: Limit,
     path_limit: Limit,
     pause: Pause,
     paths: PathCache,
-    /// Congestion notification is offered and agreed to: `flow::Config::ecn`, until it was changed.
+    /// ECN is offered and agreed to. Initially `flow::Config::ecn`; see `set_ecn`.
     is_ecn_on: bool,
-    /// The latest time any input gave.
+    /// The latest time that any input gave.
     now: Instant,
 }
 
 impl SlowPath {
-    /// A slow path over `flows`, with the command rings of all cores in order.
+    /// Makes a slow path over `flows`; `cores` are the command rings of all cores, in order.
     #[must_use]
     pub fn new(config: Config, flows: Arc<Flows>, cores: Vec<CommandSender>, now: Instant) -> Self {
         let routes = Routes::new(config.addresses.clone(), config.gateway_v4, config.gateway_v6);
@@ -160,46 +160,46 @@ impl SlowPath {
         }
     }
 
-    /// What happened. Call until `None` after every input.
+    /// The next event for the service. Call until `None` after every input.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// An application that sleeps and must be woken: write the eventfd of its context. Call until `None` after every input.
+    /// A sleeping application context to wake: the caller writes its eventfd. Call until `None` after every input.
     pub fn poll_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
 
-    /// True, once, when `core` sleeps and was sent commands: write its eventfd. Ask after every input.
+    /// True, once, when `core` sleeps and was sent commands: the caller writes its eventfd. Call after every input.
     #[must_use]
     pub fn must_wake(&self, core: u8) -> bool {
         self.output.must_wake(core)
     }
 
-    /// What was done and refused so far.
+    /// The slow path's counters since its start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The records, for reading statistics.
+    /// The flow records, for reading statistics.
     #[must_use]
     pub fn flows(&self) -> &Arc<Flows> {
         self.keeper.flows()
     }
 
-    /// One more address is ours from now on; connections are as before.
+    /// Adds an address to ours; existing connections are not affected.
     pub fn add_address(&mut self, address: OwnAddress) {
         self.routes.add(address);
     }
 
-    /// Our addresses and gateways.
+    /// Our addresses and gateways, for routing.
     #[must_use]
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// Neighbours by address; without Ethernet address while unanswered.
+    /// Neighbours by IP address, with their Ethernet address; `None` while a neighbour has not answered.
     pub fn neighbours(&self) -> impl Iterator<Item = (std::net::IpAddr, Option<MacAddr>)> + '_ {
         self.neighbours.iter()
     }
@@ -208,12 +208,12 @@ impl SlowPath {
         self.keeper.flows().config()
     }
 
-    /// Works on a locked record of a flow that is known here.
+    /// Runs `work` on the locked record of a flow of `connections`.
     pub(crate) fn with_flow<R>(&self, flow: FlowId, work: impl FnOnce(&mut FlowMut<'_>) -> R) -> R {
         work(&mut self.keeper.lock(flow).parts())
     }
 
-    /// Raises flags of the service's half of a slot and notes whom to wake.
+    /// Raises flags in the service's half of a slot, and notes its application's context to be woken if it sleeps.
     pub(crate) fn raise(&mut self, region: u16, slot: u32, flags: u32) {
         if let Some(parts) = self.region(region) {
             self.news.extend(flow::raise(&parts, region, slot, flags));
@@ -221,7 +221,7 @@ impl SlowPath {
     }
 }
 
-/// The Ethernet address a frame came from. Frames that reach this were parsed.
+/// The source Ethernet address of a frame. Callers pass parsed frames only.
 pub(crate) fn source_mac(frame: &[u8]) -> MacAddr {
     frame.get(6..12).and_then(|bytes| bytes.first_chunk::<6>()).map_or(MacAddr::ZERO, |mac| MacAddr(*mac))
 }

@@ -1,4 +1,4 @@
-//! A limit on how often something is done: so many per second, as many at once.
+//! A rate limit: so many times a second, and as many at once.
 
 use base::Instant;
 
@@ -15,7 +15,7 @@ impl Limit {
         Self { per_second, tokens: per_second, filled_at: now }
     }
 
-    /// True when it may be done now.
+    /// True, and one token less, when the limited action may be done now.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let ns = now.since(self.filled_at).as_ns().min(1_000_000_000);
         let earned = (ns * u64::from(self.per_second) / 1_000_000_000) as u32;

@@ -1,4 +1,4 @@
-//! ARP and neighbour discovery on the wire: asking, answering, learning.
+//! ARP and neighbour discovery on the wire: sends requests, answers them, learns from answers.
 
 use crate::event::errno;
 use crate::neighbours::{ASK_INTERVAL, Learned, Patience};
@@ -10,21 +10,21 @@ use wire::{ArpOperation, ArpPacket, EtherType, EthernetHeader, Icmpv6Message, Ma
 
 const ARP_FRAME: usize = EthernetHeader::LEN + ArpPacket::LEN;
 
-/// "ff02::1".
+/// The all-nodes group "ff02::1".
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Who sent a neighbour solicitation.
+/// The sender of a neighbour solicitation.
 pub(crate) struct Solicitor {
     pub(crate) src: Ipv6Addr,
     pub(crate) dst: Ipv6Addr,
-    /// Where the frame came from.
+    /// Source Ethernet address of the frame.
     pub(crate) mac: MacAddr,
-    /// The message's own word for that.
+    /// Ethernet address in the message's source link-layer option.
     pub(crate) link: Option<MacAddr>,
 }
 
 impl SlowPath {
-    /// Says on the link that our addresses are here (RFC 5227 section 2.3, RFC 4861 section 7.2.6): call once at start, after a
+    /// Announces our addresses on the link (RFC 5227 section 2.3, RFC 4861 section 7.2.6): call once at start, after a
     /// [`Claim`](crate::Claim) has found that they are free.
     pub fn announce(&mut self, core: u8) {
         for own in self.routes.own().to_vec() {
@@ -48,7 +48,7 @@ impl SlowPath {
         if self.routes.owns(sender) && packet.sender_mac != self.config.mac {
             return self.on_conflict(now, core, sender, packet.sender_mac);
         }
-        // RFC 5227: a probe has no sender address yet; and nobody else is us.
+        // RFC 5227: a probe has no sender address yet; and our own addresses are not a neighbour's.
         let has_sender = !packet.sender_ip.is_unspecified() && !self.routes.owns(sender);
         if has_sender && self.routes.lookup(sender).is_some_and(|route| route.next_hop == sender) {
             let learned = self.neighbours.learn(now, sender, packet.sender_mac, is_for_us);
@@ -68,12 +68,12 @@ impl SlowPath {
         }
     }
 
-    /// Somebody asks for `target` (RFC 4861 section 7.2.3).
+    /// Another station asks for `target` (RFC 4861 section 7.2.3).
     pub(crate) fn on_solicitation(&mut self, now: Instant, core: u8, from: &Solicitor, target: Ipv6Addr) {
         let is_for_us = self.routes.owns(target.into());
         if from.src.is_unspecified() {
             // "If the IP source address is the unspecified address, the IP destination address is a solicited-node multicast
-            // address", and "there is no source link-layer address option in the message" (section 7.1.1): somebody tries
+            // address", and "there is no source link-layer address option in the message" (section 7.1.1): the station checks
             // whether the address is free.
             if is_for_us && from.link.is_none() && from.dst == solicited_node(target) {
                 self.advertise(now, core, target, None);
@@ -91,7 +91,7 @@ impl SlowPath {
         }
     }
 
-    /// Says that `target` is ours: to who asked, or to everybody, unasked (RFC 4861 section 7.2.4).
+    /// Advertises that `target` is ours: to the station that asked, or unasked to all nodes (RFC 4861 section 7.2.4).
     fn advertise(&mut self, now: Instant, core: u8, target: Ipv6Addr, to: Option<(Ipv6Addr, MacAddr)>) {
         let message = Icmpv6Message::NeighborAdvertisement {
             router: false,
@@ -123,12 +123,12 @@ impl SlowPath {
             // update the cache", but the old one is to be tried (RFC 4861 section 7.2.5).
             return self.doubt_neighbour(now, core, target.into());
         }
-        // Only what somebody asked for has an entry: "there is no need to create one".
+        // Without a question there is no entry: "there is no need to create one".
         let learned = self.neighbours.learn(now, target.into(), link, false);
         self.on_learned(target.into(), link, learned);
     }
 
-    /// Sends what waited, and tells the flows of a neighbour that has moved.
+    /// Sends the frames that waited for the neighbour, and changes the flows through it if its address has changed.
     fn on_learned(&mut self, addr: IpAddr, mac: MacAddr, learned: Learned) {
         if learned.is_refused {
             self.counters.add(Count::NeighbourUnasked);
@@ -147,7 +147,7 @@ impl SlowPath {
         }
     }
 
-    /// Asks who has `addr`: the neighbour itself when it is known, else everybody.
+    /// Asks for the Ethernet address of `addr`: the neighbour itself when its address is known, else all stations.
     pub(crate) fn ask_neighbour(&mut self, now: Instant, core: u8, addr: IpAddr, at: Option<MacAddr>) {
         let Some(source) = self.routes.lookup(addr).map(|route| route.source) else { return };
         self.counters.add(Count::NeighbourAsks);
@@ -169,7 +169,7 @@ impl SlowPath {
         self.wheel.set(now.plus(ASK_INTERVAL), Timer::Neighbour(addr));
     }
 
-    /// Something through this neighbour gets no answer: ask whether it is still there (RFC 1122 section 2.3.2.1).
+    /// A flow through this neighbour gets no answer: asks whether the neighbour is still there (RFC 1122 section 2.3.2.1).
     pub(crate) fn doubt_neighbour(&mut self, now: Instant, core: u8, addr: IpAddr) {
         if let Some(mac) = self.neighbours.doubt(addr) {
             self.ask_neighbour(now, core, addr, Some(mac));
@@ -190,13 +190,13 @@ impl SlowPath {
     }
 }
 
-/// RFC 4291 section 2.7.1.
+/// The solicited-node group of `addr` (RFC 4291 section 2.7.1).
 pub(crate) fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let last = addr.octets();
     Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, last[13], last[14], last[15]])
 }
 
-/// RFC 2464 section 7.
+/// The Ethernet address of an IPv6 group (RFC 2464 section 7).
 pub(crate) fn multicast_mac(group: Ipv6Addr) -> MacAddr {
     let last = group.octets();
     MacAddr([0x33, 0x33, last[12], last[13], last[14], last[15]])

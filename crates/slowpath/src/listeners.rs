@@ -1,4 +1,4 @@
-//! Who listens where, and the half-open connections of each listener: small and bounded.
+//! Listeners by address, and the half-open connections of each: small and bounded.
 
 use crate::FlowOptions;
 use crate::cookie::RECENT;
@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Endpoint, FourTuple, MacAddr};
 
-/// Segments with data that are kept of one connection until the service has accepted it: an initial window of 10 segments
+/// Most segments with data kept for one connection until the service has accepted it: an initial window of 10 segments
 /// (RFC 6928) often comes right behind the final acknowledgement.
 const EARLY_EACH: usize = 16;
-/// The same in all: at most 16 MiB, were all of them super-frames of a first flight.
+/// Most segments kept for all connections: at most 16 MiB, if all were super-frames.
 const EARLY_ALL: usize = 1024;
 
-/// A SYN that was answered. Everything else of a connection exists only after the final acknowledgement.
+/// A SYN that was answered. All other state of a connection is made after the final acknowledgement.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     /// Our end is `src`.
@@ -28,24 +28,24 @@ pub(crate) struct HalfOpen {
     pub(crate) snd_wnd: u32,
     pub(crate) mac: MacAddr,
     pub(crate) core: u8,
-    /// SYN-ACKs sent again.
+    /// Number of times that the SYN-ACK was sent again.
     pub(crate) tries: u8,
-    /// The service was told and has not answered.
+    /// The service got `Event::Incoming` and has not answered yet.
     pub(crate) is_offered: bool,
-    /// The final acknowledgement came, without the data that the listener waits for.
+    /// The final acknowledgement came without data, which the listener waits for (`TCP_DEFER_ACCEPT`).
     pub(crate) is_deferred: bool,
-    /// The peer has proved itself with a cookie: when its SYN came is not known.
+    /// Made from a SYN cookie: it is not known when the peer's SYN came.
     pub(crate) is_from_cookie: bool,
     pub(crate) sent_at: Instant,
     /// When the final acknowledgement came.
     pub(crate) established_at: Instant,
     pub(crate) timer: Option<TimerId>,
-    /// Data that came before the service answered.
+    /// Frames with data that came before the service has answered.
     pub(crate) early: Vec<Box<[u8]>>,
 }
 
 impl HalfOpen {
-    /// Since when the peer may know of the connection. A cookie does not say when its SYN came, only that it was recently.
+    /// Time from which on the peer may know of the connection. A cookie only tells that its SYN came recently.
     pub(crate) fn began(&self) -> Instant {
         if self.is_from_cookie {
             Instant::from_ns(self.sent_at.as_ns().saturating_sub(RECENT.as_ns()))
@@ -61,23 +61,23 @@ const _: () = assert!(size_of::<HalfOpen>() <= 232, "a flood costs this much per
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) token: u64,
-    /// Connections the accept queue still takes.
+    /// Number of connections that the accept queue still takes.
     pub(crate) room: usize,
-    /// Of the connections it accepts.
+    /// Options of the connections that it accepts.
     pub(crate) options: FlowOptions,
-    /// Half-open connections that it takes before it answers with cookies.
+    /// Most half-open connections before SYNs are answered with cookies.
     backlog: usize,
-    /// Half-open connections now.
+    /// Number of half-open connections now.
     live: usize,
     /// When it last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
 }
 
-/// Fewer half-open connections are no sign of a flood, whatever `listen` was told.
+/// So few half-open connections are no sign of a flood, however small the backlog is.
 const HALF_OPEN_MIN: usize = 8;
 
 impl Listener {
-    /// True when no half-open connection more has room, of `most` that any listener may have.
+    /// True when the listener has no room for another half-open connection; `most` bounds every listener.
     pub(crate) fn is_full(&self, most: usize) -> bool {
         self.live >= self.backlog.max(HALF_OPEN_MIN).min(most)
     }
@@ -94,7 +94,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Linux takes one more than the backlog says.
+    /// Adds a listener, unless `at` has one. Like Linux it takes one connection more than the backlog says.
     pub(crate) fn add(&mut self, at: Endpoint, token: u64, backlog: u32) -> bool {
         let is_free = !self.by_address.contains_key(&at);
         if is_free {
@@ -106,7 +106,7 @@ impl Listeners {
         is_free
     }
 
-    /// Takes a listener away; its half-open connections are returned.
+    /// Removes a listener and returns its half-open connections. `None` when there is none.
     pub(crate) fn remove(&mut self, at: &Endpoint) -> Option<Vec<HalfOpen>> {
         self.by_address.remove(at)?;
         let of_it = self.half_open.iter().filter(|(_, h)| h.listener == *at).map(|(&id, _)| id);
@@ -151,7 +151,7 @@ impl Listeners {
         self.half_open.get_mut(&id)
     }
 
-    /// Adds a half-open connection.
+    /// Adds a half-open connection and returns its id. `None` when its listener is gone.
     pub(crate) fn open(&mut self, half_open: HalfOpen) -> Option<u64> {
         let listener = self.by_address.get_mut(&half_open.listener)?;
         listener.live += 1;
@@ -161,14 +161,14 @@ impl Listeners {
         Some(self.next)
     }
 
-    /// The timer of a half-open connection that has none.
+    /// Notes the timer of a half-open connection.
     pub(crate) fn set_timer(&mut self, id: u64, timer: TimerId) {
         if let Some(half_open) = self.half_open.get_mut(&id) {
             half_open.timer = Some(timer);
         }
     }
 
-    /// Keeps a segment that came before the service has accepted. False when there is no room.
+    /// Keeps a segment that came before the service has accepted the connection. False when there is no room.
     pub(crate) fn keep_early(&mut self, id: u64, frame: &[u8]) -> bool {
         let room = self.early < EARLY_ALL;
         let Some(half_open) = self.half_open.get_mut(&id).filter(|h| room && h.early.len() < EARLY_EACH)
@@ -180,7 +180,7 @@ impl Listeners {
         true
     }
 
-    /// Forgets what was kept.
+    /// Drops the segments kept for a half-open connection.
     pub(crate) fn forget_early(&mut self, id: u64) {
         if let Some(half_open) = self.half_open.get_mut(&id) {
             self.early -= half_open.early.len();
@@ -188,7 +188,7 @@ impl Listeners {
         }
     }
 
-    /// Takes a half-open connection out.
+    /// Removes a half-open connection and returns it.
     pub(crate) fn take(&mut self, id: u64) -> Option<HalfOpen> {
         let half_open = self.half_open.remove(&id)?;
         self.by_tuple.remove(&half_open.tuple);

@@ -1,54 +1,54 @@
-//! Who on the link has which Ethernet address: learned by ARP and neighbour discovery, bounded, with frames that wait for
-//! an answer. Pure bookkeeping: asking and sending is the caller's.
+//! The Ethernet addresses of stations on the link, learned by ARP and neighbour discovery; bounded, with frames that wait for
+//! an answer. Bookkeeping only: the caller asks and sends.
 
 use base::{Duration, Instant};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use wire::MacAddr;
 
-/// How long an answer is trusted before it is asked for again: the middle of RFC 4861's range.
+/// How long an address is trusted before the neighbour is asked again: the middle of RFC 4861's range.
 const TRUST: Duration = Duration::from_secs(30);
 /// RFC 4861 section 10: RETRANS_TIMER, MAX_MULTICAST_SOLICIT.
 pub(crate) const ASK_INTERVAL: Duration = Duration::from_secs(1);
 const ASKS_MAX: u8 = 3;
-/// A neighbour's address changes at most this often: two owners of one address must not make flows flap.
+/// Least time between changes of a neighbour's address: two stations that claim one address must not make flows flap.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Frames that wait for one neighbour, and in all. A SYN is 74 bytes; a burst of connects to a fresh neighbour waits here.
+/// Most frames that wait for one neighbour, and for all. A SYN is 74 bytes; a burst of connects to a new neighbour waits here.
 const WAITING_EACH: usize = 256;
 const WAITING_ALL: usize = 4096;
 
 #[derive(Debug)]
 struct Entry {
     mac: Option<MacAddr>,
-    /// Last time the address was confirmed or changed.
+    /// When the address was last confirmed or changed.
     confirmed: Instant,
     changed: Instant,
-    /// Questions since the last answer; 0 when none is open.
+    /// Number of questions since the last answer; 0 when none is open.
     asks: u8,
     waiting: Vec<(u8, Box<[u8]>)>,
 }
 
-/// What became of a frame to be sent to a neighbour.
+/// What to do with a frame to be sent to a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// Send it there.
+    /// Send the frame to this address.
     Known(MacAddr),
-    /// Send it there, and ask whether the neighbour still has that address.
+    /// Send the frame to this address, and ask the neighbour whether it is still there.
     Stale(MacAddr),
-    /// It waits, and somebody must ask for the first time.
+    /// The frame is kept; the caller must ask for the address, for the first time.
     Ask,
-    /// It waits for an answer already asked for.
+    /// The frame is kept until the answer to an earlier question comes.
     Waits,
-    /// No room: it is lost.
+    /// No room: the frame is lost.
     Lost,
 }
 
-/// What an answer brought.
+/// The effect of a neighbour's answer.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
-    /// Frames (with their cores) that can go now.
+    /// Frames that can be sent now, each with the core that sends it.
     pub(crate) frames: Vec<(u8, Box<[u8]>)>,
-    /// The neighbour moved: flows through it must know.
+    /// The neighbour's address has changed: flows through it must be told.
     pub(crate) is_changed: bool,
     /// The answer was not believed.
     pub(crate) is_refused: bool,
@@ -57,15 +57,15 @@ pub(crate) struct Learned {
 /// What to do when the time for an answer is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Patience {
-    /// It came meanwhile.
+    /// The answer came in time: nothing.
     Answered,
-    /// Ask again; the address to ask at, when one is known.
+    /// Ask again: at this address if there is one, else all stations.
     AskAgain(Option<MacAddr>),
-    /// Nobody answers: this many frames are lost.
+    /// The neighbour does not answer: so many frames are lost.
     Over(usize),
 }
 
-/// The table.
+/// The table of neighbours.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
@@ -78,7 +78,7 @@ impl Neighbours {
         Self { entries: HashMap::new(), capacity: capacity.max(1), waiting: 0 }
     }
 
-    /// The address last learned, trusted or not.
+    /// The address last learned, even if it is no longer trusted.
     pub(crate) fn known(&self, addr: IpAddr) -> Option<MacAddr> {
         self.entries.get(&addr).and_then(|entry| entry.mac)
     }
@@ -87,7 +87,7 @@ impl Neighbours {
         self.entries.iter().map(|(addr, entry)| (*addr, entry.mac))
     }
 
-    /// The way to `addr`; `frame` is kept when it must wait.
+    /// What to do with `frame` for `addr`; keeps it if it must wait.
     pub(crate) fn way(&mut self, now: Instant, addr: IpAddr, core: u8, frame: &[u8]) -> Way {
         if !self.entries.contains_key(&addr) && !self.make_room() {
             return Way::Lost;
@@ -110,7 +110,7 @@ impl Neighbours {
         Way::Ask
     }
 
-    /// Somebody doubts that the neighbour is still there. True when it must be asked.
+    /// A caller doubts that the neighbour is still there. Returns the address to ask at, unless a question is open.
     pub(crate) fn doubt(&mut self, addr: IpAddr) -> Option<MacAddr> {
         let entry = self.entries.get_mut(&addr)?;
         let mac = entry.mac.filter(|_| entry.asks == 0)?;
@@ -118,8 +118,8 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// The neighbour says that `addr` is at `mac`. `is_asked` says that it speaks to us; else only a known entry is brought
-    /// up to date (RFC 826's merge).
+    /// Notes that `addr` is at `mac`. `is_asked`: the neighbour speaks to us, so a new entry may be made; else only a known entry is
+    /// updated (RFC 826's merge).
     pub(crate) fn learn(&mut self, now: Instant, addr: IpAddr, mac: MacAddr, is_asked: bool) -> Learned {
         let is_known = self.entries.contains_key(&addr);
         if !mac.is_unicast() || !(is_known || is_asked && self.make_room()) {
@@ -139,7 +139,7 @@ impl Neighbours {
         Learned { frames, is_changed, is_refused: false }
     }
 
-    /// [`ASK_INTERVAL`] after a question.
+    /// To be called [`ASK_INTERVAL`] after a question: tells what to do next.
     pub(crate) fn wait_is_over(&mut self, addr: IpAddr) -> Patience {
         let Some(entry) = self.entries.get_mut(&addr) else { return Patience::Answered };
         if entry.asks == 0 {
@@ -147,7 +147,7 @@ impl Neighbours {
         }
         if entry.asks < ASKS_MAX {
             entry.asks += 1;
-            // The last question goes to everybody: the neighbour may have moved.
+            // The last question goes to all stations: the neighbour may have moved.
             return Patience::AskAgain(entry.mac.filter(|_| entry.asks < ASKS_MAX));
         }
         let lost = entry.waiting.len();
@@ -156,7 +156,7 @@ impl Neighbours {
         Patience::Over(lost)
     }
 
-    /// Room for one more: the entry confirmed longest ago goes, unless frames wait for it.
+    /// Makes room for an entry by removing the one confirmed longest ago, unless frames wait for it. False when there is no room.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < self.capacity {
             return true;

@@ -1,5 +1,5 @@
-//! What a socket asks of its connection beside bytes: patience, sizes, congestion control. Given with an active open, or with a
-//! listener for the connections it accepts; changed at any time.
+//! Options of a connection that its socket sets: timeouts, sizes, congestion control. Given with an active open, or with a
+//! listener for the connections it accepts; they can be changed at any time.
 
 use crate::patience::Keepalive;
 use crate::{Config, SlowPath};
@@ -9,58 +9,58 @@ use flow::{FlowId, FlowMut, state};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
-/// Bytes of a receive window at least, whatever an application asks for: Linux's `SOCK_MIN_RCVBUF`.
+/// Bytes: the smallest bound of a receive window that an application can set: Linux's `SOCK_MIN_RCVBUF`.
 pub const RECEIVE_BUFFER_MIN: u32 = 2304;
 
-/// Options of one connection. Nothing set: as the service's [`Config`] says.
+/// Options of one connection. An option that is `None` follows the service's [`Config`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowOptions {
-    /// `TCP_CONGESTION`.
+    /// Congestion control algorithm: `TCP_CONGESTION`.
     pub algorithm: Option<Algorithm>,
     /// `SO_KEEPALIVE` with its times.
     pub keepalive: Option<Keepalive>,
-    /// `TCP_USER_TIMEOUT`: data that is not acknowledged for so long, or a window that stays closed, ends the connection
+    /// `TCP_USER_TIMEOUT`: if data is not acknowledged, or the peer's window stays closed, for this time, the connection ends
     /// with ETIMEDOUT (RFC 5482, RFC 9293 section 3.8.3).
     pub user_timeout: Option<Duration>,
-    /// `TCP_MAXSEG`: no larger segment is announced, nor sent.
+    /// `TCP_MAXSEG`: bytes of the largest segment that is announced, and sent.
     pub max_segment: Option<u16>,
-    /// `SO_RCVBUF`: bytes of the receive window at most.
+    /// `SO_RCVBUF`: bytes of the largest receive window.
     pub receive_buffer: Option<u32>,
-    /// `SO_MAX_PACING_RATE`: bytes per second at most.
+    /// `SO_MAX_PACING_RATE`: most bytes per second.
     pub max_pacing_rate: Option<NonZeroU64>,
     /// `TCP_LINGER2`: how long an abandoned connection waits for the peer's FIN.
     pub linger2: Option<Linger2>,
     /// `TCP_SYNCNT`: SYN repetitions of an active open.
     pub syn_retries: Option<u8>,
-    /// `TCP_DEFER_ACCEPT`, of a listener: a connection is offered when its first data comes, or after so long.
+    /// `TCP_DEFER_ACCEPT`, of a listener: a connection is offered when its first data comes, or after this time.
     pub defer_accept: Option<Duration>,
-    /// `IP_TOS`, as far as it counts: the differentiated services code point over IPv4, six bits.
+    /// From `IP_TOS`: the differentiated services code point over IPv4, six bits.
     pub dscp_v4: u8,
-    /// The same of `IPV6_TCLASS`.
+    /// From `IPV6_TCLASS`: the code point over IPv6, six bits.
     pub dscp_v6: u8,
-    /// `IP_PMTUDISC_DONT`: routers may cut segments with data over IPv4, and what they say about the path is nothing to us.
+    /// `IP_PMTUDISC_DONT`: routers may fragment segments with data over IPv4, and ICMP "too big" is ignored.
     pub may_fragment: bool,
 }
 
-/// What becomes of a connection in FIN-WAIT-2 whose application has let go.
+/// How long an orphan (its application has let go) stays in FIN-WAIT-2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linger2 {
-    /// It waits so long for the peer's FIN.
+    /// It waits for the peer's FIN for this time.
     Wait(Duration),
     /// It does not wait: RST at once, as Linux does for negative values.
     Reset,
 }
 
 impl FlowOptions {
-    /// The window of our SYN: never scaled, and no larger than the receive buffer. Later windows are rounded up to the scale's
-    /// unit: that much stays in reserve.
+    /// The window of our SYN: never scaled, and no larger than the receive buffer. One unit of the window scale is kept in reserve,
+    /// because later windows are rounded up to it.
     pub(crate) fn syn_window(&self, shared: &flow::Config) -> u16 {
         let unit = if shared.window_scaling { 1 << shared.window_shift() } else { 0 };
         let own = shared.receive_buffer_initial.min(shared.receive_buffer_max).saturating_sub(unit);
         own.min(self.receive_buffer.unwrap_or(u32::MAX)).clamp(RECEIVE_BUFFER_MIN, 0xFFFF) as u16
     }
 
-    /// Payload bytes of the largest segment from a peer with this address, `link` being what the link takes.
+    /// MSS to announce, and largest segment to send, bytes; `link`: what the link takes.
     pub(crate) fn mss(&self, link: u16) -> u16 {
         self.max_segment.map_or(link, |asked| asked.clamp(crate::handshake::MSS_MIN, link))
     }
@@ -105,7 +105,7 @@ impl SlowPath {
         }
     }
 
-    /// The same for whatever lives in a slot: a connection, or an active open under way. False when nothing does.
+    /// As [`set_options`](Self::set_options), for the connection or active open in a slot. False when there is none.
     pub fn set_slot_options(&mut self, now: Instant, region: u16, slot: u32, options: &FlowOptions) -> bool {
         if let Some(opening) = self.opening_at.get(&(region, slot)).and_then(|id| self.openings.get_mut(id)) {
             opening.options = *options;
@@ -120,19 +120,19 @@ impl SlowPath {
         true
     }
 
-    /// The options of the connections that listener `token` accepts from now on.
+    /// Sets the options of the connections that listener `token` accepts from now on.
     pub fn set_listener_options(&mut self, token: u64, options: &FlowOptions) {
         self.listeners.of_token(token).for_each(|listener| listener.options = *options);
     }
 
-    /// What a connection was told.
+    /// The options of a connection.
     #[must_use]
     pub fn options(&self, flow: FlowId) -> Option<&FlowOptions> {
         self.connections.get(&flow).map(|c| &c.options)
     }
 }
 
-/// Another algorithm for a flow, with its form of feedback.
+/// Switches a flow to another algorithm, with its form of ECN feedback.
 fn switch(now: Instant, parts: &mut FlowMut<'_>, algorithm: Algorithm) {
     let window = &mut parts.cold.window;
     if window.algorithm() == algorithm {

@@ -1,4 +1,4 @@
-//! Connections whose application has let go: how many there may be, and how long they wait for their peer.
+//! Orphans: connections that their application has let go of. How many there may be, and how long they wait for their peer.
 
 use crate::options::Linger2;
 use crate::teardown::State;
@@ -8,8 +8,8 @@ use base::Instant;
 use flow::FlowId;
 
 impl SlowPath {
-    /// The application has let go. False when there are too many such connections already: as Linux (`tcp_max_orphans`), this
-    /// one is reset.
+    /// Makes a connection an orphan. False when there are too many already: as Linux with `tcp_max_orphans`, the caller resets
+    /// this one.
     pub(crate) fn make_orphan(&mut self, flow: FlowId) -> bool {
         let Some(connection) = self.connections.get_mut(&flow) else { return true };
         if !std::mem::replace(&mut connection.is_orphan, true) && !connection.is_over {
@@ -18,13 +18,13 @@ impl SlowPath {
         self.orphans <= self.config.orphans_max
     }
 
-    /// Connections whose application has let go.
+    /// Number of orphans.
     #[must_use]
     pub fn orphans(&self) -> usize {
         self.orphans
     }
 
-    /// An orphan in FIN-WAIT-2: nobody would read what the peer still sends, so it is given a while for its FIN.
+    /// Limits the time of an orphan in FIN-WAIT-2: no application would read what the peer still sends.
     pub(crate) fn limit_fin_wait_2(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         if connection.state != State::FinWait2 || !connection.is_orphan || connection.aux.is_some() {

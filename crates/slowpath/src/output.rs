@@ -1,10 +1,10 @@
-//! Commands and frames to the cores. Nothing is lost when a ring is full: commands wait here, frames too, up to a limit.
+//! Commands and frames to the cores. If a core's ring is full they wait here: commands without limit, frames up to a limit.
 
 use flow::{Command, CommandSender, FRAME_COPY_MAX};
 use std::collections::VecDeque;
 
-/// Frames that wait for one core at most, beyond those in its ring: the answers to a burst of as many SYNs as there are half-open
-/// connections. A core that does not take that many has stalled for long; TCP repeats them.
+/// Most frames that wait for one core beyond those in its ring: enough to answer a burst of as many SYNs as there may be half-open
+/// connections. A core that does not take that many has stalled for long; TCP repeats the frames that are lost.
 const FRAMES_WAITING: usize = 16_384;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ struct Core {
     frames: usize,
 }
 
-/// The way to all cores.
+/// The command rings of all cores, with what waits for room in them.
 #[derive(Debug)]
 pub(crate) struct Output {
     cores: Vec<Core>,
@@ -43,12 +43,12 @@ impl Output {
         core.waiting.extend(late.map(Waiting::Command));
     }
 
-    /// False when the frame is lost.
+    /// Sends a frame through a core. False when the frame is lost.
     pub(crate) fn send(&mut self, core: u8, frame: &[u8]) -> bool {
         self.frame(core, frame, CommandSender::push_frame, Waiting::Send)
     }
 
-    /// Gives a received frame back to a core. False when it is lost.
+    /// Returns a received frame to a core. False when it is lost.
     pub(crate) fn receive(&mut self, core: u8, frame: &[u8]) -> bool {
         self.frame(core, frame, CommandSender::push_received, Waiting::Receive)
     }
@@ -75,12 +75,12 @@ impl Output {
         has_room
     }
 
-    /// True when a core's ring was full and something waits for room.
+    /// True when an item waits because its core's ring was full.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.cores.iter().any(|core| !core.waiting.is_empty())
     }
 
-    /// Moves what waits into the rings, as far as they have room.
+    /// Moves waiting items into the rings, as far as they have room.
     pub(crate) fn flush(&mut self) {
         self.cores.iter_mut().for_each(Core::flush);
     }
