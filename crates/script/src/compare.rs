@@ -1,4 +1,4 @@
-//! What a script expects beside what the stack has sent.
+//! Compares the packets that a script expects with those that the stack has sent.
 
 use crate::connection::Connection;
 use crate::segment::{Segment, flag_letters, option_words};
@@ -6,11 +6,12 @@ use crate::syntax::{IpInfo, Micros, Tcp, TcpOption, Tos};
 use std::fmt::Write;
 use wire::TcpFlags;
 
-/// Bits that may differ between the pieces of what a script writes as one packet.
+/// Flags that may differ between the segments that make up one packet of the script.
 const OF_THE_LAST: TcpFlags =
     TcpFlags::from_bits(TcpFlags::FIN.bits() | TcpFlags::PSH.bits() | TcpFlags::CWR.bits());
 
-/// Why `piece` cannot follow `before` within one packet of the script, of which `missing` bytes are still to come.
+/// The reason why `piece` cannot follow `before` within one packet of the script; `None` if it can. `missing` bytes of that packet are
+/// still to come.
 pub(crate) fn breaks(before: &Segment, piece: &Segment, missing: usize) -> Option<String> {
     let flags = |s: &Segment| TcpFlags::from_bits(s.flags).without(OF_THE_LAST);
     if flags(before) != flags(piece) {
@@ -32,7 +33,7 @@ pub(crate) fn breaks(before: &Segment, piece: &Segment, missing: usize) -> Optio
     None
 }
 
-/// The pieces as one segment: the first one's number and CWR, the last one's everything else.
+/// Joins the segments into one: sequence number and CWR of the first, all other fields of the last.
 pub(crate) fn join(pieces: &[Segment]) -> Option<Segment> {
     let (first, last) = (pieces.first()?, pieces.last()?);
     let cwr = TcpFlags::from_bits(first.flags & TcpFlags::CWR.bits());
@@ -41,7 +42,7 @@ pub(crate) fn join(pieces: &[Segment]) -> Option<Segment> {
     Some(Segment { seq: first.seq, flags, payload, ..last.clone() })
 }
 
-/// What differs between `expected` and `actual`, which is in script numbers.
+/// The differences between `expected` and `actual`, which has script numbers.
 pub(crate) fn differences(ip: IpInfo, expected: &Tcp, actual: &Segment) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |name: &str, expected: u32, actual: u32| {
@@ -86,7 +87,7 @@ pub(crate) fn differences(ip: IpInfo, expected: &Tcp, actual: &Segment) -> Vec<S
     found
 }
 
-/// The same kinds in the same order with the same values; timestamps have rules of their own.
+/// True when both have the same kinds in the same order with the same values. Timestamps are compared elsewhere.
 fn same_options(expected: &[TcpOption], actual: &[TcpOption]) -> bool {
     expected.len() == actual.len()
         && expected.iter().zip(actual).all(|pair| match pair {
@@ -95,7 +96,7 @@ fn same_options(expected: &[TcpOption], actual: &[TcpOption]) -> bool {
         })
 }
 
-/// `expected` as the script has it.
+/// The expected packet in the script's notation.
 pub(crate) fn words(expected: &Tcp) -> String {
     let end = expected.seq.wrapping_add(expected.len);
     let mut text = format!("{} {}:{end}({})", flag_letters(expected.flags), expected.seq, expected.len);
@@ -119,7 +120,7 @@ pub(crate) fn words(expected: &Tcp) -> String {
     text
 }
 
-/// One packet with its time and direction, as a script has it, timestamps in script numbers where they are known.
+/// One packet with its time and direction in the script's notation; known timestamps are converted to script numbers.
 pub(crate) fn packet_line(at: Micros, direction: char, segment: &Segment, connection: &Connection) -> String {
     let mut segment = segment.clone();
     if direction == '>' {

@@ -1,7 +1,6 @@
-//! The one connection that a script is about, and how its numbers are those of the wire.
-//!
-//! In packets with SYN, sequence numbers are as the script writes them; in all others they count from the SYN. The script
-//! chooses its own side's first number, the host chooses its own.
+//! The connection of a script, and the conversion between the script's numbers and those on the wire.
+//! In packets with SYN, sequence numbers are those of the script; in all others they count from the SYN. The script
+//! chooses the initial number of its own side, the host that of its side.
 
 use crate::segment::Segment;
 use crate::syntax::{Tcp, TcpOption};
@@ -9,39 +8,39 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use wire::TcpFlags;
 
-/// How far the script has brought the connection.
+/// How far the connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// A socket, no more.
+    /// A socket exists; it neither listens nor connects.
     Fresh,
-    /// The host listens.
+    /// The host's socket listens.
     Listening,
-    /// `connect` was called, its SYN not yet looked at.
+    /// `connect` was called; its SYN was not yet expected by the script.
     Connecting,
-    /// The host's SYN was expected.
+    /// The script has expected the host's SYN.
     SynSent,
-    /// The script's SYN went to a listener.
+    /// The script has sent a SYN to the listener.
     SynReceived,
-    /// The host's SYN-ACK was expected.
+    /// The script has expected the host's SYN-ACK.
     SynAckSent,
-    /// Past the handshake.
+    /// The handshake is complete.
     Open,
 }
 
-/// See the module.
+/// The connection; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) stage: Stage,
-    /// The descriptor, in script numbers, once there is one.
+    /// The script's number of the socket, once there is one.
     pub(crate) fd: Option<i32>,
-    /// The host's end, once known.
+    /// Address and port of the host, once known.
     pub(crate) local: Option<(IpAddr, u16)>,
-    /// The script's end.
+    /// Address and port of the script's side.
     pub(crate) remote: (IpAddr, u16),
     script_isn: u32,
     live_isn: u32,
     remote_isn: u32,
-    /// Outgoing timestamps: what the script wrote and what was on the wire.
+    /// Outgoing timestamps: the script's value and the value on the wire.
     timestamps: HashMap<u32, u32>,
     first_timestamp: Option<(u32, u32)>,
 }
@@ -61,20 +60,20 @@ impl Connection {
         }
     }
 
-    /// The script's SYN to a listener at `local`.
+    /// Takes the script's SYN to a listener at `local`.
     pub(crate) fn begin_passive(&mut self, local: (IpAddr, u16), seq: u32) {
         self.local = Some(local);
         self.remote_isn = seq;
     }
 
-    /// A packet to the host: what it means for the handshake.
+    /// Updates the stage of the handshake by a packet to the host.
     pub(crate) fn note_inbound(&mut self, tcp: &Tcp) {
         let flags = TcpFlags::from_bits(tcp.flags);
         match self.stage {
             Stage::SynAckSent if flags.contains(TcpFlags::ACK) => self.stage = Stage::Open,
             Stage::SynSent if flags.contains(TcpFlags::SYN) => {
                 self.remote_isn = tcp.seq;
-                // A SYN without ACK opens from both sides: the host's SYN-ACK is still to come.
+                // A SYN without ACK opens the connection from both sides: the host's SYN-ACK is still to come.
                 if flags.contains(TcpFlags::ACK) {
                     self.stage = Stage::Open;
                 }
@@ -83,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// True when the host may have sent `segment` on this connection; the first SYN tells the host's end.
+    /// True when `segment` can belong to this connection; the host's first SYN determines the host's address and port.
     pub(crate) fn owns(&mut self, segment: &Segment) -> bool {
         if segment.dst != self.remote {
             return false;
@@ -99,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// The script expects `tcp`, and `segment` came: what it means for the handshake.
+    /// Updates the stage of the handshake: the script has expected `tcp`, and the host has sent `segment`.
     pub(crate) fn note_outbound(&mut self, tcp: &Tcp, segment: &Segment) {
         let flags = TcpFlags::from_bits(tcp.flags);
         match self.stage {
@@ -116,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// What is added to a script's number of the host's side to have the wire's.
+    /// The number to add to a script's sequence number of the host's side to get the number on the wire.
     fn local_offset(&self, is_syn: bool) -> u32 {
         if is_syn { self.live_isn.wrapping_sub(self.script_isn) } else { self.live_isn }
     }
@@ -125,15 +124,15 @@ impl Connection {
         if is_syn { 0 } else { self.remote_isn }
     }
 
-    /// The host's sequence number that an ICMP message quotes.
+    /// The wire's number for a sequence number of the host that an ICMP message quotes.
     pub(crate) fn quoted(&self, seq: u32) -> u32 {
         seq.wrapping_add(self.live_isn)
     }
 
-    /// Sequence numbers, acknowledgement, options of a packet to the host in the wire's numbers.
+    /// Sequence number, acknowledgement and options of a packet to the host, in wire numbers.
     ///
     /// # Errors
-    /// An echo of a timestamp that the host has not sent.
+    /// The packet echoes a timestamp that the host has not sent.
     pub(crate) fn to_live(&self, tcp: &Tcp, is_scaled: bool) -> Result<(u32, u32, Vec<TcpOption>), String> {
         let flags = TcpFlags::from_bits(tcp.flags);
         let is_syn = flags.contains(TcpFlags::SYN);
@@ -162,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// `segment` in script numbers, its timestamp still the wire's.
+    /// `segment` in script numbers; its timestamp stays as on the wire.
     pub(crate) fn to_script(&self, segment: &Segment) -> Segment {
         let is_syn = segment.has(TcpFlags::SYN);
         let mut mapped = segment.clone();
@@ -179,15 +178,15 @@ impl Connection {
         mapped
     }
 
-    /// The script expected the timestamp `script` and `live` was sent: both stand for the same from now on. The timestamp
-    /// that the first such pair makes of `live`.
+    /// Notes that the script's timestamp `script` was `live` on the wire. Returns `live` converted to script numbers by the first pair
+    /// noted.
     pub(crate) fn learn_timestamp(&mut self, script: u32, live: u32) -> u32 {
         self.timestamps.insert(script, live);
         let (first_script, first_live) = *self.first_timestamp.get_or_insert((script, live));
         live.wrapping_sub(first_live).wrapping_add(first_script)
     }
 
-    /// `live` as the script would write it, where that is known.
+    /// `live` converted to script numbers; `None` before the first timestamp.
     pub(crate) fn script_timestamp(&self, live: u32) -> Option<u32> {
         self.first_timestamp.map(|(script, first)| live.wrapping_sub(first).wrapping_add(script))
     }

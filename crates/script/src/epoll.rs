@@ -1,4 +1,4 @@
-//! epoll over the readiness and the edges that a host tells.
+//! An epoll set for scripts, built on the readiness and the pulse of simulated sockets.
 
 use sim::Errno;
 
@@ -6,13 +6,13 @@ const ET: u32 = 1 << 31;
 const ONESHOT: u32 = 1 << 30;
 const EXCLUSIVE: u32 = 1 << 28;
 
-/// One epoll descriptor.
+/// The set behind one epoll descriptor.
 #[derive(Debug, Default)]
 pub struct Epoll {
     interests: Vec<Interest>,
 }
 
-/// What a descriptor is ready for, and its pulse (`sim::Host::pulse`).
+/// Readiness of a descriptor in epoll's bits, and its pulse (`sim::Host::pulse`).
 pub type State = (u32, (u64, u32));
 
 #[derive(Debug)]
@@ -20,16 +20,16 @@ struct Interest {
     fd: i32,
     events: u32,
     data: i64,
-    /// What was so at the last report; `None` right after `epoll_ctl`.
+    /// The state at the last report; `None` directly after `epoll_ctl`.
     reported: Option<State>,
     is_off: bool,
 }
 
 impl Epoll {
-    /// `epoll_ctl` for a descriptor that is open.
+    /// `epoll_ctl` for an open descriptor.
     ///
     /// # Errors
-    /// EEXIST, ENOENT and EINVAL as Linux.
+    /// EEXIST, ENOENT and EINVAL, as on Linux.
     pub fn control(&mut self, operation: i32, fd: i32, events: u32, data: i64) -> Result<(), Errno> {
         let known = self.interests.iter().position(|interest| interest.fd == fd);
         let fresh = Interest { fd, events, data, reported: None, is_off: false };
@@ -44,13 +44,13 @@ impl Epoll {
         Ok(())
     }
 
-    /// The descriptor `fd` was closed.
+    /// Removes the descriptor `fd`, which was closed.
     pub fn forget(&mut self, fd: i32) {
         self.interests.retain(|interest| interest.fd != fd);
     }
 
-    /// Events and data reported now, at most `most`. Edge-triggered ones when there is more to report than at the last time, or
-    /// the pulse is another, as in the socket library.
+    /// Events and data to report now, at most `most`. An edge-triggered descriptor is reported when it has more readiness than at its last
+    /// report, or another pulse, as in the socket library.
     pub fn collect(&mut self, most: usize, state: impl Fn(i32) -> State) -> Vec<(u32, i64)> {
         let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let mut found = Vec::new();

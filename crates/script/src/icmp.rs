@@ -1,11 +1,11 @@
-//! ICMP messages of scripts about packets of the host.
+//! ICMP messages in scripts, which quote packets of the host.
 
 use crate::machine::{HOST, OTHERS};
 use crate::syntax::Icmp;
 use std::net::IpAddr;
 use wire::{IpProtocol, MacAddr, checksum};
 
-/// Names of types and, in their order from 0, of their codes (RFC 792, RFC 1122, RFC 1812).
+/// Names of ICMP types, their numbers, and the names of their codes from 0 on (RFC 792, RFC 1122, RFC 1812).
 const V4: &[(&str, u8, &[&str])] = &[
     (
         "unreachable",
@@ -35,7 +35,7 @@ const V4: &[(&str, u8, &[&str])] = &[
     ("parameter_problem", 12, &[]),
 ];
 
-/// The same of RFC 4443.
+/// The same table for ICMPv6 (RFC 4443).
 const V6: &[(&str, u8, &[&str])] = &[
     (
         "unreachable",
@@ -47,7 +47,7 @@ const V6: &[(&str, u8, &[&str])] = &[
     ("parameter_problem", 4, &["header_field", "unknown_next_header", "unknown_option"]),
 ];
 
-/// The frame with `message` about a packet from `local` to `remote`; `live` makes the script's sequence number the wire's.
+/// The frame with `message` about a packet from `local` to `remote`; `live` converts the script's sequence number to the wire's.
 pub(crate) fn frame(
     message: &Icmp,
     local: (IpAddr, u16),
@@ -87,7 +87,7 @@ fn number(name: &str, prefix: &str) -> Option<u8> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// The IP header of the host's packet and the first eight bytes of its TCP header (RFC 792: 64 bits).
+/// The quoted part: the IP header of the host's packet and the first eight bytes of its TCP header (RFC 792: 64 bits).
 fn quote(local: (IpAddr, u16), remote: (IpAddr, u16), seq: u32, len: u32) -> Option<Vec<u8>> {
     let payload = 20 + len as usize;
     let parameters = wire::IpParameters::new(MacAddr::ZERO, MacAddr::ZERO);

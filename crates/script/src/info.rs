@@ -1,9 +1,9 @@
-//! `struct tcp_info` of Linux: names, places and sizes of its fields (`linux/tcp.h`).
+//! `struct tcp_info` of Linux: names, offsets and sizes of its fields (`linux/tcp.h`).
 
-/// Bytes that hold all fields below.
+/// Length in bytes of a struct with all fields below.
 pub(crate) const LEN: usize = 248;
 
-/// Name behind `tcpi_`, offset, size.
+/// Each field: name behind `tcpi_`, offset in bytes, size in bytes.
 const FIELDS: &[(&str, usize, usize)] = &[
     ("state", 0, 1),
     ("ca_state", 1, 1),
@@ -64,16 +64,16 @@ const FIELDS: &[(&str, usize, usize)] = &[
     ("total_rto_time", 244, 4),
 ];
 
-/// The fields that `bytes` holds whole, with their values.
+/// Name and value of each field that lies completely in `bytes`.
 pub(crate) fn fields(bytes: &[u8]) -> impl Iterator<Item = (String, u64)> + '_ {
     let whole = FIELDS.iter().filter_map(|(name, offset, size)| {
         let field = bytes.get(*offset..offset + size)?;
         let mut value = [0; 8];
         value.get_mut(..*size)?.copy_from_slice(field);
-        // The layout is that of a little-endian machine's memory, and so is the read.
+        // Machines for this are little-endian, so the bytes of a field are in little-endian order.
         Some((format!("tcpi_{name}"), u64::from_le_bytes(value)))
     });
-    // Bit fields: two shifts in one byte, flags in the next.
+    // Bit fields: two window shifts in one byte, flags in the next.
     let bits = [
         ("tcpi_snd_wscale", 6, 0, 0x0F),
         ("tcpi_rcv_wscale", 6, 4, 0x0F),

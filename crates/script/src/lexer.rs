@@ -1,40 +1,40 @@
-//! Text to tokens. Where two readings are possible the longer wins, as everywhere in this language.
+//! Splits text into tokens. Of two possible tokens the longer one is taken, as in packetdrill.
 
 use crate::syntax::Trouble;
 use std::net::Ipv6Addr;
 
-/// A piece of a script.
+/// A token of a script.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Token {
-    /// `--name`
+    /// `--name`, without the dashes
     Option(String),
-    /// A number with a point, in millionths: times are all that has one.
+    /// A number with a point, in millionths; only times have one.
     Decimal(i64),
     Integer(i64),
-    /// `0x1f`
+    /// `0x1f`, as a number
     Hex(i64),
     Word(String),
-    /// In double quotes, escapes taken out.
+    /// Text in double quotes; escapes are replaced.
     Text(Vec<u8>),
-    /// In back quotes.
+    /// Text in back quotes: a shell command.
     BackQuoted(String),
-    /// Between `%{` and `}%`.
+    /// Text between `%{` and `}%`: Python code.
     Code(String),
     Address4(String),
     Address6(String),
-    /// `...`
+    /// Three points: `...`
     Ellipsis,
     Char(char),
 }
 
-/// A token and its line.
+/// A token with its line number, from 1.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Spanned {
     pub(crate) line: u32,
     pub(crate) token: Token,
 }
 
-/// All tokens of `text`; a word that `defines` knows is replaced by its value, as `-D` asks.
+/// All tokens of `text`; words that `defines` contains are replaced by their values, as for `-D`.
 pub(crate) fn tokens(text: &str, defines: &[(String, String)]) -> Result<Vec<Spanned>, Trouble> {
     let mut lexer = Lexer { rest: text, line: 1, defines };
     let mut found = Vec::new();
@@ -56,7 +56,7 @@ struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Takes `len` bytes and counts their lines.
+    /// Takes `len` bytes and counts the lines in them.
     fn take(&mut self, len: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(len);
         self.line += taken.matches('\n').count() as u32;
@@ -107,7 +107,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The bytes up to the closing `quote`, which a backslash hides.
+    /// The bytes up to the closing `quote`; a backslash escapes a quote.
     fn quoted(&mut self, quote: char) -> Result<&'a str, Trouble> {
         let mut is_escaped = false;
         for (i, c) in self.rest.char_indices().skip(1) {
@@ -168,7 +168,7 @@ impl<'a> Lexer<'a> {
         Ok(token)
     }
 
-    /// A word as it stands, or what was defined for it.
+    /// A word, or the value that is defined for it.
     fn word(&self, text: &str) -> Result<Token, Trouble> {
         let Some((_, value)) = self.defines.iter().find(|(name, _)| name == text) else {
             return Ok(Token::Word(text.to_owned()));
@@ -189,13 +189,13 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The length of `--name`, or 2 and less when there is none.
+/// The length of `--name`; at most 2 when there is no name.
 fn option_len(rest: &str) -> usize {
     rest.strip_prefix("--")
         .map_or(0, |name| 2 + name.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count())
 }
 
-/// Lengths of the integer and of the number with a point that `rest` begins with; 0 for none.
+/// Lengths of the integer and of the number with a point at the start of `rest`; 0 for none.
 fn number_lens(rest: &str) -> (usize, usize) {
     let sign = usize::from(rest.starts_with('-'));
     let digits = |from: usize| rest[from..].bytes().take_while(u8::is_ascii_digit).count();
@@ -228,7 +228,7 @@ fn address4_len(rest: &str) -> usize {
     at
 }
 
-/// The longest IPv6 address that `rest` begins with; sequence ranges (`1:1001`) are none, having too few groups.
+/// The length of the longest IPv6 address at the start of `rest`; a sequence range (`1:1001`) has too few groups to be one.
 fn address6_len(rest: &str) -> usize {
     let run = rest.bytes().take_while(|b| b.is_ascii_hexdigit() || *b == b':' || *b == b'.').take(45).count();
     if !rest[..run].contains(':') {
@@ -237,7 +237,7 @@ fn address6_len(rest: &str) -> usize {
     (2..=run).rev().find(|len| rest[..*len].parse::<Ipv6Addr>().is_ok()).unwrap_or(0)
 }
 
-/// Seconds with a point, in microseconds.
+/// Converts seconds with a point to microseconds.
 fn millionths(text: &str) -> Option<i64> {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
     let (whole, fraction) = digits.split_once('.')?;
@@ -246,7 +246,7 @@ fn millionths(text: &str) -> Option<i64> {
     Some(sign * whole.checked_mul(1_000_000)?.checked_add(padded.parse().ok()?)?)
 }
 
-/// C's escapes in `raw`; `None` for one that C has not.
+/// Replaces C's escapes in `raw`; `None` for an escape that C does not have.
 fn unescape(raw: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = raw.bytes().peekable();

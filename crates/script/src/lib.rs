@@ -5,8 +5,8 @@
 //!                                |
 //!            sim::Host: the daemon's own fast path, slow path and sockets; no clock, no sleep, no kernel
 //! ```
-//! A script says which packets go to the stack, which calls an application makes, and which packets must come out when.
-//! Whatever a script needs that is not there makes it unsupported, with the reason; it is never quietly left out.
+//! A script contains the packets that go to the stack, the calls that an application makes, and the packets that the stack must
+//! send, with their times. A script that needs something the runner or the stack lacks is reported as unsupported, with the reason.
 //! The language is described in `docs/scripts.md`.
 #![forbid(unsafe_code)]
 

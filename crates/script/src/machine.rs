@@ -1,4 +1,4 @@
-//! The host that a script talks to, made as its settings ask.
+//! The host that a script runs against, configured by the script's settings.
 
 use crate::settings::Settings;
 use crate::sysctl::{buffers, low_mark};
@@ -8,15 +8,15 @@ use sim::{Host, HostConfig, SynCookies};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// The host's Ethernet address.
+/// Ethernet address of the host.
 pub const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-/// The Ethernet address behind which everybody else is.
+/// Ethernet address of all other machines on the link.
 pub const OTHERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
-/// Scripts of one text run alike: secrets come from here.
+/// Seed of the host's secrets: two runs of a script are equal.
 const SEED: u64 = 0x0705_1980;
 
-/// The host of `settings`, at `now`.
+/// Builds the host for `settings`, starting at `now`.
 pub(crate) fn host(settings: &Settings, now: Instant) -> Host {
     let ends = settings.ends();
     let prefix = if ends.local.is_ipv4() { 16 } else { 48 };
@@ -36,7 +36,7 @@ pub(crate) fn host(settings: &Settings, now: Instant) -> Host {
             config.slow.gateway_v6 = Some(Ipv6Addr::new(0xFD3D, 0xFA7B, 0xD17D, 0x8888, 0, 0, 0, 1));
         }
     }
-    // Linux's `tcp_mtu_probing` is 0 unless it is set.
+    // The default of Linux's `tcp_mtu_probing` is 0.
     config.slow.black_hole_detection = false;
     for (name, value) in &settings.shell.sysctls {
         set_sysctl(&mut config, name.strip_prefix("net.ipv4.").unwrap_or(name), value);
@@ -44,7 +44,7 @@ pub(crate) fn host(settings: &Settings, now: Instant) -> Host {
     Host::new(&config, now)
 }
 
-/// A sysctl that is set while the host runs. False when that cannot be done.
+/// Changes a sysctl while the host runs. False when this host cannot.
 pub(crate) fn change(host: &mut Host, name: &str, value: &str) -> bool {
     let is_ecn = name == "net.ipv4.tcp_ecn";
     if is_ecn {
@@ -53,7 +53,7 @@ pub(crate) fn change(host: &mut Host, name: &str, value: &str) -> bool {
     is_ecn
 }
 
-/// Sets a host up as a sysctl below `net.ipv4.` asks whose value is understood.
+/// Configures a host by a sysctl below `net.ipv4.`; its value must be one that `is_understood` accepts.
 pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
     let number = value.parse::<u64>().unwrap_or(0);
     let count = u8::try_from(number).unwrap_or(u8::MAX);
@@ -62,7 +62,7 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         "tcp_sack" => shared.sack = number != 0,
         "tcp_timestamps" => shared.timestamps = number != 0,
         "tcp_window_scaling" => shared.window_scaling = number != 0,
-        // 2: agreed to when the peer asks, never asked for.
+        // 2: accept ECN when the peer asks, but never ask for it.
         "tcp_ecn" => {
             shared.ecn = number != 0;
             slow.asks_ecn = number == 1;
@@ -71,7 +71,7 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         "tcp_syn_retries" => slow.syn_retries = count,
         "tcp_synack_retries" => slow.syn_ack_retries = count,
         "tcp_retries2" => slow.retries = count,
-        // 0 stands for 8.
+        // On Linux, 0 means 8.
         "tcp_orphan_retries" => slow.orphan_retries = if count == 0 { 8 } else { count },
         "tcp_fin_timeout" => slow.fin_wait_2 = Duration::from_secs(number),
         "tcp_max_syn_backlog" => slow.half_open_per_listener = number as usize,
@@ -95,7 +95,8 @@ pub fn set_sysctl(config: &mut HostConfig, name: &str, value: &str) {
         }
         "tcp_rmem" => {
             if let Some([_, first, largest]) = buffers(value) {
-                // Rings are powers of two: the largest that fits. Linux offers the shift that its largest buffer needs.
+                // Rings have sizes of powers of two: take the largest that fits. Linux offers the window shift that its largest buffer
+                // needs.
                 let power = |bytes: u32| 1 << bytes.max(4096).ilog2();
                 shared.receive_buffer_max = power(largest).min(base::limits::RING_MAX);
                 shared.receive_buffer_initial =

@@ -1,4 +1,4 @@
-//! Virtual time around one host: what it sends is stamped and kept, and whoever it asks for an Ethernet address answers.
+//! Virtual time around one host: keeps the frames that it sends, with their times, and answers its requests for Ethernet addresses.
 
 use crate::machine::OTHERS;
 use crate::segment::Segment;
@@ -7,23 +7,23 @@ use base::{Duration, Instant};
 use sim::{Host, neighbour};
 use std::collections::VecDeque;
 
-/// Where script time 0 lies: a host of some age, so that nothing begins at zero.
+/// The instant of script time 0; not zero, so that no code depends on a start at zero.
 const EPOCH: Instant = Instant::from_ns(1_000_000_000_000);
-/// Exchanges at one instant after which host and network count as running in circles.
+/// Largest number of exchanges between host and network at one instant.
 const ROUNDS_MAX: u32 = 10_000;
 
-/// A frame that passed, for captures.
+/// A frame that went to or from the host, for captures.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Passed {
-    /// Script time.
+    /// Script time in microseconds.
     pub at: Micros,
-    /// True from the host, false to it.
+    /// True for a frame from the host, false for one to it.
     pub is_sent: bool,
-    /// The frame.
+    /// The bytes of the frame.
     pub frame: Vec<u8>,
 }
 
-/// A segment that the host has sent and no event has asked for yet.
+/// A segment that the host has sent and that no event of the script has taken yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Micros,
@@ -34,7 +34,7 @@ pub(crate) struct Network {
     pub(crate) host: Host,
     now: Instant,
     pub(crate) sent: VecDeque<Sent>,
-    /// Every frame, when somebody wants them.
+    /// All frames, if a capture was requested.
     pub(crate) capture: Option<Vec<Passed>>,
 }
 
@@ -46,12 +46,12 @@ impl Network {
         network
     }
 
-    /// Script time.
+    /// The present script time in microseconds.
     pub(crate) fn now(&self) -> Micros {
         (self.now.since(EPOCH).as_ns() / 1000) as Micros
     }
 
-    /// A frame reaches the host; it will look at it at the next [`settle`](Self::settle).
+    /// A frame reaches the host; the next [`settle`](Self::settle) handles it.
     pub(crate) fn inject(&mut self, frame: &[u8]) {
         self.note(false, frame);
         self.host.inject(frame);
@@ -70,18 +70,18 @@ impl Network {
                 return;
             }
         }
-        // A host that is never done at one instant gets the next one.
+        // A host that does not come to rest at this instant continues at the next microsecond.
         self.now = self.now.plus(Duration::from_us(1));
     }
 
-    /// Goes on to whatever happens next, at `until` at the latest. False when `until` is reached.
+    /// Advances to the next event, at most to `until`. False when `until` is reached.
     pub(crate) fn step(&mut self, until: Micros) -> bool {
         let until = EPOCH.plus(Duration::from_us(until.max(0) as u64));
         if self.now >= until {
             return false;
         }
         let next = self.host.next_deadline().min(until);
-        // A clock in nanoseconds may be due between two microseconds of the script.
+        // The next deadline, in nanoseconds, may lie between two microseconds of the script.
         self.now = next.max(self.now.plus(Duration::from_ns(1)));
         self.settle();
         true

@@ -1,4 +1,4 @@
-//! Tokens to a script: times and the order of things. Packets, calls and expressions have files of their own.
+//! Parses tokens into a script: options, times and the order of events. Submodules parse packets, calls and expressions.
 
 mod call;
 mod packet;
@@ -6,17 +6,17 @@ mod packet;
 use crate::lexer::{Spanned, Token, tokens};
 use crate::syntax::{Action, Command, Event, Micros, OptionLine, Script, Trouble, When};
 
-/// Reads a script.
+/// Parses the text of a script.
 ///
 /// # Errors
-/// The first thing that is not in the language, or is in it and not supported.
+/// The first thing that is not in the language, or that is in it but not supported.
 pub fn parse(text: &str, defines: &[(String, String)]) -> Result<Script, Trouble> {
     let tokens = tokens(text, defines)?;
     let mut parser = Parser { tokens: &tokens, at: 0, depth: 0 };
     parser.script()
 }
 
-/// Expressions in expressions at most: a script is written by anybody.
+/// Largest nesting depth of expressions: a script may be hostile.
 const DEPTH_MAX: u32 = 32;
 
 pub(crate) struct Parser<'a> {
@@ -34,7 +34,7 @@ impl Parser<'_> {
         self.tokens.get(self.at + 1).map(|s| &s.token)
     }
 
-    /// The line of the next token, or of the last.
+    /// Line of the next token, or of the last one at the end.
     fn line(&self) -> u32 {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |s| s.line)
     }
@@ -91,7 +91,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A number that fits its field.
+    /// Parses a number that must fit into the type of its field.
     fn number<T: TryFrom<i64>>(&mut self, what: &str) -> Result<T, Trouble> {
         let line = self.line();
         let n = self.integer(what)?;
@@ -149,7 +149,7 @@ impl Parser<'_> {
                 return Err(self.unexpected("the option's value"));
             }
         };
-        // `--remote_ip=192.0.2.1/24`, `--define NAME=VALUE`.
+        // Values such as `--remote_ip=192.0.2.1/24` and `--define NAME=VALUE`.
         if self.take_char('/') {
             return Ok(format!("{plain}/{}", self.integer("a prefix length")?));
         }

@@ -1,5 +1,5 @@
-//! The little of Python that scripts use between `%{` and `}%`: assertions over the fields of TCP_INFO, variables, prints,
-//! `if`. Names keep their values from one piece of code to the next, as they do where all pieces are one program.
+//! The small part of Python that scripts use between `%{` and `}%`: assertions over the fields of TCP_INFO, variables, prints and
+//! `if`. Names keep their values from one piece of code to the next, as if all pieces were one program.
 
 mod eval;
 mod lexer;
@@ -9,11 +9,11 @@ pub(crate) use eval::{Environment, Stop, Value};
 
 use std::rc::Rc;
 
-/// A piece of code, understood.
+/// A parsed piece of code.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Program(Rc<[Statement]>);
 
-/// What is not understood: line of the code (from 0) and what it is.
+/// Code that is not supported: its line (from 0) and a description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NotUnderstood {
     pub(crate) line: u32,
@@ -25,7 +25,7 @@ impl Program {
         Ok(Self(parser::parse(code)?.into()))
     }
 
-    /// Runs it.
+    /// Runs the code with the names of `environment`.
     pub(crate) fn run(&self, environment: &mut Environment) -> Result<(), Stop> {
         environment.run(&self.0)
     }
@@ -41,9 +41,9 @@ struct Statement {
 enum What {
     Assert(Expr, Option<Expr>),
     Print(Vec<Expr>),
-    /// `name = expr` and, with an operator, `name += expr`.
+    /// `name = expr`, or with an operator `name += expr`
     Assign(String, Option<&'static str>, Expr),
-    /// Branches with their conditions, the last without one being `else`.
+    /// Branches with their conditions; a branch without condition is `else`.
     If(Vec<(Option<Expr>, Vec<Statement>)>),
     Expr(Expr),
     Pass,
@@ -54,14 +54,14 @@ enum Expr {
     Value(Value),
     Name(String),
     List(Vec<Expr>),
-    /// `-`, `+`, `~`, `not`
+    /// Operators `-`, `+`, `~` and `not`
     Unary(&'static str, Box<Expr>),
     Binary(&'static str, Box<Expr>, Box<Expr>),
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
-    /// `a < b <= c`
+    /// A chain such as `a < b <= c`
     Compare(Box<Expr>, Vec<(&'static str, Expr)>),
-    /// `a if c else b`: c, a, b
+    /// `a if c else b`, stored as c, a, b
     Choice(Box<Expr>, Box<Expr>, Box<Expr>),
     Call(String, Vec<Expr>),
     Index(Box<Expr>, Box<Expr>),

@@ -1,4 +1,4 @@
-//! What became of a script.
+//! The result of running a script.
 
 use crate::network::Passed;
 use crate::syntax::{Trouble, TroubleKind};
@@ -8,32 +8,32 @@ use serde::Serialize;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome")]
 pub enum Outcome {
-    /// Everything was as it says.
+    /// The stack behaved as the script says.
     Passed,
-    /// Something was not.
+    /// The stack behaved differently, or the script has an error.
     Failed {
-        /// The line of the event that was not as expected.
+        /// Line of the event that failed, from 1.
         line: u32,
-        /// What was expected and what happened.
+        /// The expected and the actual behaviour, in words.
         why: String,
     },
-    /// It needs what this runner or this stack does not have, so nothing is said about the stack.
+    /// The script needs something that this runner or this stack does not have; the run says nothing about the stack.
     Unsupported {
-        /// The line that needs it.
+        /// Line that needs it, from 1.
         line: u32,
-        /// What it needs.
+        /// The missing thing, in words.
         what: String,
     },
 }
 
-/// A script's run.
+/// The result of a run with its trace.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How it ended.
+    /// How the script ended.
     pub outcome: Outcome,
-    /// Packets, calls and prints in the order of their times.
+    /// Packets, calls and prints in the order of their times, one line each.
     pub trace: Vec<String>,
-    /// Frames that passed, when they were asked for.
+    /// Frames to and from the host; empty unless they were requested.
     pub frames: Vec<Passed>,
 }
 

@@ -1,4 +1,4 @@
-//! The events of a script, one after the other, in virtual time.
+//! Runs the events of a script in order, in virtual time.
 
 mod arguments;
 mod calls;
@@ -20,17 +20,17 @@ use crate::syntax::{Action, Direction, Event, Micros, Script, Trouble, When};
 use std::collections::BTreeMap;
 use waiting::Pending;
 
-/// What is kept of a run besides its outcome.
+/// What to keep of a run besides its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Keep {
-    /// Frames.
+    /// Keep the frames to and from the host.
     pub frames: bool,
 }
 
-/// Reads `text` and runs it against a fresh host.
+/// Parses `text` and runs it against a new host.
 #[must_use]
 pub fn run_text(text: &str, settings: &Settings, keep: Keep) -> Report {
-    // Options may define words, and words are replaced as the text is read.
+    // `--define` options at the top of the script define words, and words are replaced while parsing: so the text is parsed again.
     let mut settings = settings.clone();
     let first = crate::parse(text, &settings.defines);
     let defines = first.iter().flat_map(|script| &script.options).filter(|option| option.name == "define");
@@ -46,7 +46,7 @@ pub fn run_text(text: &str, settings: &Settings, keep: Keep) -> Report {
     }
 }
 
-/// Runs `script` against a fresh host.
+/// Runs `script` against a new host.
 #[must_use]
 pub fn run(script: &Script, settings: &Settings, keep: Keep) -> Report {
     let settings = match settings.clone().with_options_of(script) {
@@ -64,41 +64,41 @@ pub fn run(script: &Script, settings: &Settings, keep: Keep) -> Report {
     Report { outcome, trace: runner.trace, frames: runner.network.capture.unwrap_or_default() }
 }
 
-/// Behind a descriptor of a script.
+/// The file behind a descriptor of a script.
 pub(crate) enum File {
     Socket(Socket),
     Epoll(Epoll),
-    /// A file of zeros.
+    /// A file that contains only zeros.
     Zeros {
         len: usize,
         at: usize,
     },
 }
 
-/// A socket behind a descriptor.
+/// The socket behind a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: sim::Fd,
     pub(crate) is_nonblocking: bool,
 }
 
-/// The event before.
+/// Time and direction of the previous event.
 #[derive(Clone, Copy)]
 struct Last {
     at: Micros,
     is_inbound: bool,
 }
 
-/// When an event is due, in script time.
+/// The time at which an event is due, in script microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     pub(crate) from: Micros,
     pub(crate) to: Micros,
-    /// Whether it matters.
+    /// True when any time is accepted.
     pub(crate) is_any: bool,
-    /// How far off it may be.
+    /// Largest deviation from the time.
     pub(crate) tolerance: Micros,
-    /// Where a relative time counts from.
+    /// The time from which relative times count.
     pub(crate) offset: Micros,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Runner {
     pending: Option<Pending>,
     environment: Environment,
     last: Option<Last>,
-    /// The line of the event that is being run.
+    /// Line of the event that is running.
     line: u32,
     next_port: u16,
     trace: Vec<String>,
@@ -155,8 +155,8 @@ impl Runner {
         Trouble::unsupported(self.line, what)
     }
 
-    /// Resolves the time of `event`. Packets to the stack that follow each other count from each other's times, everything
-    /// else from now.
+    /// Computes when `event` is due. A relative time counts from the time of the previous event if both are packets to the stack; otherwise
+    /// from now.
     fn due(&self, event: &Event) -> Due {
         let now = self.network.now();
         let offset = match self.last {
@@ -203,7 +203,7 @@ impl Runner {
         }
     }
 
-    /// A command in the middle: what it sets must be what is set already, or what a running host can change.
+    /// A command between events: a sysctl that it changes must be one that can change on a running host.
     fn command(&mut self, text: &str) -> Result<(), Trouble> {
         let mut after = self.settings.shell.clone();
         after.run(text, self.line)?;
@@ -218,7 +218,7 @@ impl Runner {
         Ok(())
     }
 
-    /// True when `at` is where `due` allows it.
+    /// Checks that `at` is a time that `due` allows.
     pub(crate) fn check_time(&self, due: Due, at: Micros, what: &str) -> Result<(), Trouble> {
         if due.is_any || (due.from - due.tolerance <= at && at <= due.to + due.tolerance) {
             return Ok(());
@@ -233,14 +233,14 @@ impl Runner {
         Err(self.fail(format!("{what} was due at {wanted} (within {tolerance:.6} s) and came at {at:.6} s")))
     }
 
-    /// Lets time pass up to `until`; calls that wait go on as they can.
+    /// Lets time pass up to `until`; pending calls are retried on the way.
     fn advance(&mut self, until: Micros) -> Result<(), Trouble> {
         self.after_change()?;
         while self.step(until)? {}
         Ok(())
     }
 
-    /// Goes on to whatever happens next, the end of a call's timeout included. False when `until` is reached.
+    /// Advances to the next event, which may be the timeout of a pending call. False when `until` is reached.
     pub(crate) fn step(&mut self, until: Micros) -> Result<bool, Trouble> {
         let timeout = self.pending.as_ref().and_then(Pending::timeout);
         let is_before = self.network.step(timeout.map_or(until, |timeout| timeout.min(until)));
@@ -248,9 +248,8 @@ impl Runner {
         Ok(is_before)
     }
 
-    /// The host has run: a call that waits looks again.
-    ///
-    /// It looks again only for a reason: looking is itself something that the host would take note of.
+    /// The host has run: retries the pending call.
+    /// Only when a socket has an event or the timeout is over, because a retry is itself a call that changes the host's state.
     pub(crate) fn after_change(&mut self) -> Result<(), Trouble> {
         let has_news = self.network.host.take_news();
         let timeout = self.pending.as_ref().and_then(Pending::timeout);

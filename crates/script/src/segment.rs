@@ -1,4 +1,4 @@
-//! TCP segments as a script sees them: every option in its place, with its padding; to and from frames, and in words.
+//! TCP segments as scripts see them: every option in its position, with padding; conversion to and from frames, and to text.
 
 use crate::syntax::TcpOption;
 use base::SeqNumber;
@@ -8,12 +8,12 @@ use wire::{
     Body, Ecn, IpParameters, IpProtocol, MacAddr, Packet, RxChecksum, TcpFlags, TcpHeader, checksum, emit_ip,
 };
 
-/// One segment and what matters of the packet around it.
+/// One segment with the fields of its IP packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Segment {
     pub(crate) src: (IpAddr, u16),
     pub(crate) dst: (IpAddr, u16),
-    /// DSCP and ECN.
+    /// DSCP and ECN, as one byte.
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
     pub(crate) flow_label: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The segment in `frame`, if it is one and intact.
+    /// Parses the TCP segment in `frame`; `None` if there is none, or it is damaged.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
         let Body::Tcp(tcp) = packet.body else { return None };
@@ -63,7 +63,7 @@ impl Segment {
         timestamps(&self.options)
     }
 
-    /// The frame from `src_mac` to `dst_mac`. `None` when it is too long for IP.
+    /// Builds the frame from `src_mac` to `dst_mac`. `None` when it is too long for IP.
     pub(crate) fn frame(&self, src_mac: MacAddr, dst_mac: MacAddr) -> Option<Vec<u8>> {
         let options: Vec<u8> = self.options.iter().flat_map(option_bytes).collect();
         let header_len = TcpHeader::LEN + options.len();
@@ -84,7 +84,7 @@ impl Segment {
         };
         let segment = frame.get_mut(start..start + len)?;
         header.emit(&wire::TcpOptions::NONE, segment).ok()?;
-        // The header's length is in the upper half of byte 12, in words of four bytes.
+        // The upper half of byte 12 is the header's length in words of four bytes.
         segment[12] = (segment[12] & 0x0F) | ((header_len / 4) as u8) << 4;
         segment[TcpHeader::LEN..header_len].copy_from_slice(&options);
         segment[header_len..].copy_from_slice(&self.payload);
@@ -97,7 +97,7 @@ impl Segment {
     }
 }
 
-/// As in a script, without time and direction.
+/// The script's notation, without time and direction.
 impl fmt::Display for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.tos & 3 {
@@ -122,7 +122,7 @@ impl fmt::Display for Segment {
     }
 }
 
-/// `FP.`, or `-` for none.
+/// Letters of the flags, such as `FP.`; `-` for none.
 pub(crate) fn flag_letters(flags: u16) -> String {
     const LETTERS: [(TcpFlags, char); 9] = [
         (TcpFlags::FIN, 'F'),
@@ -141,7 +141,7 @@ pub(crate) fn flag_letters(flags: u16) -> String {
     if letters.is_empty() { "-".to_owned() } else { letters }
 }
 
-/// As between `<` and `>`.
+/// The options as scripts write them between `<` and `>`.
 pub(crate) fn option_words(options: &[TcpOption]) -> String {
     let mut words = String::new();
     for option in options {
@@ -169,7 +169,7 @@ pub(crate) fn option_words(options: &[TcpOption]) -> String {
     words
 }
 
-/// Bytes that an option takes.
+/// Length of an option in bytes.
 pub(crate) fn option_len(option: &TcpOption) -> usize {
     match option {
         TcpOption::Eol | TcpOption::Nop => 1,
@@ -221,7 +221,7 @@ fn option_bytes(option: &TcpOption) -> Vec<u8> {
     bytes
 }
 
-/// Every option in order. What does not fit its own length ends the list as one option with the bytes left.
+/// Parses all options in order. An option with a wrong length ends the list, and contains the remaining bytes.
 fn parse_options(bytes: &[u8]) -> Vec<TcpOption> {
     let mut options = Vec::new();
     let mut rest = bytes;

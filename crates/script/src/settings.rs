@@ -1,55 +1,55 @@
-//! What a script sets before it begins: its options, and the state of the machine that its shell commands ask for.
+//! Settings of a script before it begins: its options, and the machine state that its shell commands set.
 
 use crate::shell::Shell;
 use crate::syntax::{Ends, Micros, OptionLine, Script, Trouble};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Under which IP versions a script runs.
+/// IP versions of a script's sockets and packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IpVersion {
-    /// IPv4 sockets, IPv4 packets.
+    /// IPv4 sockets and IPv4 packets.
     #[default]
     V4,
-    /// IPv6 sockets, IPv4 packets.
+    /// IPv6 sockets with v4-mapped addresses, IPv4 packets.
     Mapped,
-    /// IPv6 sockets, IPv6 packets.
+    /// IPv6 sockets and IPv6 packets.
     V6,
 }
 
-/// What options, from the command line or at the top of a script, say.
+/// Options from the command line and from the top of a script.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// IP version of sockets and packets.
     pub ip_version: IpVersion,
-    /// The stack's address.
+    /// Address of the stack; `None`: the version's default.
     pub local: Option<IpAddr>,
-    /// The other end's.
+    /// Address of the script's side; `None`: the version's default.
     pub remote: Option<IpAddr>,
-    /// The way out, for addresses that are not on the link.
+    /// Router for addresses that are not on the link.
     pub gateway: Option<IpAddr>,
-    /// The port that `bind` binds.
+    /// Port for `bind` with `...` as address.
     pub bind_port: u16,
-    /// The port that `connect` connects to.
+    /// Port for `connect` with `...` as address.
     pub connect_port: u16,
     /// Bytes of the largest packet on the link.
     pub mtu: u16,
-    /// Bytes of payload into which longer packets to the stack are cut, as a card would have received them.
+    /// Payload bytes per segment to the stack; longer packets are cut, as a network card would have received them.
     pub mss: Option<u16>,
-    /// How far from its time an event may be.
+    /// Allowed deviation of an event from its time, microseconds.
     pub tolerance: Micros,
-    /// The same, as a part of the time since the event before.
+    /// Allowed deviation in percent of the time since the previous event.
     pub tolerance_percent: f64,
-    /// Microseconds of a tick of outgoing timestamps; 0: their values are not looked at.
+    /// Microseconds per tick of outgoing timestamps; 0: their values are not checked.
     pub timestamp_tick: Micros,
-    /// Echoed timestamps that no packet carried stand for what the stack's clock would have said.
+    /// True: an echoed timestamp that no packet carried is converted by the rate of the stack's clock.
     pub is_echo_scaled: bool,
-    /// A packet of the script is one packet of the stack: segments are not put together.
+    /// True: each packet of the script is one packet of the stack; segments are not joined.
     pub is_strict: bool,
-    /// Also the echoes of outgoing timestamps must be as written (not in packetdrill).
+    /// True: echoes in outgoing timestamps are checked as well (not in packetdrill).
     pub checks_echoes: bool,
-    /// Words with a meaning of their own: `-D NAME=VALUE`.
+    /// Words to replace: `-D NAME=VALUE`.
     pub defines: Vec<(String, String)>,
-    /// What shell commands have set.
+    /// Settings from shell commands.
     pub(crate) shell: Shell,
 }
 
@@ -77,16 +77,16 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The usual, under this IP version.
+    /// The default settings for this IP version.
     #[must_use]
     pub fn for_version(ip_version: IpVersion) -> Self {
         Self { ip_version, ..Self::default() }
     }
 
-    /// These, changed by what `script` says at its top.
+    /// These settings, changed by the options at the top of `script`.
     ///
     /// # Errors
-    /// An option that is not known or has a value that is none.
+    /// An unknown option, or a bad value.
     pub fn with_options_of(mut self, script: &Script) -> Result<Self, Trouble> {
         for option in &script.options {
             self.set(option)?;
@@ -97,10 +97,10 @@ impl Settings {
         Ok(self)
     }
 
-    /// Sets `--name=value` from the command line.
+    /// Sets an option `--name=value` from the command line.
     ///
     /// # Errors
-    /// What is wrong with it; the line is 0.
+    /// The error in the option; its line is 0.
     pub fn set_option(&mut self, text: &str) -> Result<(), Trouble> {
         let text = text.trim_start_matches('-');
         let (name, value) = text.split_once('=').map_or((text, None), |(n, v)| (n, Some(v.to_owned())));
@@ -124,7 +124,7 @@ impl Settings {
             return Ok(());
         }
         if name == "send_omit_free" {
-            // It leaves out a reset at the script's end. Our hosts end with the script, so there is none to leave out.
+            // It suppresses a reset at the script's end. Our hosts end with the script and send none.
             return Ok(());
         }
         let value = option.value.as_deref();
@@ -134,7 +134,7 @@ impl Settings {
             "ip_version" => {
                 self.ip_version = match value {
                     "ipv4" => IpVersion::V4,
-                    // The lexer of options takes `ipv4-mapped-ipv6` apart; on the command line it is whole.
+                    // The lexer splits `ipv4-mapped-ipv6` in a script's options; on the command line it comes whole.
                     "ipv4-mapped-ipv6" => IpVersion::Mapped,
                     "ipv6" => IpVersion::V6,
                     _ => return Err(bad()),
@@ -145,7 +145,7 @@ impl Settings {
             "remote_ip" => self.remote = Some(address(value).ok_or_else(bad)?),
             "local_ip" => self.local = Some(address(value).ok_or_else(bad)?),
             "gateway_ip" => self.gateway = Some(address(value).ok_or_else(bad)?),
-            // The stack's link is as wide as its address and the gateway's need.
+            // Only checked: the prefix length of the stack's link is fixed (`machine::host`).
             "netmask_ip" => drop(address(value).ok_or_else(bad)?),
             "mtu" => self.mtu = value.parse().ok().filter(|n| *n >= 576).ok_or_else(bad)?,
             "mss" => self.mss = Some(value.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?),
@@ -166,7 +166,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The two addresses.
+    /// The addresses of both ends.
     #[must_use]
     pub fn ends(&self) -> Ends {
         let (local, remote) = match self.ip_version {
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// An address, with or without the length of its network.
+/// An address, with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

@@ -1,21 +1,21 @@
-//! Shell commands of scripts. None is run: those that set the machine up for TCP are understood and change the host's
-//! configuration; one that is not understood makes the script unsupported.
+//! Shell commands of scripts. None is executed: a command that sets TCP parameters of the machine changes the host's configuration; an
+//! unknown command makes the script unsupported.
 
 use crate::syntax::Trouble;
 use std::collections::BTreeMap;
 
-/// What commands have set up.
+/// The state that commands have set.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Shell {
-    /// Values under `net.ipv4.` and `net.core.`, by full name.
+    /// Values below `net.ipv4.` and `net.core.`, by full name.
     pub(crate) sysctls: BTreeMap<String, String>,
-    /// Files of zeros and their lengths.
+    /// Files that contain only zeros, by path, with their lengths in bytes.
     pub(crate) files: BTreeMap<String, usize>,
-    /// The card cuts no super-frames, so that the stack makes none.
+    /// True: the network card does not segment, so the stack builds no super-frames.
     pub(crate) is_segmentation_off: bool,
 }
 
-/// What the `defaults.sh` that public scripts call says of TCP.
+/// The TCP sysctls that the `defaults.sh` of public scripts sets.
 const DEFAULTS: [(&str, &str); 9] = [
     ("net.ipv4.tcp_rmem", "4096 540000 15728640"),
     ("net.ipv4.tcp_wmem", "4096 262144 4194304"),
@@ -29,7 +29,7 @@ const DEFAULTS: [(&str, &str); 9] = [
 ];
 
 impl Shell {
-    /// Takes in what `text` would do.
+    /// Applies the commands in `text`.
     pub(crate) fn run(&mut self, text: &str, line: u32) -> Result<(), Trouble> {
         let text = text.replace("\\\n", " ");
         for (row_line, row) in (line..).zip(text.split('\n')) {
@@ -64,7 +64,7 @@ impl Shell {
                 Ok(())
             }
             ("ethtool", ["-K", _]) => self.offloads(arguments, line),
-            // Routes keep no measurements; nobody reads the counters of a kernel.
+            // The host keeps no metrics of routes, and no kernel counters are read.
             ("ip", ["tcp_metrics", "flush"]) | ("nstat" | "true" | ":", _) => Ok(()),
             ("tc", ["qdisc", _]) => queue(arguments, line),
             _ if file.starts_with("sysctl_restore_") => Ok(()),
@@ -88,12 +88,12 @@ impl Shell {
         Ok(())
     }
 
-    /// `ethtool -K tun0 tso off gso off`
+    /// Handles `ethtool -K tun0 tso off gso off`.
     fn offloads(&mut self, arguments: &[String], line: u32) -> Result<(), Trouble> {
         for pair in arguments.get(2..).unwrap_or_default().chunks(2) {
             match (pair[0].as_str(), pair.get(1).map(String::as_str)) {
                 ("tso" | "gso", Some(value @ ("on" | "off"))) => self.is_segmentation_off = value == "off",
-                // Packets to the host are what the script says, whole.
+                // Packets to the host arrive as the script writes them, not merged.
                 ("gro" | "lro" | "tx" | "rx" | "sg", Some("on" | "off")) => {}
                 _ => {
                     return Err(Trouble::unsupported(
@@ -106,7 +106,7 @@ impl Shell {
         Ok(())
     }
 
-    /// `dd bs=1 count=5 if=/dev/zero of=/tmp/file`
+    /// Handles `dd bs=1 count=5 if=/dev/zero of=/tmp/file`.
     fn dd(&mut self, arguments: &[String], line: u32) -> Result<(), Trouble> {
         let value = |key: &str| arguments.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
         let number = |key: &str| value(key).and_then(size);
@@ -122,13 +122,13 @@ impl Shell {
     }
 }
 
-/// Cubic's slow start is to end when round trips grow longer, which it always does here (HyStart++, RFC 9406).
+/// True for a command that makes Cubic leave slow start when round trips grow longer, which our Cubic always does (HyStart++, RFC 9406).
 fn is_delay_detection(command: &str) -> bool {
     let words: Vec<&str> = command.split_whitespace().collect();
     matches!(words[..], ["echo", "2" | "3", ">", "/sys/module/tcp_cubic/parameters/hystart_detect"])
 }
 
-/// Queueing disciplines: one that only queues changes nothing, because the link of a script has no rate.
+/// Accepts disciplines that only queue: they change nothing, because a script's link has no rate.
 fn queue(arguments: &[String], line: u32) -> Result<(), Trouble> {
     let has = |word: &str| arguments.iter().any(|a| a == word);
     let is_plain = !has("limit") && ["pfifo", "pfifo_fast", "fq", "fq_codel", "noqueue"].into_iter().any(has);
@@ -138,7 +138,7 @@ fn queue(arguments: &[String], line: u32) -> Result<(), Trouble> {
     Err(Trouble::unsupported(line, format!("the command `tc {}`", arguments.join(" "))))
 }
 
-/// A number with dd's `k` or `M`.
+/// Parses a size with dd's suffix `k` or `M`.
 fn size(text: &str) -> Option<usize> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1 << 10),

@@ -1,9 +1,9 @@
-//! What a script needs that this runner or the stack does not have, found before it runs: half a run proves nothing.
+//! Finds what a script needs and the runner or the stack lacks, before it runs: half a run proves nothing.
 
 use crate::symbols;
 use crate::syntax::{Action, Call, Expr, Script, Trouble};
 
-/// Calls that `crate::runner` knows.
+/// Calls that `crate::runner` supports.
 const CALLS: [&str; 27] = [
     "accept",
     "bind",
@@ -34,7 +34,7 @@ const CALLS: [&str; 27] = [
     "writev",
 ];
 
-/// Words that ask for something the stack has not got.
+/// Words that need a feature that the stack lacks.
 const WORDS: [(&str, &str); 15] = [
     ("MSG_FASTOPEN", "TCP fast open"),
     ("TCP_FASTOPEN", "TCP fast open"),
@@ -53,7 +53,7 @@ const WORDS: [(&str, &str); 15] = [
     ("IPPROTO_UDP", "sockets that are not TCP's"),
 ];
 
-/// The first thing that is missing.
+/// Returns the first unsupported call, error name or word.
 pub(crate) fn check(script: &Script) -> Result<(), Trouble> {
     for event in &script.events {
         let Action::Call(call) = &event.action else { continue };

@@ -1,8 +1,8 @@
-//! Names of constants, as Linux has them.
+//! Names of Linux's constants with their values.
 
 use libc::*;
 
-/// `TCP_FASTOPEN_KEY` and others that `libc` does not name, from `linux/tcp.h`.
+/// From `linux/tcp.h`; `libc` does not define it.
 const TCP_INQ: i32 = 36;
 
 macro_rules! table {
@@ -34,7 +34,7 @@ const NAMES: &[(&str, i64)] = table! {
     SPLICE_F_MOVE SPLICE_F_NONBLOCK SPLICE_F_MORE SPLICE_F_GIFT
 };
 
-/// Values that are negative in `libc`, or that it does not have.
+/// Constants with a negative value in `libc`, or that `libc` does not define.
 const OTHERS: &[(&str, i64)] = &[
     ("NULL", 0),
     ("EPOLLET", 1 << 31),
@@ -65,7 +65,7 @@ const ERRNOS: &[(&str, i32)] = errnos! {
     ETOOMANYREFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH EALREADY EINPROGRESS ESTALE ECANCELED
 };
 
-/// What `name` stands for.
+/// The value of the constant `name`.
 pub(crate) fn constant(name: &str) -> Option<i64> {
     let found = NAMES.iter().chain(OTHERS).find(|(known, _)| *known == name);
     found.map(|(_, value)| *value).or_else(|| errno(name).map(i64::from))
@@ -76,13 +76,13 @@ pub(crate) fn errno(name: &str) -> Option<i32> {
     ERRNOS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
-/// The name of an error.
+/// The name of an error number.
 pub(crate) fn errno_name(number: i32) -> String {
     let found = ERRNOS.iter().find(|(_, value)| *value == number);
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// Bits of `poll` and `epoll`, by name.
+/// The names of `poll` and `epoll` bits.
 pub(crate) fn event_names(bits: u32) -> String {
     const EVENTS: [&str; 13] = [
         "EPOLLIN",
@@ -104,7 +104,7 @@ pub(crate) fn event_names(bits: u32) -> String {
     if names.is_empty() { "0".to_owned() } else { names.join("|") }
 }
 
-/// Constants that code between `%{` and `}%` may use, from `linux/tcp.h`.
+/// Constants from `linux/tcp.h` for code between `%{` and `}%`.
 pub(crate) const CODE: &[(&str, i128)] = &[
     ("TCP_ESTABLISHED", 1),
     ("TCP_SYN_SENT", 2),

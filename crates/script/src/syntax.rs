@@ -1,25 +1,25 @@
-//! What a script says, as a tree: nothing in here knows of a stack or of time that passes.
+//! The syntax tree of a script. It is independent of the stack and of running time.
 
 use std::net::IpAddr;
 
 /// Microseconds of script time.
 pub type Micros = i64;
 
-/// Why a script cannot be run.
+/// The reason why a script cannot be run, or has failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trouble {
-    /// The line it is about, counted from 1.
+    /// Line of the script, from 1; 0: the command line.
     pub line: u32,
-    /// What kind it is of.
+    /// Kind and text of the error.
     pub kind: TroubleKind,
 }
 
-/// See [`Trouble`].
+/// The kind of a [`Trouble`], with its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TroubleKind {
-    /// It is not in the language.
+    /// The script is not in the language, or an event has failed.
     Syntax(String),
-    /// It is, but needs something that this runner or this stack does not have.
+    /// The script is in the language, but needs something that this runner or this stack does not have.
     Unsupported(String),
 }
 
@@ -33,79 +33,79 @@ impl Trouble {
     }
 }
 
-/// A whole script.
+/// A script with options, events and commands.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Script {
-    /// `--name=value` at its top, without the dashes.
+    /// Options `--name=value` at its top.
     pub options: Vec<OptionLine>,
     /// The shell command before the first event.
     pub start: Option<Command>,
-    /// What happens, in order.
+    /// The events, in order.
     pub events: Vec<Event>,
     /// The shell command after the last event.
     pub cleanup: Option<Command>,
 }
 
-/// `--name=value`.
+/// An option `--name=value`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OptionLine {
-    /// Where.
+    /// Line of the option, from 1.
     pub line: u32,
-    /// Without dashes.
+    /// The name without dashes.
     pub name: String,
-    /// What follows the `=`.
+    /// The text behind the `=`, if any.
     pub value: Option<String>,
 }
 
-/// Something in back quotes.
+/// A shell command in back quotes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// Where it begins.
+    /// Line on which it begins, from 1.
     pub line: u32,
-    /// What a shell would run.
+    /// The text of the command.
     pub text: String,
 }
 
-/// Something happens, or must happen, at a time.
+/// An action, or an expected packet, with its time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// Where.
+    /// Line of the event, from 1.
     pub line: u32,
-    /// When.
+    /// The time of the event.
     pub when: When,
-    /// What.
+    /// The action at that time.
     pub action: Action,
 }
 
-/// When an event is due.
+/// The time at which an event is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// `*`: whenever it comes.
+    /// `*`: at any time.
     Any,
-    /// Since the script began.
+    /// `T`: microseconds since the script began.
     At(Micros),
-    /// `+T`: since the event before.
+    /// `+T`: microseconds since the previous event.
     After(Micros),
-    /// `A~B`.
+    /// `A~B`: a range of times since the script began.
     Between(Micros, Micros),
-    /// `+A~+B`.
+    /// `+A~+B`: a range of times since the previous event.
     AfterBetween(Micros, Micros),
 }
 
-/// What happens.
+/// The action of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// A packet goes to the stack or is expected from it.
+    /// A packet goes to the stack, or is expected from it.
     Packet(Packet),
-    /// The application calls.
+    /// The application makes a call.
     Call(Call),
-    /// A shell command.
+    /// A shell command, as text.
     Command(String),
-    /// Code between `%{` and `}%`.
+    /// Python code between `%{` and `}%`.
     Code(String),
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// `<`: to the stack.
@@ -114,150 +114,150 @@ pub enum Direction {
     Out,
 }
 
-/// A packet.
+/// A packet of a script.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Packet {
-    /// Which way it goes.
+    /// The direction of the packet.
     pub direction: Direction,
-    /// What is said of its IP header.
+    /// Fields of its IP header.
     pub ip: IpInfo,
-    /// What is in it.
+    /// The TCP or ICMP content.
     pub body: Body,
 }
 
-/// `[ect0]`, `(tos 0x10)`, `(ttl 64)`, `(flowlabel 0x1)`.
+/// Fields of an IP header: `[ect0]`, `(tos 0x10)`, `(ttl 64)`, `(flowlabel 0x1)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IpInfo {
-    /// The traffic class's say.
+    /// The byte with DSCP and ECN.
     pub tos: Tos,
-    /// Time to live or hop limit.
+    /// Time to live or hop limit; `None`: not given.
     pub ttl: Option<u8>,
-    /// IPv6's flow label.
+    /// Flow label of IPv6; `None`: not given.
     pub flow_label: Option<u32>,
 }
 
-/// What is said of the byte with DSCP and ECN.
+/// The given part of the byte with DSCP and ECN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tos {
-    /// Nothing.
+    /// No part is given.
     #[default]
     Unsaid,
-    /// The two ECN bits.
+    /// The two ECN bits are given.
     Ecn(u8),
     /// `ect01`: ECT(0) or ECT(1).
     Ect01,
-    /// All eight bits.
+    /// All eight bits are given.
     Byte(u8),
 }
 
-/// What is in a packet.
+/// The content of a packet.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Body {
-    /// A TCP segment.
+    /// The packet carries TCP.
     Tcp(Tcp),
-    /// An ICMP message.
+    /// The packet carries ICMP.
     Icmp(Icmp),
 }
 
-/// A TCP segment in script terms.
+/// A TCP segment in script numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tcp {
-    /// `source > destination` ports, where given.
+    /// Ports `source > destination`, if given.
     pub ports: Option<(u16, u16)>,
     /// FIN, SYN and so on, as in `wire::TcpFlags`.
     pub flags: u16,
     /// True when AE, CWR and ECE were written as one digit.
     pub has_ace: bool,
-    /// First sequence number.
+    /// Sequence number of the first byte.
     pub seq: u32,
-    /// Bytes of payload.
+    /// Number of payload bytes.
     pub len: u32,
-    /// `ack N`.
+    /// `ack N`: acknowledgement number, if given.
     pub ack: Option<u32>,
-    /// `win N`.
+    /// `win N`: window field, if given.
     pub window: Option<u16>,
-    /// `urg N`.
+    /// `urg N`: urgent pointer, or 0.
     pub urgent: u16,
-    /// The options; `None` is `<...>`.
+    /// The options; `None` for `<...>`: any.
     pub options: Option<Vec<TcpOption>>,
 }
 
-/// One TCP option, in the order and with the padding that is on the wire.
+/// One TCP option. Options keep their order and padding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TcpOption {
-    /// End of options, which pads.
+    /// Kind 0: end of options, also as padding.
     Eol,
-    /// One byte of padding.
+    /// Kind 1: one byte of padding.
     Nop,
-    /// Maximum segment size.
+    /// Kind 2: maximum segment size, bytes.
     Mss(u16),
-    /// Shift of the window.
+    /// Kind 3: shift of the window.
     WindowScale(u8),
-    /// SACK permitted.
+    /// Kind 4: SACK is permitted.
     SackOk,
-    /// Selective acknowledgements: left and right edges.
+    /// Kind 5: SACK blocks, left and right edges.
     Sack(Vec<(u32, u32)>),
-    /// Value and echo.
+    /// Kind 8: timestamp value and echo.
     Timestamps(u32, u32),
-    /// Any other: kind and data.
+    /// Any other kind, and its data.
     Other(u8, Vec<u8>),
 }
 
-/// An ICMP message in script terms.
+/// An ICMP message in script numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Icmp {
-    /// The type's name, or `type_N`.
+    /// Name of the type, or `type_N`.
     pub kind: String,
-    /// The code's name, or `code_N`.
+    /// Name of the code, or `code_N`.
     pub code: Option<String>,
-    /// `mtu N`.
+    /// `mtu N`: bytes, if given.
     pub mtu: Option<u32>,
-    /// The quoted segment's first sequence number and length.
+    /// First sequence number and length of the quoted segment.
     pub quoted: Option<(u32, u32)>,
 }
 
-/// A call of the application.
+/// A system call of the application.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Call {
-    /// Its name.
+    /// Name of the call.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the call.
     pub args: Vec<Expr>,
-    /// When it returns, counted as [`When`] counts: a call that blocks.
+    /// For a blocking call, when it returns, counted as in [`When`].
     pub end: Option<Micros>,
-    /// What it returns.
+    /// The value that it must return.
     pub result: Expr,
-    /// The name of the error, where said.
+    /// Name of the expected error, if given.
     pub errno: Option<String>,
 }
 
-/// An argument.
+/// An argument, or part of one.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Expr {
-    /// `...`
+    /// Three points: `...`
     Ellipsis,
-    /// A number.
+    /// A number, decimal or hexadecimal.
     Int(i64),
-    /// A name.
+    /// The name of a constant.
     Word(String),
-    /// Bytes in quotes.
+    /// Bytes in double quotes.
     Text(Vec<u8>),
-    /// `a | b`
+    /// Bits joined by or: `a | b`
     Or(Vec<Expr>),
-    /// `[a, b]`
+    /// A list such as `[a, b]`
     List(Vec<Expr>),
-    /// `{name = a, b}`
+    /// A structure such as `{name = a, b}`
     Struct(Vec<Field>),
-    /// `htons(80)`, `inet_addr("1.2.3.4")`
+    /// A function such as `htons(80)` or `inet_addr("1.2.3.4")`
     Apply(String, Vec<Expr>),
 }
 
 /// A member of a structure.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Field {
-    /// Its name, where it has one.
+    /// Name of the member, if given.
     pub name: Option<String>,
-    /// Its value.
+    /// Value of the member.
     pub value: Expr,
 }
 
@@ -270,11 +270,11 @@ impl Expr {
     }
 }
 
-/// Addresses of a script's two ends.
+/// The addresses of a script's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
-    /// The stack's.
+    /// Address of the stack.
     pub local: IpAddr,
-    /// The script's.
+    /// Address of the script's side.
     pub remote: IpAddr,
 }

@@ -1,21 +1,21 @@
-//! Sysctls of Linux and what they are here. A value is understood when the host can be made to behave so, or already does.
+//! The effect of Linux's sysctls on this host. A value is understood when the host can behave like that, or already does.
 
 use congestion::Algorithm;
 
-/// How one sysctl is taken.
+/// The effect of one sysctl.
 enum Means {
-    /// `crate::machine` sets the host by it; the value must be one of these numbers or, with none given, any number.
+    /// `crate::machine` configures the host with it. The value must be one of these numbers; an empty list allows any number.
     Set(&'static [u64]),
-    /// The host is as Linux is with one of these values.
+    /// The host behaves like Linux with one of these values.
     Is(&'static [&'static str]),
-    /// It is about something the host does not have, so that no value makes a difference.
+    /// It controls something that the host does not have: any value is accepted and has no effect.
     Nothing,
     Buffers,
     LowMark,
     CongestionControl,
 }
 
-/// Names below `net.ipv4.`.
+/// Sysctls by their name below `net.ipv4.`.
 const IPV4: &[(&str, Means)] = &[
     ("tcp_sack", Means::Set(&[0, 1])),
     ("tcp_timestamps", Means::Set(&[0, 1, 2])),
@@ -41,7 +41,7 @@ const IPV4: &[(&str, Means)] = &[
     ("tcp_recovery", Means::Is(&["1"])),
     ("tcp_early_retrans", Means::Set(&[0, 3, 4])),
     ("tcp_reordering", Means::Is(&["3"])),
-    // 1 is detection of black holes; 2 would probe without a reason.
+    // 1: black hole detection. 2 would probe without a reason.
     ("tcp_mtu_probing", Means::Set(&[0, 1])),
     ("tcp_notsent_lowat", Means::LowMark),
     ("tcp_keepalive_time", Means::Is(&["7200"])),
@@ -69,16 +69,16 @@ const IPV4: &[(&str, Means)] = &[
     ("ip_forward", Means::Nothing),
 ];
 
-/// The sysctls that are understood with some value or any.
+/// The names of all sysctls that have an understood value.
 pub fn names() -> impl Iterator<Item = String> {
     IPV4.iter().map(|(name, _)| format!("net.ipv4.{name}"))
 }
 
-/// True when the host can be, or is, as Linux with `name` at `value`.
+/// True when the host can behave, or already behaves, like Linux with `name` set to `value`.
 #[must_use]
 pub fn is_understood(name: &str, value: &str) -> bool {
     let Some(name) = name.strip_prefix("net.ipv4.") else {
-        // Bounds of buffers that scripts raise so that they do not matter.
+        // Limits of buffer sizes, which scripts raise so that they have no effect.
         return matches!(name, "net.core.rmem_max" | "net.core.wmem_max" | "net.core.somaxconn");
     };
     let Some((_, means)) = IPV4.iter().find(|(known, _)| *known == name) else { return false };
@@ -92,18 +92,18 @@ pub fn is_understood(name: &str, value: &str) -> bool {
     }
 }
 
-/// Least, first and largest size of `tcp_rmem` and `tcp_wmem`.
+/// Minimum, initial and maximum size in bytes of `tcp_rmem` or `tcp_wmem`.
 pub(crate) fn buffers(value: &str) -> Option<[u32; 3]> {
     let sizes: Vec<u32> = value.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     sizes.try_into().ok()
 }
 
-/// Bytes of `tcp_notsent_lowat`.
+/// The value of `tcp_notsent_lowat` in bytes.
 pub(crate) fn low_mark(value: &str) -> Option<u32> {
     if value == "-1" { Some(u32::MAX) } else { value.parse().ok() }
 }
 
-/// True when a change of `name` could be seen on this host.
+/// True when a change of `name` has an effect on this host.
 pub(crate) fn matters(name: &str) -> bool {
     let name = name.strip_prefix("net.ipv4.").unwrap_or(name);
     IPV4.iter().any(|(known, means)| *known == name && !matches!(means, Means::Nothing))

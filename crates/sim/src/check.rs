@@ -1,14 +1,14 @@
-//! What must hold of a host at every instant, and what must be left of it at the end: nothing.
+//! The invariants of a host that hold at every instant, and the check that nothing remains in it at the end.
 
 use crate::host::{Host, REGION, Use};
 use base::{Duration, Instant};
 use flow::{FlowMut, state};
 use slowpath::Census;
 
-/// Sockets that the message of a failure shows of a host.
+/// Largest number of sockets in a failure message about one host.
 const DESCRIBED: usize = 12;
 
-/// What a host still holds.
+/// The resources that a host still uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Leftovers {
     /// Sockets that applications have not closed.
@@ -17,16 +17,16 @@ pub struct Leftovers {
     pub waiting: usize,
     /// Slots of the region in use.
     pub slots: usize,
-    /// What the slow path keeps.
+    /// Number of entries in the slow path's tables.
     pub slow: Census,
-    /// Bytes of receive rings lent; those that the core keeps warm count until [`Host::retire`].
+    /// Bytes of receive rings lent; the rings that a core keeps ready for reuse count until [`Host::retire`].
     pub receive_bytes: u64,
     /// Pages of send rings lent.
     pub send_pages: usize,
 }
 
 impl Host {
-    /// What is held now.
+    /// The resources in use now.
     #[must_use]
     pub fn leftovers(&self) -> Leftovers {
         Leftovers {
@@ -39,8 +39,8 @@ impl Host {
         }
     }
 
-    /// Takes the application's region away, as when the last of its processes is gone, and says what is left then: in a host
-    /// without a leak, [`Leftovers::default`]. The host is of no use afterwards.
+    /// Removes the application's region, as when its last process has ended, and returns what is still in use then: in a host without a
+    /// leak, [`Leftovers::default`]. The host cannot be used afterwards.
     ///
     /// # Panics
     /// When the core does not give the region back within ten seconds of virtual time.
@@ -58,7 +58,7 @@ impl Host {
         Leftovers { receive_bytes: self.region.lent(), ..before }
     }
 
-    /// The first sockets that TCP knows, with what their records hold, and the slow path's counters.
+    /// Lists the first sockets of TCP with the contents of their records, and the slow path's counters, for a failure message.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();
@@ -79,10 +79,10 @@ impl Host {
         text
     }
 
-    /// Looks at every flow's record.
+    /// Checks the record of every flow.
     ///
     /// # Errors
-    /// What does not hold, in words.
+    /// A description of the first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         let mut found = Ok(());
         self.slow.for_each_socket(|socket| {
@@ -100,12 +100,12 @@ impl Host {
 fn check_flow(f: &FlowMut<'_>) -> Result<(), String> {
     let FlowMut { rx, tx, .. } = f;
     let ensure = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("{what}: {rx:?} {tx:?}")) };
-    // RFC 9293 section 3.3.1: SND.UNA =< SND.NXT; ours may go back to SND.UNA, never beyond what was sent.
+    // RFC 9293 section 3.3.1: SND.UNA =< SND.NXT. Our snd_nxt may go back to SND.UNA; snd_max is the highest number sent.
     ensure(!tx.snd_nxt.is_before(tx.snd_una), "snd_una <= snd_nxt")?;
     ensure(!tx.snd_max.is_before(tx.snd_nxt), "snd_nxt <= snd_max")?;
     ensure(!rx.rcv_edge.is_before(rx.rcv_nxt) || rx.has(state::FIN_RECEIVED), "rcv_nxt <= rcv_edge")?;
     ensure(!rx.rcv_nxt.is_before(rx.last_ack), "last_ack <= rcv_nxt")?;
-    // In recovery the window is what proportional rate reduction lets go now, pipe + sndcnt (RFC 6937 section 3): at times nothing.
+    // In recovery cwnd is the amount that proportional rate reduction allows now, pipe + sndcnt (RFC 6937 section 3): it may be zero.
     ensure(tx.mss > 0 && (tx.cwnd > 0 || rx.has(state::RECOVERY)), "mss and cwnd are positive")?;
     ensure(rx.unread() <= base::limits::RING_MAX * 2, "unread bytes fit the rings")?;
     check_intervals(f)

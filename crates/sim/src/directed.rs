@@ -1,4 +1,4 @@
-//! One host whose peers, applications and clock do what a string of bytes says: the body of the fuzz target
+//! One host; a string of bytes decides what its peers, its applications and its clock do. This is the body of the fuzz target
 //! `tcp_segments`, and of the test that repeats its corpus.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //!                                   |
 //!             host.run, frames out, what the peers know of the connection, oracles
 //! ```
-//! The bytes name fields relative to what a real peer would send, so that the fuzzer reaches the depths of every state
-//! without guessing sequence numbers; any field may also be given as it is. Whatever the bytes are, the host must not
-//! panic, must come to rest, must keep its invariants, must not answer a stranger with more than it was sent, and must
-//! hold nothing when everything is closed and all times have run out.
+//! The bytes name fields relative to the numbers that a real peer would send, so that the fuzzer reaches deep states without guessing
+//! sequence numbers; any field may also be given as a plain number. For all bytes, the host must not panic, must come to rest, must
+//! keep its invariants, must not send more segments than it got to a peer that has acknowledged nothing, and must hold no
+//! resources when everything is closed and all timers have expired.
 
 mod input;
 mod peers;
@@ -21,18 +21,18 @@ use input::Input;
 use peers::{Peer, Peers, Step};
 use std::net::{IpAddr, SocketAddr};
 
-/// The host's address; its peers are its neighbours.
+/// The host's address; its peers are on the same link.
 pub(crate) const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-/// The port it listens at.
+/// The port on which the host listens.
 pub(crate) const PORT: u16 = 80;
-/// Its Ethernet address.
+/// The host's Ethernet address.
 pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const START: Instant = Instant::from_ns(1_000_000_000_000);
-/// Steps read at most: a longer string says nothing new.
+/// Largest number of steps; the rest of a longer string is ignored.
 const STEPS_MAX: usize = 256;
-/// How long everything may take to end once all sockets are closed: the last retransmission, TIME-WAIT and a margin.
+/// Time for everything to end once all sockets are closed: the last retransmission, TIME-WAIT and a margin.
 const END: Duration = Duration::from_secs(3600);
-/// Times the host is woken on its way to the end.
+/// Largest number of times that the host is woken until a given time.
 const WAKES_MAX: usize = 100_000;
 const PASSES: [Duration; 8] = [
     Duration::from_us(1),
@@ -45,18 +45,18 @@ const PASSES: [Duration; 8] = [
     Duration::from_secs(600),
 ];
 
-/// What a run was like, so that a test can tell whether it went anywhere.
+/// What happened in a run, so that a test can see that the run reached something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: usize,
     /// Connections that peers opened and applications accepted.
     pub accepted: usize,
-    /// Connections that were opened by an application.
+    /// Connections that applications opened.
     pub opened: usize,
     /// Bytes that applications received.
     pub received: usize,
-    /// Frames the host sent.
+    /// Frames that the host sent.
     pub sent: usize,
 }
 
@@ -69,10 +69,10 @@ struct World {
     outcome: Outcome,
 }
 
-/// Does what `bytes` say.
+/// Runs the steps that `bytes` describe.
 ///
 /// # Errors
-/// The oracle that does not hold, in words.
+/// A description of the oracle that does not hold.
 pub fn run(bytes: &[u8]) -> Result<Outcome, String> {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input)?;
@@ -148,7 +148,7 @@ impl World {
         self.settle(Some(peer))
     }
 
-    /// Lets the host work at this instant and looks at what comes out. `from` has just sent one segment.
+    /// Lets the host work at this instant and checks its output. `from` is the peer that has just sent one segment, if any.
     fn settle(&mut self, from: Option<Peer>) -> Result<(), String> {
         let mut to_stranger = 0;
         loop {
@@ -172,7 +172,7 @@ impl World {
                 break;
             }
         }
-        // Nobody who has not shown that he receives what we send may make us send more than he did.
+        // A peer that has not shown that it receives our segments must not make the host send more segments than it sent.
         if to_stranger > 1 {
             return Err(format!("{to_stranger} segments answer one of a stranger"));
         }
@@ -202,7 +202,7 @@ impl World {
         Err(format!("woken {WAKES_MAX} times before {until:?} is reached"))
     }
 
-    /// An application calls. What a call answers is its own business here; that it answers is ours.
+    /// An application makes a call. The result of the call does not matter here, only that it returns.
     fn call(&mut self, input: &mut Input<'_>) {
         let (what, which) = (input.byte(), usize::from(input.byte()));
         let fd = self.sockets.get(which % self.sockets.len().max(1)).copied();
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// Closes everything; silence from the peers ends the rest.
+    /// Closes everything; the peers stay silent until all timers have expired.
     fn end(mut self) -> Result<Outcome, String> {
         for fd in std::mem::take(&mut self.sockets) {
             let _ = self.host.close(fd);

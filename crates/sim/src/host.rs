@@ -1,4 +1,4 @@
-//! One machine: cores of the fast path, a slow path, an application's region, and the service's small glue between them.
+//! One machine: fast-path cores, a slow path, an application's region, and the service's small glue between them.
 
 use crate::interface::Interface;
 use crate::receive_offload::queue_of;
@@ -15,40 +15,40 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use wire::MacAddr;
 
-/// The context of the application on which all its sockets' news arrive.
+/// The application's context, on which all its sockets' doorbells ring.
 pub(crate) const APPLICATION: u32 = 1;
-/// The index of the application's region.
+/// Index of the application's region.
 pub(crate) const REGION: u16 = 0;
-/// Rounds of one instant after which a host counts as running in circles: a round handles 32 packets at least.
+/// A host that is still busy after this many rounds at one instant never comes to rest: a round handles at least 32 packets.
 const ROUNDS_MAX: usize = 100_000;
 
-/// What a host is made of.
+/// The configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// What fast and slow path share.
+    /// The configuration that fast path and slow path share.
     pub shared: flow::Config,
-    /// The slow path's; addresses, gateways, Ethernet address and MTU are in here.
+    /// The configuration of the slow path, with addresses, gateways, Ethernet address and MTU.
     pub slow: slowpath::Config,
-    /// What the network interface can do.
+    /// Capabilities of the network interface.
     pub capabilities: Capabilities,
-    /// The interface merges segments that come one after the other.
+    /// The interface merges consecutive segments of a flow.
     pub merges: bool,
-    /// Cores of the fast path, each with a queue of the interface; flows are spread over them.
+    /// Number of fast-path cores, each with a queue of the interface; flows are spread over them.
     pub cores: u8,
-    /// Sockets at most: a power of two from 64 to 65536.
+    /// Largest number of sockets: a power of two from 64 to 65536.
     pub slots: u32,
-    /// Bytes of each side's payload area: a multiple of 1 MiB. Touched only as used.
+    /// Bytes of each side's payload area: a multiple of 1 MiB. Memory is taken only when it is used.
     pub data_len: u64,
-    /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no bound.
+    /// `net.ipv4.tcp_notsent_lowat`: bytes; `u32::MAX`: no limit.
     pub not_sent_low: u32,
-    /// Exceptions that the slow path takes in for each round of a core, at least 1: few, and the ring between them fills.
+    /// Exceptions that the slow path takes per round of a core, at least 1. A small number lets the exception ring fill.
     pub exceptions_most: usize,
-    /// Names the host's secrets.
+    /// Seed of the host's secrets.
     pub seed: u64,
 }
 
 impl HostConfig {
-    /// A small host with these addresses and prefix lengths on a plain 1500-byte link.
+    /// A small host with these addresses and prefix lengths, on a 1500-byte link without offloads.
     #[must_use]
     pub fn new(mac: [u8; 6], addresses: &[(IpAddr, u8)], seed: u64) -> Self {
         let addresses = addresses.iter().map(|&(addr, prefix_len)| OwnAddress { addr, prefix_len }).collect();
@@ -67,17 +67,17 @@ impl HostConfig {
     }
 }
 
-/// What a slot is used for.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     Free,
-    /// A connection of the application's.
+    /// The application has a connection in the slot.
     Open,
-    /// The application has let go; the slot is free at `Event::Released`.
+    /// The application has released the slot; it is free at `Event::Released`.
     Closed,
 }
 
-/// A core with its queue of the interface and its exceptions.
+/// A core with its queue of the interface and its exception ring.
 #[derive(Debug)]
 pub(crate) struct Lane {
     core: Core,
@@ -92,18 +92,18 @@ pub(crate) struct Lane {
 /// next one.
 #[derive(Debug)]
 pub struct Host {
-    /// What connections use that name none.
+    /// The congestion control of connections that name none.
     pub(crate) algorithm: congestion::Algorithm,
-    /// `TCP_NOTSENT_LOWAT` of sockets that say nothing.
+    /// `TCP_NOTSENT_LOWAT` of sockets that do not set it.
     pub(crate) not_sent_low: u32,
     pub(crate) slow: SlowPath,
     pub(crate) lanes: Vec<Lane>,
-    /// Turns that cores have had.
+    /// Number of turns that the cores have had.
     turns: u64,
     exceptions_most: usize,
-    /// The region as the service has it.
+    /// The region as the service maps it.
     pub(crate) region: Arc<AppRegion>,
-    /// The same memory as the application has it.
+    /// The same region as the application maps it.
     pub(crate) mapped: Arc<Mapped>,
     pub(crate) uses: Vec<Use>,
     pub(crate) free: Vec<u32>,
@@ -155,27 +155,27 @@ impl Host {
         }
     }
 
-    /// Says on the link that this host's IPv4 addresses are here.
+    /// Announces this host's IPv4 addresses on the link (gratuitous ARP).
     pub fn announce(&mut self) {
         self.slow.announce(0);
         self.must_run = true;
     }
 
-    /// The host gets one more address.
+    /// Gives the host one more address.
     pub fn add_address(&mut self, addr: IpAddr, prefix_len: u8) {
         self.slow.add_address(OwnAddress { addr, prefix_len });
     }
 
-    /// A frame comes from the network; it is looked at by the next [`run`](Self::run).
+    /// A frame comes from the network; the next [`run`](Self::run) handles it.
     pub fn inject(&mut self, frame: &[u8]) {
         let lane = queue_of(frame, self.lanes.len());
         self.lanes[lane].interface.inject(frame);
     }
 
-    /// Runs core and slow path until nothing more happens at `now`.
+    /// Runs cores and slow path until nothing more happens at `now`.
     ///
     /// # Panics
-    /// When the host never comes to rest.
+    /// When the host does not come to rest.
     pub fn run(&mut self, now: Instant) {
         self.now = now;
         self.must_run = false;
@@ -220,13 +220,13 @@ impl Host {
         self.lanes.iter().any(|lane| lane.interface.has_news())
     }
 
-    /// The next frame for the network, in the order in which cores have sent them.
+    /// Takes the next frame for the network, in the order in which the cores have sent them.
     pub fn next_frame(&mut self) -> Option<Vec<u8>> {
         let next = self.lanes.iter_mut().min_by_key(|lane| lane.interface.next_turn().unwrap_or(u64::MAX))?;
         next.interface.take()
     }
 
-    /// When [`run`](Self::run) is due even if nothing happens: in the past when something has happened already.
+    /// When [`run`](Self::run) is due even if nothing happens; in the past when there is work now.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         if self.must_run || self.has_input() {
@@ -242,7 +242,7 @@ impl Host {
         &self.slow
     }
 
-    /// From now on: whether congestion notification is agreed to at all, and whether the host's own SYNs ask for it.
+    /// Sets for the future whether the host agrees to ECN, and whether its own SYNs ask for it.
     pub const fn set_ecn(&mut self, agrees: bool, asks: bool) {
         self.slow.set_ecn(agrees, asks);
     }
@@ -253,18 +253,18 @@ impl Host {
         self.lanes[0].core.counters()
     }
 
-    /// What the first queue of the network interface has done and dropped.
+    /// The statistics of the interface's first queue.
     #[must_use]
     pub fn interface(&self) -> port::Stats {
         port::Port::stats(&self.lanes[0].interface)
     }
 
-    /// Something was done that the next run must look at.
+    /// Notes that the next run has work to do.
     pub(crate) fn touch(&mut self) {
         self.must_run = true;
     }
 
-    /// A clean slot, as the service hands it out.
+    /// Takes a free slot and clears it, as the service does.
     pub(crate) fn take_slot(&mut self) -> Option<u32> {
         let slot = self.free.pop()?;
         let (own, app) = self.region.halves(slot)?;
@@ -274,7 +274,7 @@ impl Host {
         Some(slot)
     }
 
-    /// The slot's connection, as the service names it: served by a core that may be another than its packets come to.
+    /// The owner of the connection in `slot`, as the service names it. Its core may differ from the core that gets its packets.
     pub(crate) fn owner(&self, slot: u32) -> Owner {
         Owner { region: REGION, slot, core: (slot as usize % self.lanes.len()) as u8 }
     }
@@ -285,7 +285,7 @@ impl Host {
         self.free.push(slot);
     }
 
-    /// The application has said `Closed`: the slot goes back at once or when the core has let go.
+    /// The application has released the slot: it becomes free at once, or when the core has released it.
     pub(crate) fn release_slot(&mut self, slot: u32) {
         self.uses[slot as usize] = Use::Closed;
         if self.slow.release_slot(REGION, slot) == Release::Free {
@@ -317,7 +317,7 @@ impl Host {
     }
 }
 
-/// Core `index` with everything of its own; and the way of commands to it.
+/// Core `index` with its queue and rings, and the sender of its commands.
 fn lane(index: u8, config: &HostConfig, flows: &Arc<Flows>, now: Instant) -> (Lane, CommandSender) {
     let (exception_tx, exceptions) = flow::exceptions(config.shared.ring_slots);
     let (commands, command_rx) = flow::commands(config.shared.ring_slots);

@@ -1,7 +1,6 @@
-//! A peer that keeps no rule: it shakes hands in odd ways, acknowledges what was never sent, sends beyond the window and twice
-//! with other bytes, lies in SACK blocks, shrinks its window, throws SYN, RST and FIN about, and forges ICMP.
-//!
-//! It answers enough rightly that connections come about and get somewhere. IPv4 only.
+//! A peer that breaks the rules of TCP: it makes odd handshakes, acknowledges data that was never sent, sends beyond the window, sends
+//! again with other bytes, sends false SACK blocks, shrinks its window, sends SYN, RST and FIN at random, and forges ICMP errors.
+//! Enough of its answers are correct that connections open and make progress. IPv4 only.
 
 use crate::machine::{Machine, Stack};
 use base::{Duration, Instant, Seed};
@@ -12,29 +11,29 @@ use wire::{
     RxChecksum, TcpFlags, TcpPacket, checksum,
 };
 
-/// Connections it remembers.
+/// Largest number of connections that the peer remembers.
 const CONNECTIONS: usize = 32;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// What it knows of a connection: enough to aim.
+/// The peer's knowledge of a connection, from which it makes plausible segments.
 #[derive(Clone, Copy, Debug)]
 struct Aim {
     local: u16,
     remote: u16,
-    /// Ours.
+    /// The peer's next sequence number.
     snd_nxt: u32,
-    /// Theirs: the highest seen.
+    /// The victim's highest sequence number seen.
     rcv_nxt: u32,
     window: u16,
-    /// Their timestamp, when they send any.
+    /// The victim's last timestamp value, if it sends timestamps.
     timestamp: Option<u32>,
     is_open: bool,
 }
 
-/// A segment to send; what is not said is ordinary.
+/// A segment to send; fields not set are those of a normal ACK.
 #[derive(Clone, Debug)]
 struct Shot {
     seq: u32,
@@ -46,7 +45,7 @@ struct Shot {
     urgent: u16,
 }
 
-/// See the module.
+/// The hostile peer; see the module.
 #[derive(Debug)]
 pub struct Hostile {
     mac: [u8; 6],
@@ -55,13 +54,13 @@ pub struct Hostile {
     victim_mac: [u8; 6],
     rng: Seed,
     aims: Vec<Aim>,
-    /// The last packet of the victim's, from its IP header on: ICMP errors quote it.
+    /// The start of the victim's last packet, from its IP header on; forged ICMP errors quote it.
     quoted: Vec<u8>,
     sent: VecDeque<Vec<u8>>,
     received: VecDeque<Vec<u8>>,
     now: Instant,
     shoot_at: Instant,
-    /// It goes on answering, with a closed window, or falls silent.
+    /// After `calm`: true: it is silent; false: it still acknowledges, with a closed window.
     ending: Option<bool>,
 }
 
@@ -71,7 +70,7 @@ fn first_v4(addresses: &[(IpAddr, u8)]) -> Ipv4Addr {
 }
 
 impl Hostile {
-    /// A peer with its first IPv4 address, hostile to `victim`.
+    /// A peer with the first IPv4 address of `addresses`, hostile to `victim`.
     #[must_use]
     pub fn new(mac: [u8; 6], addresses: &[(IpAddr, u8)], victim: SocketAddr, seed: u64) -> Self {
         Self {
@@ -94,7 +93,7 @@ impl Hostile {
         self.rng.below(bound)
     }
 
-    /// A number near `at`, on either side, or far away.
+    /// A number at or near `at`, on either side, or a random one.
     fn near(&mut self, at: u32) -> u32 {
         match self.below(4) {
             0 => at,
@@ -134,7 +133,7 @@ impl Hostile {
         }
     }
 
-    /// Keeps its aim, and answers, mostly as one should.
+    /// Updates its knowledge of the connection, and answers correctly in most cases.
     fn answer(&mut self, packet: &TcpPacket) {
         let header = packet.header;
         let (local, remote) = (header.dst_port, header.src_port);
@@ -185,7 +184,7 @@ impl Hostile {
         let isn = aim.snd_nxt;
         self.aims[index].is_open = true;
         if is_answer {
-            // The third of three, or not.
+            // The last segment of the handshake, in most cases.
             if self.below(8) > 0 {
                 let shot = self.plain(aim);
                 self.fire(aim, &shot);
@@ -196,7 +195,7 @@ impl Hostile {
         let options = self.syn_options();
         let syn_ack = Shot { seq: isn, flags: SYN | ACK, options, ..self.plain(aim) };
         match self.below(8) {
-            // A split handshake: the acknowledgement alone, then a SYN of its own (a simultaneous open, seen from there).
+            // A split handshake: the acknowledgement alone, then a SYN without ACK (the victim sees a simultaneous open).
             0 => {
                 let ack = self.plain(aim);
                 self.fire(aim, &ack);
@@ -234,7 +233,7 @@ impl Hostile {
         }
     }
 
-    /// Any bytes as options, a multiple of four.
+    /// Random bytes as options; the length is a multiple of four.
     fn garbage(&mut self) -> Vec<u8> {
         let len = 4 * self.below(11) as usize;
         (0..len).map(|_| self.rng.next_u64() as u8).collect()
@@ -258,7 +257,7 @@ impl Hostile {
         }
     }
 
-    /// One misdeed.
+    /// Sends one wrong or unusual segment.
     fn shoot(&mut self) {
         if self.aims.is_empty() || self.below(12) == 0 {
             return self.knock();
@@ -269,12 +268,12 @@ impl Hostile {
         let len = 1 + self.below(1400) as usize;
         match self.below(16) {
             0..=3 => {
-                // In order, so that the stream gets on.
+                // In-order data, so that the stream makes progress.
                 shot.payload = vec![self.rng.next_u64() as u8; len];
                 self.aims[index].snd_nxt = aim.snd_nxt.wrapping_add(len as u32);
             }
             4 => (shot.seq, shot.payload) = (self.near(aim.snd_nxt), vec![0xAA; len]),
-            // Again, with other bytes, overlapping what was sent and what was not.
+            // A retransmission with other bytes that overlaps data sent before and data not yet sent.
             5 => {
                 shot.seq = aim.snd_nxt.wrapping_sub(self.below(2000) as u32);
                 shot.payload = vec![self.rng.next_u64() as u8; len];
@@ -283,7 +282,7 @@ impl Hostile {
             7 => shot.window = [0, 1, 100, 65_535][self.below(4) as usize],
             8 => (shot.flags, shot.seq) = (SYN | (self.rng.next_u64() as u8 & ACK), self.near(aim.snd_nxt)),
             9 => {
-                // Exactly right, and the connection is gone: rarely.
+                // Rarely an RST with the exact sequence number, which ends the connection.
                 let is_exact = self.below(20) == 0;
                 shot.flags = RST;
                 shot.seq = if is_exact { aim.snd_nxt } else { aim.snd_nxt.wrapping_add(1 + len as u32) };
@@ -301,7 +300,7 @@ impl Hostile {
         self.fire(aim, &shot);
     }
 
-    /// Blocks that overlap, run backwards, or cover what was never sent.
+    /// SACK blocks that overlap, run backwards, or cover data that was never sent.
     fn lying_sack(&mut self, aim: Aim) -> Vec<u8> {
         let count = 1 + self.below(4) as usize;
         let mut options = vec![1, 1, 5, 2 + 8 * count as u8];
@@ -312,7 +311,7 @@ impl Hostile {
         options
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     fn knock(&mut self) {
         let aim = Aim {
             local: 1024 + self.below(60_000) as u16,
@@ -332,7 +331,7 @@ impl Hostile {
         self.aims.push(Aim { snd_nxt: aim.snd_nxt.wrapping_add(1), ..aim });
     }
 
-    /// Unreachable, or too big, about the victim's last packet or one it never sent.
+    /// Forges an ICMP error (unreachable or too big) about the victim's last packet, or about one that it never sent.
     fn forge_icmp(&mut self) {
         let mut message = vec![3, self.below(6) as u8, 0, 0, 0, 0];
         message.extend_from_slice(&(self.below(2000) as u16).to_be_bytes());

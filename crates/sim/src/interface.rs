@@ -1,7 +1,9 @@
-//! A host's network interface: a port whose wire is two queues of frames in memory.
+//! A host's network interface: a port with two queues of frames in memory as its wire.
 //!
-//! It does what hardware does: cuts super-frames into segments and merges what comes, completes checksums, and drops what comes while the
-//! receive ring is full. Of what it has merged it gives the beginning, as a packet socket does. It keeps no time and loses nothing else.
+//! It does what hardware does: cuts super-frames into segments, merges received segments, completes checksums, and drops received frames
+//! while
+//! the receive ring is full. Of a merged frame it first gives only the beginning, as a packet socket does. It has no clock and loses
+//! nothing else.
 
 use crate::receive_offload;
 use port::{
@@ -9,31 +11,31 @@ use port::{
 };
 use std::collections::VecDeque;
 
-/// Frames a receive ring holds before the next is dropped: 4096, as large NICs have.
+/// Length of the receive ring in frames; further frames are dropped. 4096, as in large NICs.
 const RECEIVE_RING: usize = 4096;
-/// Frames that wait to be taken by the network before the core is told to wait.
+/// Frames that may wait for the network before `reserve` fails.
 const TRANSMIT_RING: usize = 1024;
-/// Bytes of a merged frame that are given at first: no headers are longer. Behind them stands what nobody has sent.
+/// Bytes of a merged frame that `receive_heads` gives: no headers are longer. The bytes behind them are filled with `NOBODYS`.
 const HEAD: usize = 128;
 const NOBODYS: u8 = 0xDB;
 
-/// See the module.
+/// The interface; see the module.
 #[derive(Debug)]
 pub(crate) struct Interface {
     capabilities: Capabilities,
-    /// Merges segments that come one after the other.
+    /// True: consecutive segments of a flow are merged on receipt.
     merges: bool,
     received: VecDeque<Vec<u8>>,
-    /// Merged frames of which the beginning was given; the first one's ticket.
+    /// The whole merged frames of the present batch that gave only their beginning; below, the ticket of the first.
     merged: VecDeque<Vec<u8>>,
     first_merged: u32,
-    /// Each with the turn in which it was sent.
+    /// Frames for the network, each with the turn in which it was sent.
     sent: VecDeque<(u64, Vec<u8>)>,
     turn: u64,
     reserved: PacketBuf,
     segment: PacketBuf,
     stats: Stats,
-    /// A frame found no room since the network last took one.
+    /// True when a frame has found no room since the last `receive_heads`.
     was_full: bool,
 }
 
@@ -64,7 +66,7 @@ impl Interface {
         }
     }
 
-    /// What is sent from now on is sent in this turn.
+    /// Sets the turn that frames sent from now on are marked with.
     pub(crate) fn begin(&mut self, turn: u64) {
         self.turn = turn;
     }
@@ -74,17 +76,17 @@ impl Interface {
         self.sent.front().map(|(turn, _)| *turn)
     }
 
-    /// The network takes a frame.
+    /// Takes the next frame for the network.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         self.sent.pop_front().map(|(_, frame)| frame)
     }
 
-    /// True when the core has something to do here: frames to receive, or room that it waited for.
+    /// True when the core has work here: received frames, or room in the transmit ring after it was full.
     pub(crate) fn has_news(&self) -> bool {
         !self.received.is_empty() || (self.was_full && self.sent.len() < TRANSMIT_RING)
     }
 
-    /// The merged frame of that ticket; earlier ones are gone.
+    /// Takes the merged frame with that ticket; drops the frames before it.
     fn merged(&mut self, Ticket(ticket): Ticket) -> Option<Vec<u8>> {
         let before = usize::try_from(ticket.checked_sub(self.first_merged)?).ok()?;
         if before >= self.merged.len() {
@@ -126,7 +128,7 @@ impl Port for Interface {
         batch.clear();
         self.first_merged += self.merged.len() as u32;
         self.merged.clear();
-        // A new round: whoever still waits for room says so again.
+        // A new round: `reserve` sets this again when the ring is still full.
         self.was_full = false;
         while !batch.is_full() {
             let Some(mut frame) = self.received.pop_front() else { break };
@@ -174,7 +176,7 @@ impl Port for Interface {
     }
 
     fn commit_with(&mut self, payload: Lent<'_>) {
-        // A frame that does not fit leaves the buffer empty, which is not sendable.
+        // When the payload does not fit, the buffer stays empty, and an empty frame is not sendable.
         let _ = self.reserved.append(payload);
         if self.capabilities.admits(&self.reserved) {
             self.stats.count_sent(self.reserved.len());

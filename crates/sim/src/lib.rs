@@ -1,11 +1,11 @@
-//! Hosts and networks in virtual time: the daemon's own fast path, slow path, queues and socket layer between a network
-//! that is as bad as one wants and applications whose every byte is known.
+//! Hosts and networks in virtual time: the daemon's own fast path, slow path, queues and socket layer, between a network
+//! with configurable faults and applications that check every byte.
 //!
 //! ```text
 //!   sockets (socket::Link) --- region --- fastpath::Core --- interface --> frames --> the network
 //!        one thread, no clock       \----- slowpath::SlowPath --/
 //! ```
-//! Reads no clock and does no I/O: the same seed is the same run, byte by byte.
+//! Reads no clock and does no I/O: the same seed gives the same run, byte by byte.
 #![forbid(unsafe_code)]
 
 pub mod apps;

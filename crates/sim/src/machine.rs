@@ -1,4 +1,4 @@
-//! What the network knows of a machine, and what an application knows of a stack: so that ours, smoltcp and hostile peers are
+//! The interfaces of a machine to the network and of a stack to its application, so that our hosts, smoltcp and hostile peers are
 //! interchangeable.
 
 use crate::host::Host;
@@ -9,64 +9,64 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// A machine on the network: frames and the time go in, frames and the next deadline come out.
 pub trait Machine {
-    /// A frame arrives; it is looked at by the next `run`.
+    /// A frame arrives; the next `run` handles it.
     fn inject(&mut self, frame: &[u8]);
-    /// Does everything that is to be done at `now`.
+    /// Does all work that is due at `now`.
     fn run(&mut self, now: Instant);
-    /// The next frame to send, in order.
+    /// Takes the next frame to send, in order.
     fn next_frame(&mut self) -> Option<Vec<u8>>;
-    /// When `run` is due even if no frame comes; in the past: now.
+    /// When `run` is due even if no frame comes; a time in the past means now.
     fn next_deadline(&self) -> Instant;
-    /// Its sockets, if applications can run on it.
+    /// The machine's sockets; `None` if no application can run on it.
     fn stack(&mut self) -> Option<&mut dyn Stack>;
-    /// Whatever it did wrong on purpose, it stops now.
+    /// Stops all wrong behaviour that the machine shows on purpose.
     fn calm(&mut self) {}
-    /// The machine as one of ours.
+    /// The machine as one of our hosts, or `None`.
     fn host(&mut self) -> Option<&mut Host> {
         None
     }
 }
 
-/// Sockets that never block, as far as the application models need them.
+/// Non-blocking sockets, with the calls that the application models need.
 pub trait Stack {
-    /// A listener on `port` of all addresses.
+    /// Opens a listener on `port` of all addresses.
     ///
     /// # Errors
-    /// As `listen`.
+    /// The errors of `listen`.
     fn listen_on(&mut self, port: u16, backlog: usize) -> Result<Fd, Errno>;
-    /// Begins to connect.
+    /// Begins to connect; returns before the handshake is complete.
     ///
     /// # Errors
-    /// As `connect`, except EINPROGRESS.
+    /// The errors of `connect`, except EINPROGRESS.
     fn open(&mut self, remote: SocketAddr) -> Result<Fd, Errno>;
-    /// Whether the handshake is over.
+    /// True when the handshake is complete.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The error with which the handshake failed.
     fn is_connected(&mut self, fd: Fd) -> Result<bool, Errno>;
-    /// The next accepted connection.
+    /// Accepts the next connection of a listener.
     ///
     /// # Errors
-    /// EAGAIN when none waits.
+    /// EAGAIN when no connection waits.
     fn take(&mut self, fd: Fd) -> Result<Fd, Errno>;
-    /// As `send`.
+    /// Sends bytes, as `send` does.
     ///
     /// # Errors
-    /// As `send`.
+    /// The errors of `send`.
     fn write(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno>;
-    /// As `recv`.
+    /// Receives bytes, as `recv` does.
     ///
     /// # Errors
-    /// As `recv`.
+    /// The errors of `recv`.
     fn read(&mut self, fd: Fd, out: &mut [u8]) -> Result<usize, Errno>;
-    /// As `shutdown(SHUT_WR)`.
+    /// Ends the sending direction, as `shutdown(SHUT_WR)` does.
     ///
     /// # Errors
-    /// As `shutdown`.
+    /// The errors of `shutdown`.
     fn finish(&mut self, fd: Fd) -> Result<(), Errno>;
-    /// As `close`.
+    /// Closes the socket, as `close` does.
     fn drop_fd(&mut self, fd: Fd);
-    /// A socket with news, each news once.
+    /// Returns a socket with an event since the last call; each event is returned once.
     fn news(&mut self) -> Option<Fd>;
 }
 
@@ -97,7 +97,7 @@ impl Machine for Host {
 }
 
 impl Host {
-    /// A peer that dies may take its last word with it: models find out as RFC 9293 section 3.8.4 says.
+    /// Turns keepalive on: the last segment of a peer that died may be lost, and only keepalive finds that out (RFC 9293 section 3.8.4).
     fn keep_alive(&mut self, fd: Fd) -> Result<Fd, Errno> {
         self.set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &60i32.to_ne_bytes())?;
         self.set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &15i32.to_ne_bytes())?;
@@ -159,7 +159,7 @@ impl Stack for Host {
     }
 
     fn drop_fd(&mut self, fd: Fd) {
-        // Application models close what they have, once.
+        // It cannot fail: application models close each socket once.
         let _ = self.close(fd);
     }
 

@@ -1,4 +1,4 @@
-//! Everybody else on a link around one host, as far as Ethernet addresses and ICMP go: says where they are. Keeps no state.
+//! All other nodes on the link of one host: answers requests for Ethernet addresses, and builds ICMP frames. Keeps no state.
 
 use std::net::IpAddr;
 use wire::{
@@ -6,13 +6,13 @@ use wire::{
     MacAddr, Packet, RxChecksum, emit_ip,
 };
 
-/// The answer to a question for an Ethernet address: everybody is behind `others`. `None` for any other frame.
+/// The answer to a request for an Ethernet address: all nodes are at `others`. `None` for any other frame.
 #[must_use]
 pub fn neighbour(frame: &[u8], others: MacAddr) -> Option<Vec<u8>> {
     let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
     let asker = packet.ethernet.src;
     match packet.body {
-        // An announcement asks for the sender's own address, and nobody answers it.
+        // An announcement asks for the sender's own address; it gets no answer.
         Body::Arp(arp) if arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip => {
             let mut answer = vec![0; EthernetHeader::LEN + ArpPacket::LEN];
             let header = EthernetHeader { dst: asker, src: others, ethertype: EtherType::ARP, vlan: None };
@@ -24,7 +24,7 @@ pub fn neighbour(frame: &[u8], others: MacAddr) -> Option<Vec<u8>> {
             let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return None };
             let message = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)).ok()?;
             let Icmpv6Message::NeighborSolicitation { target, .. } = message else { return None };
-            // Unspecified: the host asks whether anybody has the address that it wants itself.
+            // Unspecified source: the host checks whether another node has the address that it wants for itself.
             if src.is_unspecified() {
                 return None;
             }
@@ -43,7 +43,7 @@ pub fn neighbour(frame: &[u8], others: MacAddr) -> Option<Vec<u8>> {
     }
 }
 
-/// A frame with an ICMP message that is complete; `macs` are the sender's and the receiver's address.
+/// A frame with a complete ICMP message; `macs` are the sender's and the receiver's Ethernet address.
 #[must_use]
 pub fn icmp_frame(
     macs: [MacAddr; 2],

@@ -1,4 +1,4 @@
-//! Machines and switches joined by cables, in virtual time: the next event is the earliest of all deadlines.
+//! Machines and switches joined by cables, in virtual time: the next event is at the earliest of all deadlines.
 
 use crate::apps::{Application, Ledger};
 use crate::machine::Machine;
@@ -8,32 +8,32 @@ use base::{Duration, Instant};
 use link::{Link, LinkConfig};
 use std::collections::HashMap;
 
-/// Turns of one machine and its application at one instant after which it counts as running in circles.
+/// A machine and its application that are still busy after this many turns at one instant never come to rest.
 const TURNS_MAX: usize = 100_000;
 
-/// Names a machine or a switch.
+/// The index of a machine or a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeId(pub usize);
 
-/// A machine with its application and its own idea of the time.
+/// A machine with its application and its own clock.
 #[derive(Debug)]
 struct Station {
     machine: Box<dyn MachineDebug>,
     application: Option<Application>,
     oracle: Option<(WireOracle, u16)>,
     mac: [u8; 6],
-    /// Its clock is ahead of the network's by so much.
+    /// By how much its clock is ahead of the network's.
     ahead: Duration,
-    /// Nobody runs it before then.
+    /// The machine does not run before this time.
     stopped_until: Instant,
-    /// Frames wake it no sooner than this after its last run, as an interface that moderates interrupts.
+    /// Frames wake the machine no sooner than this after its last run, as with interrupt moderation.
     moderation: Duration,
     ran_at: Instant,
     has_input: bool,
     cable: Option<usize>,
 }
 
-/// A machine that can be shown.
+/// A machine that implements `Debug`.
 pub trait MachineDebug: Machine + std::fmt::Debug {}
 impl<M: Machine + std::fmt::Debug> MachineDebug for M {}
 
@@ -49,23 +49,23 @@ struct Cable {
     link: Link,
     from: usize,
     to: usize,
-    /// The other direction.
+    /// Index of the other direction.
     twin: usize,
 }
 
-/// See the module.
+/// The network; see the module.
 #[derive(Debug)]
 pub struct Network {
     nodes: Vec<Node>,
     cables: Vec<Cable>,
     now: Instant,
-    /// What applications have said and heard.
+    /// The accounts of what applications have sent and received.
     pub ledger: Ledger,
-    /// Everything on the wire is written here.
+    /// All frames on the wire are written here, if set.
     pub capture: Option<Capture>,
-    /// The first thing that must not be on a wire or in a record.
+    /// The first violation seen on a wire or in a flow record.
     pub breach: Option<String>,
-    /// Frames that machines have sent.
+    /// Number of frames that machines have sent.
     pub frames: u64,
     names: Vec<String>,
 }
@@ -86,7 +86,7 @@ impl Network {
         }
     }
 
-    /// The network's time.
+    /// The present time of the network.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
@@ -98,7 +98,7 @@ impl Network {
         &self.names
     }
 
-    /// Adds a machine. `watched_mtu`: its wire is watched, no packet may be longer.
+    /// Adds a machine. With `watched_mtu` its wire is watched by an oracle, and no packet may be longer than this.
     pub fn add(
         &mut self,
         name: &str,
@@ -122,14 +122,14 @@ impl Network {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Adds a switch.
+    /// Adds a switch without cables.
     pub fn add_switch(&mut self, name: &str) -> NodeId {
         self.names.push(name.to_owned());
         self.nodes.push(Node::Switch { ports: Vec::new(), table: HashMap::new() });
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Joins two nodes; the first configuration is for the way from `a` to `b`.
+    /// Joins two nodes; the first configuration is for the direction from `a` to `b`.
     pub fn join(&mut self, a: NodeId, b: NodeId, configs: [LinkConfig; 2], seed: u64) {
         let first = self.cables.len();
         let [there, back] = configs;
@@ -143,7 +143,7 @@ impl Network {
         }
     }
 
-    /// Makes every link like `change` says from now on.
+    /// Changes the configuration of every link with `change`.
     pub fn change_links(&mut self, mut change: impl FnMut(&mut LinkConfig)) {
         for cable in &mut self.cables {
             let mut config = cable.link.config().clone();
@@ -152,7 +152,7 @@ impl Network {
         }
     }
 
-    /// What the links have done, in order of joining, both directions of each.
+    /// All links with the names of their ends, in the order of joining, both directions of each.
     pub fn links(&self) -> impl Iterator<Item = (&str, &str, &Link)> {
         self.cables.iter().map(|c| (self.names[c.from].as_str(), self.names[c.to].as_str(), &c.link))
     }
@@ -168,21 +168,21 @@ impl Network {
         self.nodes.iter_mut().filter_map(|n| if let Node::Station(s) = n { Some(&mut **s) } else { None })
     }
 
-    /// Gives a machine something to do.
+    /// Gives a machine its application.
     pub fn install(&mut self, id: NodeId, application: Application) {
         if let Some(station) = self.station(id) {
             station.application = Some(application);
         }
     }
 
-    /// The clock of a machine jumps ahead.
+    /// Moves the clock of a machine ahead.
     pub fn jump(&mut self, id: NodeId, by: Duration) {
         if let Some(station) = self.station(id) {
             station.ahead = station.ahead.plus(by);
         }
     }
 
-    /// A machine does nothing for so long; what arrives meanwhile waits in its interface.
+    /// Stops a machine for `time`; frames that arrive meanwhile wait in its interface.
     pub fn stop(&mut self, id: NodeId, time: Duration) {
         let until = self.now.plus(time);
         if let Some(station) = self.station(id) {
@@ -190,7 +190,7 @@ impl Network {
         }
     }
 
-    /// Frames wake a machine at most this often.
+    /// Sets the least time between two wake-ups of a machine by frames.
     pub fn moderate(&mut self, id: NodeId, every: Duration) {
         if let Some(station) = self.station(id) {
             station.moderation = every;
@@ -203,7 +203,7 @@ impl Network {
         self.station(id).map_or(now, |station| now.plus(station.ahead))
     }
 
-    /// The application of a machine dies; the machine lives on.
+    /// Kills the application of a machine; the machine continues.
     pub fn kill(&mut self, id: NodeId) {
         let Self { nodes, ledger, .. } = self;
         let Some(Node::Station(station)) = nodes.get_mut(id.0) else { return };
@@ -215,28 +215,28 @@ impl Network {
         }
     }
 
-    /// A machine, to look at or to poke.
+    /// A machine, for inspection or direct calls.
     pub fn machine(&mut self, id: NodeId) -> Option<&mut (dyn MachineDebug + '_)> {
         Some(&mut *self.station(id)?.machine)
     }
 
-    /// See [`Application::open_more`].
+    /// Calls [`Application::open_more`] of every application.
     pub fn open_more(&mut self, count: Option<u64>) {
         let applications = self.stations().filter_map(|station| station.application.as_mut());
         applications.for_each(|application| application.open_more(count));
     }
 
-    /// True when every application is through.
+    /// True when every application is done.
     pub fn is_done(&mut self) -> bool {
         self.stations().all(|station| station.application.as_ref().is_none_or(Application::is_done))
     }
 
-    /// Connects that had to wait for a port or a place.
+    /// Number of connects that had to wait for a port or a slot.
     pub fn refused(&mut self) -> u64 {
         self.stations().filter_map(|station| station.application.as_ref()).map(|app| app.refused).sum()
     }
 
-    /// Applications stop listening.
+    /// Closes the listeners of all applications.
     pub fn close_listeners(&mut self) {
         for station in self.stations() {
             if let (Some(app), Some(stack)) = (&mut station.application, station.machine.stack()) {
@@ -245,7 +245,7 @@ impl Network {
         }
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     #[must_use]
     pub fn next_event(&self) -> Instant {
         let links = self.cables.iter().map(|cable| cable.link.next_deadline());
@@ -256,7 +256,7 @@ impl Network {
         links.chain(nodes).min().unwrap_or(Instant::NEVER).max(self.now)
     }
 
-    /// Runs until `until`, or until something must not be.
+    /// Runs until `until`, or until the first violation.
     pub fn run_until(&mut self, until: Instant) {
         while self.breach.is_none() && self.ledger.breach.is_none() {
             let next = self.next_event();
@@ -270,7 +270,7 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// Runs until everything is done; at most until `limit`. True when it is done.
+    /// Runs until all applications are done, at most until `limit`. True when they are done.
     pub fn run_to_end(&mut self, limit: Instant) -> bool {
         while self.breach.is_none() && self.ledger.breach.is_none() {
             if self.is_done() {
@@ -288,7 +288,7 @@ impl Network {
         false
     }
 
-    /// Frames that arrive now go into machines and through switches.
+    /// Delivers frames that arrive now to machines and through switches.
     fn deliver(&mut self) {
         let now = self.now;
         let mut i = 0;
@@ -312,7 +312,7 @@ impl Network {
                     let frame = frame.to_vec();
                     for out in route(&frame, twin, ports, table) {
                         self.cables[out].link.offer(now, &frame);
-                        // A link without delay has it already.
+                        // A link without delay delivers the frame at this instant: its turn comes again.
                         i = i.min(out);
                     }
                 }
@@ -349,7 +349,7 @@ impl Network {
         }
     }
 
-    /// Looks at every record of every host of ours.
+    /// Checks the records of all our hosts.
     pub fn check(&mut self) {
         let mut found = None;
         for (i, node) in self.nodes.iter_mut().enumerate() {
@@ -361,7 +361,7 @@ impl Network {
         self.breach = self.breach.take().or(found);
     }
 
-    /// Everything that is still open, for the message of a run that hangs.
+    /// Describes everything that is still open, for the message of a run that hangs.
     pub fn describe(&mut self) -> String {
         let mut text = String::new();
         for (i, node) in self.nodes.iter_mut().enumerate() {
@@ -378,7 +378,7 @@ impl Network {
     }
 }
 
-/// Where a switch sends a frame that came in by the cable whose other direction is `from`.
+/// The cables by which a switch sends on a frame that came in by the twin of the cable `from`.
 fn route(frame: &[u8], from: usize, ports: &[usize], table: &mut HashMap<[u8; 6], usize>) -> Vec<usize> {
     let (Some(dst), Some(src)) =
         (frame.first_chunk::<6>(), frame.get(6..12).and_then(|b| b.first_chunk::<6>()))
@@ -393,10 +393,10 @@ fn route(frame: &[u8], from: usize, ports: &[usize], table: &mut HashMap<[u8; 6]
 }
 
 impl Station {
-    /// An interface takes what is for it, for a group, or for everybody.
+    /// True for frames to this station's address, to a group, or to all.
     fn takes(&self, frame: &[u8]) -> bool {
         let is_for_us = frame.first_chunk::<6>().is_some_and(|dst| dst[0] & 1 == 1 || *dst == self.mac);
-        // ARP has no checksum of its own: a damaged one, which a real link's frame check sequence finds, is dropped here.
+        // ARP has no checksum of its own. A damaged ARP frame, which a real link's frame check sequence would find, is dropped here.
         let is_arp = frame.get(12..14) == Some(&[0x08, 0x06]);
         is_for_us && (!is_arp || frame.get(22..28) == frame.get(6..12))
     }
@@ -409,7 +409,7 @@ impl Station {
         self.has_input = true;
     }
 
-    /// When it must have its turn, in the network's time.
+    /// When the station's next turn is due, in the network's time.
     fn due(&self) -> Instant {
         let input = if self.has_input { self.ran_at.plus(self.moderation) } else { Instant::NEVER };
         let application = self.application.as_ref().map_or(Instant::NEVER, Application::next_deadline);

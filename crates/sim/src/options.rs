@@ -1,4 +1,4 @@
-//! `setsockopt`, `getsockopt` and `ioctl`: an option works, or fails with the errno that says so.
+//! `setsockopt`, `getsockopt` and `ioctl`: an option works, or fails with the errno of Linux.
 
 use crate::host::Host;
 use crate::sockets::{Fd, Role};
@@ -17,38 +17,38 @@ use slowpath::{FlowOptions, Keepalive, Linger2, Owner};
 use socket::link::Link;
 use std::num::NonZeroU64;
 
-/// `linux/tcp.h`; `libc` does not name it.
+/// From `linux/tcp.h`; `libc` does not define it.
 const TCP_INQ: i32 = 36;
-/// `asm-generic/sockios.h`; nor this.
+/// From `asm-generic/sockios.h`; `libc` does not define it.
 pub const SIOCATMARK: u64 = 0x8905;
 
-/// What was set on a socket; an accepted one inherits it from its listener.
+/// The options set on a socket; an accepted socket inherits them from its listener.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     no_delay: bool,
     cork: bool,
     quick_ack: Option<bool>,
-    /// `SO_OOBINLINE`.
+    /// `SO_OOBINLINE`: urgent bytes stay in the stream.
     is_inline: bool,
-    /// `SO_RCVLOWAT`; 0: 1.
+    /// `SO_RCVLOWAT`, bytes; 0 means 1.
     low_water: u32,
     send_buffer: Option<u32>,
-    /// `TCP_NOTSENT_LOWAT`; 0: as the host says.
+    /// `TCP_NOTSENT_LOWAT`, bytes; 0: the host's default.
     not_sent_low: u32,
     keep_alive: bool,
     keep: KeepaliveTimes,
-    /// All but keepalive, which is made of four options, and the next two.
+    /// The options of the flow, except keepalive (built from four options) and the two DSCP fields below.
     flow: FlowOptions,
-    /// `IP_TOS`, without congestion notification's bits.
+    /// `IP_TOS`, without the two ECN bits.
     tos: u8,
-    /// `IPV6_TCLASS`, the same.
+    /// `IPV6_TCLASS`, without the two ECN bits.
     traffic_class: u8,
-    /// `IP_FREEBIND`: an address may be bound that the host does not have.
+    /// `IP_FREEBIND`: the socket may bind an address that the host does not have.
     pub(crate) is_free_bind: bool,
-    /// Seconds; `None`: off.
+    /// `SO_LINGER`, seconds; `None`: off.
     pub(crate) linger: Option<u32>,
     pub(crate) v6_only: bool,
-    /// `TCP_INQ`: reads tell how much is left.
+    /// `TCP_INQ`: reads report the number of bytes left.
     pub(crate) tells_unread: bool,
 }
 
@@ -64,13 +64,13 @@ impl Options {
         self.clone()
     }
 
-    /// What the connection is told.
+    /// The options in the form in which TCP takes them.
     pub(crate) fn of_flow(&self) -> FlowOptions {
         let (dscp_v4, dscp_v6) = (self.tos >> 2, self.traffic_class >> 2);
         FlowOptions { keepalive: self.keepalive(), dscp_v4, dscp_v6, ..self.flow }
     }
 
-    /// `TCP_NOTSENT_LOWAT` in force, where the host says `default`.
+    /// The `TCP_NOTSENT_LOWAT` in force; `default` is the host's.
     const fn low_mark(&self, default: u32) -> u32 {
         if self.not_sent_low == 0 { default } else { self.not_sent_low }
     }
@@ -87,7 +87,7 @@ impl Options {
 }
 
 impl Options {
-    /// `getsockopt` for what is a number and needs no connection to be told.
+    /// `getsockopt` for options that are a number and do not depend on the connection.
     fn get(&self, level: i32, name: i32) -> Result<i32, Errno> {
         let ms = |time: Duration| (time.as_ns() / 1_000_000) as i32;
         let default = Keepalive::default();
@@ -133,21 +133,21 @@ impl Options {
     }
 }
 
-/// The kernel's defaults, as its documentation (ip-sysctl) gives them: `tcp_syn_retries`, `tcp_fin_timeout`, `tcp_wmem`, `tcp_rmem`,
-/// `wmem_max` and `rmem_max`.
+/// The kernel's defaults (ip-sysctl): `tcp_syn_retries`, `tcp_fin_timeout`, `tcp_wmem`, `tcp_rmem`, and the common value of `wmem_max`
+/// and `rmem_max`.
 const SYN_RETRIES: u8 = 6;
 const FIN_TIMEOUT_S: i32 = 60;
 const SEND_BUFFER: i32 = 16_384;
 const RECEIVE_BUFFER: i32 = 131_072;
 const BUFFER_MAX: i32 = 212_992;
-/// Half of what a receive buffer may grow to.
+/// Half of the size to which a receive buffer may grow, bytes.
 const LOW_WATER_MAX: i32 = 16 << 20;
-/// As the socket library's.
+/// The same minimum as in the socket library.
 const SEND_BUFFER_MIN: i32 = socket::room::BUFFER_MIN as i32;
-/// "The minimum (doubled) value for this option is 256" (socket(7)); what kernels of today answer.
+/// "The minimum (doubled) value for this option is 256" (socket(7)); 2304 is what present kernels return.
 const RECEIVE_BUFFER_MIN: i32 = 2_304;
 
-/// The bytes that were asked for; a negative number is a large one, as the kernel reads it.
+/// The requested buffer size, limited as in the kernel; the kernel reads a negative number as a large one.
 fn buffer(value: i32) -> u32 {
     if value < 0 { BUFFER_MAX as u32 } else { value.min(BUFFER_MAX) as u32 }
 }
@@ -158,7 +158,8 @@ fn doubled(bytes: u32) -> i32 {
     (bytes * 2) as i32
 }
 
-/// As many seconds as SYN-ACKs sent again at 1, 2, 4 ... seconds, two minutes apart at most, make of it.
+/// `TCP_DEFER_ACCEPT` as Linux returns it: rounded up to the time of a number of SYN-ACK retransmissions at 1, 2, 4, ... seconds, at
+/// most two minutes apart.
 fn deferred(time: Duration) -> i32 {
     let wanted = time.as_ns() / 1_000_000_000;
     let (mut interval, mut sum) = (1, 1);
@@ -179,12 +180,12 @@ fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::INVAL)
 }
 
-/// Options of IPv4 may be a byte.
+/// IPv4 options may be given as one byte or as an int.
 fn byte_or_int(value: &[u8]) -> Result<i32, Errno> {
     int(value).or_else(|_| value.first().map(|byte| i32::from(*byte)).ok_or(Errno::INVAL))
 }
 
-/// A number of seconds or probes as Linux takes it: from 1 to `most`.
+/// Number of seconds or probes as Linux accepts it: from 1 to `most`.
 fn within(value: &[u8], most: i32) -> Result<u32, Errno> {
     match int(value)? {
         n if (1..=most).contains(&n) => Ok(n as u32),
@@ -193,10 +194,10 @@ fn within(value: &[u8], most: i32) -> Result<u32, Errno> {
 }
 
 impl Host {
-    /// `setsockopt`.
+    /// `setsockopt` for a socket of this host.
     ///
     /// # Errors
-    /// ENOPROTOOPT for what is not known, EINVAL for a value out of range.
+    /// ENOPROTOOPT for an unknown option, EINVAL for a value out of range.
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
         let options = &mut self.sockets.get_mut(fd)?.options;
         match (level, name) {
@@ -259,7 +260,7 @@ impl Host {
                     .flow
                     .receive_buffer
                     .map_or(LOW_WATER_MAX, |n| doubled(n).max(RECEIVE_BUFFER_MIN) / 2);
-                // A negative number is a large one, as the kernel reads it.
+                // The kernel reads a negative number as a large one.
                 options.low_water = if wanted < 0 { most } else { wanted.min(most) } as u32;
                 let mark = options.low_water;
                 return self.advise(fd, |link| link.set_low_water(mark));
@@ -270,7 +271,7 @@ impl Host {
                 options.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = int(value)? != 0,
-            // Congestion notification's bits are not the application's.
+            // The application cannot set the ECN bits.
             (IPPROTO_IP, IP_TOS) => options.tos = byte_or_int(value)? as u8 & !3,
             (IPPROTO_IP, IP_MTU_DISCOVER) => {
                 options.flow.may_fragment = match byte_or_int(value)? {
@@ -286,7 +287,7 @@ impl Host {
                     class => u8::try_from(class).map_err(|_| Errno::INVAL)? & !3,
                 };
             }
-            // Nothing waits here, and a port in TIME-WAIT may be listened on: true already.
+            // Nothing blocks here, and listening on a port in TIME-WAIT is always allowed: these have no effect.
             (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO | SO_REUSEADDR) => {}
             _ => return Err(Errno::NOPROTOOPT),
         }
@@ -294,7 +295,7 @@ impl Host {
         Ok(())
     }
 
-    /// Tells TCP at once, when there is a connection.
+    /// Calls `say` with the connection at once, if there is one.
     fn advise(&mut self, fd: Fd, say: impl FnOnce(&Link)) -> Result<(), Errno> {
         if let Some(link) = self.sockets.get(fd)?.stream() {
             say(link);
@@ -303,7 +304,7 @@ impl Host {
         Ok(())
     }
 
-    /// What was set before there was a connection.
+    /// Applies the options that were set before there was a connection.
     pub(crate) fn apply_advice(&mut self, fd: Fd) {
         let Ok(sock) = self.sockets.get(fd) else { return };
         let (options, Some(link)) = (&sock.options, sock.stream()) else { return };
@@ -319,7 +320,7 @@ impl Host {
         options.quick_ack.into_iter().for_each(|on| link.set_quick_ack(on));
     }
 
-    /// Puts what was set in force, as far as there is a connection.
+    /// Puts the options in force, if there is a connection or a listener.
     pub(crate) fn apply_options(&mut self, fd: Fd) {
         let flow = self.flow(fd);
         let Ok(sock) = self.sockets.get(fd) else { return };
@@ -337,7 +338,7 @@ impl Host {
         self.touch();
     }
 
-    /// `ioctl` with a request that tells a number; `None` with another.
+    /// `ioctl` for requests that return a number; `None` for others.
     #[must_use]
     pub fn told(&self, fd: Fd, request: u64) -> Option<usize> {
         match request {
@@ -348,16 +349,16 @@ impl Host {
         }
     }
 
-    /// `getsockopt`: bytes written.
+    /// `getsockopt`; returns the number of bytes written to `out`.
     ///
     /// # Errors
-    /// ENOPROTOOPT for what is not known.
+    /// ENOPROTOOPT for an unknown option.
     pub fn option(&mut self, fd: Fd, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
         let value = match (level, name) {
             (IPPROTO_TCP, TCP_INFO) => return self.tcp_info(fd, out),
             (IPPROTO_TCP, TCP_CONGESTION) => {
                 let mut name = self.congestion(fd)?.to_string().into_bytes();
-                // Linux: a name of 16 bytes, zeros included.
+                // Linux returns 16 bytes, padded with zeros.
                 name.resize(16, 0);
                 return Ok(copy(&name, out));
             }
@@ -380,7 +381,7 @@ impl Host {
         Ok(copy(&value.to_ne_bytes(), out))
     }
 
-    /// What the connection uses, or will use.
+    /// The congestion control that the connection uses, or will use.
     fn congestion(&self, fd: Fd) -> Result<Algorithm, Errno> {
         let wanted = self.sockets.get(fd)?.options.flow.algorithm;
         let used = self.flow(fd).and_then(|flow| {
@@ -390,7 +391,7 @@ impl Host {
         Ok(used.or(wanted).unwrap_or(self.algorithm))
     }
 
-    /// As Linux lays it out, as much as there is room for.
+    /// `TCP_INFO` in Linux's layout, cut to the length of `out`.
     fn tcp_info(&self, fd: Fd, out: &mut [u8]) -> Result<usize, Errno> {
         let info = match &self.sockets.get(fd)?.role {
             Role::Fresh => TcpInfo::unconnected(),
@@ -403,7 +404,7 @@ impl Host {
         Ok(copy(&info.encode(), out))
     }
 
-    /// Payload bytes of a full segment; what was asked for, or 536 (RFC 9293 section 3.7.1), while there is no connection.
+    /// Payload bytes of a full segment; without a connection the requested size, or 536 (RFC 9293 section 3.7.1).
     fn segment_size(&self, fd: Fd) -> Result<i32, Errno> {
         let asked = self.sockets.get(fd)?.options.flow.max_segment.map_or(536, i32::from);
         let mss = self.flow(fd).and_then(|flow| {
@@ -414,7 +415,7 @@ impl Host {
     }
 }
 
-/// As Linux: none, or from 88 to 32,767.
+/// The range of Linux: 0 for none, or from 88 to 32,767.
 fn max_segment(value: i32) -> Result<Option<u16>, Errno> {
     match value {
         0 => Ok(None),
@@ -423,7 +424,7 @@ fn max_segment(value: i32) -> Result<Option<u16>, Errno> {
     }
 }
 
-/// As Linux: nothing to wait for, the default, or seconds up to two minutes.
+/// As Linux: negative: do not wait; 0: the default; else seconds, at most two minutes.
 fn linger2(value: i32) -> Option<Linger2> {
     match value {
         ..0 => Some(Linger2::Reset),

@@ -1,4 +1,4 @@
-//! Watches the wire of one of our hosts: everything it sends must be allowed by what it was sent.
+//! Watches the wire of one of our hosts: each segment that the host sends must be allowed by the segments that it has received.
 //!
 //! ```text
 //!   sent to it:    highest byte, right edge of the window   -->  what it may send, and acknowledge
@@ -9,21 +9,21 @@
 use std::collections::HashMap;
 use wire::{Body, FourTuple, Packet, RxChecksum, TcpFlags, TcpPacket};
 
-/// What one end has said in this incarnation of the connection.
+/// What one end has sent in this incarnation of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
-    /// Its initial sequence number.
+    /// Initial sequence number, once a SYN was seen.
     isn: Option<u32>,
-    /// The window shift its SYN offered.
+    /// The window scale shift that its SYN offered.
     shift: Option<u8>,
-    /// One after the highest sequence number.
+    /// One after the highest sequence number sent.
     top: u32,
-    /// The right edge of the window, once an acknowledgement named one.
+    /// The right edge of the window that it offered, once an acknowledgement carried one.
     edge: Option<u32>,
     has_fin: bool,
 }
 
-/// A SYN that came; whether it is part of the connection shows when the host answers it.
+/// A SYN that has arrived; the host's answer shows whether it belongs to the connection.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     isn: u32,
@@ -31,7 +31,7 @@ struct Offer {
     window: u16,
 }
 
-/// A segment of the peer's.
+/// A segment that the peer sent.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     seq: u32,
@@ -40,28 +40,28 @@ struct Came {
     has_fin: bool,
 }
 
-/// Segments beyond the window that are remembered for one pair of ends.
+/// Largest number of remembered segments beyond the window, per pair of ends.
 const EARLY: usize = 64;
 
-/// Offers remembered for one pair of ends.
+/// Largest number of remembered SYNs, per pair of ends.
 const OFFERS: usize = 64;
 
-/// Packets that may have come together with a SYN that begins a new incarnation, and be answered after it.
+/// Packets that may arrive together with a SYN of a new incarnation and be answered after it.
 const TOGETHER: u32 = 4;
 
-/// SYNs and SYN-ACKs sent again without being asked, at most: `syn_retries` and `syn_ack_retries` are less.
+/// Largest number of SYNs and SYN-ACKs retransmitted by timers: more than `syn_retries` and `syn_ack_retries`.
 const REPETITIONS: u32 = 7;
 
-/// What goes to and fro before the peer has shown that it hears us. It may be somebody else's address: whoever knocks there must
-/// not make us send more than he does.
+/// Counts of packets before the peer has shown that it receives ours. The source address may be forged: such a packet must not make the
+/// host send more packets to that address than came from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strange {
-    /// The peer has acknowledged a number that only our SYN told.
+    /// The peer has acknowledged a sequence number that only our SYN carried.
     is_heard: bool,
     came: u32,
     went: u32,
     repeated: u32,
-    /// Of those that came, the ones that the host had not read when its turn `turn` began.
+    /// Packets of `came` that the host had not read when its turn `turn` began.
     unread: u32,
     turn: u64,
 }
@@ -71,26 +71,26 @@ struct Watched {
     host: Said,
     peer: Said,
     offers: Vec<Offer>,
-    /// What reached beyond the window when it came. It may lie unread until the host, as it reads what came before, has moved the window.
+    /// Segments that reached beyond the window on arrival. The host may read them later, after earlier segments have moved the window.
     early: Vec<Came>,
-    /// Acknowledgements and windows that the host has not read yet: they may be the answer to what it says in this turn.
+    /// Acknowledgement number and window of segments that the host has not read yet: its next segment may answer them.
     unread: Vec<(u32, u16)>,
     strange: Strange,
 }
 
-/// The oracle of one host's wire.
+/// The oracle for the wire of one host.
 #[derive(Debug, Default)]
 pub struct WireOracle {
     flows: HashMap<FourTuple, Watched>,
-    /// Turns that the host has had.
+    /// Number of turns that the host has had.
     turns: u64,
-    /// Frames that the host has sent and was sent.
+    /// Number of frames that the host has sent, and that it has received.
     pub frames: [u64; 2],
     /// Probes of one byte beyond a closed window (RFC 9293 section 3.8.6.1).
     pub probes: u64,
 }
 
-/// `a` is after `b`, modulo 2^32.
+/// True when `a` is after `b`, modulo 2^32.
 fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
@@ -104,11 +104,11 @@ impl Said {
         Self { isn: Some(isn), shift, top: isn.wrapping_add(1), edge: None, has_fin: false }
     }
 
-    /// Takes a segment in, as far as an end whose window reaches to `edge` can have taken it for one of this connection. True: all of it.
+    /// Takes a segment in, as far as a receiver with the window edge `edge` can accept it. True when all of it was accepted.
     fn take(&mut self, segment: Came, edge: Option<u32>) -> bool {
         let Came { seq, end, has_fin } = segment;
         let fits = edge.is_none_or(|edge| !is_after(end, edge.wrapping_add(1)));
-        // What begins within the window and ends beyond it may be taken as far as the window reaches (RFC 9293 section 3.10.7.4).
+        // A segment that begins within the window and ends beyond it may be accepted up to the edge (RFC 9293 section 3.10.7.4).
         let begins = edge.is_none_or(|edge| is_after(edge, seq));
         if fits || begins {
             let taken = if fits { end } else { edge.unwrap_or(end) };
@@ -118,16 +118,16 @@ impl Said {
         fits
     }
 
-    /// Hears a segment that says something to `other`. What `other` has no room for now comes back.
+    /// Takes in a segment that this end sent to `other`. Returns it when `other` has no room for all of it now.
     fn hear(&mut self, packet: &TcpPacket, other: &Self) -> Option<Came> {
         let header = &packet.header;
         let has_fin = header.flags.contains(TcpFlags::FIN);
         let end = header.seq.0.wrapping_add(packet.payload.len() as u32 + u32::from(has_fin));
         let segment = Came { seq: header.seq.0, end, has_fin };
-        // A reset is not part of the stream: the one that answers a stranger bears the number that the stranger acknowledged.
+        // A reset is not part of the stream: a reset that answers an unknown segment carries the number that this segment acknowledged.
         let is_apart = header.flags.contains(TcpFlags::SYN) || header.flags.contains(TcpFlags::RST);
         let is_whole = is_apart || self.take(segment, other.edge);
-        // Neither what was never sent nor what is older than any window is acknowledged in earnest.
+        // Ignores acknowledgements of data never sent, or of numbers older than any window.
         let is_sane = other.isn.is_none() || other.top.wrapping_sub(header.ack.0) <= 1 << 30;
         if header.flags.contains(TcpFlags::ACK) && !header.flags.contains(TcpFlags::RST) && is_sane {
             let edge = self.edge_of(packet, other.shift);
@@ -136,8 +136,8 @@ impl Said {
         (!is_whole).then_some(segment)
     }
 
-    /// The right edge that a segment with an acknowledgement names: windows are scaled when both SYNs said so, and never in a
-    /// SYN (RFC 7323 section 2.2).
+    /// The right window edge that an acknowledgement carries. Windows are scaled when both SYNs offered it, and never in a SYN itself
+    /// (RFC 7323 section 2.2).
     fn edge_of(&self, packet: &TcpPacket, other_shift: Option<u8>) -> u32 {
         let is_syn = packet.header.flags.contains(TcpFlags::SYN);
         let shift = match (self.shift, other_shift) {
@@ -188,20 +188,20 @@ impl Watched {
         }
     }
 
-    /// The host's window reaches to `edge` now: what came too early may have been taken since.
+    /// The host's window edge is now `edge`: segments that came too early may have been accepted since.
     fn look_again(&mut self, edge: u32) {
         let Self { peer, early, .. } = self;
         early.retain(|segment| !peer.take(*segment, Some(edge)));
     }
 
-    /// Edges named, before the host could read it, by those who acknowledge its SYN with the number `isn`.
+    /// Window edges in acknowledgements of the host's SYN `isn` that the host has not read yet.
     fn unread_edges(&self, isn: u32) -> impl Iterator<Item = u32> + '_ {
         let shift = self.peer.shift.filter(|_| self.host.shift.is_some()).unwrap_or(0).min(14);
         let ours = self.unread.iter().filter(move |(ack, _)| *ack == isn.wrapping_add(1));
         ours.map(move |(ack, window)| ack.wrapping_add(u32::from(*window) << shift))
     }
 
-    /// The host says something to a peer that may not hear it. False when that is more than it was asked for.
+    /// The host sends a segment to a peer that may not receive it. False when it sends more than it was asked for.
     fn went(&mut self, flags: TcpFlags, is_repeated: bool) -> bool {
         let strange = &mut self.strange;
         let is_syn = flags.contains(TcpFlags::SYN);
@@ -213,24 +213,24 @@ impl Watched {
         } else {
             strange.went += 1;
         }
-        // A half-open connection that ends unasked (its listener is closed) says so once.
+        // A half-open connection that ends without a request, because its listener was closed, sends one reset.
         let farewell = u32::from(flags.contains(TcpFlags::RST));
         strange.went <= strange.came + farewell && strange.repeated <= strange.came + REPETITIONS
     }
 
-    /// The host says SYN: with a new number it begins a new incarnation; with ACK it takes an offer up.
+    /// The host sends a SYN. A new sequence number begins a new incarnation; with ACK it answers a remembered SYN.
     fn begin(&mut self, packet: &TcpPacket) {
         let header = &packet.header;
         let isn = header.seq.0;
-        // Two connections that begin within one tick of the clock have the same number (RFC 9293 section 3.4.1).
+        // Two connections that begin within one tick of the ISN clock have the same number (RFC 9293 section 3.4.1).
         let is_other = header.flags.contains(TcpFlags::ACK)
             && self.peer.isn.is_some_and(|peer| peer.wrapping_add(1) != header.ack.0);
         if self.host.isn != Some(isn) || is_other {
             self.host = Said::begin(isn, packet.options.window_scale);
             self.peer = Said::default();
             self.early.clear();
-            // What came together with the SYN, or while the host was stopped, may be answered after it; what belonged to an earlier
-            // connection is no credit.
+            // Packets that came together with the SYN, or while the host was stopped, may be answered after it. Packets of an earlier
+            // connection do not count.
             let Strange { is_heard, came, went, unread, turn, .. } = self.strange;
             let went = if is_heard { came.saturating_sub(unread.max(TOGETHER)) } else { went.min(came) };
             self.strange = Strange { came, went, unread, turn, ..Strange::default() };
@@ -240,7 +240,7 @@ impl Watched {
         {
             self.peer = Said::begin(offer.isn, offer.shift);
             self.peer.edge = Some(isn.wrapping_add(1).wrapping_add(u32::from(offer.window)));
-            // A SYN-ACK with fewer options says what was not agreed.
+            // A SYN-ACK without the window scale option shows that scaling was not agreed.
             self.host.shift = packet.options.window_scale;
             self.peer.edge = self.unread_edges(isn).chain(self.peer.edge).reduce(later);
         }
@@ -251,7 +251,7 @@ impl WireOracle {
     /// A frame arrives at the host.
     pub fn received(&mut self, frame: &[u8]) {
         self.frames[1] += 1;
-        // TCP knows no groups: what damage sends to one is dropped (RFC 9293 section 3.9.2.3, MUST-57).
+        // TCP has no groups: a segment that damage turned into a multicast is dropped (RFC 9293 section 3.9.2.3, MUST-57).
         if frame.first().is_some_and(|first| first & 1 == 1) {
             return;
         }
@@ -261,7 +261,7 @@ impl WireOracle {
         self.flows.entry(packet.tuple().reversed()).or_default().came(&packet, self.turns);
     }
 
-    /// The host has had its turn: it has read what came, and sent what it had to say.
+    /// The host has had its turn: it has read all that arrived, and has sent its answers.
     pub fn turned(&mut self) {
         self.turns += 1;
     }
@@ -269,7 +269,7 @@ impl WireOracle {
     /// The host sends a frame.
     ///
     /// # Errors
-    /// What must not be on a wire.
+    /// A description of what this frame must not contain.
     pub fn sent(&mut self, frame: &[u8], mtu: u16) -> Result<(), String> {
         self.frames[0] += 1;
         if frame.len() > usize::from(mtu) + 18 {
@@ -304,7 +304,7 @@ impl WireOracle {
 fn judge(packet: &TcpPacket, watched: &Watched, probes: &mut u64) -> Result<(), &'static str> {
     let (header, len) = (&packet.header, packet.payload.len() as u32);
     let flags = header.flags;
-    // RFC 9293 section 3.10: what is acknowledged has come. A reset answers a stranger with the stranger's own numbers.
+    // RFC 9293 section 3.10: only received data may be acknowledged. A reset that answers an unknown segment uses that segment's numbers.
     let is_known = watched.peer.isn.is_some() && watched.host.isn.is_some() && !flags.contains(TcpFlags::SYN);
     if !is_known || flags.contains(TcpFlags::RST) {
         return Ok(());
@@ -314,9 +314,9 @@ fn judge(packet: &TcpPacket, watched: &Watched, probes: &mut u64) -> Result<(), 
     }
     // RFC 9293 section 3.8.6 (SHLD-14): "a TCP receiver SHOULD NOT shrink the window".
     let edge = watched.host.edge_of(packet, watched.peer.shift);
-    // In TIME-WAIT nothing more can come, and the window means nothing.
+    // In TIME-WAIT no more data can come, and the window has no meaning.
     let is_ended = watched.host.has_fin && watched.peer.has_fin;
-    // A scaled window is rounded down, and may thus seem to end up to a unit before the last (RFC 7323 section 2.4).
+    // A scaled window is rounded down, so its edge may lie up to one unit before the last one (RFC 7323 section 2.4).
     let unit = match (watched.host.shift, watched.peer.shift) {
         (Some(shift), Some(_)) => (1u32 << shift.min(14)) - 1,
         _ => 0,

@@ -1,4 +1,4 @@
-//! A capture of a run: every frame where it leaves and where it arrives, an interface for each machine.
+//! A capture of a run: each frame where it is sent and where it arrives, with one interface per machine.
 
 use base::Instant;
 use base::limits::FRAME_MAX;
@@ -12,14 +12,14 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Which way a frame goes, as pcapng numbers it.
+/// The direction of a frame, as pcapng numbers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Inbound = 1,
     Outbound = 2,
 }
 
-/// Writes frames to `W`. The first error ends the capture and is told by [`finish`](Self::finish).
+/// Writes frames to a writer. The first error ends the capture; [`finish`](Self::finish) returns it.
 pub struct Capture {
     writer: PcapNgWriter<Box<dyn Write>>,
     failed: Option<io::Error>,
@@ -32,10 +32,10 @@ impl std::fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// A capture with an interface for each of `names`.
+    /// A capture with one interface per name in `names`.
     ///
     /// # Errors
-    /// When the head of the file cannot be written.
+    /// The error of writing the head of the file.
     pub fn new(writer: Box<dyn Write>, names: &[String]) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(writer).map_err(into_io)?;
         for name in names {
@@ -67,7 +67,7 @@ impl Capture {
         self.failed = self.writer.write_block(&block.into_block()).err().map(into_io);
     }
 
-    /// Ends the capture.
+    /// Ends the capture and flushes the writer.
     ///
     /// # Errors
     /// The first error of the writer.

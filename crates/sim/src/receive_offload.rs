@@ -1,4 +1,4 @@
-//! What a network interface does with frames before anybody sees them: it spreads flows over its queues, and merges segments.
+//! What a network interface does with received frames before software sees them: it spreads flows over its queues, and merges segments.
 //!
 //! ```text
 //!   | headers | 1000..2448 |  | headers | 2448..3896 |  | headers | 3896..4000 PSH |       on the wire
@@ -10,15 +10,15 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use wire::{FourTuple, IpProtocol, Packet, RxChecksum, TcpFlags, TcpHeader, TcpPacket, checksum};
 
-/// Payload bytes of a merged frame at most: Linux's `GRO_LEGACY_MAX_SIZE` less headers.
+/// Largest number of payload bytes in a merged frame: Linux's `GRO_LEGACY_MAX_SIZE` less headers.
 const MERGED_MAX: usize = 64_000;
-/// Where IPv4's total length and checksum lie in its header, and IPv6's payload length.
+/// Offsets of the total length and the checksum in the IPv4 header, and of the payload length in the IPv6 header.
 const V4_LENGTH: usize = 2;
 const V4_CHECKSUM: usize = 10;
 const V6_LENGTH: usize = 4;
 const TCP_FLAGS: usize = 13;
 
-/// The queue of `queues` to which a frame comes: both directions of a flow to the same one, whatever is no TCP to the first.
+/// The queue, out of `queues`, for a frame: both directions of a flow get the same one; frames without TCP get the first.
 pub(crate) fn queue_of(frame: &[u8], queues: usize) -> usize {
     if queues == 1 {
         return 0;
@@ -30,8 +30,8 @@ pub(crate) fn queue_of(frame: &[u8], queues: usize) -> usize {
     (hasher.finish() % queues as u64) as usize
 }
 
-/// Merges into `frame` what follows it in `waiting`, as far as it may: see [`follows`]. What is known of the merged frame; none when
-/// there is nothing to merge.
+/// Merges into `frame` the frames that follow it in `waiting`, as far as [`follows`] allows. Returns the merged frame's metadata; `None`
+/// when there is nothing to merge.
 pub(crate) fn merge(frame: &mut Vec<u8>, waiting: &mut VecDeque<Vec<u8>>) -> Option<PacketMeta> {
     let first = tcp_of(frame, RxChecksum::Verify)?;
     let segment_size = first.payload.len();
@@ -60,7 +60,8 @@ pub(crate) fn merge(frame: &mut Vec<u8>, waiting: &mut VecDeque<Vec<u8>>) -> Opt
         header_len: first.payload.start as u16,
         ecn: false,
     };
-    // As a TAP hands merged frames on: the kernel has verified the segments' checksums and left the whole one's to nobody.
+    // As a TAP gives merged frames: the kernel has verified the checksums of the segments, and the merged frame's own checksum is not
+    // computed.
     let checksum = Checksum::Partial { start: start as u16, offset: TcpHeader::CHECKSUM_OFFSET as u16 };
     Some(PacketMeta { checksum, gso: Some(gso), flow_hash: None })
 }
@@ -69,8 +70,8 @@ fn tcp_of(frame: &[u8], rx: RxChecksum) -> Option<TcpPacket> {
     Packet::parse(frame, rx).ok()?.tcp().copied()
 }
 
-/// True when `next` may be merged behind `last`, as Linux decides in `tcp_gro_receive`: the very next bytes of the same flow with the same
-/// acknowledgement, window, options and congestion mark, and nothing but data; PSH and FIN end it.
+/// True when `next` may be merged behind `last`, by the rule of Linux's `tcp_gro_receive`: the very next bytes of the same flow with the
+/// same acknowledgement, window, options and ECN bits, and only ACK, PSH and FIN flags; PSH or FIN ends the merging.
 fn follows(first: &TcpPacket, last: &TcpPacket, next: &TcpPacket) -> bool {
     let (a, b) = (&last.header, &next.header);
     let ends = TcpFlags::PSH.with(TcpFlags::FIN);
@@ -87,10 +88,10 @@ fn follows(first: &TcpPacket, last: &TcpPacket, next: &TcpPacket) -> bool {
         && (1..=first.payload.len()).contains(&next.payload.len())
 }
 
-/// Lengths and checksums of the headers of a frame that has grown.
+/// Sets the lengths and checksums in the headers of a frame that has grown.
 fn fix_lengths(frame: &mut [u8], packet: &TcpPacket) {
     let (start, end) = (packet.ip.payload.start as usize, frame.len());
-    // Behind Ethernet's header; no VLAN tags and no IPv6 extension headers are on these links.
+    // The IP header follows Ethernet's; these links carry no VLAN tags and no IPv6 extension headers.
     let ip = start - if packet.ip.src.is_ipv4() { 20 } else { 40 };
     if packet.ip.src.is_ipv4() {
         frame[ip + V4_LENGTH..][..2].copy_from_slice(&((end - ip) as u16).to_be_bytes());

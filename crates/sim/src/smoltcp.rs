@@ -1,4 +1,4 @@
-//! A machine whose TCP is the released crate `smoltcp`: another implementation, with other habits, as a peer.
+//! A machine with the released crate `smoltcp` as its TCP: an independent implementation as peer.
 
 use crate::machine::{Machine, Stack};
 use crate::sockets::Fd;
@@ -14,10 +14,10 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Bytes of each buffer of a socket.
 const BUFFER: usize = 65_535;
-/// Listening sockets kept ready: each takes one connection.
+/// Number of listening sockets kept ready; each takes one connection.
 const READY: usize = 16;
 
-/// Its network card.
+/// The machine's network card.
 #[derive(Debug)]
 struct Card {
     mtu: usize,
@@ -69,14 +69,14 @@ enum Role {
     Stream(SocketHandle),
 }
 
-/// See the module.
+/// The machine; see the module.
 pub struct Smoltcp {
     card: Card,
     interface: Interface,
     sockets: SocketSet<'static>,
     roles: BTreeMap<Fd, Role>,
     next_fd: u32,
-    /// Closed by their application, not yet by TCP.
+    /// Sockets that the application has closed and TCP has not.
     leaving: Vec<SocketHandle>,
     news: VecDeque<Fd>,
     rng: Seed,
@@ -98,13 +98,13 @@ fn moment(now: Instant) -> Moment {
 fn socket() -> Socket<'static> {
     let buffer = || SocketBuffer::new(vec![0; BUFFER]);
     let mut socket = Socket::new(buffer(), buffer());
-    // As ours: a peer that dies may take its last word with it.
+    // As on our hosts: the last segment of a peer that died may be lost, and keepalive finds that out.
     socket.set_keep_alive(Some(smoltcp::time::Duration::from_secs(60)));
     socket
 }
 
 impl Smoltcp {
-    /// A machine with these addresses.
+    /// A machine with these addresses and prefix lengths.
     #[must_use]
     pub fn new(mac: [u8; 6], addresses: &[(IpAddr, u8)], mtu: u16, now: Instant, seed: u64) -> Self {
         let mut card = Card { mtu: usize::from(mtu), received: VecDeque::new(), sent: VecDeque::new() };
@@ -113,7 +113,7 @@ impl Smoltcp {
         let mut interface = Interface::new(config, &mut card, moment(now));
         interface.update_ip_addrs(|own| {
             for &(addr, prefix) in addresses {
-                // It has room for two.
+                // The list has room for two addresses.
                 let _ = own.push(IpCidr::new(addr.into(), prefix));
             }
         });
@@ -148,7 +148,7 @@ impl Smoltcp {
         }
     }
 
-    /// Listening sockets that have become connections go into the queue; others take their place.
+    /// Moves listening sockets that have become connections into the accept queue, and replaces them by new ones.
     fn tend(&mut self) {
         let Self { sockets, roles, leaving, .. } = self;
         for role in roles.values_mut() {
@@ -163,13 +163,13 @@ impl Smoltcp {
                         *handle = sockets.add(socket());
                     }
                 }
-                // A fresh socket listens; the port is not 0.
+                // It cannot fail: the socket is fresh, and the port is not 0.
                 let _ = sockets.get_mut::<Socket<'static>>(*handle).listen(*port);
             }
         }
         leaving.retain(|handle| {
             let socket = sockets.get_mut::<Socket<'static>>(*handle);
-            // An aborted socket has yet to send its reset.
+            // An aborted socket still has to send its reset.
             let is_open = socket.state() != State::Closed || socket.remote_endpoint().is_some();
             if !is_open {
                 sockets.remove(*handle);
@@ -194,7 +194,7 @@ impl Machine for Smoltcp {
             self.tend();
         }
         let at = self.interface.poll_at(moment(now), &self.sockets);
-        // Its clock counts microseconds: never ask again within the same one.
+        // smoltcp's clock counts microseconds: the next call must not be within the same one.
         let soonest = Instant::from_ns((now.as_us() + 1) * 1000);
         self.due =
             at.map_or(Instant::NEVER, |at| Instant::from_ns(at.total_micros() as u64 * 1000).max(soonest));
@@ -277,7 +277,7 @@ impl Stack for Smoltcp {
         Ok(())
     }
 
-    /// As Linux: who leaves something unread, or says nothing, resets.
+    /// As Linux: closing with unread bytes, or before the end was sent, resets the connection.
     fn drop_fd(&mut self, fd: Fd) {
         self.must_run = true;
         match self.roles.remove(&fd) {

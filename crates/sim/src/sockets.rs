@@ -1,5 +1,5 @@
-//! The calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
-//! connections. Nothing here waits: where Linux would block, the answer is EAGAIN or EINPROGRESS.
+//! The socket calls of applications: the socket layer's own code for bytes and readiness, and the service's glue for listeners and
+//! connections. Nothing blocks: where Linux would block, the result is EAGAIN or EINPROGRESS.
 
 use crate::host::{APPLICATION, Host};
 use crate::options::Options;
@@ -18,18 +18,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use wire::Endpoint;
 
-/// A socket of a simulated application.
+/// A socket descriptor of a simulated application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Fd(pub u32);
 
-/// What `shutdown` shuts.
+/// The directions that `shutdown` ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
-    /// `SHUT_RD`.
+    /// `SHUT_RD`: the receiving direction.
     Read,
-    /// `SHUT_WR`.
+    /// `SHUT_WR`: the sending direction.
     Write,
-    /// `SHUT_RDWR`.
+    /// `SHUT_RDWR`: both directions.
     Both,
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct Listener {
     places: Vec<Endpoint>,
     backlog: usize,
     queue: VecDeque<Waiting>,
-    /// Connections that ever waited here.
+    /// Number of connections that have entered the queue so far.
     arrivals: u64,
 }
 
 impl Listener {
-    /// What `TCP_INFO` says of it.
+    /// The values of `TCP_INFO` for this listener.
     pub(crate) fn info(&self) -> TcpInfo {
         TcpInfo::listening(self.queue.len() as u32, self.backlog as u32)
     }
@@ -74,12 +74,12 @@ pub(crate) struct Sock {
     pub(crate) options: Options,
 }
 
-/// All sockets, and those with news.
+/// All sockets, and the queue of those with events.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     all: Vec<Option<Sock>>,
     free: Vec<u32>,
-    /// The socket of each slot that has one.
+    /// The socket of each slot; `None`: the slot has none.
     of_slot: Vec<Option<Fd>>,
     news: VecDeque<Fd>,
 }
@@ -116,12 +116,12 @@ impl Sockets {
         self.of_slot[i] = fd;
     }
 
-    /// Sockets that are open.
+    /// Number of open sockets.
     pub(crate) fn len(&self) -> usize {
         self.all.len() - self.free.len()
     }
 
-    /// Connections waiting in accept queues.
+    /// Number of connections in accept queues.
     pub(crate) fn waiting(&self) -> usize {
         let queue = |sock: &Sock| if let Role::Listener(l) = &sock.role { l.queue.len() } else { 0 };
         self.all.iter().flatten().map(queue).sum()
@@ -138,7 +138,7 @@ impl Sock {
     }
 }
 
-/// A v4-mapped address as what it stands for.
+/// Turns a v4-mapped IPv6 address into the IPv4 address.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
@@ -157,10 +157,10 @@ impl Host {
         self.sockets.add(Sock::fresh(v6))
     }
 
-    /// `bind`. Port 0 is chosen by `listen` or `connect`.
+    /// `bind`. For port 0, `listen` or `connect` chooses the port.
     ///
     /// # Errors
-    /// EADDRNOTAVAIL for an address that is not this host's, EINVAL when bound or connected already.
+    /// EADDRNOTAVAIL for an address that is not this host's, EINVAL when the socket is bound or connected already.
     pub fn bind(&mut self, fd: Fd, addr: SocketAddr) -> Result<(), Errno> {
         let owns = addr.ip().is_unspecified() || self.slow.routes().owns(addr.ip().to_canonical());
         let sock = self.sockets.get_mut(fd)?;
@@ -180,7 +180,7 @@ impl Host {
     /// `listen`. A second call changes the backlog.
     ///
     /// # Errors
-    /// EADDRINUSE when somebody listens there, EINVAL for a connected socket.
+    /// EADDRINUSE when another socket listens there, EINVAL for a connected socket.
     pub fn listen(&mut self, fd: Fd, backlog: usize) -> Result<(), Errno> {
         let sock = self.sockets.get_mut(fd)?;
         match &mut sock.role {
@@ -215,7 +215,7 @@ impl Host {
         Ok(())
     }
 
-    /// The lowest free port of Linux's range: a listener that names none is rare.
+    /// The lowest free port of Linux's ephemeral range. A simple search, because listeners without a port are rare.
     fn free_port(&self) -> Option<u16> {
         let mut taken = std::collections::BTreeSet::new();
         self.slow.for_each_socket(|socket| {
@@ -268,12 +268,12 @@ impl Host {
         self.apply_advice(new);
         self.apply_options(new);
         self.tell_room(fd);
-        // What came before the socket was watched rang nobody.
+        // Events before the socket was watched have rung no doorbell, so one is queued here.
         self.sockets.news.push_back(new);
         Ok((new, peer))
     }
 
-    /// Puts the socket layer over a slot; from now on its news are told.
+    /// Builds the socket layer's `Link` over a slot, and watches it: from now on its doorbell rings.
     fn link(&self, slot: u32, passive: bool) -> Link {
         let link = Link::new(self.mapped.clone(), slot, self.mapped.clone(), slot);
         link.begin(true, passive);
@@ -284,8 +284,8 @@ impl Host {
     /// `connect`.
     ///
     /// # Errors
-    /// EINPROGRESS when the handshake has begun; EALREADY, EISCONN or the handshake's error when asked again; else why there is
-    /// none.
+    /// EINPROGRESS when the handshake has begun; on a repeated call EALREADY, EISCONN or the handshake's error; else the reason why no
+    /// handshake has begun.
     pub fn connect(&mut self, fd: Fd, remote: SocketAddr) -> Result<(), Errno> {
         let sock = self.sockets.get(fd)?;
         match &sock.role {
@@ -346,7 +346,7 @@ impl Host {
         let mut done = 0;
         loop {
             let sock = self.sockets.get(fd)?;
-            // Linux: EPIPE for a socket that never was connected.
+            // Linux returns EPIPE for a socket that was never connected.
             let link = sock.stream().ok_or(Errno::PIPE)?;
             let rest = &bytes[done..];
             let step = link.step(rest.len());
@@ -360,7 +360,7 @@ impl Host {
             if done == bytes.len() {
                 return Ok(done);
             }
-            // Bounds count from what has been sent: the core, which runs beside an application, sends in between.
+            // `TCP_NOTSENT_LOWAT` counts unsent bytes: the core, which in reality runs beside the application, sends in between.
             self.run(self.now);
         }
     }
@@ -383,7 +383,7 @@ impl Host {
         let how = How { peek: flags & libc::MSG_PEEK != 0, discard };
         let _ = link.peer_flags();
         if link.state() & (state::OPEN | state::OVER) == 0 && !link.is_open() {
-            // Linux waits for a handshake that is under way.
+            // Linux waits here for a handshake that is under way.
             return Err(Errno::AGAIN);
         }
         let done = link.pull(&mut [out], 0, how)?;
@@ -394,14 +394,14 @@ impl Host {
         }
     }
 
-    /// Bytes for which a `recv` of `len` that waits does so; `all`: `MSG_WAITALL`.
+    /// The number of bytes that a blocking `recv` of `len` bytes waits for; `all`: `MSG_WAITALL`.
     #[must_use]
     pub fn receive_target(&self, fd: Fd, len: usize, all: bool) -> usize {
         let link = self.sockets.get(fd).ok().and_then(|sock| sock.stream());
         link.map_or(1, |link| link.target(len, all))
     }
 
-    /// `shutdown`.
+    /// `shutdown` of one or both directions.
     ///
     /// # Errors
     /// ENOTCONN without a connection.
@@ -413,10 +413,10 @@ impl Host {
         Ok(())
     }
 
-    /// `close`, with `SO_LINGER` at 0 as a reset.
+    /// `close`; with `SO_LINGER` of 0 seconds it resets the connection.
     ///
     /// # Errors
-    /// EBADF.
+    /// EBADF when the socket does not exist.
     pub fn close(&mut self, fd: Fd) -> Result<(), Errno> {
         let sock = self.sockets.remove(fd)?;
         match sock.role {
@@ -431,7 +431,7 @@ impl Host {
         Ok(())
     }
 
-    /// Nobody will accept what waits: it is reset, as on Linux.
+    /// Connections that still wait to be accepted are reset, as on Linux.
     fn close_listener(&mut self, listener: &Listener) {
         let now = self.now;
         for at in &listener.places {
@@ -443,7 +443,7 @@ impl Host {
         self.touch();
     }
 
-    /// The application dies: the service finds its sockets open and says for it what it has not said.
+    /// The application dies: the service finds its sockets open and ends their connections for it.
     pub fn crash(&mut self) {
         for i in 0..self.sockets.all.len() as u32 {
             let Ok(sock) = self.sockets.remove(Fd(i)) else { continue };
@@ -459,7 +459,7 @@ impl Host {
         }
     }
 
-    /// Closes a connection in its application's place, by Linux's rule: unread input resets it.
+    /// Closes a connection in place of its application, by Linux's rule: unread input causes a reset.
     fn abandon_slot(&mut self, slot: u32, reset: bool) {
         let Some((own, app)) = self.region.halves(slot) else { return };
         let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
@@ -467,8 +467,8 @@ impl Host {
         self.release_slot(slot);
     }
 
-    /// A socket with news since it was last named here: readiness may have changed. Nobody is named for what an application
-    /// has left undone by its own choice, as with edge-triggered epoll.
+    /// Returns a socket with events since it was last returned: its readiness may have changed. As with edge-triggered epoll, input that
+    /// the application has left unread causes no further event.
     pub fn next_news(&mut self) -> Option<Fd> {
         if self.sockets.news.is_empty() {
             self.take_bells();
@@ -481,7 +481,7 @@ impl Host {
         }
     }
 
-    /// True when some socket's readiness may have changed since this, or [`next_news`](Self::next_news), was last asked.
+    /// True when the readiness of a socket may have changed since the last call of this or of [`next_news`](Self::next_news).
     pub fn take_news(&mut self) -> bool {
         std::iter::from_fn(|| self.next_news()).count() > 0
     }
@@ -495,7 +495,7 @@ impl Host {
         });
     }
 
-    /// What the socket is ready for, in epoll's bits.
+    /// The readiness of the socket, in epoll's bits.
     #[must_use]
     pub fn readiness(&self, fd: Fd) -> u32 {
         let Ok(sock) = self.sockets.get(fd) else { return 0 };
@@ -507,14 +507,14 @@ impl Host {
         }
     }
 
-    /// True when a writer that sleeps would be woken: its socket is writable or broken. The first byte of space does not wake it.
+    /// True when a sleeping writer would be woken: the socket is writable or broken. Less space than epoll requires does not wake it.
     #[must_use]
     pub fn wakes_writer(&self, fd: Fd) -> bool {
         self.readiness(fd) & (ready::OUT | ready::ERR | ready::HUP) != 0
     }
 
-    /// Changes with every byte or connection that comes, and every send that found no space: with the readiness this tells news
-    /// from a repetition.
+    /// A value that changes with each byte or connection that arrives, and with each send that found no space. Together with the readiness
+    /// it tells a new event from a repeated one.
     #[must_use]
     pub fn pulse(&self, fd: Fd) -> (u64, u32) {
         match self.sockets.get(fd).map(|sock| &sock.role) {
@@ -524,7 +524,7 @@ impl Host {
         }
     }
 
-    /// `getsockname`; `None` while unbound.
+    /// `getsockname`; `None` while the socket is unbound.
     #[must_use]
     pub fn local_addr(&self, fd: Fd) -> Option<SocketAddr> {
         self.sockets.get(fd).ok()?.local
@@ -536,39 +536,39 @@ impl Host {
         self.sockets.get(fd).ok()?.peer
     }
 
-    /// `FIONREAD`.
+    /// `FIONREAD`: bytes that can be read, up to the urgent mark.
     #[must_use]
     pub fn unread(&self, fd: Fd) -> usize {
         self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread_to_mark)
     }
 
-    /// `SIOCATMARK`.
+    /// `SIOCATMARK`: the next byte is the urgent mark.
     #[must_use]
     pub(crate) fn is_at_mark(&self, fd: Fd) -> bool {
         self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Link::is_at_mark)
     }
 
-    /// What `TCP_INQ` has a read tell: the bytes that are left, and 1 for the end of the stream. `None` where it is off.
+    /// The value that `TCP_INQ` adds to a read: the bytes left, plus 1 for the end of the stream. `None` when the option is off.
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
         let sock = self.sockets.get(fd).ok()?;
         sock.stream().filter(|_| sock.options.tells_unread).map(Link::left)
     }
 
-    /// `SIOCOUTQ`.
+    /// `SIOCOUTQ`: bytes written and not yet acknowledged.
     #[must_use]
     pub fn unsent(&self, fd: Fd) -> usize {
         self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unsent)
     }
 
-    /// The connection's record, while TCP has one.
+    /// The flow record of the connection, while TCP has one.
     #[must_use]
     pub fn flow(&self, fd: Fd) -> Option<FlowId> {
         self.region.flow_of(self.sockets.get(fd).ok()?.stream()?.slot())
     }
 }
 
-/// Where the slow path listens for `local`: an IPv6 wildcard takes IPv4 too unless it is told not to.
+/// The endpoints on which the slow path listens for `local`: an IPv6 wildcard includes the IPv4 wildcard unless `v6_only` is set.
 fn places(local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
     let plain = canonical(local);
     let mut places = vec![Endpoint::new(plain.ip(), plain.port())];
@@ -578,7 +578,7 @@ fn places(local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
     places
 }
 
-/// `connect` on a socket that has connected or tried to.
+/// The result of `connect` on a socket that is connected or connecting.
 fn again(link: &Link) -> Result<(), Errno> {
     let _ = link.peer_flags();
     if let (true, Some(error)) = (link.is_over(), link.take_error()) {

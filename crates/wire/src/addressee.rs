@@ -1,24 +1,25 @@
-//! Whether a frame is for this host. On a shared link, and on an interface that takes every frame, most are for others.
+//! Decides whether a frame is for this host. On a shared link, or on an interface that receives every frame, most frames are for other
+//! hosts.
 
 use core::net::{IpAddr, Ipv6Addr};
 
 use crate::{ArpPacket, Body, DropReason, Icmpv6Message, IpPacket, MacAddr, Packet};
 
-/// This host, as frames address it.
+/// The addresses of this host.
 #[derive(Clone, Copy, Debug)]
 pub struct Addressee<F> {
-    /// The host's own Ethernet address.
+    /// Ethernet address of the host.
     pub mac: MacAddr,
-    /// Whether an IP address is one of its own.
+    /// Returns true for an IP address of the host.
     pub owns: F,
 }
 
 impl<F: Fn(IpAddr) -> bool> Addressee<F> {
-    /// Whether `packet`, which `frame` was parsed to, is for this host or about one of its addresses.
+    /// Checks whether `packet`, the result of parsing `frame`, is for this host or about one of its addresses.
     ///
     /// # Errors
     /// `ForeignMac` or `ForeignAddress`: it is for another host. `MartianDestination`: TCP sent to a group (RFC 1122 section
-    /// 4.2.3.10). `UnknownProtocol` or `UnknownEtherType`: it is for this host, which has no use for it.
+    /// 4.2.3.10). `UnknownProtocol` or `UnknownEtherType`: it is for this host, which does not handle this protocol.
     pub fn admit(&self, packet: &Packet, frame: &[u8]) -> Result<(), DropReason> {
         let to = packet.ethernet.dst;
         self.admit_station(to)?;
@@ -33,10 +34,10 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
         }
     }
 
-    /// The same for a TCP segment of which only the addresses are known.
+    /// As [`admit`](Self::admit), for a TCP segment with these destination addresses.
     ///
     /// # Errors
-    /// The same as those of [`admit`](Self::admit).
+    /// The errors of [`admit`](Self::admit).
     pub fn admit_tcp(&self, to: MacAddr, dst: IpAddr) -> Result<(), DropReason> {
         self.admit_station(to)?;
         if to.is_multicast() {
@@ -53,7 +54,7 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
         if (self.owns)(dst) { Ok(()) } else { Err(DropReason::ForeignAddress) }
     }
 
-    /// Of what goes to groups: a question for an address of ours, and what neighbours tell all hosts of the link.
+    /// Admits two kinds of multicast ICMPv6: a neighbor solicitation for an address of ours, and an advertisement to all nodes of the link.
     fn admit_discovery(&self, ip: &IpPacket, frame: &[u8]) -> Result<(), DropReason> {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else {
             return Err(DropReason::ForeignAddress);
@@ -65,7 +66,8 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
         }
     }
 
-    /// An address of ours is asked for, or claimed; or a neighbour announces its own, in which both addresses are the neighbour's.
+    /// Admits a packet with an address of ours as target or sender, and a neighbour's announcement, in which both addresses are the
+    /// neighbour's.
     fn admit_arp(&self, arp: &ArpPacket) -> Result<(), DropReason> {
         let is_ours = |addr| self.admit_address(IpAddr::V4(addr));
         let is_announcement = arp.sender_ip == arp.target_ip && !arp.sender_ip.is_unspecified();
@@ -73,7 +75,7 @@ impl<F: Fn(IpAddr) -> bool> Addressee<F> {
     }
 }
 
-/// "ff02::1".
+/// The all-nodes address, ff02::1 (RFC 4291 section 2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! ARP for IPv4 over Ethernet (RFC 826), and nothing else of ARP.
+//! ARP for IPv4 over Ethernet (RFC 826); no other hardware types or protocols.
 
 use core::net::Ipv4Addr;
 
 use crate::MacAddr;
 
-/// What an ARP packet asks or says.
+/// The operation of an ARP packet (bytes 6 and 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArpOperation {
-    /// Who has the target address?
+    /// Asks for the Ethernet address of the target IP address.
     Request,
-    /// The sender has the sender address.
+    /// Tells the Ethernet address of the sender IP address.
     Reply,
 }
 
@@ -30,32 +30,32 @@ error_enum! {
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ArpPacket {
-    /// Request or reply.
+    /// Bytes 6 and 7: request (1) or reply (2).
     pub operation: ArpOperation,
-    /// The sender's Ethernet address.
+    /// Bytes 8 to 13: the sender's Ethernet address.
     pub sender_mac: MacAddr,
-    /// The sender's IPv4 address.
+    /// Bytes 14 to 17: the sender's IPv4 address.
     pub sender_ip: Ipv4Addr,
-    /// The target's Ethernet address; not meaningful in a request.
+    /// Bytes 18 to 23: the target's Ethernet address; not meaningful in a request.
     pub target_mac: MacAddr,
-    /// The IPv4 address asked for, or that of the asker in a reply.
+    /// Bytes 24 to 27: the IPv4 address asked for; in a reply, that of the host that asked.
     pub target_ip: Ipv4Addr,
 }
 
-/// Hardware type Ethernet, protocol IPv4, address lengths 6 and 4.
+/// The first six bytes: hardware type Ethernet (1), protocol IPv4 (0x0800), address lengths 6 and 4.
 const KIND: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
 impl ArpPacket {
-    /// Bytes on the wire, without padding.
+    /// Length on the wire in bytes, without padding.
     pub const LEN: usize = 28;
 
-    /// The question who has `target_ip`; goes to the broadcast address.
+    /// A request for the Ethernet address of `target_ip`, to be sent to the broadcast address.
     #[must_use]
     pub const fn request(sender_mac: MacAddr, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Self {
         Self { operation: ArpOperation::Request, sender_mac, sender_ip, target_mac: MacAddr::ZERO, target_ip }
     }
 
-    /// The answer to `self` by the owner of `mac`, whose address was asked for.
+    /// The reply to this request by the host with the Ethernet address `mac` and the target IP address.
     #[must_use]
     pub const fn reply(&self, mac: MacAddr) -> Self {
         Self {
@@ -67,10 +67,10 @@ impl ArpPacket {
         }
     }
 
-    /// Reads the packet that begins at `bytes[0]`, ignoring padding after it.
+    /// Reads the packet at the start of `bytes`; ignores padding after it.
     ///
     /// # Errors
-    /// Any [`ArpError`] but `BufferTooSmall`.
+    /// Any [`ArpError`] except `BufferTooSmall`.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArpError> {
         let p = bytes.first_chunk::<{ Self::LEN }>().ok_or(ArpError::Truncated)?;
         if p[..6] != KIND {
@@ -93,7 +93,7 @@ impl ArpPacket {
     /// Writes the packet at the start of `buffer` and returns its length.
     ///
     /// # Errors
-    /// [`ArpError::BufferTooSmall`].
+    /// [`ArpError::BufferTooSmall`] for less than 28 bytes.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, ArpError> {
         let p = buffer.first_chunk_mut::<{ Self::LEN }>().ok_or(ArpError::BufferTooSmall)?;
         p[..6].copy_from_slice(&KIND);

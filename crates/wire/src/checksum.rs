@@ -1,7 +1,7 @@
 //! The internet checksum (RFC 1071): sums in native byte order, eight bytes at a time, folded once at the end.
 //!
-//! A sum is a value that can be carried: the pseudo header's into a port that offloads the rest, a header's on to
-//! its payload's, an old checksum's into one over a changed field (RFC 1624).
+//! A [`Sum`] is a partial result that can be passed on: the pseudo header's to a port that offloads the rest, a header's to
+//! the sum of its payload, an old checksum's to the one after a field has changed (RFC 1624).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,10 +14,10 @@ use crate::IpProtocol;
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum over no bytes.
     pub const ZERO: Self = Self(0);
 
-    /// Adds `bytes`, which begin at an even offset of what is summed; an odd last byte counts as padded with zero.
+    /// Adds `bytes`, which begin at an even offset of the summed data; an odd last byte counts as padded with zero.
     #[must_use]
     #[inline]
     pub fn add_bytes(self, bytes: &[u8]) -> Self {
@@ -45,8 +45,8 @@ impl Sum {
         Self(reduce(self.0 + other.0))
     }
 
-    /// Adds the sum of the block that begins `offset` bytes after this one does: how two pieces of a ring that wraps
-    /// at an odd place are joined (RFC 1071 section 2 (B), byte order independence).
+    /// Adds the sum of a block that begins `offset` bytes after this one. This joins the two parts of a ring that wraps at an
+    /// odd place (RFC 1071 section 2 (B), byte order independence).
     #[must_use]
     #[inline]
     pub const fn add_at(self, offset: usize, other: Self) -> Self {
@@ -57,21 +57,21 @@ impl Sum {
         }
     }
 
-    /// The 16-bit sum, not complemented: what a port with checksum offload wants in the checksum field.
+    /// The 16-bit sum, not complemented: the value of the checksum field for a port with checksum offload.
     #[must_use]
     #[inline]
     pub const fn partial(self) -> u16 {
         u16::from_be(fold(self.0))
     }
 
-    /// The checksum: the complement of the sum.
+    /// The 16-bit checksum: the complement of the sum.
     #[must_use]
     #[inline]
     pub const fn finish(self) -> u16 {
         !self.partial()
     }
 
-    /// True when the sum, taken over data *including* its checksum field, proves the data intact.
+    /// True when the sum over data *including* its checksum field shows that the data is intact.
     #[must_use]
     #[inline]
     pub const fn is_valid(self) -> bool {
@@ -79,14 +79,14 @@ impl Sum {
     }
 }
 
-/// The checksum of `bytes`.
+/// The internet checksum of `bytes`.
 #[must_use]
 #[inline]
 pub fn of(bytes: &[u8]) -> u16 {
     Sum::ZERO.add_bytes(bytes).finish()
 }
 
-/// The pseudo header of an upper-layer packet of `len` bytes over IPv4 (RFC 9293 section 3.1).
+/// The sum of the pseudo header of an upper-layer packet of `len` bytes over IPv4 (RFC 9293 section 3.1).
 #[must_use]
 #[inline]
 pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol, len: u16) -> Sum {
@@ -94,14 +94,14 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol, len: u16) -
     Sum(addresses).add_u32((u32::from(protocol.0) << 16) | u32::from(len))
 }
 
-/// The pseudo header of an upper-layer packet of `len` bytes over IPv6 (RFC 8200 section 8.1).
+/// The sum of the pseudo header of an upper-layer packet of `len` bytes over IPv6 (RFC 8200 section 8.1).
 #[must_use]
 #[inline]
 pub fn pseudo_v6(src: &Ipv6Addr, dst: &Ipv6Addr, protocol: IpProtocol, len: u32) -> Sum {
     Sum::ZERO.add_bytes(&src.octets()).add_bytes(&dst.octets()).add_u32(len).add_u32(u32::from(protocol.0))
 }
 
-/// The pseudo header for either family. `None` when the families differ or `len` does not fit.
+/// The sum of the pseudo header for either family. `None` when the families differ or `len` does not fit.
 #[must_use]
 #[inline]
 pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: IpProtocol, len: usize) -> Option<Sum> {
@@ -112,15 +112,15 @@ pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: IpProtocol, len: usize) -> Opt
     }
 }
 
-/// True when `packet`, an upper-layer packet with its checksum in place, is intact under `pseudo`.
+/// True when `packet`, an upper-layer packet with its checksum in place, is intact; `pseudo` is its pseudo header's sum.
 #[must_use]
 #[inline]
 pub fn verify(pseudo: Sum, packet: &[u8]) -> bool {
     pseudo.add_bytes(packet).is_valid()
 }
 
-/// Computes the checksum over `packet` under `pseudo` and writes it at `offset` (16 for TCP, 2 for ICMP).
-/// Returns false, with nothing written, when the field lies outside `packet`.
+/// Computes the checksum over `pseudo` and `packet` and writes it at `offset` (16 for TCP, 2 for ICMP).
+/// Returns false and writes nothing when the field lies outside `packet`.
 #[must_use]
 #[inline]
 pub fn fill(pseudo: Sum, packet: &mut [u8], offset: usize) -> bool {
@@ -132,7 +132,7 @@ pub fn fill(pseudo: Sum, packet: &mut [u8], offset: usize) -> bool {
 }
 
 /// Writes the partial sum of `pseudo` at `offset`, for a port that sums the packet itself.
-/// Returns false, with nothing written, when the field lies outside `packet`.
+/// Returns false and writes nothing when the field lies outside `packet`.
 #[must_use]
 #[inline]
 pub fn fill_partial(pseudo: Sum, packet: &mut [u8], offset: usize) -> bool {
@@ -164,7 +164,7 @@ fn write(packet: &mut [u8], offset: usize, value: u16) -> bool {
     }
 }
 
-/// 2^64 and 2^32 are both 1 modulo 2^16 - 1, so that folding halves keeps the value.
+/// Adds the halves of `sum`. The value modulo 2^16 - 1 stays the same, because 2^32 is 1 modulo 2^16 - 1.
 #[inline]
 const fn reduce(sum: u64) -> u64 {
     (sum & 0xFFFF_FFFF) + (sum >> 32)
@@ -183,14 +183,14 @@ const fn native_u32(octets: [u8; 4]) -> u64 {
     u32::from_ne_bytes(octets) as u64
 }
 
-/// Both halves of an eight-byte word, added: at most 2^33, so 2^31 words (16 GiB) fit in the accumulator.
+/// The sum of both halves of an eight-byte word: at most 2^33, so 2^31 words (16 GiB) fit into the accumulator.
 #[inline]
 fn halves(word: &[u8; 8]) -> u64 {
     let word = u64::from_ne_bytes(*word);
     (word & 0xFFFF_FFFF) + (word >> 32)
 }
 
-/// The sum of `bytes` as words of the machine's own byte order.
+/// The sum of `bytes` as 16-bit words of the machine's own byte order.
 #[inline]
 fn native_sum(bytes: &[u8]) -> u64 {
     let mut sum = 0u64;

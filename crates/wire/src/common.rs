@@ -1,6 +1,7 @@
-//! The common segment of an established connection, read and written in one go: Ethernet without a tag, IPv4 and TCP without options but
-//! timestamps. Whatever is different is for [`Packet::parse`](crate::Packet::parse) and [`emit_tcp`](crate::emit_tcp), which mean the
-//! same by the same bytes.
+//! The common segment of an established connection, read and written in one step: Ethernet without a VLAN tag, IPv4, and TCP with the
+//! timestamps option only. [`Packet::parse`](crate::Packet::parse) and [`emit_tcp`](crate::emit_tcp) handle all other segments; for a
+//! common
+//! segment they give the same result.
 //!
 //! ```text
 //!   0          14       34       54           66
@@ -21,47 +22,47 @@ use crate::{
 
 const IP: usize = EthernetHeader::LEN;
 const TCP: usize = IP + Ipv4Header::LEN;
-/// What the TCP header says of its length: 32 bytes.
+/// The data offset of a common TCP header (32 bytes), in its place in bytes 12 and 13.
 const DATA_OFFSET: u16 = 8 << 12;
-/// IPv4's DF.
+/// The DF bit in bytes 6 and 7 of the IPv4 header.
 const DONT_FRAGMENT: u16 = 1 << 14;
 
-/// The headers of a common segment.
+/// The header fields of a common segment that differ between segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommonHeaders {
-    /// Our Ethernet address.
+    /// Ethernet source: our address.
     pub src_mac: [u8; 6],
-    /// The next hop's.
+    /// Ethernet destination: the next hop's address.
     pub dst_mac: [u8; 6],
-    /// Our address.
+    /// IPv4 source: our address.
     pub src: [u8; 4],
-    /// The peer's.
+    /// IPv4 destination: the peer's address.
     pub dst: [u8; 4],
     /// Differentiated services code point, 6 bits.
     pub dscp: u8,
-    /// Congestion notification.
+    /// The ECN field of the IP header.
     pub ecn: Ecn,
-    /// Time to live.
+    /// Time to live, hops.
     pub hop_limit: u8,
-    /// IPv4's identification.
+    /// Identification of the IPv4 packet.
     pub identification: u16,
-    /// IPv4's DF.
+    /// The DF bit: routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// TCP's header.
+    /// The TCP header, without its options.
     pub tcp: TcpHeader,
-    /// TCP's option.
+    /// The values of the timestamps option.
     pub timestamps: Timestamps,
 }
 
 impl CommonHeaders {
-    /// Their bytes: the place of the payload.
+    /// Length of all headers in bytes, and so the offset of the payload.
     pub const LEN: usize = TCP + TcpHeader::LEN + 12;
-    /// The longest payload that IPv4 can say.
+    /// The longest payload that IPv4's total length allows, bytes.
     pub const PAYLOAD_MAX: usize = 0xFFFF - (Self::LEN - IP);
 
-    /// Writes the headers of a segment of `payload_len` bytes. The checksum is that of the pseudo header (see
-    /// [`TxChecksum::Partial`](crate::TxChecksum::Partial)): the port sums the rest, or [`complete`](Self::complete) does.
-    /// A payload longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX) saturates.
+    /// Writes the headers of a segment of `payload_len` bytes. The checksum field gets the pseudo header's sum (see
+    /// [`TxChecksum::Partial`](crate::TxChecksum::Partial)); the port adds the rest, or [`complete`](Self::complete) does.
+    /// A payload longer than [`PAYLOAD_MAX`](Self::PAYLOAD_MAX) counts as that long.
     #[inline(always)]
     pub fn emit(&self, payload_len: usize, h: &mut [u8; Self::LEN]) {
         let segment_len = (payload_len.min(Self::PAYLOAD_MAX) + Self::LEN - TCP) as u32;
@@ -94,11 +95,11 @@ impl CommonHeaders {
         put(h, TCP + 28, self.timestamps.echo);
     }
 
-    /// Sums all of `frame`, headers that [`emit`](Self::emit) wrote with their payload.
+    /// Completes the TCP checksum of `frame`: headers that [`emit`](Self::emit) has written, with their payload.
     #[inline]
     pub fn complete(frame: &mut [u8]) {
         let Some(segment) = frame.get_mut(TCP..) else { return };
-        // The pseudo header's sum stands in the field already.
+        // The checksum field already contains the pseudo header's sum.
         let checksum = checksum::of(segment);
         if let Some(field) = segment.get_mut(TcpHeader::CHECKSUM_OFFSET..TcpHeader::CHECKSUM_OFFSET + 2) {
             field.copy_from_slice(&checksum.to_be_bytes());
@@ -107,7 +108,7 @@ impl CommonHeaders {
 }
 
 impl TcpPacket {
-    /// Of nothing: to be read over.
+    /// A packet without content, as a place for [`read_common`](Self::read_common) to fill.
     pub const EMPTY: Self = {
         let (none, seq) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), SeqNumber(0));
         let payload = Span { start: 0, end: 0 };
@@ -120,8 +121,9 @@ impl TcpPacket {
         }
     };
 
-    /// Reads a common segment over whatever `self` was: in place, because a packet is long and most of it is not there. False, and
-    /// nothing changed, says nothing against the frame: ask [`Packet::parse`](crate::Packet::parse).
+    /// Reads a common segment into `self`, in place, because a packet is large and most of its fields stay unused. Returns false and
+    /// changes
+    /// nothing if the segment is not common; it may still be valid: see [`Packet::parse`](crate::Packet::parse).
     #[inline]
     #[must_use]
     pub fn read_common(&mut self, frame: &[u8], rx: RxChecksum) -> bool {
@@ -129,7 +131,7 @@ impl TcpPacket {
         segment.map(|segment| self.take_common(&segment)).is_some()
     }
 
-    /// Becomes `segment`.
+    /// Takes the contents of `segment`.
     #[inline]
     pub fn take_common(&mut self, segment: &CommonSegment<'_>) {
         let h = segment.h;
@@ -148,16 +150,16 @@ impl TcpPacket {
     }
 }
 
-/// A common segment where it stands in its frame: what is asked of it is read then.
+/// A common segment, borrowed from its frame; its methods read single fields.
 #[derive(Clone, Copy, Debug)]
 pub struct CommonSegment<'a> {
     h: &'a [u8; CommonHeaders::LEN],
-    /// Its data.
+    /// The payload of the segment.
     pub payload: &'a [u8],
 }
 
 impl<'a> CommonSegment<'a> {
-    /// None says nothing against the frame: ask [`Packet::parse`](crate::Packet::parse).
+    /// Reads a common segment. `None` if the segment is not common; it may still be valid: see [`Packet::parse`](crate::Packet::parse).
     #[inline]
     #[must_use]
     pub fn read(frame: &'a [u8], rx: RxChecksum) -> Option<Self> {
@@ -166,7 +168,7 @@ impl<'a> CommonSegment<'a> {
         let (first, second, third) = (word(h, IP), word(h, IP + 4), word(h, IP + 8));
         let is_common = half(h, 12) == 0x0800
             && first >> 24 == 0x45
-            // No piece of a packet.
+            // The packet is not a fragment.
             && second & 0x3FFF == 0
             && (third >> 16) as u8 == IpProtocol::TCP.0
             && h[TCP + 12] >> 4 == 8
@@ -182,7 +184,7 @@ impl<'a> CommonSegment<'a> {
         (rx != RxChecksum::Verify || is_intact(frame, first & 0xFFFF)).then_some(segment)
     }
 
-    /// Once more, out of a frame that was [read](Self::read) before: only its length is looked at.
+    /// Reads a segment again from a frame that [`read`](Self::read) has checked before; checks only the length.
     #[inline]
     #[must_use]
     pub fn again(frame: &'a [u8]) -> Option<Self> {
@@ -192,35 +194,35 @@ impl<'a> CommonSegment<'a> {
         Some(Self { h, payload })
     }
 
-    /// Both addresses, the sender's first, and both ports: as they stand there.
+    /// Bytes 26 to 37 of the frame: source and destination address, source and destination port, big-endian.
     #[inline]
     #[must_use]
     pub fn tuple(&self) -> &'a [u8; 12] {
         self.h[IP + 12..].first_chunk().unwrap_or(&[0; 12])
     }
 
-    /// The sender's address.
+    /// The source IPv4 address.
     #[inline]
     #[must_use]
     pub fn src(&self) -> [u8; 4] {
         word(self.h, IP + 12).to_be_bytes()
     }
 
-    /// The receiver's address.
+    /// The destination IPv4 address.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> [u8; 4] {
         word(self.h, IP + 16).to_be_bytes()
     }
 
-    /// The sender's port and the receiver's.
+    /// Source port and destination port.
     #[inline]
     #[must_use]
     pub fn ports(&self) -> (u16, u16) {
         (half(self.h, TCP), half(self.h, TCP + 2))
     }
 
-    /// Nothing but an acknowledgement, perhaps with data, perhaps pushed; and no router has marked it.
+    /// True for a segment with ACK, perhaps PSH, and no other flag, that no router has marked (ECN CE).
     #[inline]
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -228,28 +230,28 @@ impl<'a> CommonSegment<'a> {
         flags == TcpFlags::ACK.bits() && Ecn::from_bits(self.h[IP + 1]) != Ecn::Ce
     }
 
-    /// The sequence number.
+    /// The sequence number of the segment.
     #[inline]
     #[must_use]
     pub fn seq(&self) -> SeqNumber {
         SeqNumber(word(self.h, TCP + 4))
     }
 
-    /// The acknowledgement number.
+    /// The acknowledgement number of the segment.
     #[inline]
     #[must_use]
     pub fn ack(&self) -> SeqNumber {
         SeqNumber(word(self.h, TCP + 8))
     }
 
-    /// The window field.
+    /// The window field, not scaled.
     #[inline]
     #[must_use]
     pub fn window(&self) -> u16 {
         half(self.h, TCP + 14)
     }
 
-    /// The option.
+    /// The values of the timestamps option.
     #[inline]
     #[must_use]
     pub fn timestamps(&self) -> Timestamps {
@@ -257,7 +259,7 @@ impl<'a> CommonSegment<'a> {
     }
 }
 
-/// Is the checksum of a common segment right? `total_len` is within the frame.
+/// True when the TCP checksum of a common segment is right. `total_len` must end within the frame.
 #[inline(never)]
 fn is_intact(frame: &[u8], total_len: u32) -> bool {
     let (src, dst) = (word(frame, IP + 12), word(frame, IP + 16));
@@ -267,7 +269,7 @@ fn is_intact(frame: &[u8], total_len: u32) -> bool {
     checksum::verify(checksum::pseudo_v4(src, dst, IpProtocol::TCP, len), segment)
 }
 
-/// A sum of 32-bit words in host order as 16 bits (RFC 1071).
+/// Folds a sum of 32-bit words in host order to 16 bits (RFC 1071).
 #[inline]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xFFFF) + ((sum >> 16) & 0xFFFF) + (sum >> 32);

@@ -1,10 +1,10 @@
-//! Why a frame goes no further, by name, so that it can be counted.
+//! The reasons for which a frame is dropped, with names for counters.
 
 use crate::{
     ArpError, EthernetError, Icmpv4Error, Icmpv6Error, Ipv4Error, Ipv6Error, TcpError, TcpOptionsError,
 };
 
-/// Declares the reasons once: the variant, its name in metrics, and its sentence.
+/// Declares each reason once: its variant, its name in metrics, and its message.
 macro_rules! drop_reasons {
     ($($(#[doc = $message:literal])+ $variant:ident = $name:literal,)+) => {
         /// Why a frame was dropped.
@@ -15,12 +15,12 @@ macro_rules! drop_reasons {
         }
 
         impl DropReason {
-            /// Every reason, in the order of [`Self::index`].
+            /// All reasons, in the order of [`Self::index`].
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
-            /// How many reasons there are.
+            /// The number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The name in metrics and listings.
+            /// The reason's name in metrics and listings.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -28,7 +28,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// The sentence that explains it.
+            /// The sentence that explains the reason.
             #[must_use]
             pub const fn message(self) -> &'static str {
                 match self {
@@ -83,7 +83,7 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// The reason's place in an array of [`Self::COUNT`] counters.
+    /// The reason's index in an array of [`Self::COUNT`] counters.
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {

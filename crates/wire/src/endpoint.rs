@@ -1,4 +1,4 @@
-//! Who talks to whom: an address with a port, and the pair of them that names a connection.
+//! An endpoint (address and port), and the pair of endpoints that identifies a connection.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -6,23 +6,23 @@ use core::net::{IpAddr, SocketAddr};
 /// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Endpoint {
-    /// The address.
+    /// IPv4 or IPv6 address.
     pub addr: IpAddr,
-    /// The TCP port.
+    /// TCP port, host order.
     pub port: u16,
 }
 
 /// Both ends of a connection, in the direction of one packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FourTuple {
-    /// Where the packet comes from.
+    /// Endpoint of the sender.
     pub src: Endpoint,
-    /// Where the packet goes.
+    /// Endpoint of the receiver.
     pub dst: Endpoint,
 }
 
 impl Endpoint {
-    /// `addr:port`.
+    /// The endpoint with this address and port.
     #[must_use]
     #[inline]
     pub const fn new(addr: IpAddr, port: u16) -> Self {
@@ -31,14 +31,14 @@ impl Endpoint {
 }
 
 impl FourTuple {
-    /// From `src` to `dst`.
+    /// The tuple of a packet from `src` to `dst`.
     #[must_use]
     #[inline]
     pub const fn new(src: Endpoint, dst: Endpoint) -> Self {
         Self { src, dst }
     }
 
-    /// The same connection, seen in the other direction.
+    /// The same connection, in the opposite direction.
     #[must_use]
     #[inline]
     pub const fn reversed(self) -> Self {
@@ -47,7 +47,7 @@ impl FourTuple {
 }
 
 impl From<SocketAddr> for Endpoint {
-    /// The scope and flow label of an IPv6 socket address are left behind.
+    /// Drops the scope and flow label of an IPv6 socket address.
     #[inline]
     fn from(address: SocketAddr) -> Self {
         Self { addr: address.ip(), port: address.port() }

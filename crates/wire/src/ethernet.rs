@@ -1,41 +1,41 @@
-//! Ethernet II and one 802.1Q tag.
+//! The Ethernet II header, with at most one 802.1Q tag.
 //!
 //! ```text
 //!  0        6        12     14            0      2      4
 //!  | dst    | src    | type | payload     or, tagged, | 8100 | tci  | type | payload
 //! ```
-//! A second tag is not looked into: its EtherType is left for the caller to refuse.
+//! A second tag is not read: its EtherType is returned, and the caller refuses it.
 
 use crate::MacAddr;
 
-/// What an Ethernet frame carries.
+/// The EtherType: the protocol of the frame's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4.
+    /// IPv4 over Ethernet (RFC 894).
     pub const IPV4: Self = Self(0x0800);
-    /// ARP.
+    /// ARP over Ethernet (RFC 826).
     pub const ARP: Self = Self(0x0806);
-    /// An 802.1Q tag follows.
+    /// An 802.1Q tag; the real EtherType follows it.
     pub const VLAN: Self = Self(0x8100);
-    /// IPv6.
+    /// IPv6 over Ethernet (RFC 2464).
     pub const IPV6: Self = Self(0x86DD);
 }
 
-/// The content of an 802.1Q tag.
+/// The 16-bit content (TCI) of an 802.1Q tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VlanTag(u16);
 
 impl VlanTag {
-    /// The VLAN `id` (12 bits) with a priority (3 bits); higher bits are cut off.
+    /// The tag of VLAN `id` (12 bits) with a priority (3 bits); higher bits are cut off.
     #[must_use]
     pub const fn new(id: u16, priority: u8) -> Self {
         Self(id & 0x0FFF | ((priority & 7) as u16) << 13)
     }
 
-    /// From the tag control information, as on the wire.
+    /// The tag with this tag control information, as on the wire.
     #[must_use]
     pub const fn from_bits(tci: u16) -> Self {
         Self(tci)
@@ -47,7 +47,7 @@ impl VlanTag {
         self.0
     }
 
-    /// The VLAN; 0 means "none, priority only".
+    /// The VLAN identifier, 12 bits; 0: the tag carries only a priority.
     #[must_use]
     pub const fn id(self) -> u16 {
         self.0 & 0x0FFF
@@ -59,7 +59,7 @@ impl VlanTag {
         (self.0 >> 13) as u8
     }
 
-    /// True when the frame may be dropped first.
+    /// True when the DEI bit is set: the frame may be dropped first.
     #[must_use]
     pub const fn is_drop_eligible(self) -> bool {
         self.0 & 0x1000 != 0
@@ -79,26 +79,26 @@ error_enum! {
 /// An Ethernet II header, with at most one VLAN tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EthernetHeader {
-    /// Where the frame goes.
+    /// Bytes 0 to 5: the destination address.
     pub dst: MacAddr,
-    /// Where it comes from.
+    /// Bytes 6 to 11: the source address.
     pub src: MacAddr,
-    /// What it carries, after the tag. Below 0x600 it is an 802.3 length.
+    /// The EtherType, from behind the tag if there is one. A value below 0x600 is an 802.3 length.
     pub ethertype: EtherType,
-    /// The 802.1Q tag.
+    /// The 802.1Q tag, if there is one.
     pub vlan: Option<VlanTag>,
 }
 
 impl EthernetHeader {
-    /// Length without a tag.
+    /// Length without a tag, bytes.
     pub const LEN: usize = 14;
-    /// Length with a tag.
+    /// Length with a tag, bytes.
     pub const LEN_TAGGED: usize = 18;
 
     /// Reads the header at the start of `frame`; the payload begins at [`Self::header_len`].
     ///
     /// # Errors
-    /// [`EthernetError::Truncated`].
+    /// [`EthernetError::Truncated`] for a frame that is too short.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, EthernetError> {
         let h = frame.first_chunk::<{ Self::LEN }>().ok_or(EthernetError::Truncated)?;
@@ -113,7 +113,7 @@ impl EthernetHeader {
         Ok(Self { dst, src, ethertype: EtherType(u16::from_be_bytes([h[16], h[17]])), vlan })
     }
 
-    /// Bytes on the wire.
+    /// Length on the wire: 14 or 18 bytes.
     #[must_use]
     #[inline]
     pub const fn header_len(&self) -> usize {
@@ -123,7 +123,7 @@ impl EthernetHeader {
     /// Writes the header at the start of `buffer` and returns its length.
     ///
     /// # Errors
-    /// [`EthernetError::BufferTooSmall`].
+    /// [`EthernetError::BufferTooSmall`] for less than [`Self::header_len`] bytes.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, EthernetError> {
         let len = self.header_len();

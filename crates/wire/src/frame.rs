@@ -1,4 +1,4 @@
-//! Writing whole frames: Ethernet, IP and TCP headers in one go, with the checksum done or left to the port.
+//! Writes whole frames: Ethernet, IP and TCP headers in one step, with the checksum complete or left to the port.
 
 use core::net::IpAddr;
 
@@ -26,37 +26,37 @@ error_enum! {
 /// What to write into the TCP checksum field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TxChecksum {
-    /// The checksum, over a payload that already lies behind the headers.
+    /// The complete checksum; the payload must already lie behind the headers.
     Full,
-    /// The pseudo header's sum: the port sums the segment itself.
+    /// The pseudo header's sum; the port adds the segment itself.
     Partial,
 }
 
-/// What surrounds a TCP segment and its addresses.
+/// The header fields around a TCP segment, except its addresses and ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IpParameters {
-    /// Our Ethernet address.
+    /// Ethernet source: our address.
     pub src_mac: MacAddr,
-    /// The next hop's.
+    /// Ethernet destination: the next hop's address.
     pub dst_mac: MacAddr,
-    /// The VLAN.
+    /// The VLAN tag, if any.
     pub vlan: Option<VlanTag>,
     /// Differentiated services code point, 6 bits.
     pub dscp: u8,
-    /// Congestion notification.
+    /// The ECN field of the IP header.
     pub ecn: Ecn,
-    /// Time to live, or hop limit.
+    /// Time to live (IPv4) or hop limit (IPv6), hops.
     pub hop_limit: u8,
-    /// IPv4's identification. A port that cuts a super-frame counts on from it.
+    /// IPv4's identification. A port that cuts a super-frame counts up from it.
     pub identification: u16,
-    /// IPv4's DF.
+    /// IPv4's DF bit: routers must not fragment the packet.
     pub dont_fragment: bool,
     /// IPv6's flow label, 20 bits.
     pub flow_label: u32,
 }
 
 impl IpParameters {
-    /// The usual: untagged, best effort, 64 hops.
+    /// Parameters of a usual frame: no tag, best effort, 64 hops, DF set.
     #[must_use]
     #[inline]
     pub const fn new(src_mac: MacAddr, dst_mac: MacAddr) -> Self {
@@ -74,7 +74,7 @@ impl IpParameters {
     }
 }
 
-/// Bytes of headers that [`emit_tcp`] writes: the place of the payload.
+/// Length of the headers that [`emit_tcp`] writes, and so the offset of the payload, bytes.
 #[must_use]
 #[inline]
 pub const fn tcp_headers_len(parameters: &IpParameters, tuple: &FourTuple, options: &TcpOptions) -> usize {
@@ -83,10 +83,10 @@ pub const fn tcp_headers_len(parameters: &IpParameters, tuple: &FourTuple, optio
     ethernet + ip + TcpHeader::LEN + options.encoded_len()
 }
 
-/// Writes Ethernet and IP headers for `payload_len` bytes of `protocol` and returns their length, the payload's place.
+/// Writes Ethernet and IP headers for `payload_len` bytes of `protocol`. Returns their length: the offset of the payload.
 ///
 /// # Errors
-/// Any [`FrameError`] but `OptionsTooLong`.
+/// Any [`FrameError`] except `OptionsTooLong`.
 #[inline]
 pub fn emit_ip(
     parameters: &IpParameters,
@@ -128,13 +128,13 @@ pub fn emit_ip(
     Ok(start + ip_len)
 }
 
-/// Writes all headers of a TCP segment of `payload_len` bytes and returns their length.
+/// Writes all headers of a TCP segment with `payload_len` bytes of payload, and returns their length.
 ///
 /// With [`TxChecksum::Full`] the payload must already lie at [`tcp_headers_len`]; with [`TxChecksum::Partial`] it may
-/// lie anywhere. The addresses and ports are those of `tuple`; `header.src_port` and `header.dst_port` are not read.
+/// lie anywhere. Addresses and ports come from `tuple`; `header.src_port` and `header.dst_port` are not read.
 ///
 /// # Errors
-/// Any [`FrameError`].
+/// Any [`FrameError`] can occur.
 #[inline]
 pub fn emit_tcp(
     parameters: &IpParameters,

@@ -1,4 +1,4 @@
-//! ICMP for IPv4 (RFC 792): echo, and the errors that concern TCP.
+//! ICMP for IPv4 (RFC 792): echo, and the error messages that concern TCP.
 
 use crate::checksum;
 
@@ -7,19 +7,19 @@ const DESTINATION_UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 
-/// Codes of "destination unreachable".
+/// Codes of "destination unreachable" (type 3).
 pub mod code {
-    /// No route to the network.
+    /// A router has no route to the network.
     pub const NETWORK_UNREACHABLE: u8 = 0;
-    /// No answer from the host.
+    /// The host does not answer its last router.
     pub const HOST_UNREACHABLE: u8 = 1;
-    /// The host does not speak the protocol.
+    /// The host does not implement the protocol.
     pub const PROTOCOL_UNREACHABLE: u8 = 2;
-    /// Nobody listens on the port.
+    /// No socket is open on the port.
     pub const PORT_UNREACHABLE: u8 = 3;
-    /// The packet is larger than the next link takes, and may not be fragmented (RFC 1191).
+    /// The packet is larger than the next link's MTU, and DF forbids fragmentation (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Forbidden by an administrator.
+    /// An administrator has forbidden the communication (RFC 1812).
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
 }
 
@@ -37,61 +37,61 @@ error_enum! {
     }
 }
 
-/// An ICMP message.
+/// An ICMP message, borrowed from its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Icmpv4Message<'a> {
-    /// Are you there?
+    /// Type 8: asks the receiver for an echo reply.
     EchoRequest {
-        /// Tells askers apart.
+        /// Bytes 4 and 5: identifies the sender, big-endian.
         id: u16,
-        /// Tells questions apart.
+        /// Bytes 6 and 7: number of the request, big-endian.
         seq: u16,
-        /// Comes back unchanged.
+        /// From byte 8: data that the reply repeats.
         payload: &'a [u8],
     },
-    /// I am.
+    /// Type 0: the answer to an echo request.
     EchoReply {
-        /// From the request.
+        /// Copied from the request.
         id: u16,
-        /// From the request.
+        /// Copied from the request.
         seq: u16,
-        /// From the request.
+        /// Copied from the request.
         payload: &'a [u8],
     },
-    /// A packet of ours did not arrive.
+    /// Type 3: a packet of ours was not delivered.
     DestinationUnreachable {
-        /// Why: one of [`code`].
+        /// The reason: one of [`code`].
         code: u8,
-        /// With [`code::FRAGMENTATION_NEEDED`] the largest packet that passes; 0 from routers older than RFC 1191.
+        /// Bytes 6 and 7: with [`code::FRAGMENTATION_NEEDED`], the MTU of the next link in bytes; 0 from routers older than RFC 1191.
         next_hop_mtu: u16,
-        /// Our packet from its IP header on: see [`crate::QuotedFlow::parse_v4`].
+        /// From byte 8: our packet, from its IP header on: see [`crate::QuotedFlow::parse_v4`].
         quoted: &'a [u8],
     },
-    /// A packet of ours travelled too far (code 0) or its fragments came too late (code 1).
+    /// Type 11: the time to live of a packet of ours ended (code 0), or its fragments came too late (code 1).
     TimeExceeded {
-        /// Which of the two.
+        /// The code: 0 or 1.
         code: u8,
-        /// Our packet from its IP header on.
+        /// From byte 8: our packet, from its IP header on.
         quoted: &'a [u8],
     },
-    /// Anything else.
+    /// Any other ICMP message.
     Other {
-        /// Its type: none of those above.
+        /// The type; none of the above.
         kind: u8,
-        /// Its code.
+        /// The code of the message.
         code: u8,
-        /// The second word of the header.
+        /// Bytes 4 to 7, big-endian.
         word: u32,
-        /// What follows the eight-byte header.
+        /// The bytes from byte 8 on.
         payload: &'a [u8],
     },
 }
 
 impl<'a> Icmpv4Message<'a> {
-    /// Bytes of header on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = LEN;
 
-    /// Reads the message that is all of `bytes`, the IP payload, and checks its checksum.
+    /// Reads a message that fills all of `bytes` (the IP payload), and verifies its checksum.
     ///
     /// # Errors
     /// `Truncated` or `BadChecksum`.
@@ -113,7 +113,7 @@ impl<'a> Icmpv4Message<'a> {
         })
     }
 
-    /// Bytes on the wire.
+    /// Length of the message in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         Self::LEN + self.body().len()
@@ -122,7 +122,7 @@ impl<'a> Icmpv4Message<'a> {
     /// Writes the message with its checksum at the start of `buffer` and returns its length.
     ///
     /// # Errors
-    /// `BufferTooSmall`.
+    /// `BufferTooSmall` for less than [`Self::encoded_len`] bytes.
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, Icmpv4Error> {
         let len = self.encoded_len();
         let whole = buffer.get_mut(..len).ok_or(Icmpv4Error::BufferTooSmall)?;

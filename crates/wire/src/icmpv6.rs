@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443): echo, the errors that concern TCP, and neighbour discovery (RFC 4861).
+//! ICMPv6 (RFC 4443): echo, the error messages that concern TCP, and neighbour discovery (RFC 4861).
 
 use core::net::Ipv6Addr;
 
@@ -37,87 +37,87 @@ error_enum! {
     }
 }
 
-/// An ICMPv6 message.
+/// An ICMPv6 message, borrowed from its packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Icmpv6Message<'a> {
-    /// Are you there?
+    /// Type 128: asks the receiver for an echo reply.
     EchoRequest {
-        /// Tells askers apart.
+        /// Bytes 4 and 5: identifies the sender, big-endian.
         id: u16,
-        /// Tells questions apart.
+        /// Bytes 6 and 7: number of the request, big-endian.
         seq: u16,
-        /// Comes back unchanged.
+        /// From byte 8: data that the reply repeats.
         payload: &'a [u8],
     },
-    /// I am.
+    /// Type 129: the answer to an echo request.
     EchoReply {
-        /// From the request.
+        /// Copied from the request.
         id: u16,
-        /// From the request.
+        /// Copied from the request.
         seq: u16,
-        /// From the request.
+        /// Copied from the request.
         payload: &'a [u8],
     },
-    /// A packet of ours was larger than the next link takes.
+    /// Type 2: a packet of ours is larger than the MTU of a link.
     PacketTooBig {
-        /// The largest packet that passes.
+        /// Bytes 4 to 7: MTU of that link in bytes, big-endian.
         mtu: u32,
-        /// Our packet from its IPv6 header on: see [`crate::QuotedFlow::parse_v6`].
+        /// From byte 8: our packet, from its IPv6 header on: see [`crate::QuotedFlow::parse_v6`].
         quoted: &'a [u8],
     },
-    /// A packet of ours did not arrive.
+    /// Type 1: a packet of ours was not delivered.
     DestinationUnreachable {
-        /// Why: 0 no route, 1 prohibited, 3 address unreachable, 4 port unreachable.
+        /// The reason: 0 no route, 1 prohibited, 3 address unreachable, 4 port unreachable.
         code: u8,
-        /// Our packet from its IPv6 header on.
+        /// From byte 8: our packet, from its IPv6 header on.
         quoted: &'a [u8],
     },
-    /// A packet of ours travelled too far (code 0) or its fragments came too late (code 1).
+    /// Type 3: the hop limit of a packet of ours ended (code 0), or its fragments came too late (code 1).
     TimeExceeded {
-        /// Which of the two.
+        /// The code: 0 or 1.
         code: u8,
-        /// Our packet from its IPv6 header on.
+        /// From byte 8: our packet, from its IPv6 header on.
         quoted: &'a [u8],
     },
-    /// Who has `target`?
+    /// Type 135: asks for the Ethernet address of `target` (RFC 4861 section 4.3).
     NeighborSolicitation {
-        /// The address asked for.
+        /// Bytes 8 to 23: the IPv6 address asked for.
         target: Ipv6Addr,
-        /// The asker's Ethernet address; absent in duplicate address detection.
+        /// Option 1: the sender's Ethernet address; absent in duplicate address detection.
         source_link: Option<MacAddr>,
     },
-    /// `target` is at `target_link`.
+    /// Type 136: tells the Ethernet address of `target` (RFC 4861 section 4.4).
     NeighborAdvertisement {
-        /// The sender is a router.
+        /// R flag: the sender is a router.
         router: bool,
-        /// This answers a solicitation.
+        /// S flag: the message answers a solicitation.
         solicited: bool,
-        /// This replaces what was known.
+        /// O flag: the address replaces the one in the receiver's cache.
         overrides: bool,
-        /// The address spoken of.
+        /// Bytes 8 to 23: the IPv6 address that the message is about.
         target: Ipv6Addr,
-        /// Its Ethernet address; may be absent in an answer to a unicast question.
+        /// Option 2: the Ethernet address of `target`; may be absent in an answer to a unicast solicitation.
         target_link: Option<MacAddr>,
     },
-    /// Anything else.
+    /// Any other ICMPv6 message.
     Other {
-        /// Its type: none of those above.
+        /// The type; none of the above.
         kind: u8,
-        /// Its code.
+        /// The code of the message.
         code: u8,
-        /// The second word of the header.
+        /// Bytes 4 to 7, big-endian.
         word: u32,
-        /// What follows the eight-byte header.
+        /// The bytes from byte 8 on.
         payload: &'a [u8],
     },
 }
 
 impl<'a> Icmpv6Message<'a> {
-    /// Bytes of the header common to all messages.
+    /// Length in bytes of the header that all messages have.
     pub const LEN: usize = LEN;
 
-    /// Reads the message that is all of `bytes`, the upper layer of a packet from `src` to `dst`, and checks its checksum.
-    /// That a neighbour discovery packet came with hop limit 255 is the caller's to check; [`crate::Packet::parse`] does.
+    /// Reads a message that fills all of `bytes`, the upper layer of a packet from `src` to `dst`, and verifies its checksum.
+    /// The caller checks that a neighbour discovery packet has hop limit 255; [`crate::Packet::parse`] does.
     ///
     /// # Errors
     /// `Truncated`, `BadChecksum` or `Malformed`.
@@ -155,13 +155,13 @@ impl<'a> Icmpv6Message<'a> {
         })
     }
 
-    /// True for the messages that are believed only with hop limit 255 (RFC 4861 sections 7.1.1 and 7.1.2).
+    /// True for messages that are accepted only with hop limit 255 (RFC 4861 sections 7.1.1 and 7.1.2).
     #[must_use]
     pub const fn is_neighbor_discovery(&self) -> bool {
         matches!(self, Self::NeighborSolicitation { .. } | Self::NeighborAdvertisement { .. })
     }
 
-    /// Bytes on the wire.
+    /// Length of the message in bytes.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
         Self::LEN
@@ -183,7 +183,7 @@ impl<'a> Icmpv6Message<'a> {
             }
     }
 
-    /// Writes the message with its checksum, as sent from `src` to `dst`, at the start of `buffer`; returns its length.
+    /// Writes the message at the start of `buffer`, with its checksum for a packet from `src` to `dst`; returns its length.
     ///
     /// # Errors
     /// `BufferTooSmall` or `TooLong`.
@@ -215,7 +215,7 @@ impl<'a> Icmpv6Message<'a> {
         if checksum::fill(pseudo, whole, 2) { Ok(len) } else { Err(Icmpv6Error::BufferTooSmall) }
     }
 
-    /// Type, code and second word.
+    /// Type, code, and bytes 4 to 7 of the message.
     fn head(&self) -> (u8, u8, u32) {
         match *self {
             Self::EchoRequest { id, seq, .. } => (ECHO_REQUEST, 0, u32::from(id) << 16 | u32::from(seq)),
@@ -234,8 +234,8 @@ impl<'a> Icmpv6Message<'a> {
     }
 }
 
-/// Target and link-layer address of a neighbour discovery message; `wanted` says which option holds the latter.
-/// "All included options have a length that is greater than zero", the target is no group (RFC 4861 section 7.1).
+/// Reads the target and the link-layer address of a neighbour discovery message; `wanted` is the option with the latter.
+/// "All included options have a length that is greater than zero", and the target is not multicast (RFC 4861 section 7.1).
 fn parse_neighbor(code: u8, payload: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<MacAddr>), Icmpv6Error> {
     let (target, mut options) = payload.split_first_chunk::<16>().ok_or(Icmpv6Error::Truncated)?;
     let target = Ipv6Addr::from(*target);
@@ -256,7 +256,7 @@ fn parse_neighbor(code: u8, payload: &[u8], wanted: u8) -> Result<(Ipv6Addr, Opt
     if options.is_empty() { Ok((target, link)) } else { Err(Icmpv6Error::Malformed) }
 }
 
-/// Writes what [`parse_neighbor`] reads into `body`, which [`Icmpv6Message::encoded_len`] has sized.
+/// Writes target and link-layer address into `body`, which is as long as [`Icmpv6Message::encoded_len`] says.
 fn emit_neighbor(body: &mut [u8], target: Ipv6Addr, link: Option<MacAddr>, kind: u8) {
     let Some((address, option)) = body.split_first_chunk_mut::<16>() else { return };
     *address = target.octets();

@@ -1,4 +1,4 @@
-//! The IPv4 header (RFC 791). Options are skipped by length and never acted upon.
+//! The IPv4 header (RFC 791). Options are skipped by their length and have no effect.
 //!
 //! ```text
 //!  0        1        2               4               6               8    9     10        12    16    20
@@ -27,41 +27,41 @@ error_enum! {
     }
 }
 
-/// An IPv4 header.
+/// The fields of an IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ipv4Header {
     /// Differentiated services code point, 6 bits.
     pub dscp: u8,
-    /// Congestion notification.
+    /// The ECN field, low two bits of byte 1.
     pub ecn: Ecn,
-    /// Header and payload, in bytes.
+    /// Bytes 2 and 3: length of header and payload in bytes.
     pub total_len: u16,
-    /// Tells fragments of different packets apart.
+    /// Bytes 4 and 5: fragments of one packet have the same value.
     pub identification: u16,
-    /// Routers may not fragment.
+    /// DF: routers must not fragment the packet.
     pub dont_fragment: bool,
-    /// Not the last fragment.
+    /// MF: this is not the last fragment.
     pub more_fragments: bool,
-    /// Where the fragment belongs, in units of 8 bytes (13 bits).
+    /// Offset of the fragment in the packet, in units of 8 bytes, 13 bits.
     pub fragment_offset: u16,
-    /// Hops left.
+    /// Byte 8: time to live, hops.
     pub ttl: u8,
-    /// What the packet carries.
+    /// Byte 9: the protocol of the payload.
     pub protocol: IpProtocol,
-    /// Where it comes from.
+    /// Bytes 12 to 15: the source address.
     pub src: Ipv4Addr,
-    /// Where it goes.
+    /// Bytes 16 to 19: the destination address.
     pub dst: Ipv4Addr,
-    /// Bytes of options: a multiple of 4 up to 40. Skipped when read, "end of list" when written.
+    /// Length of the options in bytes: a multiple of 4, at most 40. `parse` skips them; `emit` writes "end of list" bytes.
     pub options_len: u8,
 }
 
 impl Ipv4Header {
-    /// Length without options.
+    /// Length without options, bytes.
     pub const LEN: usize = 20;
 
-    /// A header without options for a payload of `payload_len` bytes that must not be fragmented (RFC 6864: its
-    /// identification has no meaning). A length beyond 65,515 saturates; the caller's segments are smaller.
+    /// A header without options and with DF, for a payload of `payload_len` bytes (its identification has no meaning: RFC 6864).
+    /// A payload longer than 65,515 bytes counts as that long; the caller's segments are shorter.
     #[must_use]
     #[inline]
     pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol, payload_len: usize) -> Self {
@@ -82,8 +82,8 @@ impl Ipv4Header {
         }
     }
 
-    /// Reads the header at the start of `bytes`, checks its lengths against `bytes` and its checksum.
-    /// The payload is `bytes[header_len()..total_len]`; what follows is Ethernet padding.
+    /// Reads the header at the start of `bytes`; checks its lengths against `bytes`, and its checksum.
+    /// The payload is `bytes[header_len()..total_len]`; bytes behind it are Ethernet padding.
     ///
     /// # Errors
     /// `Truncated`, `WrongVersion`, `BadLength` or `BadChecksum`.
@@ -100,7 +100,7 @@ impl Ipv4Header {
         Ok(header)
     }
 
-    /// Reads a header whose packet may be cut short and whose checksum may be stale: one quoted in an ICMP error.
+    /// Reads a header quoted in an ICMP error: its packet may be cut short and its checksum may be out of date.
     ///
     /// # Errors
     /// `Truncated` when the header itself is cut short, `WrongVersion` or `BadLength`.
@@ -135,21 +135,21 @@ impl Ipv4Header {
         })
     }
 
-    /// Bytes of header on the wire, options included.
+    /// Length of the header in bytes, options included.
     #[must_use]
     #[inline]
     pub const fn header_len(&self) -> usize {
         Self::LEN + self.options_len as usize
     }
 
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     #[must_use]
     #[inline]
     pub const fn payload_len(&self) -> usize {
         (self.total_len as usize).saturating_sub(self.header_len())
     }
 
-    /// True for a piece of a packet.
+    /// True when the packet is a fragment.
     #[must_use]
     #[inline]
     pub const fn is_fragment(&self) -> bool {
@@ -157,11 +157,11 @@ impl Ipv4Header {
     }
 
     /// Writes the header with its checksum at the start of `buffer` and returns its length.
-    /// The payload's room is not asked for: it may live elsewhere.
+    /// Does not check that the payload fits behind it: the payload may lie elsewhere.
     ///
     /// # Errors
     /// `BufferTooSmall`, `BadLength` (total length below the header's) or `FieldOutOfRange`.
-    // Where the header is made (`emit_ip`) most of its fields are known, and most of this is nothing: 75 instructions fewer.
+    // Inlined into `emit_ip`, where most fields are constants, most of this code disappears: 75 instructions fewer.
     #[expect(clippy::inline_always, reason = "for the constants")]
     #[inline(always)]
     pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, Ipv4Error> {
@@ -186,8 +186,8 @@ impl Ipv4Header {
             flags | self.fragment_offset,
             u16::from(self.ttl) << 8 | u16::from(self.protocol.0),
         ];
-        // Summed from the fields: to read back what was just written in pieces would wait for the stores.
-        // Options are zeros and do not count.
+        // Summed from the fields: reading back the bytes just written in parts would wait for those stores.
+        // Options are zeros and do not change the sum.
         let addresses = Sum::ZERO.add_u32(self.src.to_bits()).add_u32(self.dst.to_bits());
         let sum = words.iter().fold(addresses, |sum, word| sum.add_u16(*word)).finish();
         for (field, word) in h.chunks_exact_mut(2).zip(words.into_iter().chain([sum])) {

@@ -1,7 +1,7 @@
-//! The IPv6 header and the walk over its extension headers (RFC 8200).
+//! The IPv6 header, and the parser that skips its extension headers (RFC 8200).
 //!
-//! Hop-by-hop and destination options are skipped, a routing header only where it has nothing left to route, a fragment
-//! header only where it is atomic (RFC 6946). The walk is bounded.
+//! Hop-by-hop and destination options are skipped; a routing header only with no segments left; a fragment header only if the
+//! packet is a whole one (RFC 6946). The number of headers is limited.
 
 use core::net::Ipv6Addr;
 
@@ -34,36 +34,36 @@ error_enum! {
 pub struct Ipv6Header {
     /// Differentiated services code point, 6 bits.
     pub dscp: u8,
-    /// Congestion notification.
+    /// The ECN field, low two bits of the traffic class.
     pub ecn: Ecn,
-    /// Flow label, 20 bits.
+    /// Flow label, 20 bits; 0: none.
     pub flow_label: u32,
-    /// Bytes behind this header, extension headers included.
+    /// Bytes 4 and 5: bytes behind this header, extension headers included.
     pub payload_len: u16,
-    /// What follows this header.
+    /// Byte 6: the protocol of the next header.
     pub next_header: IpProtocol,
-    /// Hops left.
+    /// Byte 7: hop limit, hops.
     pub hop_limit: u8,
-    /// Where it comes from.
+    /// Bytes 8 to 23: the source address.
     pub src: Ipv6Addr,
-    /// Where it goes.
+    /// Bytes 24 to 39: the destination address.
     pub dst: Ipv6Addr,
 }
 
-/// What lies behind the extension headers.
+/// The position of the upper layer behind the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UpperLayer {
     /// The protocol of the upper layer.
     pub protocol: IpProtocol,
-    /// Where it begins, from the start of the IPv6 payload.
+    /// Offset of the upper layer from the start of the IPv6 payload, bytes.
     pub offset: usize,
 }
 
 impl Ipv6Header {
-    /// Bytes on the wire.
+    /// Length of the header in bytes.
     pub const LEN: usize = 40;
 
-    /// A header for `payload_len` bytes; a length beyond 65,535 saturates, as in [`crate::Ipv4Header::new`].
+    /// A header for `payload_len` bytes; a payload longer than 65,535 bytes counts as that long, as in [`crate::Ipv4Header::new`].
     #[must_use]
     #[inline]
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: IpProtocol, payload_len: usize) -> Self {
@@ -80,7 +80,7 @@ impl Ipv6Header {
     }
 
     /// Reads the header at the start of `bytes` and checks its length against `bytes`.
-    /// The payload is `bytes[40..40 + payload_len]`; what follows is Ethernet padding.
+    /// The payload is `bytes[40..40 + payload_len]`; bytes behind it are Ethernet padding.
     ///
     /// # Errors
     /// `Truncated` or `WrongVersion`.
@@ -93,7 +93,7 @@ impl Ipv6Header {
         Ok(header)
     }
 
-    /// Reads a header whose packet may be cut short: one quoted in an ICMPv6 error.
+    /// Reads a header quoted in an ICMPv6 error: its packet may be cut short.
     ///
     /// # Errors
     /// `Truncated` when the header itself is cut short, or `WrongVersion`.
@@ -139,7 +139,7 @@ impl Ipv6Header {
     }
 }
 
-/// Extension headers looked at; RFC 8200 section 4.1 recommends an order with six.
+/// Largest number of extension headers that are skipped; RFC 8200 section 4.1 recommends an order with six.
 const EXTENSIONS_MAX: usize = 8;
 
 /// Finds the upper layer in `payload`, an IPv6 payload that begins with `next_header`.
@@ -165,14 +165,14 @@ pub fn skip_extensions(next_header: IpProtocol, payload: &[u8]) -> Result<UpperL
     Err(Ipv6Error::TooManyExtensions)
 }
 
-/// The whole extension header at the start of `rest`: its second byte counts 8-byte units beyond the first.
+/// Returns the whole extension header at the start of `rest`; its second byte is its length in units of 8 bytes, less one.
 fn extension(rest: &[u8]) -> Result<&[u8], Ipv6Error> {
     let len = 8 * (1 + *rest.get(1).ok_or(Ipv6Error::BadLength)? as usize);
     rest.get(..len).ok_or(Ipv6Error::BadLength)
 }
 
-/// Skips an options header, unless it holds an option that we would have to know: the two highest bits of an
-/// unrecognised option's type other than 00 have the packet discarded (RFC 8200 section 4.2).
+/// Skips an options header, unless it contains an option that we must understand: if the two highest bits of an
+/// unrecognised option's type are not 00, the packet must be discarded (RFC 8200 section 4.2).
 fn options_len(rest: &[u8]) -> Result<usize, Ipv6Error> {
     const PAD_1: u8 = 0;
     let whole = extension(rest)?;
@@ -190,13 +190,13 @@ fn options_len(rest: &[u8]) -> Result<usize, Ipv6Error> {
     Ok(whole.len())
 }
 
-/// An unrecognised routing header is ignored when its segments-left field is zero (RFC 8200 section 4.4).
+/// Skips a routing header; an unrecognised one is ignored when its segments-left field is zero (RFC 8200 section 4.4).
 fn routing_len(rest: &[u8]) -> Result<usize, Ipv6Error> {
     let whole = extension(rest)?;
     if whole[3] == 0 { Ok(whole.len()) } else { Err(Ipv6Error::UnsupportedExtension) }
 }
 
-/// A fragment header of offset 0 without more fragments is a whole packet (RFC 6946).
+/// Skips a fragment header with offset 0 and no more fragments: the packet is whole (RFC 6946).
 fn atomic_fragment_len(rest: &[u8]) -> Result<usize, Ipv6Error> {
     let h = rest.first_chunk::<8>().ok_or(Ipv6Error::BadLength)?;
     if u16::from_be_bytes([h[2], h[3]]) & 0xFFF9 == 0 { Ok(8) } else { Err(Ipv6Error::Fragment) }

@@ -1,4 +1,4 @@
-//! Bytes <-> typed headers: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP with its options, and their checksums.
+//! Conversion between bytes and typed headers: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP with its options, and their checksums.
 //!
 //! ```text
 //! frame --Packet::parse--> Ethernet [VLAN] -> ARP
@@ -6,12 +6,12 @@
 //!                     \--> DropReason: why the frame goes no further, countable by name
 //! ```
 //!
-//! Every `parse` takes hostile bytes and answers with a header or an error that names the fault; every `emit` writes
-//! what `parse` reads back unchanged. Nothing here allocates, panics on input, keeps state or looks at a route.
+//! Every `parse` accepts hostile bytes and returns a header, or an error that names the fault; `parse` reads back
+//! unchanged what `emit` has written. Nothing here allocates, panics on input, keeps state or looks up a route.
 #![no_std]
 #![forbid(unsafe_code)]
 
-/// Declares an error enum whose doc comments are its messages.
+/// Declares an error enum; the doc comments of its variants are its messages.
 macro_rules! error_enum {
     ($(#[doc = $head:literal])+ $name:ident { $(#[doc = $message:literal] $variant:ident,)+ }) => {
         $(#[doc = $head])+

@@ -1,4 +1,4 @@
-//! Ethernet addresses.
+//! The Ethernet address (MAC address).
 
 use core::fmt;
 use core::str::FromStr;
@@ -9,26 +9,26 @@ use core::str::FromStr;
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Everybody on the link.
+    /// The broadcast address: all stations on the link.
     pub const BROADCAST: Self = Self([0xFF; 6]);
-    /// Nobody: "not known" in an ARP request.
+    /// All zeros: "not known" in an ARP request.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// True for the all-ones address.
+    /// True for the broadcast address.
     #[must_use]
     #[inline]
     pub const fn is_broadcast(self) -> bool {
         matches!(self.0, [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF])
     }
 
-    /// True for a group address; broadcast is one of them.
+    /// True for a group address; broadcast is a group address.
     #[must_use]
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// True for the address of one interface: neither a group's nor all zeros.
+    /// True for the address of one interface: not a group address, not all zeros.
     #[must_use]
     #[inline]
     pub const fn is_unicast(self) -> bool {

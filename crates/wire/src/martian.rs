@@ -1,13 +1,13 @@
-//! Addresses that no honest packet carries on a wire (RFC 1122 section 3.2.1.3, RFC 6890).
+//! Checks for addresses that no valid packet has on a wire (RFC 1122 section 3.2.1.3, RFC 6890).
 //!
-//! Subnet broadcasts are not known here: they need the interface's prefix.
+//! Subnet broadcast addresses are not found here: that needs the interface's prefix.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::DropReason;
 
-/// Checks the addresses of any IP packet that came over a wire. Multicast and the limited broadcast are fine as a
-/// destination; the unspecified IPv6 address is fine as a source (duplicate address detection).
+/// Checks the addresses of any IP packet that came over a wire. Multicast and the limited broadcast are allowed as
+/// destination; the unspecified IPv6 address is allowed as source (duplicate address detection).
 ///
 /// # Errors
 /// `MartianSource`, `MartianDestination`, `LoopbackOnWire` or `LandAttack`.
@@ -24,7 +24,7 @@ pub fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
 /// MUST-63).
 ///
 /// # Errors
-/// As [`check_addresses`].
+/// The errors of [`check_addresses`].
 #[inline]
 pub fn check_tcp_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     check_addresses(src, dst)?;
@@ -44,7 +44,7 @@ fn check_v4(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
     if from == 127 || to == 127 {
         return Err(DropReason::LoopbackOnWire);
     }
-    // From 224.0.0.0 on: multicast, reserved (240.0.0.0/4) and the limited broadcast.
+    // From 224.0.0.0 on: multicast, reserved addresses (240.0.0.0/4) and the limited broadcast.
     if from == 0 || from >= 224 {
         return Err(DropReason::MartianSource);
     }

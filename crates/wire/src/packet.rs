@@ -1,6 +1,6 @@
-//! What a frame is: one pass from Ethernet to TCP, ICMP or ARP, or the reason it goes no further.
+//! Classifies a frame in one pass from Ethernet to TCP, ICMP or ARP, or gives the reason to drop it.
 //!
-//! A [`Packet`] borrows nothing: it holds offsets into its frame, so that a batch of them can lie beside a batch of frames.
+//! A [`Packet`] borrows nothing: it holds offsets into its frame, so a batch of packets can be stored beside a batch of frames.
 
 use core::net::IpAddr;
 
@@ -12,50 +12,50 @@ use crate::{
     timestamps_only,
 };
 
-/// What the port already knows about an upper-layer checksum.
+/// What the port knows about an upper-layer checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum RxChecksum {
-    /// Nothing: it is computed and compared here.
+    /// Not checked by the port: `parse` verifies it.
     #[default]
     Verify,
-    /// It was found right.
+    /// The port has verified the checksum.
     Verified,
-    /// It was never completed: the packet comes from this host and the field holds the pseudo header's sum.
+    /// Never completed: the packet comes from this host, and the field holds the pseudo header's sum.
     Partial,
 }
 
-/// A piece of a frame.
+/// A range of bytes in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Span {
-    /// Its first byte.
+    /// Offset of its first byte.
     pub start: u32,
-    /// The byte after its last.
+    /// Offset behind its last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// From `start` up to `end`. Offsets are those of a frame, at most [`FRAME_MAX`].
+    /// The range from `start` to `end`. Both are offsets into a frame, at most [`FRAME_MAX`].
     #[must_use]
     #[inline]
     const fn new(start: usize, end: usize) -> Self {
         Self { start: start as u32, end: end as u32 }
     }
 
-    /// Bytes in it.
+    /// Number of bytes in the range.
     #[must_use]
     #[inline]
     pub const fn len(self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// True when it holds no byte.
+    /// True when the range has no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.end == self.start
     }
 
-    /// The bytes, out of the frame they were found in; none when `frame` is a shorter one.
+    /// The bytes of the range in `frame`, the frame that was parsed; empty when `frame` is shorter.
     #[must_use]
     #[inline]
     pub fn of(self, frame: &[u8]) -> &[u8] {
@@ -63,38 +63,38 @@ impl Span {
     }
 }
 
-/// What matters of an IP packet of either version.
+/// The fields of an IP packet that are the same in both versions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IpPacket {
-    /// Where it comes from.
+    /// The sender's IP address.
     pub src: IpAddr,
-    /// Where it goes.
+    /// The receiver's IP address.
     pub dst: IpAddr,
-    /// What it carries, behind any extension headers.
+    /// The protocol of the payload, behind any extension headers.
     pub protocol: IpProtocol,
-    /// Congestion notification.
+    /// The ECN field of the header.
     pub ecn: Ecn,
-    /// Time to live, or hop limit.
+    /// Time to live (IPv4) or hop limit (IPv6), hops.
     pub hop_limit: u8,
-    /// The upper layer: padding excluded.
+    /// The upper-layer packet, without padding.
     pub payload: Span,
 }
 
-/// A TCP segment.
+/// A parsed TCP segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpPacket {
-    /// The packet around it.
+    /// The IP packet that carries it.
     pub ip: IpPacket,
-    /// Its header.
+    /// The TCP header without options.
     pub header: TcpHeader,
-    /// Its options.
+    /// The options of the segment.
     pub options: TcpOptions,
-    /// Its data.
+    /// The payload of the segment.
     pub payload: Span,
 }
 
 impl TcpPacket {
-    /// Who talks to whom.
+    /// Both endpoints of the segment, the sender first.
     #[must_use]
     #[inline]
     pub const fn tuple(&self) -> FourTuple {
@@ -105,38 +105,38 @@ impl TcpPacket {
     }
 }
 
-/// What an Ethernet frame carries.
+/// The content of an Ethernet frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body {
-    /// ARP.
+    /// ARP for IPv4 over Ethernet.
     Arp(ArpPacket),
-    /// TCP over IPv4 or IPv6, its checksum right or vouched for.
+    /// TCP over IPv4 or IPv6; its checksum was verified here or by the port.
     Tcp(TcpPacket),
-    /// ICMP, well formed: read it with [`Icmpv4Message::parse`].
+    /// Well-formed ICMP; [`Icmpv4Message::parse`] reads it.
     Icmpv4(IpPacket),
-    /// ICMPv6, well formed: read it with [`Icmpv6Message::parse`].
+    /// Well-formed ICMPv6; [`Icmpv6Message::parse`] reads it.
     Icmpv6(IpPacket),
-    /// Another IP protocol, not looked into.
+    /// Another IP protocol; its payload is not checked.
     OtherIp(IpPacket),
-    /// Another EtherType, not looked into.
+    /// Another EtherType; the payload is not checked.
     Other,
 }
 
-/// A frame that made sense.
+/// A frame that was parsed without error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Its Ethernet header.
+    /// The Ethernet header of the frame.
     pub ethernet: EthernetHeader,
-    /// What it carries.
+    /// The content behind the Ethernet header.
     pub body: Body,
 }
 
 impl Packet {
-    /// Classifies `frame`. The IPv4 header checksum is always checked; `rx` says what to do about TCP's. Whether the
-    /// addresses are possible ([`crate::check_tcp_addresses`]) and ours is for the caller to ask.
+    /// Parses and classifies `frame`. The IPv4 header checksum is always verified; `rx` says whether TCP's is. The caller checks
+    /// the addresses: whether they are valid ([`crate::check_tcp_addresses`]), and whether they are ours.
     ///
     /// # Errors
-    /// The reason why the frame goes no further.
+    /// The reason to drop the frame.
     #[inline]
     pub fn parse(frame: &[u8], rx: RxChecksum) -> Result<Self, DropReason> {
         if frame.len() > FRAME_MAX {
@@ -152,7 +152,7 @@ impl Packet {
         }
     }
 
-    /// The TCP segment, if it is one.
+    /// The TCP segment; `None` if the frame is not TCP.
     #[must_use]
     #[inline]
     pub const fn tcp(&self) -> Option<&TcpPacket> {
@@ -163,8 +163,8 @@ impl Packet {
     }
 }
 
-// Inlined by force, and each outcome built in one expression: an address is 17 unaligned bytes, and each time one is
-// copied right after it was written in pieces, the load waits for the stores. Five such copies were 25 of 41 ns.
+// Inlined by force, with each result built in one expression: an address is 17 unaligned bytes, and a copy made right after
+// it was written in parts waits for those stores. Five such copies took 25 of 41 ns.
 #[inline(always)]
 fn parse_ipv4(
     frame: &[u8],
@@ -246,7 +246,7 @@ fn parse_tcp(
     }
 }
 
-/// What is not TCP is the slow path's business.
+/// Parses packets other than TCP, which the slow path handles.
 #[cold]
 fn parse_other(frame: &[u8], ethernet: EthernetHeader, ip: &IpPacket) -> Result<Packet, DropReason> {
     let body = match (ip.protocol, ip.src, ip.dst) {

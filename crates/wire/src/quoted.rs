@@ -1,4 +1,4 @@
-//! The packet that an ICMP error quotes: enough of it to find the flow it belongs to, and to check that the flow sent it.
+//! The packet that an ICMP error quotes: its flow, and a sequence number by which to check that the flow sent it.
 
 use base::SeqNumber;
 
@@ -18,20 +18,20 @@ error_enum! {
     }
 }
 
-/// A TCP segment of ours, as an ICMP error quotes it.
+/// The flow and sequence number of a TCP segment of ours that an ICMP error quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QuotedFlow {
-    /// Source and destination as we sent them: `src` is our end.
+    /// Source and destination as we sent them; `src` is our end.
     pub tuple: FourTuple,
-    /// The segment's sequence number: an error is to be believed only when this is in flight (RFC 5927 section 4.1).
+    /// The segment's sequence number; the error is valid only if that number is in flight (RFC 5927 section 4.1).
     pub seq: SeqNumber,
 }
 
 impl QuotedFlow {
-    /// Reads a quoted IPv4 packet: a header and at least 8 bytes (RFC 792).
+    /// Reads a quoted IPv4 packet: a header and at least 8 bytes behind it (RFC 792).
     ///
     /// # Errors
-    /// Any [`QuotedError`].
+    /// Any [`QuotedError`] can occur.
     pub fn parse_v4(bytes: &[u8]) -> Result<Self, QuotedError> {
         let header = Ipv4Header::parse_unverified(bytes).map_err(|_| QuotedError::Malformed)?;
         if header.fragment_offset != 0 {
@@ -41,10 +41,10 @@ impl QuotedFlow {
         Self::parse_ports(header.src.into(), header.dst.into(), header.protocol, rest)
     }
 
-    /// Reads a quoted IPv6 packet.
+    /// Reads a quoted IPv6 packet: headers and at least 8 bytes behind them.
     ///
     /// # Errors
-    /// Any [`QuotedError`].
+    /// Any [`QuotedError`] can occur.
     pub fn parse_v6(bytes: &[u8]) -> Result<Self, QuotedError> {
         let header = Ipv6Header::parse_quoted(bytes).map_err(|_| QuotedError::Malformed)?;
         let payload = bytes.get(Ipv6Header::LEN..).ok_or(QuotedError::Truncated)?;

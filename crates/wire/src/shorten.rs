@@ -1,18 +1,18 @@
-//! The beginning of a super-frame, as a frame: for whoever gets no more of it.
+//! Turns the beginning of a super-frame into a valid frame, for a receiver that gets only the beginning.
 
 use crate::checksum::update_u16;
 use crate::{EtherType, EthernetHeader, IpProtocol, Ipv4Header, Ipv6Header, TcpFlags};
 
-/// Where IPv4 says its whole length, and IPv6 that of its payload.
+/// Offset of the total length in the IPv4 header, and of the payload length in the IPv6 header.
 const V4_LENGTH: usize = 2;
 const V6_LENGTH: usize = 4;
 const V4_CHECKSUM: usize = 10;
-/// Where TCP's flags stand.
+/// Offset of the low flags byte in the TCP header.
 const FLAGS: usize = 13;
 
-/// Makes the beginning of a TCP segment, whose end `frame` lacks, a segment of its own: what is lacking counts as lost. The lengths and
-/// IPv4's checksum say so, and FIN, which belongs behind the last byte, is gone. TCP's checksum stays: it was verified when the frame was
-/// whole. A frame that lacks nothing stays as it is, and so does what is no TCP right behind its IP header.
+/// Turns a TCP segment without its end into a shorter valid segment; the missing bytes count as lost. Adjusts the IP length and IPv4's
+/// checksum, and clears FIN, which belongs behind the last byte. TCP's checksum stays: it was verified on the whole frame. Does not
+/// change a complete frame, or one without TCP directly behind its IP header.
 pub fn shorten(frame: &mut [u8]) {
     let Ok(ethernet) = EthernetHeader::parse(frame) else { return };
     let rest = frame.get_mut(ethernet.header_len()..).unwrap_or_default();
@@ -22,13 +22,13 @@ pub fn shorten(frame: &mut [u8]) {
         _ => None,
     };
     let flags = tcp.and_then(|tcp| rest.get_mut(tcp + FLAGS));
-    // With SYN it makes no sense, and is to be seen as what it is.
+    // A segment with SYN is left as it is: SYN together with FIN is invalid, and the receiver must see that.
     if let Some(flags) = flags.filter(|flags| **flags & TcpFlags::SYN.bits() as u8 == 0) {
         *flags &= !(TcpFlags::FIN.bits() as u8);
     }
 }
 
-/// Where TCP begins, if the packet was shortened.
+/// Shortens an IPv4 packet. Returns the offset of the TCP header, or `None` if nothing was shortened.
 fn shorten_v4(packet: &mut [u8]) -> Option<usize> {
     let header = Ipv4Header::parse_unverified(packet).ok()?;
     let len = u16::try_from(packet.len()).ok().filter(|len| *len < header.total_len)?;

@@ -1,4 +1,4 @@
-//! The TCP header (RFC 9293 section 3.1). Its options are a type of their own, parsed only when they are wanted.
+//! The TCP header (RFC 9293 section 3.1). [`TcpOptions`] parses its options separately, only where they are needed.
 //!
 //! ```text
 //!  0          2          4      8      12        13      14       16         18       20
@@ -11,31 +11,31 @@ use base::SeqNumber;
 
 use crate::{TcpOptions, TcpOptionsError};
 
-/// TCP's control bits, the ninth (AE of AccECN, RFC 9768) included.
+/// TCP's control bits, including the ninth (AE of AccECN, RFC 9768).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct TcpFlags(u16);
 
 impl TcpFlags {
-    /// None of them.
+    /// The empty set of flags.
     pub const NONE: Self = Self(0);
-    /// The sender has no more data.
+    /// The sender will send no more data.
     pub const FIN: Self = Self(0x001);
-    /// Sequence numbers are synchronised.
+    /// The sequence number is the initial one.
     pub const SYN: Self = Self(0x002);
     /// The connection is reset.
     pub const RST: Self = Self(0x004);
-    /// Data should be pushed to the reader.
+    /// The receiver should pass the data to the application at once.
     pub const PSH: Self = Self(0x008);
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is valid.
     pub const ACK: Self = Self(0x010);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Self = Self(0x020);
-    /// Congestion is echoed.
+    /// Echo of a congestion mark (RFC 3168).
     pub const ECE: Self = Self(0x040);
-    /// The congestion window was reduced.
+    /// The sender has reduced its congestion window (RFC 3168).
     pub const CWR: Self = Self(0x080);
-    /// Accurate ECN.
+    /// Accurate ECN (RFC 9768).
     pub const AE: Self = Self(0x100);
 
     const MASK: u16 = 0x1FF;
@@ -51,49 +51,49 @@ impl TcpFlags {
         (Self::AE, "AE"),
     ];
 
-    /// From the low nine bits of `bits`; reserved bits are cut off, as RFC 9293 has a receiver ignore them.
+    /// The flags in the low nine bits of `bits`; reserved bits are cut off, because RFC 9293 tells a receiver to ignore them.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits & Self::MASK)
     }
 
-    /// The nine bits.
+    /// The flags as nine bits.
     #[must_use]
     #[inline]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// True when all of `other` are set.
+    /// True when all flags of `other` are set.
     #[must_use]
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// True when any of `other` is set.
+    /// True when at least one flag of `other` is set.
     #[must_use]
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// These and `other`.
+    /// These flags and those of `other`.
     #[must_use]
     #[inline]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but not `other`.
+    /// These flags without those of `other`.
     #[must_use]
     #[inline]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// True when none is set.
+    /// True when no flag is set.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
@@ -159,34 +159,34 @@ error_enum! {
     }
 }
 
-/// A TCP header without its options.
+/// The fields of a TCP header, without options.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TcpHeader {
-    /// The sender's port.
+    /// Bytes 0 and 1: the sender's port.
     pub src_port: u16,
-    /// The receiver's port.
+    /// Bytes 2 and 3: the receiver's port.
     pub dst_port: u16,
-    /// The first byte's sequence number (of SYN itself, when set).
+    /// Bytes 4 to 7: sequence number of the first byte, or of SYN if it is set.
     pub seq: SeqNumber,
-    /// The next sequence number the sender expects, when ACK is set.
+    /// Bytes 8 to 11: the next sequence number that the sender expects; valid with ACK.
     pub ack: SeqNumber,
-    /// Control bits.
+    /// Low nine bits of bytes 12 and 13: control bits.
     pub flags: TcpFlags,
-    /// The receive window, before scaling.
+    /// Bytes 14 and 15: the receive window, not scaled.
     pub window: u16,
-    /// The urgent pointer, when URG is set.
+    /// Bytes 18 and 19: the urgent pointer, relative to `seq`; valid with URG.
     pub urgent: u16,
 }
 
 impl TcpHeader {
-    /// Length without options.
+    /// Length without options, bytes.
     pub const LEN: usize = 20;
-    /// Length with all the options there is room for.
+    /// Length with the largest possible options, bytes.
     pub const LEN_MAX: usize = 60;
-    /// Where the checksum lies in the header.
+    /// Offset of the checksum in the header, bytes.
     pub const CHECKSUM_OFFSET: usize = 16;
 
-    /// Reads the header at the start of `segment`, the IP payload. Returns it with the data offset in bytes, which lies
+    /// Reads the header at the start of `segment`, the IP payload. Also returns the data offset in bytes, which lies
     /// in `20..=min(60, segment.len())`: the options are `segment[20..offset]`, the payload is `segment[offset..]`.
     ///
     /// # Errors
@@ -210,8 +210,8 @@ impl TcpHeader {
         Ok((header, offset))
     }
 
-    /// Writes header and options at the start of `buffer` and returns their length, a multiple of 4.
-    /// The checksum field is zero: [`crate::checksum::fill`] or [`crate::checksum::fill_partial`] completes it.
+    /// Writes header and options at the start of `buffer`; returns their length, a multiple of 4.
+    /// Writes a zero checksum: [`crate::checksum::fill`] or [`crate::checksum::fill_partial`] completes it.
     ///
     /// # Errors
     /// `OptionsTooLong` or `BufferTooSmall`.
@@ -234,7 +234,7 @@ impl TcpHeader {
         Ok(len)
     }
 
-    /// Sequence numbers that a segment with this header and `payload_len` bytes takes: SYN and FIN count as one each.
+    /// Number of sequence numbers in a segment with this header and `payload_len` bytes: SYN and FIN count as one each.
     #[must_use]
     #[inline]
     pub const fn sequence_len(&self, payload_len: usize) -> u32 {

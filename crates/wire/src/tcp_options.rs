@@ -1,7 +1,7 @@
 //! TCP options: maximum segment size (RFC 9293), window scale and timestamps (RFC 7323), SACK (RFC 2018).
 //!
-//! Unknown kinds are skipped by their length; a length that cannot be is an error (RFC 9293, MUST-7). What is written
-//! is aligned to four bytes, in the order that Linux uses.
+//! Unknown kinds are skipped by their length; an impossible length is an error (RFC 9293, MUST-7). `emit` aligns options to
+//! four bytes, in the order that Linux uses.
 
 use base::SeqNumber;
 
@@ -13,7 +13,7 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// NOP NOP kind 8 length 10: how nearly every segment of an established connection begins its options.
+/// NOP, NOP, kind 8, length 10: the first four bytes of the options in almost every segment of an established connection.
 pub(crate) const TIMESTAMPS_PREFIX: u32 = 0x0101_080A;
 
 error_enum! {
@@ -35,22 +35,22 @@ error_enum! {
 /// The timestamps option (RFC 7323 section 3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Timestamps {
-    /// The sender's clock.
+    /// TSval: the sender's clock.
     pub value: u32,
-    /// The receiver's clock, echoed.
+    /// TSecr: the last clock value received from the other end; valid with ACK.
     pub echo: u32,
 }
 
-/// Bytes received out of order: `[left, right)`.
+/// A block of bytes received out of order: `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlock {
-    /// The first byte held.
+    /// Sequence number of its first byte.
     pub left: SeqNumber,
-    /// The first byte not held.
+    /// Sequence number behind its last byte.
     pub right: SeqNumber,
 }
 
-/// Up to four SACK blocks, most recent first.
+/// Up to four SACK blocks, the most recent first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SackBlocks {
     blocks: [SackBlock; SackBlocks::MAX],
@@ -58,34 +58,34 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// As many as fit in 40 bytes of options.
+    /// The largest number of blocks that fit in 40 bytes of options.
     pub const MAX: usize = 4;
-    /// None.
+    /// A list without blocks.
     pub const EMPTY: Self =
         Self { blocks: [SackBlock { left: SeqNumber(0), right: SeqNumber(0) }; Self::MAX], len: 0 };
 
-    /// The blocks.
+    /// The blocks as a slice.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[SackBlock] {
         self.blocks.get(..self.len as usize).unwrap_or(&self.blocks)
     }
 
-    /// How many there are.
+    /// The number of blocks.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// True when there are none.
+    /// True when there are no blocks.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends a block; false when there is no room.
+    /// Appends a block; returns false when four are there already.
     #[inline]
     pub fn push(&mut self, block: SackBlock) -> bool {
         match self.blocks.get_mut(self.len as usize) {
@@ -110,20 +110,20 @@ impl Eq for SackBlocks {}
 /// The options of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpOptions {
-    /// The largest segment the sender takes (SYN only).
+    /// Kind 2: the largest segment that the sender accepts, bytes (only with SYN).
     pub mss: Option<u16>,
-    /// Shift of the sender's later windows, at most 14 (SYN only).
+    /// Kind 3: shift of the sender's later window fields, 0 to 14 (only with SYN).
     pub window_scale: Option<u8>,
-    /// The sender takes SACK (SYN only).
+    /// Kind 4: the sender accepts SACK (only with SYN).
     pub sack_permitted: bool,
-    /// Timestamps.
+    /// Kind 8: the timestamps option.
     pub timestamps: Option<Timestamps>,
-    /// What the sender holds out of order.
+    /// Kind 5: bytes that the sender has received out of order.
     pub sack: SackBlocks,
 }
 
-/// Recognises the common case, 12 bytes NOP NOP timestamps and nothing else, without walking: one length and one
-/// 32-bit comparison. `None` says nothing against the options: walk them with [`TcpOptions::parse`].
+/// Reads the common case, 12 bytes NOP NOP timestamps and nothing else, with one comparison of length and one of 32 bits.
+/// `None` for any other options; [`TcpOptions::parse`] reads those.
 #[must_use]
 #[inline]
 pub fn timestamps_only(options: &[u8]) -> Option<Timestamps> {
@@ -135,7 +135,7 @@ pub fn timestamps_only(options: &[u8]) -> Option<Timestamps> {
 }
 
 impl TcpOptions {
-    /// No options.
+    /// A segment without options.
     pub const NONE: Self = Self {
         mss: None,
         window_scale: None,
@@ -143,26 +143,26 @@ impl TcpOptions {
         timestamps: None,
         sack: SackBlocks::EMPTY,
     };
-    /// Room for options in a header.
+    /// Largest length of all options in a header, bytes.
     pub const LEN_MAX: usize = 40;
-    /// The largest window shift (RFC 7323 section 2.3); a larger one is taken as this.
+    /// The largest window shift (RFC 7323 section 2.3); a larger one counts as this.
     pub const WINDOW_SCALE_MAX: u8 = 14;
 
-    /// Timestamps and nothing else.
+    /// The timestamps option and no other.
     #[must_use]
     #[inline]
     pub const fn with_timestamps(value: u32, echo: u32) -> Self {
         Self { timestamps: Some(Timestamps { value, echo }), ..Self::NONE }
     }
 
-    /// Makes timestamps all there is. What the SACK blocks were stays where nobody looks.
+    /// Sets timestamps as the only option. The old SACK blocks stay in memory behind the length 0.
     #[inline]
     pub(crate) const fn begin_with(&mut self, timestamps: Timestamps) {
         (self.mss, self.window_scale, self.sack_permitted) = (None, None, false);
         (self.timestamps, self.sack.len) = (Some(timestamps), 0);
     }
 
-    /// Reads `bytes`, the header from byte 20 to the data offset. Of a repeated option the last counts.
+    /// Reads `bytes`, the header from byte 20 to the data offset. The last of repeated options counts.
     ///
     /// # Errors
     /// `LengthTooShort`, `PastTheEnd` or `WrongLength`.
@@ -182,7 +182,7 @@ impl TcpOptions {
     fn walk(bytes: &[u8]) -> Result<Self, TcpOptionsError> {
         let mut options = Self::NONE;
         let mut rest = bytes;
-        // Every turn takes at least one byte off `rest`.
+        // Every iteration removes at least one byte from `rest`.
         while let [kind, tail @ ..] = rest {
             rest = match *kind {
                 END => break,
@@ -201,7 +201,7 @@ impl TcpOptions {
         Ok(options)
     }
 
-    /// Takes in one option; `data` is what follows kind and length.
+    /// Stores one option; `data` is its bytes behind kind and length.
     fn take(&mut self, kind: u8, data: &[u8]) -> Result<(), TcpOptionsError> {
         match (kind, data) {
             (MSS, &[a, b]) => self.mss = Some(u16::from_be_bytes([a, b])),
@@ -230,12 +230,12 @@ impl TcpOptions {
         Ok(())
     }
 
-    /// Bytes that [`Self::emit`] writes: a multiple of 4.
+    /// Length that [`Self::emit`] writes: a multiple of 4 bytes.
     #[must_use]
     #[inline]
     pub const fn encoded_len(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
-        // Alone, "SACK permitted" needs two NOPs; beside timestamps it takes the place of theirs.
+        // Alone, "SACK permitted" needs two NOPs; beside timestamps it replaces theirs.
         let sack_permitted = if self.sack_permitted && self.timestamps.is_none() { 4 } else { 0 };
         let timestamps = if self.timestamps.is_some() { 12 } else { 0 };
         let window_scale = if self.window_scale.is_some() { 4 } else { 0 };
@@ -243,7 +243,7 @@ impl TcpOptions {
         mss + sack_permitted + timestamps + window_scale + sack
     }
 
-    /// SACK blocks that still fit beside the other options.
+    /// Number of SACK blocks that fit beside the other options.
     #[must_use]
     #[inline]
     pub const fn sack_room(&self) -> usize {
@@ -292,7 +292,7 @@ impl TcpOptions {
     }
 }
 
-/// Writes four bytes and returns the room behind them. `encoded_len` reserved it.
+/// Writes four bytes and returns the rest of the buffer, which is as long as `encoded_len` says.
 #[inline]
 fn put(rest: &mut [u8], bytes: [u8; 4]) -> &mut [u8] {
     match rest.split_first_chunk_mut::<4>() {

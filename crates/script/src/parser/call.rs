@@ -1,4 +1,4 @@
-//! Calls and their arguments.
+//! Parses system calls and their arguments.
 
 use super::{DEPTH_MAX, Parser};
 use crate::lexer::Token;
@@ -25,7 +25,7 @@ impl Parser<'_> {
         Ok(Call { name, args, end, result, errno })
     }
 
-    /// `(Operation now in progress)`: a note for the reader.
+    /// Skips a note for the reader, such as `(Operation now in progress)`.
     fn note(&mut self) -> Result<(), Trouble> {
         if !self.take_char('(') {
             return Ok(());
@@ -42,7 +42,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Expressions up to `end`, which is taken.
+    /// Parses expressions up to and including `end`.
     fn list(&mut self, end: char) -> Result<Vec<Expr>, Trouble> {
         let mut items = Vec::new();
         if self.take_char(end) {
@@ -80,7 +80,7 @@ impl Parser<'_> {
             Some(Token::Ellipsis) => Ok(Expr::Ellipsis),
             Some(Token::Integer(n) | Token::Hex(n)) => Ok(Expr::Int(n)),
             Some(Token::Text(text)) => {
-                // `"text"...` is a text of which only the beginning is given.
+                // `"text"...` gives only the beginning of a text.
                 if self.peek() == Some(&Token::Ellipsis) {
                     return Err(Trouble::unsupported(
                         self.line(),
@@ -113,7 +113,7 @@ impl Parser<'_> {
             let mut name = None;
             let mut value = self.expression()?;
             if self.take_char('=') {
-                // `name = v`, or `msg_iov(2) = v`, where the number says how many there are.
+                // `name = v`, or `msg_iov(2) = v` with the number of elements in brackets.
                 name = match value {
                     Expr::Word(word) | Expr::Apply(word, _) => Some(word),
                     _ => return Err(Trouble::syntax(self.line(), "a member's name expected before `=`")),

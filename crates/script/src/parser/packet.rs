@@ -1,4 +1,4 @@
-//! Packets.
+//! Parses packets: TCP segments and ICMP messages.
 
 use super::Parser;
 use crate::lexer::Token;
@@ -68,7 +68,7 @@ impl Parser<'_> {
             tcp.ack = Some(self.sequence("ack")?);
         }
         if self.take_word("win") {
-            // `win *` is what is meant by no `win` at all.
+            // `win *` means the same as no `win`.
             if !self.take_char('*') {
                 tcp.window = Some(self.number("win")?);
             }
@@ -83,7 +83,7 @@ impl Parser<'_> {
         Ok(tcp)
     }
 
-    /// A `<` here opens options: an event has its time before it.
+    /// True when the `<` here opens TCP options. The `<` of an event follows a time, and is followed by flags.
     fn begins_options(&self) -> bool {
         matches!(self.peek_second(), Some(Token::Word(_) | Token::Ellipsis))
     }
@@ -128,7 +128,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Sequence numbers count modulo 2^32; a script may write a negative one.
+    /// Parses a sequence number, modulo 2^32; a script may write a negative one.
     fn sequence(&mut self, what: &str) -> Result<u32, Trouble> {
         let line = self.line();
         let n = self.integer(what)?;
@@ -138,7 +138,7 @@ impl Parser<'_> {
         Ok(n as u32)
     }
 
-    /// `first:last(length)`
+    /// Parses `first:last(length)`; returns first and length.
     fn range(&mut self) -> Result<(u32, u32), Trouble> {
         let line = self.line();
         let first = self.sequence("a sequence number")?;

@@ -1,11 +1,11 @@
-//! What Python's expressions come to.
+//! Evaluates Python expressions and runs statements.
 
 use super::{Expr, Statement, What};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 
-/// A value.
+/// The value of an expression.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Value {
     None,
@@ -16,18 +16,18 @@ pub(crate) enum Value {
     List(Vec<Value>),
 }
 
-/// Why code ended early.
+/// The reason why code ended early.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Stop {
-    /// An assertion did not hold: line of the code (from 0) and what was found.
+    /// An assertion failed: its line (from 0) and the values found.
     Assertion(u32, String),
-    /// A name that has no value here.
+    /// A name without a value: the line and the name.
     Unknown(u32, String),
-    /// What Python would raise something for.
+    /// A case in which Python would raise an exception: the line and a description.
     Error(u32, String),
 }
 
-/// Names and their values, and what was printed.
+/// The values of names, and the lines that `print` wrote.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     names: HashMap<String, Value>,
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// A truth value counts as 0 or 1.
+    /// The value as an integer; a truth value counts as 0 or 1.
     fn integer(&self) -> Option<i128> {
         match self {
             Self::Bool(b) => Some(i128::from(*b)),
@@ -265,7 +265,7 @@ impl Environment {
         value.ok_or_else(|| self.error(format!("{a} {operator} {b} has no value")))
     }
 
-    /// `'cwnd=%d' % n`
+    /// Formats as in `'cwnd=%d' % n`.
     fn format(&self, format: &str, values: &Value) -> Evaluated {
         let single = [values.clone()];
         let mut values = match values {
@@ -333,7 +333,7 @@ impl Environment {
     }
 }
 
-/// Python divides towards minus infinity.
+/// Integer arithmetic; Python's division rounds towards minus infinity.
 fn integers(operator: &str, x: i128, y: i128) -> Option<i128> {
     match operator {
         "+" => x.checked_add(y),
@@ -364,7 +364,7 @@ fn floats(operator: &str, x: f64, y: f64) -> Option<f64> {
     }
 }
 
-/// Names in `expr`, in order, each once.
+/// The names in `expr`, in order, each once.
 fn names(expr: &Expr) -> Vec<&str> {
     fn walk<'a>(expr: &'a Expr, found: &mut Vec<&'a str>) {
         match expr {
@@ -392,7 +392,7 @@ fn names(expr: &Expr) -> Vec<&str> {
     found
 }
 
-/// An expression in Python again.
+/// The expression in Python's notation.
 fn show(expr: &Expr) -> String {
     let list = |items: &[Expr]| items.iter().map(show).collect::<Vec<_>>().join(", ");
     match expr {

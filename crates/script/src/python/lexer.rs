@@ -1,4 +1,4 @@
-//! Python's tokens: with new lines and indents, because they mean something.
+//! Splits Python code into tokens; new lines and indents are tokens too.
 
 use super::NotUnderstood;
 
@@ -10,13 +10,13 @@ pub(super) enum Token {
     Name(String),
     Operator(&'static str),
     NewLine,
-    /// Deeper by one block.
+    /// The start of a block.
     Indent,
-    /// Back by one block.
+    /// The end of a block.
     Dedent,
 }
 
-/// Longest first.
+/// Python's operators, with the longest first.
 const OPERATORS: [&str; 43] = [
     "**=", "//=", "<<=", ">>=", "==", "!=", "<=", ">=", "<<", ">>", "**", "//", "+=", "-=", "*=", "/=", "%=",
     "&=", "|=", "^=", "+", "-", "*", "/", "%", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ":", ";",
@@ -34,7 +34,7 @@ pub(super) fn tokens(code: &str) -> Result<Vec<(u32, Token)>, NotUnderstood> {
             if bare.is_empty() || bare.starts_with('#') {
                 continue;
             }
-            // Code on the opening line has lost its indent, so the first line sets none.
+            // Code on the line of `%{` has lost its indent, so the first line sets no indent.
             let indent = if found.is_empty() { 0 } else { text.len() - bare.len() };
             indents(&mut found, &mut blocks, indent, line)?;
         }
@@ -53,7 +53,7 @@ pub(super) fn tokens(code: &str) -> Result<Vec<(u32, Token)>, NotUnderstood> {
         return Err(NotUnderstood { line: last, what: "code that ends in the middle of a line".into() });
     }
     if is_continued {
-        // A last `\` joins nothing to the line.
+        // A `\` on the last line continues nothing.
         found.push((last, Token::NewLine));
     }
     found.extend(blocks.iter().skip(1).map(|_| (last, Token::Dedent)));
@@ -67,7 +67,7 @@ fn indents(
     line: u32,
 ) -> Result<(), NotUnderstood> {
     let current = blocks.last().copied().unwrap_or(0);
-    // A first line that stood behind `%{` says nothing about the indent of those below it.
+    // The first line may lie behind `%{`, so the second line sets the indent of the outermost block.
     let opens = matches!(found.iter().rev().nth(1), Some((_, Token::Operator(":"))));
     if indent > current {
         if !opens && blocks.len() == 1 {

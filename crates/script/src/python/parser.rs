@@ -1,11 +1,11 @@
-//! Python's grammar, the part that is understood, by descent.
+//! Recursive-descent parser for the supported part of Python's grammar.
 
 use super::lexer::{Token, tokens};
 use super::{Expr, NotUnderstood, Statement, Value, What};
 
-/// Blocks and brackets in each other at most.
+/// Largest nesting depth of blocks and brackets.
 const DEPTH_MAX: u32 = 24;
-/// Tokens of one piece of code at most: a chain of operators is as deep a tree as it is long.
+/// Largest number of tokens in one piece of code: a chain of n operators makes a tree of depth n.
 const TOKENS_MAX: usize = 2048;
 
 pub(super) fn parse(code: &str) -> Result<Vec<Statement>, NotUnderstood> {
@@ -157,7 +157,7 @@ impl Parser<'_> {
         Ok(What::Expr(self.expr()?))
     }
 
-    /// `print(a, b)` of today and `print a, b` of old.
+    /// Parses `print(a, b)` (Python 3) and `print a, b` (Python 2).
     fn print(&mut self) -> Parsed<What> {
         self.at += 1;
         let mut items = Vec::new();
@@ -237,7 +237,7 @@ impl Parser<'_> {
         is_not_in.then_some("not in")
     }
 
-    /// Operators from the weakest binding to the strongest.
+    /// Binary operators; the first level binds weakest.
     fn binary(&mut self, level: usize) -> Parsed<Expr> {
         const LEVELS: [&[&str]; 6] =
             [&["|"], &["^"], &["&"], &["<<", ">>"], &["+", "-"], &["*", "/", "//", "%"]];
@@ -281,7 +281,7 @@ impl Parser<'_> {
             Token::Integer(n) => Expr::Value(Value::Integer(n)),
             Token::Float(x) => Expr::Value(Value::Float(x)),
             Token::Text(mut text) => {
-                // Texts side by side are one.
+                // Adjacent strings are concatenated.
                 while let Some(Token::Text(more)) = self.peek().cloned() {
                     text.push_str(&more);
                     self.at += 1;
@@ -311,7 +311,7 @@ impl Parser<'_> {
         Ok(Expr::Name(name))
     }
 
-    /// Expressions up to `end`.
+    /// Expressions up to and including `end`, separated by commas.
     fn items(&mut self, end: &'static str) -> Parsed<Vec<Expr>> {
         let mut items = Vec::new();
         while !self.operator(end) {
@@ -324,7 +324,7 @@ impl Parser<'_> {
         Ok(items)
     }
 
-    /// `(a)`, `(a, b)`, `[a, b]`
+    /// Parses `(a)`, `(a, b)` and `[a, b]`.
     fn bracket(&mut self, end: &'static str) -> Parsed<Expr> {
         self.at += 1;
         let start = self.at;

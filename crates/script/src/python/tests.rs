@@ -49,7 +49,7 @@ fn statements_follow_on_lines_and_behind_semicolons() {
 fn blocks_are_told_by_their_indent() {
     let code = "x = 5\nif x > 5:\n  print('more')\nelif x == 5:\n  print('five')\n  print('yes')\nelse: print('less')\nprint('end')";
     assert_eq!(run(code).unwrap(), ["five", "yes", "end"]);
-    // Lines below a first line behind `%{` may all be indented.
+    // The lines below a first line behind `%{` may all be indented.
     assert_eq!(run("print(1)\n   print(2)\n   print(3)").unwrap(), ["1", "2", "3"]);
 }
 

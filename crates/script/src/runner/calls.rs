@@ -1,4 +1,4 @@
-//! The calls of applications.
+//! The system calls of applications.
 
 use super::waiting::Operation;
 use super::{Due, File, Runner, Socket};
@@ -10,25 +10,25 @@ use crate::syntax::{Call, Expr, Trouble};
 use sim::{Errno, Fd, Shutdown};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What a call returned.
+/// The result of a call.
 pub(super) struct Answer {
     pub(super) result: Result<i64, Errno>,
     pub(super) extra: Extra,
 }
 
-/// What it returned besides.
+/// What a call returned through pointers, or the accepted connection.
 pub(super) enum Extra {
     Nothing,
     Accepted(Fd, SocketAddr),
-    /// `revents` of each descriptor.
+    /// `revents` of each descriptor of `poll`.
     Events(Vec<u32>),
-    /// Events and data.
+    /// Events and data of `epoll_wait`.
     Epoll(Vec<(u32, i64)>),
-    /// A number behind a pointer: which argument, and the number.
+    /// A number written through a pointer: the index of the argument, and the number.
     Number(usize, i64),
-    /// The bytes of an option.
+    /// The bytes of a socket option.
     Bytes(Vec<u8>),
-    /// What `TCP_INQ` told beside the data of a `recvmsg`.
+    /// The `TCP_INQ` value of a `recvmsg`.
     Left(Option<usize>),
 }
 
@@ -51,7 +51,7 @@ impl Runner {
         }
     }
 
-    /// Calls that may wait.
+    /// The operation of a call that may block; `None` for other calls.
     fn waiting_call(&mut self, call: &Call) -> Result<Option<Operation>, Trouble> {
         let operation = match call.name.as_str() {
             "accept" => Operation::Accept(self.socket(call, 0)?),
@@ -116,7 +116,7 @@ impl Runner {
         Ok(Operation::Send { socket: self.socket(call, 0)?, left, done: 0, flags })
     }
 
-    /// Bytes of the buffers of a `msghdr`.
+    /// Total length of the buffers of a `msghdr`, bytes.
     fn message_len(&self, call: &Call) -> Result<usize, Trouble> {
         let message = self.arg(call, 1)?;
         self.wanted_left(message)?;
@@ -126,7 +126,7 @@ impl Runner {
         }
     }
 
-    /// The number in a message's only control message, which must be of `TCP_INQ`.
+    /// The number in a message's only control message, which must be a `TCP_CM_INQ`.
     fn wanted_left(&self, message: &Expr) -> Result<Option<i64>, Trouble> {
         let Some(control) = message.field("msg_control") else { return Ok(None) };
         let is_inq = |item: &Expr| {
@@ -156,7 +156,7 @@ impl Runner {
         items.iter().map(one).collect()
     }
 
-    /// Calls that never wait.
+    /// Runs a call that never blocks.
     fn plain_call(&mut self, call: &Call) -> Result<Answer, Trouble> {
         let done = match call.name.as_str() {
             "socket" => return self.make_socket(call),
@@ -172,7 +172,7 @@ impl Runner {
                 if let Some(connection) = self.connection.as_mut().filter(|c| c.fd == Some(fd)) {
                     connection.stage = Stage::Listening;
                 }
-                // Listening once more, with a connection in the queue: the next SYN is another one's.
+                // `listen` is called again while a connection waits in the queue: the next SYN belongs to a new connection.
                 if self.connection.as_ref().is_some_and(|c| c.fd.is_none() && c.stage == Stage::Open) {
                     let remote = self.connection.as_ref().map(|c| c.remote);
                     self.connection =
@@ -201,7 +201,7 @@ impl Runner {
                 Ok(i64::from(fd))
             }
             "epoll_ctl" => self.epoll_ctl(call)?,
-            // What is to be sent lies at NULL.
+            // The data to send is at NULL.
             "write" | "send" | "sendto" => Err(Errno::FAULT),
             "open" => self.open(call)?,
             other => return Err(self.unsupported(format!("the call {other}"))),
@@ -209,7 +209,7 @@ impl Runner {
         Ok(done.into())
     }
 
-    /// The number that the script gives to a descriptor, which must be free.
+    /// The number that the script gives to a new descriptor; it must be unused.
     fn script_fd(&self, call: &Call) -> Result<i32, Trouble> {
         let fd = self.value(&call.result)?;
         match i32::try_from(fd) {
@@ -244,7 +244,7 @@ impl Runner {
         Ok(Ok(i64::from(fd)).into())
     }
 
-    /// An address in the family of the script's sockets.
+    /// The address in the family of the script's sockets.
     pub(super) fn as_family(&self, address: SocketAddr) -> SocketAddr {
         match (self.settings.ip_version, address.ip()) {
             (IpVersion::Mapped, IpAddr::V4(v4)) => {
@@ -257,7 +257,7 @@ impl Runner {
     fn bind_address(&self, address: &Expr) -> Result<SocketAddr, Trouble> {
         if *address == Expr::Ellipsis {
             let local = SocketAddr::new(self.settings.ends().local, self.settings.bind_port);
-            // A socket of both families is bound to both.
+            // A dual-stack socket binds both wildcards.
             return Ok(match self.settings.ip_version {
                 IpVersion::Mapped => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), local.port()),
                 _ => local,
@@ -266,7 +266,7 @@ impl Runner {
         self.remote(address)
     }
 
-    /// `connect` was called for the socket that the script is about.
+    /// Notes `connect` for the socket of the script's connection.
     fn note_connect(&mut self, fd: i32, remote: SocketAddr) {
         let remote = (remote.ip().to_canonical(), remote.port());
         if let Some(connection) =
@@ -329,7 +329,7 @@ impl Runner {
         Ok(Ok(i64::from(fd)))
     }
 
-    /// Holds what a call returned against the script.
+    /// Compares what a call returned with the script.
     pub(super) fn check_answer(&mut self, call: &Call, answer: &Answer) -> Result<(), Trouble> {
         let expected = self.value(&call.result)?;
         let now = self.network.now();
@@ -354,12 +354,12 @@ impl Runner {
         if answer.result.is_ok() { self.check_extra(call, &answer.extra) } else { Ok(()) }
     }
 
-    /// The script's connection now has a descriptor.
+    /// Gives the script's connection the accepted descriptor.
     fn accepted(&mut self, call: &Call, fd: Fd, peer: SocketAddr) -> Result<(), Trouble> {
         if self.value(&call.result)? < 0 {
             return Err(self.fail("accept returned a connection, not an error"));
         }
-        // A script may use a number again; what it meant before stays open.
+        // A script may reuse a number; the socket that had it before stays open.
         let script_fd = self.value(&call.result)? as i32;
         self.files.insert(script_fd, File::Socket(Socket { fd, is_nonblocking: false }));
         let peer = (peer.ip().to_canonical(), peer.port());

@@ -1,4 +1,4 @@
-//! Code between `%{` and `}%`: it sees the fields of TCP_INFO as they are at its time.
+//! Runs the code between `%{` and `}%`; it sees the fields of TCP_INFO at its time.
 
 use super::{File, Runner};
 use crate::info;

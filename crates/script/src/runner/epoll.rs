@@ -1,4 +1,4 @@
-//! The calls of epoll.
+//! The system calls of epoll.
 
 use super::{File, Runner};
 use crate::syntax::{Call, Expr, Trouble};
@@ -23,13 +23,13 @@ impl Runner {
         Ok(epoll.control(operation, fd, events, data).map(|()| 0))
     }
 
-    /// The data of an event, however it is called.
+    /// The data of an event; its field may be `fd`, `ptr`, `u32` or `u64`.
     pub(super) fn event_data(&self, event: &Expr) -> Result<i64, Trouble> {
         let data = ["fd", "ptr", "u32", "u64"].iter().find_map(|name| event.field(name));
         data.map_or(Ok(0), |value| self.value(value))
     }
 
-    /// What is reported now, at most `most`.
+    /// Events and data to report now, at most `most`.
     pub(super) fn epoll_collect(&mut self, epfd: i32, most: usize) -> Vec<(u32, i64)> {
         let Some(File::Epoll(epoll)) = self.files.get_mut(&epfd) else { return Vec::new() };
         let mut epoll = std::mem::take(epoll);

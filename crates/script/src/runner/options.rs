@@ -1,4 +1,4 @@
-//! `setsockopt` and `getsockopt`.
+//! The calls `setsockopt` and `getsockopt`.
 
 use super::Runner;
 use super::calls::{Answer, Extra};
@@ -6,7 +6,7 @@ use crate::syntax::{Call, Expr, Trouble};
 use sim::Errno;
 
 impl Runner {
-    /// Level and name, for the host and for words.
+    /// Level and name of an option, and the name as the script writes it.
     fn option_name(&self, call: &Call) -> Result<(i32, i32, String), Trouble> {
         let shown = match self.arg(call, 2)? {
             Expr::Word(name) => name.clone(),
@@ -48,7 +48,7 @@ impl Runner {
         })
     }
 
-    /// An option that the stack does not have says nothing about the rest of the stack.
+    /// An option that the stack lacks makes the script unsupported, unless the script expects ENOPROTOOPT.
     fn known(&self, call: &Call, shown: &str, error: Option<Errno>) -> Result<(), Trouble> {
         if error == Some(Errno::NOPROTOOPT) && call.errno.as_deref() != Some("ENOPROTOOPT") {
             return Err(self.unsupported(format!("the option {shown}")));

@@ -1,4 +1,4 @@
-//! Packets: those of the script go to the host, those of the host are held against the script.
+//! Sends the script's packets to the host, and compares the host's packets with the script.
 
 use super::{Due, Runner};
 use crate::compare::{breaks, differences, join, packet_line, words};
@@ -11,11 +11,11 @@ use crate::syntax::{Body, Ends, IpInfo, Micros, Packet, Tcp, Tos, Trouble};
 use std::fmt::Write;
 use wire::TcpFlags;
 
-/// How long after its time a packet is waited for, so that a late one can be told from one that never comes.
+/// How long to wait for a packet after its time, to tell a late packet from a missing one.
 const PATIENCE: Micros = 2_000_000;
-/// A packet expected at any time is waited for this long: longer than any timer of TCP.
+/// How long to wait for a packet with any time: longer than any timer of TCP.
 const LONG_PATIENCE: Micros = 300_000_000;
-/// Packets shown of those that nobody asked for.
+/// Largest number of later packets shown in a failure.
 const SHOWN: usize = 8;
 
 impl Runner {
@@ -23,7 +23,7 @@ impl Runner {
         self.settings.ends()
     }
 
-    /// A packet from the script to the host.
+    /// Sends a packet of the script to the host.
     pub(super) fn inject(&mut self, packet: &Packet) -> Result<(), Trouble> {
         let frames = match &packet.body {
             Body::Tcp(tcp) => self.tcp_frames(packet.ip, tcp)?,
@@ -51,7 +51,7 @@ impl Runner {
         format!("{}.{:06}", now / 1_000_000, now % 1_000_000)
     }
 
-    /// The connection that a TCP packet of the script to the host belongs to: a SYN to a listener begins one.
+    /// The connection to which a packet of the script belongs; a SYN to a listener begins a new one.
     fn connection_for(&mut self, tcp: &Tcp) -> &mut Connection {
         let is_new = self.connection.as_ref().is_none_or(|c| c.stage == Stage::Listening);
         let ends = self.ends();
@@ -105,7 +105,7 @@ impl Runner {
         frames.ok_or_else(|| self.fail("a packet that is too long for IP"))
     }
 
-    /// A packet that the host must send.
+    /// Waits for a packet that the host must send, and checks it.
     pub(super) fn expect(&mut self, packet: &Packet, due: Due) -> Result<(), Trouble> {
         let Body::Tcp(tcp) = &packet.body else {
             return Err(self.unsupported("ICMP messages from the stack"));
@@ -150,8 +150,9 @@ impl Runner {
         })
     }
 
-    /// True when the burst that `actual` is part of goes on behind it. How long the bursts are that a card gets to cut is the
-    /// stack's own affair, and PSH stands at their ends: at an end that only the script sees, PSH is not asked for.
+    /// True when the burst that contains `actual` continues behind it. The stack is free to choose the length of a burst, and sets PSH at
+    /// its
+    /// end; where only the script sees an end, PSH is not required.
     fn is_inside_burst(&self, at: Micros, actual: &Segment) -> bool {
         let (Some(next), Some(connection)) = (self.network.sent.front(), &self.connection) else {
             return false;
@@ -183,7 +184,7 @@ impl Runner {
         Err(self.mismatch(ip, tcp, pieces, &found))
     }
 
-    /// Timestamps may be off by as much time as any event since the beginning.
+    /// Checks timestamps; a value may deviate by the tolerance for the time since the beginning.
     fn timestamp_differences(&self, expected: (u32, u32), actual: (u32, u32)) -> Vec<String> {
         let mut found = Vec::new();
         let dynamic = (self.settings.tolerance_percent / 100.0 * self.network.now() as f64) as Micros;
@@ -199,7 +200,7 @@ impl Runner {
         found
     }
 
-    /// The next packet of the connection, waited for as long as it makes sense.
+    /// The next packet of the connection; `None` when none comes in time.
     fn next_sent(&mut self, due: Due) -> Result<Option<Sent>, Trouble> {
         let limit =
             if due.is_any { self.network.now() + LONG_PATIENCE } else { due.to + due.tolerance + PATIENCE };
@@ -251,7 +252,7 @@ impl Runner {
     }
 }
 
-/// `segment` in pieces of at most `mss` bytes, as a card would have received them.
+/// Cuts `segment` into segments of at most `mss` bytes, as a network card would have received them.
 fn cut(segment: &Segment, mss: usize) -> Vec<Segment> {
     if segment.payload.len() <= mss {
         return vec![segment.clone()];

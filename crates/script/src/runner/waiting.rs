@@ -1,4 +1,4 @@
-//! Calls that may have to wait: what is left to do is kept and tried again whenever the host has run.
+//! Calls that may block: the rest of such a call is kept, and retried whenever the host has run.
 
 use super::{Due, File, Runner, Socket};
 use crate::runner::calls::{Answer, Extra};
@@ -6,13 +6,12 @@ use crate::syntax::{Call, Expr, Micros, Trouble};
 use sim::{Errno, Host};
 use std::net::SocketAddr;
 
-/// How long a call that the script does not let wait may do so all the same: an application would sleep, and so does the
-/// script, but not for ever.
+/// Longest time that a call may block if the script gives no end for it, microseconds.
 const SLEEP_MAX: Micros = 10_000_000;
-/// Bytes handed over at once.
+/// Largest number of bytes given to one `send`.
 const CHUNK: usize = 1 << 20;
 
-/// What is left to do of a call.
+/// The rest of a blocking call.
 pub(super) enum Operation {
     Accept(Socket),
     Connect(Socket, SocketAddr),
@@ -28,7 +27,7 @@ pub(super) enum Operation {
         done: usize,
         flags: i32,
     },
-    /// A read to NULL.
+    /// A read with NULL as the buffer.
     ReceiveNowhere {
         socket: Socket,
         flags: i32,
@@ -50,17 +49,17 @@ pub(super) enum Operation {
     },
 }
 
-/// A call that waits.
+/// A call that blocks.
 pub(crate) struct Pending {
     operation: Operation,
     call: Call,
     line: u32,
-    /// When it must be over.
+    /// When the script says that it returns.
     end: Option<Due>,
 }
 
 impl Pending {
-    /// When the call gives up by itself.
+    /// When the call's own timeout ends.
     pub(super) fn timeout(&self) -> Option<Micros> {
         match &self.operation {
             Operation::Poll { until, .. } | Operation::EpollWait { until, .. } => *until,
@@ -70,7 +69,7 @@ impl Pending {
 }
 
 impl Runner {
-    /// Does what can be done now; the call waits when it must.
+    /// Starts a call; if it must block, it becomes the pending call.
     pub(super) fn begin(&mut self, call: &Call, mut operation: Operation, due: Due) -> Result<(), Trouble> {
         if let Some(answer) = self.attempt(&mut operation)? {
             self.network.settle();
@@ -88,7 +87,7 @@ impl Runner {
         if is_told { Ok(()) } else { self.await_pending() }
     }
 
-    /// A relative end counts from where the start counts.
+    /// When the call must return; a relative end counts from the same time as the start.
     fn end_of(&self, end: Micros, due: Due) -> Due {
         let at = end + due.offset.min(due.from);
         let tolerance = self
@@ -98,7 +97,7 @@ impl Runner {
         Due { from: at, to: at, is_any: false, tolerance, offset: due.offset }
     }
 
-    /// A writer that has slept goes on sleeping.
+    /// True when the call is a sleeping writer that the host would not wake yet.
     fn is_asleep(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Send { socket, .. } | Operation::SendFile { socket, .. } => {
@@ -112,7 +111,7 @@ impl Runner {
         self.check_time(end, self.network.now(), "the end of this call")
     }
 
-    /// A call that waits is tried again.
+    /// Retries the pending call.
     pub(super) fn retry_pending(&mut self) -> Result<(), Trouble> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         let line = std::mem::replace(&mut self.line, pending.line);
@@ -132,7 +131,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Lets time pass until no call waits.
+    /// Lets time pass until no call is pending.
     pub(super) fn await_pending(&mut self) -> Result<(), Trouble> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let limit = pending.end.map_or(self.network.now(), |end| end.to) + SLEEP_MAX;
@@ -146,7 +145,7 @@ impl Runner {
         Ok(())
     }
 
-    /// The answer, or nothing yet.
+    /// Tries the operation; `None` if it must still wait.
     fn attempt(&mut self, operation: &mut Operation) -> Result<Option<Answer>, Trouble> {
         let now = self.network.now();
         let host = &mut self.network.host;
@@ -177,7 +176,7 @@ impl Runner {
                         let extra = Extra::Left(host.left(socket.fd));
                         is_all.then_some(Answer { result: Ok(*done as i64), extra })
                     }
-                    // An urgent byte is not waited for.
+                    // Reading an urgent byte never blocks.
                     Err(Errno::AGAIN) if *flags & libc::MSG_OOB == 0 && !dontwait(*socket, *flags) => None,
                     Err(_) if *done > 0 => Some(Ok(*done as i64).into()),
                     Err(errno) => Some(Err(errno).into()),
@@ -221,7 +220,7 @@ impl Runner {
         })
     }
 
-    /// `poll`'s answer for one descriptor.
+    /// The result of `poll` for one descriptor.
     fn poll_one(&self, fd: i32, events: u32) -> u32 {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         match self.files.get(&fd) {
@@ -231,7 +230,7 @@ impl Runner {
         }
     }
 
-    /// `timeout` of `poll` and `epoll_wait`, in milliseconds.
+    /// The end of a timeout of `poll` or `epoll_wait` in milliseconds; negative: none.
     pub(super) fn until(&self, timeout: i32) -> Option<Micros> {
         (timeout >= 0).then(|| self.network.now() + Micros::from(timeout) * 1000)
     }
@@ -244,7 +243,7 @@ impl Runner {
         }
     }
 
-    /// The address that `connect` was given: the script's other end, or one that is written out.
+    /// The address given to `connect`: the script's other end for `...`, or a written address.
     pub(super) fn remote(&self, address: &Expr) -> Result<SocketAddr, Trouble> {
         let ends = self.settings.ends();
         let mut remote = SocketAddr::new(ends.remote, self.settings.connect_port);
@@ -269,7 +268,7 @@ impl Runner {
     }
 }
 
-/// Hands over zeros until all are taken or no more are.
+/// Sends zeros until all are sent or no more are accepted.
 fn send(host: &mut Host, socket: Socket, left: &mut usize, done: &mut usize, flags: i32) -> Option<Answer> {
     loop {
         if *left == 0 {

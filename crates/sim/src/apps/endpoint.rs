@@ -1,4 +1,4 @@
-//! One end of one connection: it reads, checks, sends, shuts and closes as its plan says.
+//! One end of one connection: it reads, checks, sends, shuts down and closes as its plan says.
 
 use super::Plans;
 use super::ledger::{Ledger, Outcome};
@@ -9,15 +9,15 @@ use crate::sockets::Fd;
 use base::{Duration, Instant};
 use rustix::io::Errno;
 
-/// Bytes moved by one call at most.
+/// Largest number of bytes moved by one call.
 const PIECE: usize = 65_536;
 
-/// See the module.
+/// One end of one connection; see the module.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     fd: Fd,
     side: Side,
-    /// Connection and plan; a server learns them from the first bytes.
+    /// Number and plan of the connection; a server learns them from the first bytes.
     known: Option<(u64, Plan)>,
     header: Vec<u8>,
     is_connected: bool,
@@ -29,18 +29,18 @@ pub(crate) struct Endpoint {
     write_at: Instant,
 }
 
-/// What the application has to remember of an end.
+/// When the application must run this end again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Nothing before the socket has news.
+    /// When the socket has its next event.
     News,
-    /// Look again then.
+    /// At this time, or at the next event.
     At(Instant),
-    /// It is over; the socket is closed.
+    /// Never: the end is over and its socket is closed.
     Over,
 }
 
-/// What all ends of a run share.
+/// The state that all ends of a run share.
 pub(crate) struct World<'a> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut dyn Stack,
@@ -74,7 +74,7 @@ impl Endpoint {
         }
     }
 
-    /// Does what can be done now.
+    /// Does all work that is possible now.
     pub(crate) fn turn(&mut self, w: &mut World<'_>) -> Next {
         match self.try_turn(w) {
             Ok(next) => next,
@@ -116,7 +116,7 @@ impl Endpoint {
         dies_at.is_some_and(|at| at <= self.sent + self.received)
     }
 
-    /// True when bytes or the end came and more may.
+    /// True when bytes or the end of the stream came, and more may follow at once.
     fn read(&mut self, w: &mut World<'_>) -> Result<bool, Errno> {
         if self.is_eof || w.now < self.read_at {
             return Ok(false);
@@ -151,7 +151,7 @@ impl Endpoint {
         w.ledger.received(w.now, id, self.side, n);
     }
 
-    /// The first bytes tell a server which connection this is.
+    /// Reads the header, from which a server learns the number of the connection.
     fn read_header(&mut self, w: &mut World<'_>) -> Result<bool, Errno> {
         let mut bytes = [0; HEADER as usize];
         let left = bytes.len() - self.header.len();
@@ -175,7 +175,7 @@ impl Endpoint {
         Ok(true)
     }
 
-    /// True when bytes went and more may.
+    /// True when bytes were sent, and more may follow at once.
     fn write(&mut self, w: &mut World<'_>) -> Result<bool, Errno> {
         let Some((id, plan)) = self.known.filter(|_| !self.is_shut && self.write_at <= w.now) else {
             return Ok(false);
@@ -200,18 +200,18 @@ impl Endpoint {
         Ok(manner.write_pause == Duration::ZERO)
     }
 
-    /// Says that it has finished, when it has. True when both have.
+    /// Shuts its sending direction when it has sent all. True when both ends have.
     fn shut(&mut self, w: &mut World<'_>) -> Result<bool, Errno> {
         let Some((id, plan)) = self.known else { return Ok(false) };
         let manner = plan.ends[self.side.index()];
-        // Who waits for an answer that will not come any more has nothing more to say either.
+        // An end that waits for a response that cannot come any more has nothing more to send.
         let has_all = self.sent == manner.total && (!manner.is_last || self.is_eof);
         let is_stuck = self.is_eof && plan.may_send(self.side, self.received) <= self.sent;
         if !self.is_shut && (has_all || is_stuck) {
             self.is_shut = true;
             w.ledger.account(id, self.side).is_shut = true;
             if let Err(error) = w.stack.finish(self.fd) {
-                // The connection has ended meanwhile; reading tells how.
+                // The connection has ended meanwhile; a read returns its error.
                 return Err(w.stack.read(self.fd, &mut [0]).err().unwrap_or(error));
             }
         }
@@ -236,7 +236,7 @@ impl Endpoint {
         }
     }
 
-    /// The application died.
+    /// The application has died with this end.
     pub(crate) fn kill(self, ledger: &mut Ledger) {
         match self.known {
             Some((id, _)) => ledger.close(id, self.side, Outcome::Died),

@@ -1,71 +1,71 @@
-//! What both ends of every connection have said and heard: the first oracle. A stream arrives exactly once and in order, or its
-//! reader is told of an error; an end of stream is the end of what was sent.
+//! What both ends of every connection have sent and received: the first oracle. A stream arrives exactly once and in order, or its
+//! reader gets an error; the end of a stream comes after all bytes that were sent.
 
 use super::plan::Side;
 use base::Instant;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
-/// How an end came out of a connection.
+/// How a connection ended at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Everything was sent, everything heard, both ends closed.
+    /// All bytes were sent and received, and both ends are shut.
     Finished,
-    /// The socket said so.
+    /// A socket call failed with this errno.
     Failed(Errno),
     /// The application died, as planned.
     Died,
 }
 
-/// One end's account.
+/// The account of one end of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
-    /// Bytes that `send` took.
+    /// Bytes that `send` accepted.
     pub sent: u64,
-    /// Bytes received, each of them right.
+    /// Bytes received; all of them were correct.
     pub received: u64,
-    /// It has said that it sends no more: by shutdown, close or death.
+    /// The end sends no more: after shutdown, close or death.
     pub is_shut: bool,
-    /// The end came so.
+    /// How the end was closed; `None`: it is open.
     pub outcome: Option<Outcome>,
-    /// When something last moved.
+    /// Time of the last change.
     pub moved_at: Instant,
 }
 
-/// All accounts of connections that are not over.
+/// The accounts of all open connections.
 #[derive(Debug, Default)]
 pub struct Ledger {
     open: BTreeMap<u64, [Account; 2]>,
-    /// The first breach.
+    /// The first violation, in words.
     pub breach: Option<String>,
-    /// The peer keeps no rule: what arrives, and how it ends, is its own affair.
+    /// The peer breaks rules on purpose: wrong bytes and unexpected ends are no violations.
     pub is_lawless: bool,
-    /// Errors that are no breach.
+    /// Errors that are no violation.
     pub tolerated: Vec<Errno>,
-    /// Connections that both ends finished.
+    /// Number of connections that both ends finished.
     pub finished: u64,
-    /// Connections that ended with an error at either end.
+    /// Number of connections that ended with an error at either end.
     pub failed: u64,
-    /// Connections in which somebody died.
+    /// Number of connections in which an application died.
     pub died: u64,
-    /// Bytes that arrived, both ways.
+    /// Bytes received, both directions together.
     pub bytes: u64,
 }
 
 impl Ledger {
-    /// The account of an end, opened when it is first asked for.
+    /// The account of an end; creates it if it is new.
     pub fn account(&mut self, id: u64, side: Side) -> &mut Account {
         &mut self.open.entry(id).or_default()[side.index()]
     }
 
-    /// Notes the first thing that must not be.
+    /// Notes a violation, if it is the first.
     pub fn breach(&mut self, what: impl FnOnce() -> String) {
         if self.breach.is_none() {
             self.breach = Some(what());
         }
     }
 
-    /// As [`breach`](Self::breach), about bytes and ends of streams: with a lawless peer there is nothing to say.
+    /// As [`breach`](Self::breach), for violations about the bytes and ends of streams; does nothing if the peer is lawless.
     pub fn wrong(&mut self, what: impl FnOnce() -> String) {
         if !self.is_lawless {
             self.breach(what);
@@ -79,7 +79,7 @@ impl Ledger {
         account.moved_at = now;
     }
 
-    /// `side` has received `n` more bytes, which were right.
+    /// `side` has received `n` more correct bytes.
     pub fn received(&mut self, now: Instant, id: u64, side: Side, n: usize) {
         self.bytes += n as u64;
         let ends = self.open.entry(id).or_default();
@@ -106,7 +106,7 @@ impl Ledger {
         }
     }
 
-    /// `side` is through. When both are, the connection is judged and forgotten.
+    /// `side` has closed. When both sides have, the connection is counted and its accounts are removed.
     pub fn close(&mut self, id: u64, side: Side, outcome: Outcome) {
         let ends = self.open.entry(id).or_default();
         ends[side.index()].outcome = Some(outcome);
@@ -125,8 +125,8 @@ impl Ledger {
         }
     }
 
-    /// A server has died before it heard which connection was its: to those whose server has said nothing the end may come (Linux says FIN
-    /// for who dies with nothing unread).
+    /// A server has died before it knew the number of its connection. Any client that has got nothing from its server may now read the
+    /// end of the stream (Linux sends FIN for a process that dies with no unread bytes).
     pub fn nobody_answers(&mut self) {
         let unheard = self.open.values_mut().filter(|ends| ends[1].received == 0);
         unheard.for_each(|ends| ends[1].is_shut = true);
@@ -142,8 +142,8 @@ impl Ledger {
         }
     }
 
-    /// The applications are through. What never reached the other end is judged by the one that knows of it; what has no end at either
-    /// side has been forgotten.
+    /// All applications are done. A connection that only one end knows is counted by the outcome of that end; a connection without an
+    /// outcome at either end is a violation.
     pub fn settle(&mut self) {
         for (id, ends) in std::mem::take(&mut self.open) {
             if ends.iter().all(|end| end.outcome.is_none()) {
@@ -153,7 +153,7 @@ impl Ledger {
         }
     }
 
-    /// Connections that are not over.
+    /// Accounts of the connections that are not over.
     #[must_use]
     pub fn open(&self) -> &BTreeMap<u64, [Account; 2]> {
         &self.open

@@ -1,4 +1,4 @@
-//! Applications on the machines of a run: who listens, who connects to whom and when, and what each end does.
+//! Applications on the machines of a run: which ports they serve, which connections they open and when, and what each end does.
 
 mod endpoint;
 mod ledger;
@@ -17,14 +17,14 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// What every connection of a run does: both ends know it by its number.
+/// The plans of all connections of a run: both ends derive a connection's plan from its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Plans {
-    /// What they are like.
+    /// The kind of connections.
     pub profile: Profile,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The first machine finishes last in every connection, whoever opened it.
+    /// In every connection the first machine shuts its direction last, whether it accepted or connected.
     pub first_is_last: bool,
 }
 
@@ -44,18 +44,18 @@ impl Plans {
     }
 }
 
-/// Connections that an application opens.
+/// The connections that an application opens.
 #[derive(Clone, Debug)]
 pub struct Opens {
-    /// To where, one after the other.
+    /// The addresses to connect to, in turn.
     pub remotes: Vec<SocketAddr>,
     /// Numbers of the connections.
     pub ids: std::ops::Range<u64>,
-    /// So many at once.
+    /// Largest number of connections open at once.
     pub at_once: usize,
-    /// At least so long between two.
+    /// Least time between two connects.
     pub gap: Duration,
-    /// None from this number on, for now.
+    /// Connections with this number or higher are not opened for now.
     pub pause_at: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ impl Opens {
 #[derive(Debug)]
 pub struct Application {
     plans: Plans,
-    /// Ports and their backlogs.
+    /// Ports to listen on, with their backlogs.
     listens: Vec<(u16, usize)>,
     listeners: BTreeSet<Fd>,
     opens: Option<Opens>,
@@ -79,12 +79,12 @@ pub struct Application {
     ends: BTreeMap<Fd, Endpoint>,
     wakes: BTreeSet<(Instant, Fd)>,
     buffer: Vec<u8>,
-    /// Connects that failed before they began.
+    /// Number of connects that failed at once for want of a port or a slot.
     pub refused: u64,
 }
 
 impl Application {
-    /// An application whose connections are like this.
+    /// An application with the connections of `plans`; it serves and opens none yet.
     #[must_use]
     pub fn new(plans: Plans) -> Self {
         Self {
@@ -101,21 +101,21 @@ impl Application {
         }
     }
 
-    /// It serves `port`, where so many connections may wait.
+    /// Makes the application serve `port`; up to `backlog` connections may wait.
     #[must_use]
     pub fn serving(mut self, port: u16, backlog: usize) -> Self {
         self.listens.push((port, backlog));
         self
     }
 
-    /// It opens connections.
+    /// Makes the application open connections.
     #[must_use]
     pub fn opening(mut self, opens: Opens) -> Self {
         self.opens = Some(opens);
         self
     }
 
-    /// When it wants its turn even without news.
+    /// When its next turn is due even without socket events.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let wake = self.wakes.first().map_or(Instant::NEVER, |(at, _)| *at);
@@ -124,26 +124,26 @@ impl Application {
         wake.min(if opens { self.open_at } else { Instant::NEVER }).min(listens)
     }
 
-    /// True when it has nothing more to do: all connections opened, as far as it may now, and over.
+    /// True when all connections that it may open now are opened and over.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.ends.is_empty() && !self.opens.as_ref().is_some_and(Opens::has_more)
     }
 
-    /// Opens `count` more connections and then none, until it is asked again; all that are left without a count.
+    /// Opens `count` more connections and then pauses; `None`: opens all that remain.
     pub fn open_more(&mut self, count: Option<u64>) {
         if let Some(opens) = &mut self.opens {
             opens.pause_at = count.map(|count| opens.ids.start + count);
         }
     }
 
-    /// Connections it has an end of.
+    /// Number of its open ends.
     #[must_use]
     pub fn ends(&self) -> usize {
         self.ends.len()
     }
 
-    /// Its turn. True when it did something.
+    /// Runs the application once. True when it did something.
     pub fn turn(&mut self, now: Instant, stack: &mut dyn Stack, ledger: &mut Ledger) -> bool {
         let mut is_busy = self.listen(stack, ledger);
         while self.open(now, stack, ledger) {
@@ -195,7 +195,7 @@ impl Application {
                 self.ends.insert(fd, Endpoint::client(fd, id, self.plans.of(id)));
                 self.serve(now, fd, stack, ledger);
             }
-            // All ports are in TIME-WAIT, or too many opens are under way: later.
+            // All ports are in TIME-WAIT, or too many connects are under way: try again in a second.
             Err(Errno::ADDRNOTAVAIL | Errno::NOBUFS) => {
                 self.refused += 1;
                 self.open_at = now.plus(Duration::from_secs(1));
@@ -231,12 +231,12 @@ impl Application {
         }
     }
 
-    /// Closes the listeners: nobody comes any more.
+    /// Closes the listeners: no more connections will come.
     pub fn close(&mut self, stack: &mut dyn Stack) {
         std::mem::take(&mut self.listeners).into_iter().for_each(|fd| stack.drop_fd(fd));
     }
 
-    /// It dies; its sockets are somebody else's to close.
+    /// The application dies. It does not close its sockets; the caller does ([`Host::crash`](crate::Host::crash)).
     pub fn kill(&mut self, ledger: &mut Ledger) {
         std::mem::take(&mut self.ends).into_values().for_each(|end| end.kill(ledger));
         self.listeners.clear();
@@ -245,7 +245,7 @@ impl Application {
         self.clients = 0;
     }
 
-    /// The connections it has an end of, for messages.
+    /// Numbers of the connections that have an end here, for messages.
     pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.ends.values().filter_map(Endpoint::id)
     }

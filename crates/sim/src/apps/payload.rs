@@ -1,6 +1,6 @@
-//! The bytes of streams: each is a function of the stream and its position, so that any piece can be checked by itself.
+//! The bytes of streams: each byte is a function of stream and position, so that any part of a stream can be checked alone.
 
-/// Bytes at the front of a connector's stream that name the connection.
+/// Length of the header at the front of a connector's stream, which contains the connection's number, in bytes.
 pub const HEADER: u64 = 16;
 
 fn mix(z: u64) -> u64 {
@@ -13,18 +13,18 @@ fn mix(z: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
     key: u64,
-    /// The connection that the first [`HEADER`] bytes name, on the connector's stream.
+    /// On the connector's stream: the connection's number, which the first [`HEADER`] bytes contain.
     header: Option<u64>,
 }
 
 impl Stream {
-    /// What the connector of connection `id` sends.
+    /// The stream from connector to acceptor of connection `id`.
     #[must_use]
     pub fn up(id: u64) -> Self {
         Self { key: mix(id.wrapping_mul(2).wrapping_add(1)), header: Some(id) }
     }
 
-    /// What the acceptor sends.
+    /// The stream from acceptor to connector of connection `id`.
     #[must_use]
     pub fn down(id: u64) -> Self {
         Self { key: mix(id.wrapping_mul(2).wrapping_add(2)), header: None }
@@ -38,7 +38,7 @@ impl Stream {
         }
     }
 
-    /// Writes the bytes from `position` on into `out`.
+    /// Fills `out` with the bytes of the stream from `position` on.
     pub fn fill(self, position: u64, out: &mut [u8]) {
         let mut at = position;
         let mut rest = out;
@@ -52,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// The position of the first byte of `bytes`, which lie at `position`, that is wrong.
+    /// The position of the first wrong byte in `bytes`, which lie at `position` in the stream.
     #[must_use]
     pub fn first_wrong(self, position: u64, bytes: &[u8]) -> Option<u64> {
         let (mut at, mut i) = (position, 0);
@@ -70,7 +70,7 @@ impl Stream {
     }
 }
 
-/// The connection that the first bytes of a stream name; `None` when they are damaged.
+/// The connection's number in the first bytes of a stream; `None` when they are damaged.
 #[must_use]
 pub fn parse_header(bytes: &[u8; HEADER as usize]) -> Option<u64> {
     let id = u64::from_le_bytes(*bytes.first_chunk()?);

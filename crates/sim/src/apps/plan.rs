@@ -1,14 +1,14 @@
-//! What the two ends of a connection do: drawn from the run's seed and the connection's number, so that both ends know it.
+//! The behaviour of both ends of a connection, drawn from the run's seed and the connection's number, so that both ends know it.
 
 use super::payload::HEADER;
 use base::{Duration, Seed};
 
-/// Which end.
+/// An end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// It connects.
+    /// The end that connects.
     Client,
-    /// It accepts.
+    /// The end that accepts.
     Server,
 }
 
@@ -23,42 +23,42 @@ impl Side {
 /// When an end may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// Whenever there is room.
+    /// Whenever the send buffer has room.
     Bulk,
-    /// Requests of `up` bytes answered by `down` bytes, up to `ahead` requests unanswered.
+    /// Requests of `up` bytes are answered by `down` bytes; at most `ahead` requests are unanswered.
     Rpc {
         /// Bytes of a request.
         up: u64,
         /// Bytes of a response.
         down: u64,
-        /// Requests under way at most.
+        /// Largest number of unanswered requests.
         ahead: u64,
     },
 }
 
-/// How an end behaves.
+/// The behaviour of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Manner {
-    /// Bytes it sends in all.
+    /// Bytes that it sends in all.
     pub total: u64,
-    /// Bytes of one `send`.
+    /// Bytes per call of `send`.
     pub write: usize,
-    /// Bytes of one `recv`.
+    /// Bytes per call of `recv`.
     pub read: usize,
-    /// It reads nothing for so long after each `recv`.
+    /// Pause after each `recv`.
     pub read_pause: Duration,
-    /// It sends nothing for so long after each `send`.
+    /// Pause after each `send`.
     pub write_pause: Duration,
-    /// It reads nothing at all for so long after the connection is open.
+    /// Time between the opening of the connection and its first `recv`.
     pub read_after: Duration,
-    /// Its FIN waits for the other's.
+    /// It shuts its direction only after the other end has.
     pub is_last: bool,
-    /// It drops the socket without another word once it has sent and received so many bytes.
+    /// Once it has sent and received this many bytes in all, it closes the socket at once, as when its process dies.
     pub dies_at: Option<u64>,
 }
 
 impl Manner {
-    /// Sends `total` bytes as fast as possible.
+    /// An end that sends `total` bytes as fast as possible.
     #[must_use]
     pub const fn eager(total: u64) -> Self {
         Self {
@@ -74,17 +74,17 @@ impl Manner {
     }
 }
 
-/// A connection.
+/// The behaviour of both ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Who sends when.
+    /// When each end may send.
     pub pattern: Pattern,
-    /// Client and server.
+    /// The client's and the server's behaviour.
     pub ends: [Manner; 2],
 }
 
 impl Plan {
-    /// Bytes that `side` may have sent in all once it has received `received`.
+    /// Bytes that `side` may have sent in all once it has received `received` bytes.
     #[must_use]
     pub fn may_send(&self, side: Side, received: u64) -> u64 {
         let total = self.ends[side.index()].total;
@@ -96,7 +96,7 @@ impl Plan {
         allowed.min(total)
     }
 
-    /// The same in which `side` says that it has finished only after the other.
+    /// The same plan, in which `side` shuts its direction last.
     #[must_use]
     pub fn with_last(mut self, side: Side) -> Self {
         for (i, end) in self.ends.iter_mut().enumerate() {
@@ -105,36 +105,36 @@ impl Plan {
         self
     }
 
-    /// True when somebody dies in it.
+    /// True when an end dies in this plan.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         self.ends.iter().any(|end| end.dies_at.is_some())
     }
 }
 
-/// What connections of a run are like.
+/// The kind of connections in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// The client sends so many bytes, the server a word of thanks.
+    /// The client sends this many bytes, the server 64.
     Bulk(u64),
-    /// Both send so many bytes.
+    /// Both ends send this many bytes.
     Both(u64),
-    /// So many ping-pongs of so many bytes.
+    /// This many requests and responses, one at a time, each of this many bytes.
     PingPong(u64, u64),
-    /// So many requests of these sizes, 16 ahead.
+    /// This many requests, with request and response sizes in bytes; 16 may be unanswered.
     Pipelined(u64, u64, u64),
-    /// Bulk to a reader that sleeps for so long first, then reads a little at a time.
+    /// The client sends this many bytes to a server that first sleeps for this time, then reads in small pieces.
     SlowReader(u64, Duration),
-    /// The client says that it has finished and then hears out the server, who sends this much.
+    /// The client shuts its direction after the header; then the server sends this many bytes.
     HalfClose(u64),
-    /// Short ones of every kind, as for churn.
+    /// Short connections of several kinds, for churn.
     Short,
-    /// Everything, up to so many bytes.
+    /// All kinds of behaviour, with up to this many bytes per direction.
     Mixed(u64),
 }
 
 impl Profile {
-    /// The plan of connection `id` of the run `seed`.
+    /// The plan of connection `id` in the run with this seed.
     #[must_use]
     pub fn plan(self, seed: u64, id: u64) -> Plan {
         let mut rng = Seed::new(seed ^ id.wrapping_mul(0xD6E8_FEB8_6659_FD93));
@@ -188,7 +188,7 @@ fn short(rng: &mut Seed) -> Plan {
     plan
 }
 
-/// A size between nothing and `most`: small ones are as likely as large ones.
+/// A size from 0 to `most`; each number of bits is equally likely.
 fn size(rng: &mut Seed, most: u64) -> u64 {
     let bits = 64 - most.leading_zeros();
     let mask = (1u64 << rng.below(u64::from(bits) + 1)) - 1;
@@ -222,7 +222,7 @@ fn mixed(rng: &mut Seed, most: u64) -> Plan {
 fn vary(rng: &mut Seed, end: &mut Manner) {
     end.write = 1 + size(rng, 200_000) as usize;
     end.read = 1 + size(rng, 200_000) as usize;
-    // So many calls that the run stays short.
+    // Limits the number of calls, so that the run stays short.
     let calls = |bytes: usize| (end.total / bytes.max(1) as u64).max(1);
     match rng.below(6) {
         0 if calls(end.write) < 2000 => end.write_pause = Duration::from_us(1 + size(rng, 50_000)),

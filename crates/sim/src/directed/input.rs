@@ -1,6 +1,6 @@
-//! Bytes read one after the other; past the end there are zeros.
+//! Reads numbers from a string of bytes; after its end it returns zeros.
 
-/// See the module.
+/// The bytes that are not read yet; see the module.
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
 }
@@ -28,7 +28,7 @@ impl<'a> Input<'a> {
         u32::from(self.word()) << 16 | u32::from(self.word())
     }
 
-    /// A byte says how many, at most `most`.
+    /// Reads a length, limited to `most`, and that many bytes.
     pub(crate) fn bytes(&mut self, most: usize) -> Vec<u8> {
         let n = usize::from(self.byte()).min(most).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(n);
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         taken.to_vec()
     }
 
-    /// One of the numbers that fields break at, or any.
+    /// Reads a number: one of the edge cases of fields, a small one, or any.
     pub(crate) fn number(&mut self) -> u32 {
         const EDGES: [u32; 12] =
             [0, 1, 2, 535, 536, 1460, 0x7FFF, 0x8000, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];

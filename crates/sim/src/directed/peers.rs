@@ -1,4 +1,4 @@
-//! The peers: what each knows of its connection from what the host sent, and segments made of that and of bytes.
+//! The peers: each learns the state of its connection from the host's segments, and makes segments from that state and the fuzzer's bytes.
 
 use super::input::Input;
 use super::{HOST, MAC, PORT};
@@ -11,30 +11,30 @@ use wire::{
     tcp_headers_len,
 };
 
-/// Where all peers are.
+/// Ethernet address of all peers.
 pub(crate) const PEER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// Peers; the second half opens to the host's listener, the first is opened to from the host's ports 1000 and up.
+/// Number of peers. The second half connects to the host's listener; the host connects to the first half, from its ports 1000 and up.
 const PEERS: usize = 8;
 const OPENED: u16 = 1000;
 
-/// One of them.
+/// Index of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer(usize);
 
-/// What a peer has learned.
+/// What a peer has learned of its connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The sequence number that the host expects.
+    /// The sequence number that the host expects next.
     next: SeqNumber,
-    /// One after what the host has sent.
+    /// One after the host's last sequence number sent.
     sent: SeqNumber,
-    /// Its initial sequence number, once it has sent a SYN.
+    /// The host's initial sequence number, once it has sent a SYN.
     isn: Option<SeqNumber>,
-    /// The host's last timestamp.
+    /// The host's last timestamp value.
     timestamp: u32,
-    /// The host's last window.
+    /// The host's last window field, not scaled.
     window: u16,
-    /// It has shown that it receives what the host sends.
+    /// The peer has acknowledged something that the host sent.
     is_proven: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Peers {
     known: [Known; PEERS],
 }
 
-/// A segment as bytes describe it.
+/// A segment as the fuzzer's bytes describe it.
 pub(crate) struct Step {
     pub(crate) peer: Peer,
     flags: u8,
@@ -53,7 +53,7 @@ pub(crate) struct Step {
     window: u16,
     urgent: u16,
     options: TcpOptions,
-    /// Put in the place of the options as they are.
+    /// Bytes that replace the encoded options.
     raw: Option<Vec<u8>>,
     payload: usize,
     ecn: Ecn,
@@ -63,7 +63,7 @@ pub(crate) struct Step {
 impl Step {
     pub(crate) fn read(input: &mut Input<'_>) -> Self {
         let (peer, form) = (Peer(usize::from(input.byte()) % PEERS), input.byte());
-        // The likely flags are short to say.
+        // A short code for the common flags.
         const USUAL: [u8; 8] = [0x10, 0x02, 0x12, 0x18, 0x11, 0x04, 0x14, 0x10];
         let flags = if form & 0x80 == 0 { USUAL[usize::from(form & 7)] } else { input.byte() };
         let (seq_kind, seq) = relative(input, form >> 3);
@@ -100,7 +100,7 @@ impl Step {
     }
 }
 
-/// How a number is meant, and the number.
+/// A kind (0: the expected number, 1: relative to it, 2: absolute) and a number.
 fn relative(input: &mut Input<'_>, form: u8) -> (u8, u32) {
     match form & 3 {
         0 | 1 => (0, 0),
@@ -109,7 +109,7 @@ fn relative(input: &mut Input<'_>, form: u8) -> (u8, u32) {
     }
 }
 
-/// What a common stack would say.
+/// The options that a common stack sends.
 fn usual(flags: u8) -> TcpOptions {
     if flags & 2 == 0 {
         return TcpOptions::default();
@@ -133,7 +133,7 @@ fn options(input: &mut Input<'_>) -> (TcpOptions, Option<Vec<u8>>) {
     }
     if which & 16 != 0 {
         for _ in 0..1 + input.byte() % 3 {
-            // Relative to what the host has sent; made absolute when the segment is.
+            // Relative to the host's last sequence number; `relative_to` makes it absolute.
             let (left, len) = (input.number(), input.number());
             found.sack.push(SackBlock { left: SeqNumber(left), right: SeqNumber(left.wrapping_add(len)) });
         }
@@ -153,12 +153,12 @@ impl Peers {
         (SocketAddr::new(ip(which), 2000 + which as u16), OPENED + which as u16)
     }
 
-    /// True until a peer has acknowledged something that the host sent.
+    /// True until the peer has acknowledged something that the host sent.
     pub(crate) fn is_stranger(&self, peer: Peer) -> bool {
         !self.known[peer.0].is_proven
     }
 
-    /// Takes in what the host sent, and says to whom.
+    /// Learns from a frame that the host sent. Returns the peer it was sent to.
     pub(crate) fn learn(&mut self, frame: &[u8]) -> Option<Peer> {
         let packet = Packet::parse(frame, RxChecksum::Verify).ok()?;
         let Body::Tcp(tcp) = packet.body else { return None };
@@ -171,7 +171,7 @@ impl Peers {
         let len = tcp.payload.end - tcp.payload.start;
         let len = header.sequence_len(len as usize);
         if header.flags.contains(TcpFlags::SYN) && known.isn != Some(header.seq) {
-            // A new connection: what was known is of an old one.
+            // A new connection: forget the state of the earlier one.
             *known = Known { isn: Some(header.seq), sent: header.seq, ..Known::default() };
         }
         known.sent = known.sent.later_of(header.seq.plus(len));
@@ -183,14 +183,14 @@ impl Peers {
         Some(Peer(peer))
     }
 
-    /// The frame that `step` describes.
+    /// Builds the frame that `step` describes.
     pub(crate) fn segment(&mut self, step: &Step) -> Vec<u8> {
         let Peer(which) = step.peer;
         let known = &mut self.known[which];
         let seq = resolve(step.seq_kind, step.seq, known.next);
         let ack = resolve(step.ack_kind, step.ack, known.sent);
         let flags = TcpFlags::from_bits(u16::from(step.flags));
-        // Proof: it names a number that only who received our SYN can know.
+        // The acknowledged number proves it: only a receiver of our SYN can know that number.
         known.is_proven |= flags.contains(TcpFlags::ACK)
             && known.isn.is_some_and(|isn| isn.is_before(ack) && ack.is_at_or_before(known.sent));
         let mut options = step.options;
@@ -208,7 +208,7 @@ impl Peers {
         frame(&tuple, &header, options, step)
     }
 
-    /// An ICMP error about a segment that the host may have sent.
+    /// Builds an ICMP error about a segment that the host may have sent.
     pub(crate) fn icmp_error(&mut self, input: &mut Input<'_>) -> (Peer, Vec<u8>) {
         let which = usize::from(input.byte()) % PEERS;
         let known = &self.known[which];
@@ -233,7 +233,7 @@ impl Peers {
     }
 }
 
-/// Errors about a connection are mostly about what it has just sent.
+/// The form of the quoted sequence number: the expected number if there is a connection, else the fuzzer's.
 fn input_form(known: &Known) -> u8 {
     if known.isn.is_some() { 0 } else { 2 }
 }
@@ -254,7 +254,7 @@ fn relative_to(sent: SeqNumber, options: &TcpOptions) -> wire::SackBlocks {
     blocks
 }
 
-/// The host's end of a peer's connection.
+/// The host's port in a peer's connection.
 fn host_port(which: usize) -> u16 {
     if which < PEERS / 2 { OPENED + which as u16 } else { PORT }
 }
@@ -275,14 +275,14 @@ fn v4(addr: IpAddr) -> Ipv4Addr {
 }
 
 fn frame(tuple: &FourTuple, header: &TcpHeader, options: TcpOptions, step: &Step) -> Vec<u8> {
-    // Raw options are written over as many NOPs as they are long.
+    // Space for raw options is part of the payload at first; their length is rounded down to a multiple of four.
     let raw = step.raw.as_deref().map(|raw| &raw[..raw.len() & !3]);
     let options = if options.encoded_len() > TcpOptions::LEN_MAX { TcpOptions::default() } else { options };
     let parameters = IpParameters { ecn: step.ecn, ..IpParameters::new(PEER_MAC, MacAddr(MAC)) };
     let start = tcp_headers_len(&parameters, tuple, &options);
     let extra = raw.map_or(0, <[u8]>::len);
     let mut bytes = vec![0x5A; start + extra + step.payload];
-    // Raw options count as payload until the header's length is put right.
+    // Raw options count as payload until the header length is corrected below.
     let payload = extra + step.payload;
     if emit_tcp(&parameters, tuple, header, &options, payload, TxChecksum::Full, &mut bytes).is_err() {
         return bytes;

@@ -1,4 +1,4 @@
-//! What can be run: scenarios by name, and random ones by seed.
+//! The scenarios: those with a name, and random ones that a seed determines.
 
 mod named;
 mod random;
@@ -10,14 +10,14 @@ pub use random::random;
 pub use run::{Report, Run};
 pub use setting::{Event, Kind, MachineSetting, Setting};
 
-/// Scenarios of which everything is drawn from the seed, by the kind of the peers.
+/// The random scenarios, with the kind of their peers and a description: the seed determines everything.
 pub const RANDOM: [(&str, Kind, &str); 3] = [
     ("random", Kind::Towpath, "everything is drawn from the seed"),
     ("random-hostile", Kind::Hostile, "the same, against a peer that keeps no rule"),
     ("random-smoltcp", Kind::Smoltcp, "the same, against the released crate smoltcp"),
 ];
 
-/// The setting of scenario `name`, or none of that name.
+/// The setting of scenario `name`; `None` if there is no such scenario.
 #[must_use]
 pub fn setting(name: &str, seed: u64, options: &Options) -> Option<Setting> {
     let peers = RANDOM.iter().find(|(random, _, _)| *random == name);

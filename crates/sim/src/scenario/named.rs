@@ -1,4 +1,4 @@
-//! Scenarios by name: each shows one kind of trouble, or one thing that must work.
+//! Scenarios by name: each shows one kind of fault, or one thing that must work.
 
 use super::setting::{Event, Kind, MachineSetting, Setting};
 use crate::apps::Profile;
@@ -6,21 +6,21 @@ use base::Duration;
 use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
 use rustix::io::Errno;
 
-/// What the command line may change.
+/// Options of the command line that change a scenario.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Connections in all.
+    /// Number of connections; `None`: the scenario's own.
     pub connections: Option<u64>,
 }
 
-/// A scenario.
+/// A scenario with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
-    /// Its name.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// A description for people.
     pub about: &'static str,
-    /// The setting of a run of it.
+    /// Makes the setting of a run from a seed and options.
     pub make: fn(u64, &Options) -> Setting,
 }
 
@@ -28,7 +28,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_ms(n)
 }
 
-/// 1 Gbit/s, 1 ms there and back.
+/// 1 Gbit/s, round-trip time 1 ms.
 fn link() -> LinkConfig {
     LinkConfig::rated(1_000_000_000, Duration::from_us(500))
 }
@@ -43,7 +43,7 @@ fn with(seed: u64, options: &Options, change: impl FnOnce(&mut LinkConfig)) -> S
     pair(seed, options, &link)
 }
 
-/// Every scenario but `random`.
+/// All scenarios except the random ones.
 pub const NAMED: &[Named] = &[
     Named {
         name: "clean",
@@ -216,7 +216,7 @@ fn long_fat(seed: u64, _: &Options) -> Setting {
         machine.has_offload = true;
         machine.moderation = Duration::from_us(20);
         machine.region = (64, 1 << 30);
-        // 125 MB are on the way when the path is full.
+        // 125 MB are in flight when the path is full.
         machine.shared.receive_buffer_max = base::limits::RING_MAX;
     }
     setting.send_ring_max = Some(base::limits::RING_MAX);
@@ -231,19 +231,20 @@ fn churn(seed: u64, options: &Options) -> Setting {
     link.corrupt = Probability::per_million(2_000);
     let count = options.connections.unwrap_or(20_000);
     let mut setting = Setting::pair(seed, &link, Profile::Short, count);
-    // After one hundredth something is left that should not be, or never; after a tenth of a million all ports have been used, and
-    // every table is as large as it will be.
+    // The stages end at one hundredth and one tenth of the connections. A leak shows after the first; after one tenth of a million
+    // connections all ports have been used, and every table has its final size.
     setting.stages = vec![count / 100, count / 10 - count / 100];
     for machine in &mut setting.machines {
         machine.shared.flows = 65_536;
         machine.region = (4096, 256 << 20);
-        // No cookies: the third segment of a handshake by cookie, duplicated, may open the connection once more.
+        // The backlog avoids SYN cookies: with a cookie, a duplicate of the handshake's last segment could open the connection a second
+        // time.
         machine.backlog = 4096;
     }
     if let Some((_, at_once, _)) = &mut setting.machines[1].opens {
         *at_once = 512;
     }
-    // A FIN that meets a stranger after TIME-WAIT, or a reset that answers a duplicate, is as on any network.
+    // After TIME-WAIT a late FIN, and a reset that answers a duplicate, may end a connection with an error, as on any network.
     setting.tolerated = vec![Errno::CONNRESET, Errno::PIPE];
     setting.patience = Duration::from_secs(1_000_000);
     setting

@@ -1,4 +1,4 @@
-//! A random run: everything is drawn from the seed.
+//! A random run: the seed determines everything.
 
 use super::setting::{Event, Kind, MachineSetting, Setting};
 use crate::apps::Profile;
@@ -7,10 +7,10 @@ use congestion::Algorithm;
 use link::{Amount, Burst, Flap, LinkConfig, Loss, Probability, Reorder};
 use rustix::io::Errno;
 
-/// Nothing goes wrong on purpose later than this after the beginning.
+/// Latest time after the beginning for injected faults, ms.
 const STORM_MS: u64 = 20_000;
 
-/// The run that `seed` names, with peers of that kind.
+/// The run of seed `seed`, with peers of that kind.
 #[must_use]
 pub fn random(seed: u64, kind: Kind) -> Setting {
     let mut rng = Seed::new(seed ^ 0x0074_6f77_7061_7468);
@@ -26,7 +26,7 @@ pub fn random(seed: u64, kind: Kind) -> Setting {
         machines[0].opens = Some((1 + rng.below(4), 4, Duration::from_ms(rng.below(50))));
     }
     if kind == Kind::Smoltcp {
-        // It sends no window probes, so a window update that is lost would stop it for good: its window never closes.
+        // smoltcp sends no window probes, so a lost window update would stop it for good. With these buffers our window never closes.
         let shared = &mut machines[0].shared;
         (shared.receive_buffer_initial, shared.receive_buffer_max) = (256 << 10, 1 << 20);
     }
@@ -56,8 +56,8 @@ fn profile(rng: &mut Seed, kind: Kind) -> Profile {
     }
 }
 
-/// With a storm of 20 s, losses of tens of percent and links that go down, a handshake, a neighbour's answer or an orphan's last
-/// words may be given up, and the other end is told by a reset; with a mild one as well, only more rarely.
+/// Errors that faults may cause. In a storm of 20 s, with losses of tens of percent and links that go down, a handshake, an address
+/// resolution or the last segments of an orphan may be given up, and the other end gets a reset. Mild faults can do the same, but rarely.
 fn tolerated(kind: Kind) -> Vec<Errno> {
     let mut errors = vec![Errno::TIMEDOUT, Errno::HOSTUNREACH, Errno::CONNRESET, Errno::PIPE, Errno::NOTCONN];
     if kind != Kind::Towpath {
@@ -79,11 +79,11 @@ fn befall(rng: &mut Seed, setting: &mut Setting, kind: Kind, storm: Duration) {
     }
     if rng.below(10) == 0 && kind == Kind::Towpath {
         setting.events.push((some_time(rng), Event::Crash(1 + rng.below(machines - 1) as usize)));
-        // Its listener dies with it.
+        // The listener of that application ends too.
         setting.tolerated.push(Errno::CONNREFUSED);
     }
     if kind == Kind::Hostile {
-        // Whatever the peer does, an application that goes away leaves nothing behind.
+        // Whatever the peer does, nothing may remain when the application ends.
         setting.events.push((storm.plus(Duration::from_secs(1)), Event::Crash(0)));
     }
     setting.events.sort_by_key(|(at, _)| *at);
@@ -93,7 +93,8 @@ fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
     let mut setting = MachineSetting::towpath(&LinkConfig::default());
     setting.kind = kind;
     setting.links = [link(rng), link(rng)];
-    // Nobody says why: as where ICMP is filtered. smoltcp does not look for the cause of what it loses, so only what comes to it vanishes.
+    // A small MTU that ICMP does not report, as where ICMP is filtered. smoltcp does no black hole detection, so only packets to it are
+    // dropped.
     if rng.below(8) == 0 {
         let holes = if kind == Kind::Smoltcp { &mut setting.links[1..] } else { &mut setting.links[..] };
         holes
@@ -117,7 +118,7 @@ fn machine(rng: &mut Seed, kind: Kind) -> MachineSetting {
 }
 
 fn link(rng: &mut Seed) -> LinkConfig {
-    // From 2 Mbit/s to 10 Gbit/s, from 5 us to 80 ms one way.
+    // From 2 Mbit/s to 8 Gbit/s, from 5 us to 80 ms one way.
     let rate = 2_000_000u64 << rng.below(13);
     let delay = Duration::from_us(5 << rng.below(15));
     let mut config = LinkConfig::rated(rate, delay);

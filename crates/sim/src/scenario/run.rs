@@ -1,4 +1,4 @@
-//! A run from beginning to end, with everything that must hold.
+//! A run from beginning to end, with all its checks.
 
 use super::setting::{BEGIN, Event, Kind, Setting, calm};
 use crate::check::Leftovers;
@@ -7,43 +7,43 @@ use crate::pcap::Capture;
 use base::{Duration, Instant};
 use std::fmt::Write as _;
 
-/// How often every record is looked at, in virtual time.
+/// Virtual time between two checks of all records.
 const CHECK_EVERY: Duration = Duration::from_ms(250);
-/// The longest a connection without application may last: eight timeouts of an orphan and the wait after the last, each at most 120 s
-/// (a peer may lie about round trips), then FIN-WAIT-2 and TIME-WAIT of 60 s each.
+/// Longest life of a connection without application: eight timeouts of an orphan and the wait after the last, each at most 120 s
+/// (a peer may falsify round-trip times), then FIN-WAIT-2 and TIME-WAIT of 60 s each.
 const ENDS_WITHIN: Duration = Duration::from_secs(9 * 120 + 2 * 60 + 5);
 
-/// By so many bytes the process may grow from the end of the last stage to the end of the run: pages that the allocator keeps.
+/// Allowed growth of the process from the end of the last stage to the end of the run, bytes: pages that the allocator keeps.
 const GROWTH_MAX: u64 = 2 << 20;
-/// And by so many for each of the ephemeral ports that has not been used before the last stage: its places in the tables of both
+/// Further growth allowed for each ephemeral port that was not used before the last stage, bytes: its entries in the tables of both
 /// machines and their oracles.
 const PORT_BYTES: u64 = 1024;
 const PORTS: u64 = 60_999 - 32_768 + 1;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What must not have happened, if anything.
+    /// The first violation, in words; `None`: the run has passed.
     pub failure: Option<String>,
-    /// Time from the first connection to the end of the last, in seconds.
+    /// Virtual time from the first connection to the end of the last, seconds.
     pub seconds: f64,
-    /// Connections that both ends finished; with an error; in which an application died.
+    /// Number of connections that both ends finished; that ended with an error; in which an application died.
     pub connections: [u64; 3],
     /// Payload bytes that arrived.
     pub bytes: u64,
     /// Frames sent by all machines.
     pub frames: u64,
-    /// Of these dropped by the network.
+    /// Frames that the network dropped.
     pub dropped: u64,
-    /// Packets marked by switches.
+    /// Packets that switches marked (ECN).
     pub marked: u64,
     /// Retransmission timeouts of all hosts.
     pub timeouts: u64,
     /// Payload bits per second over the whole time.
     pub goodput: f64,
-    /// Connects that had to wait for a free port.
+    /// Number of connects that had to wait for a free port.
     pub refused: u64,
-    /// Memory of the process after each stage and at the end, where somebody measures it.
+    /// Memory of the process in bytes after each stage and at the end; empty when it is not measured.
     pub memory: Vec<u64>,
 }
 
@@ -54,7 +54,7 @@ pub struct Run {
     network: Network,
     nodes: Vec<NodeId>,
     next_event: usize,
-    /// When the next record check is due.
+    /// When the next check of all records is due.
     check_at: Instant,
     /// Measures the memory of this process, in bytes.
     gauge: Option<fn() -> u64>,
@@ -69,22 +69,22 @@ impl Run {
         Self { setting, network, nodes, next_event: 0, check_at: BEGIN, gauge: None, memory: Vec::new() }
     }
 
-    /// The network, for its names and its capture.
+    /// The network of the run, for its names and its capture.
     pub fn network(&mut self) -> &mut Network {
         &mut self.network
     }
 
-    /// From now on the memory of this process, which does nothing else, is measured after each stage; what grows fails the run.
+    /// From now on the memory of this process is measured after each stage, and growth fails the run. The process must do nothing else.
     pub fn measure(&mut self, gauge: fn() -> u64) {
         self.gauge = Some(gauge);
     }
 
-    /// Takes the capture away.
+    /// Takes the capture out of the network.
     pub fn take_capture(&mut self) -> Option<Capture> {
         self.network.capture.take()
     }
 
-    /// Runs to the end.
+    /// Runs to the end, with all checks.
     pub fn finish(&mut self) -> Report {
         let mut failure = self.stages().and_then(|()| self.work()).err();
         let done_at = self.network.now();
@@ -97,7 +97,7 @@ impl Run {
         self.report(failure, done_at)
     }
 
-    /// The connections of each stage, after which nothing may be left but the listeners.
+    /// Runs the connections of each stage; after each, nothing but the listeners may remain.
     fn stages(&mut self) -> Result<(), String> {
         for count in self.setting.stages.clone() {
             self.network.open_more(Some(count));
@@ -113,7 +113,7 @@ impl Run {
         self.memory.extend(self.gauge.map(|gauge| gauge()));
     }
 
-    /// Until all connections are over.
+    /// Runs until all connections are over.
     fn work(&mut self) -> Result<(), String> {
         let last = self.setting.events.last().map_or(Duration::ZERO, |(at, _)| *at);
         let limit = BEGIN.plus(last).plus(self.setting.patience);
@@ -138,7 +138,7 @@ impl Run {
         }
     }
 
-    /// A hostile peer goes on until the events are over.
+    /// True when the run may end: with a hostile peer, only after all events.
     fn is_over(&self) -> bool {
         let is_hostile = self.setting.machines.iter().any(|machine| machine.kind == Kind::Hostile);
         !is_hostile || self.next_event == self.setting.events.len()
@@ -169,7 +169,7 @@ impl Run {
         }
     }
 
-    /// Waits until TCP knows of no connection any more.
+    /// Runs until TCP has no connection any more.
     fn rest(&mut self) -> Result<(), String> {
         let limit = self.network.now().plus(ENDS_WITHIN);
         while !self.is_quiet() {
@@ -183,7 +183,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing may be left once TIME-WAIT has passed.
+    /// Checks that nothing remains once TIME-WAIT has passed.
     fn settle(&mut self) -> Result<(), String> {
         self.network.close_listeners();
         self.rest()?;
@@ -241,7 +241,7 @@ impl Run {
         report
     }
 
-    /// What the run was like, for the message of a failure.
+    /// Describes the run, for the message of a failure.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! A run before it begins: machines, links, applications and what befalls them, as plain values that can be shown.
+//! A run before it begins: machines, links, applications and events, as plain values that can be printed.
 
 use crate::apps::{Application, Opens, Plans, Profile};
 use crate::host::{Host, HostConfig};
@@ -10,53 +10,53 @@ use port::Capabilities;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 
-/// When runs begin: not at zero, so that nothing rests on it.
+/// Time at which runs begin: not zero, so that no code depends on a start at zero.
 pub(crate) const BEGIN: Instant = Instant::from_ns(1_000_000_000);
-/// Where servers listen.
+/// The port on which servers listen.
 pub(crate) const PORT: u16 = 80;
 
-/// What kind of machine.
+/// The kind of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Ours.
+    /// One of our hosts.
     Towpath,
-    /// The released crate `smoltcp`.
+    /// A machine with the released crate `smoltcp`.
     Smoltcp,
-    /// A peer that keeps no rule.
+    /// A peer that breaks the rules of TCP.
     Hostile,
 }
 
-/// A machine.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineSetting {
-    /// What it is.
+    /// The kind of the machine.
     pub kind: Kind,
-    /// What fast and slow path share.
+    /// The configuration that fast path and slow path share.
     pub shared: flow::Config,
-    /// Congestion control.
+    /// The default congestion control algorithm.
     pub algorithm: Algorithm,
     /// Bytes of the largest packet.
     pub mtu: u16,
-    /// The interface segments.
+    /// The interface cuts super-frames into segments (TSO).
     pub has_offload: bool,
-    /// The interface merges segments that come one after the other.
+    /// The interface merges consecutive segments of a flow.
     pub merges: bool,
-    /// Cores of the fast path.
+    /// Number of fast-path cores.
     pub cores: u8,
-    /// Slots and bytes of its application's region.
+    /// Slots and payload bytes of its application's region.
     pub region: (u32, u64),
-    /// See [`Network::moderate`].
+    /// Least time between wake-ups by frames: see [`Network::moderate`].
     pub moderation: Duration,
-    /// The way to the network, and back.
+    /// The link to the network, and the link back.
     pub links: [LinkConfig; 2],
-    /// Connections that may wait to be accepted.
+    /// Backlog of its listener.
     pub backlog: usize,
-    /// Connections it opens to the server: how many, at once, and the time between.
+    /// Connections that it opens: their number, how many at once, and the least time between two.
     pub opens: Option<(u64, usize, Duration)>,
 }
 
 impl MachineSetting {
-    /// One of ours on a link like this both ways.
+    /// One of our hosts, with the same link in both directions.
     #[must_use]
     pub fn towpath(link: &LinkConfig) -> Self {
         Self {
@@ -75,52 +75,52 @@ impl MachineSetting {
         }
     }
 
-    /// The same, opening connections.
+    /// The same machine, opening `count` connections, `at_once` at a time.
     #[must_use]
     pub fn opening(self, count: u64, at_once: usize) -> Self {
         Self { opens: Some((count, at_once, Duration::ZERO)), ..self }
     }
 }
 
-/// What befalls a run.
+/// A fault or event during a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// All links lose, delay and damage nothing any more.
+    /// From now on all links lose, delay and damage nothing.
     Calm,
-    /// A machine's clock jumps ahead.
+    /// The clock of this machine jumps ahead by this time.
     Jump(usize, Duration),
-    /// A machine is stopped for so long.
+    /// This machine is stopped for this time.
     Stop(usize, Duration),
-    /// The application of a machine dies.
+    /// The application of this machine dies.
     Crash(usize),
 }
 
-/// A run.
+/// Everything that determines a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The first is the server; with more than two there is a switch.
+    /// The machines; the first is the server. More than two are joined by a switch.
     pub machines: Vec<MachineSetting>,
-    /// What connections are like.
+    /// The kind of connections.
     pub profile: Profile,
-    /// IPv6.
+    /// True: connections use IPv6.
     pub v6: bool,
-    /// What befalls it, in order of time since the beginning.
+    /// Events in order of their time since the beginning.
     pub events: Vec<(Duration, Event)>,
-    /// All connections must be over this long after the last event.
+    /// Time after the last event in which all connections must end.
     pub patience: Duration,
-    /// Senders may lend themselves rings of so many bytes, not only of what is usual. It holds for every host of this process from
-    /// then on, as the service's own setting does in an application.
+    /// Largest send ring that senders may lend themselves, bytes; `None`: the usual size. It applies to every host of this process
+    /// from then on, as the service's own setting does in an application.
     pub send_ring_max: Option<u32>,
-    /// After so many connections each, one stage after the other, the run waits until all is over, and nothing may be left of them.
+    /// Numbers of connections per stage. After each stage the run waits until all connections are over, and nothing may remain of them.
     pub stages: Vec<u64>,
     /// Errors that sockets may report.
     pub tolerated: Vec<Errno>,
-    /// The seed of everything.
+    /// The seed that determines all random choices.
     pub seed: u64,
 }
 
 impl Setting {
-    /// A server and a client that opens `count` connections, over a link like this both ways.
+    /// A server, and a client that opens `count` connections, over the same link in both directions.
     #[must_use]
     pub fn pair(seed: u64, link: &LinkConfig, profile: Profile, count: u64) -> Self {
         let machines = vec![
@@ -140,7 +140,7 @@ impl Setting {
         }
     }
 
-    /// The same where something may go wrong until `at`.
+    /// The same run, with faults until `at` only.
     #[must_use]
     pub fn calm_at(mut self, at: Duration) -> Self {
         self.events.push((at, Event::Calm));
@@ -148,7 +148,7 @@ impl Setting {
         self
     }
 
-    /// Puts machines, switches and applications together. Returns the machines, in order.
+    /// Builds machines, switches and applications. Returns the network and the machines, in order.
     #[must_use]
     pub fn build(&self) -> (Network, Vec<NodeId>) {
         if let Some(bytes) = self.send_ring_max {
@@ -177,7 +177,7 @@ impl Setting {
         [([10, 0, 0, i].into(), 24), ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(i)].into(), 64)]
     }
 
-    /// Where machine `i` serves.
+    /// Address and port of the server on machine `i`.
     #[must_use]
     pub fn server(&self, i: usize) -> SocketAddr {
         SocketAddr::new(Self::addresses(i)[usize::from(self.v6)].0, PORT)
@@ -210,8 +210,9 @@ impl Setting {
     }
 
     fn application(&self, i: usize) -> Application {
-        // smoltcp forgets its timer at every acknowledgement that comes after our FIN (CLOSE-WAIT, CLOSING and LAST-ACK in its
-        // `process`), and with it what was lost: ours comes last.
+        // smoltcp forgets its timer, and thus lost data, at every acknowledgement that comes after our FIN (CLOSE-WAIT, CLOSING and
+        // LAST-ACK
+        // in its `process`): so our FIN must come last.
         let first_is_last = self.machines.iter().any(|machine| machine.kind == Kind::Smoltcp);
         let plans = Plans { profile: self.profile, seed: self.seed, first_is_last };
         let app = Application::new(plans).serving(PORT, self.machines[i].backlog);
@@ -239,7 +240,7 @@ impl MachineSetting {
     }
 }
 
-/// A link without mishaps: rate, delay, queue and marking stay.
+/// Removes all faults from a link; rate, delay, queue and marking stay.
 pub(crate) fn calm(config: &mut LinkConfig) {
     config.loss = Loss::None;
     config.reorder = Reorder::default();

@@ -7,7 +7,7 @@ use base::Seed;
 use super::{Sum, fill, fill_partial, of, pseudo_v4, update_u16, update_u32, verify};
 use crate::IpProtocol;
 
-/// RFC 1071's definition, word by word.
+/// The definition in RFC 1071, computed word by word.
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -67,7 +67,7 @@ fn an_update_is_a_recomputation() {
     }
 }
 
-/// What a port does with a partial checksum gives what we would have written.
+/// A partial checksum that a port completes equals the checksum that we would have written.
 #[test]
 fn a_port_completes_a_partial_checksum() {
     let mut seed = Seed::new(4);

@@ -34,7 +34,7 @@ fn headers() -> impl Strategy<Value = CommonHeaders> {
     })
 }
 
-/// As a frame, with its checksum complete or left to the port.
+/// Builds a frame, with its checksum complete or left to the port.
 fn written(headers: &CommonHeaders, payload: &[u8], is_complete: bool) -> Vec<u8> {
     let mut frame = vec![0; CommonHeaders::LEN];
     headers.emit(payload.len(), frame.first_chunk_mut().expect("of that length"));

@@ -11,10 +11,10 @@ fn extension_headers_are_walked_or_refused() {
         (IpProtocol::HOP_BY_HOP, &[TCP, 0, 5, 2, 0, 0, 1, 0], found(8)),
         (IpProtocol::HOP_BY_HOP, &[TCP, 1, 1, 4, 0, 0, 0, 0], Err(Ipv6Error::BadLength)),
         (IpProtocol::HOP_BY_HOP, &[TCP], Err(Ipv6Error::BadLength)),
-        // An option whose length runs past its header; one that has to be understood (jumbo payload).
+        // An option that runs past the end of its header; an option that must be understood (jumbo payload).
         (IpProtocol::HOP_BY_HOP, &[TCP, 0, 5, 5, 0, 0, 0, 0], Err(Ipv6Error::BadLength)),
         (IpProtocol::HOP_BY_HOP, &[TCP, 0, 0xC2, 4, 0, 1, 0, 0], Err(Ipv6Error::UnsupportedExtension)),
-        // Hop-by-hop options anywhere but first.
+        // Hop-by-hop options that are not the first header.
         (
             IpProtocol::DESTINATION_OPTIONS,
             &[0, 0, 1, 4, 0, 0, 0, 0, TCP, 0, 1, 4, 0, 0, 0, 0],

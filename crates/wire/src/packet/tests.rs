@@ -86,7 +86,7 @@ fn partial_checksum_passes_only_where_the_port_says_so() {
 fn every_single_bit_error_in_ip_and_tcp_is_seen() {
     for tuple in [v4(), v6()] {
         let good = tcp_frame(&parameters(), &tuple, b"payload", TxChecksum::Full);
-        // IPv6 has no header checksum: only its addresses are under TCP's.
+        // IPv6 has no header checksum: only its addresses are covered, by TCP's pseudo header.
         let from = if tuple.src.addr.is_ipv4() { 14 } else { 22 };
         for bit in from * 8..good.len() * 8 {
             let mut bad = good.clone();
@@ -109,7 +109,7 @@ fn every_cut_is_refused() {
 #[test]
 fn drops_are_named() {
     let good = tcp_frame(&parameters(), &v4(), b"x", TxChecksum::Full);
-    // Byte to change, new value, reason; the IPv4 checksum is made right again.
+    // Offset of the byte to change, its new value, the expected reason; the IPv4 checksum is corrected afterwards.
     let table = [
         (14, 0x44, DropReason::BadLength),
         (14, 0x65, DropReason::BadVersion),

@@ -13,7 +13,7 @@ fn standard_timestamps_are_recognised_without_walking() {
 
 #[test]
 fn a_typical_syn_is_read() {
-    // What Linux sends: MSS 1460, SACK permitted, timestamps, NOP, window scale 7.
+    // The options of a Linux SYN: MSS 1460, SACK permitted, timestamps, NOP, window scale 7.
     let bytes = [2, 4, 5, 0xB4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
     let options = TcpOptions {
         mss: Some(1460),
@@ -97,14 +97,14 @@ fn options_are_read_in_every_order_and_with_any_padding() {
             continue;
         }
         for pads in 0..64u8 {
-            // NOP wherever nothing else is put.
+            // All other positions are NOP.
             let (mut bytes, mut len) = ([1; 40], 0);
             for (i, option) in order.iter().map(|at| all[*at]).enumerate() {
                 len += usize::from(pads >> i & 1);
                 bytes[len..len + option.len()].copy_from_slice(option);
                 len += option.len();
             }
-            // Behind the end of the list there may be anything.
+            // Behind the end of the list, any bytes are allowed.
             let end: &[u8] = if pads >> 5 & 1 == 0 { &[] } else { &[0, 2, 0, 99] };
             bytes[len..len + end.len()].copy_from_slice(end);
             let bytes = &bytes[..len + end.len()];
