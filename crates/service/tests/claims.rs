@@ -175,6 +175,11 @@ fn only_its_acceptor_is_told_what_a_line_was_granted() {
     let request = Request::Grants { region: second.region, line, slot: lent.grants[0].slot };
     let Reply::Grants { local, source, grants } = server.ask(request.clone()).0 else { panic!() };
     assert_eq!((local, source, &grants), (address, lent.source, &lent.grants));
+    // The connector may take its slots from the other end.
+    let last = Request::Grants { region: second.region, line, slot: lent.grants.last().unwrap().slot };
+    let Reply::Grants { grants: mut downwards, .. } = server.ask(last).0 else { panic!() };
+    downwards.sort_by_key(|grant| grant.slot);
+    assert_eq!(downwards, lent.grants);
     let mut ports: Vec<u16> = grants.iter().map(|grant| grant.port).collect();
     ports.sort_unstable();
     ports.dedup();
