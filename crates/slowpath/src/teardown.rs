@@ -1,11 +1,11 @@
-//! The end of connections: FIN in every order, RST, and letting go of records and slots.
+//! The end of connections: FINs in every order, RST, and the release of records and slots.
 //!
 //! ```text
 //!                  Command::Drop    application has read everything, or lets go
 //!  live --end--> leaving ----------------------------------------------------> record free (Event::Released)
 //! ```
-//! A connection that is over leaves the flow table at once, so that its port pair is free; its record and its rings stay
-//! with the core until the application needs them no more.
+//! A connection that has ended leaves the flow table at once, so that its port pair is free; its record and its rings stay
+//! with the core until the application no longer needs them.
 
 use crate::event::{Event, How, Owner, Release};
 use crate::path_search::Search;
@@ -20,16 +20,16 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use wire::FourTuple;
 
-/// RFC 9293 section 3.3.2.
+/// TCP state of a connection (RFC 9293 section 3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum State {
-    /// Waiting for a SYN.
+    /// LISTEN: waiting for a SYN.
     Listen,
-    /// SYN sent.
+    /// SYN-SENT: our SYN was sent.
     SynSent,
-    /// SYN sent and received.
+    /// SYN-RECEIVED: SYNs were sent and received.
     SynReceived,
-    /// Open both ways.
+    /// ESTABLISHED: open in both directions.
     Established,
     /// Our FIN is on its way.
     FinWait1,
@@ -41,13 +41,13 @@ pub enum State {
     Closing,
     /// The peer's FIN came first; ours is on its way.
     LastAck,
-    /// Over, but old segments may still be under way.
+    /// TIME-WAIT: both FINs are acknowledged, but old segments may still arrive.
     TimeWait,
-    /// Over.
+    /// CLOSED: the connection has ended.
     Closed,
 }
 
-/// What moves a synchronised connection.
+/// An event that changes the state of a synchronised connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Our FIN was sent.
@@ -56,7 +56,7 @@ pub enum Step {
     FinAcked,
     /// The peer's FIN came in order.
     FinReceived,
-    /// Reset, by either end, or given up.
+    /// Either end has reset the connection, or it was given up.
     Reset,
 }
 
