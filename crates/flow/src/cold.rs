@@ -297,8 +297,7 @@ impl Cold {
     }
 
     /// Called when data beyond `window_end` begins to arrive; the right edge is at `edge` now. The peer could send it only after it was
-    /// told
-    /// a further edge, so a round trip at most has passed since: a measure without timestamps, or where they are too coarse.
+    /// told a further edge, so at least a round trip has passed since `window_at`: a sample without timestamps, or with too coarse ones.
     #[inline(never)]
     pub fn sample_window(&mut self, now: Instant, edge: SeqNumber) {
         if self.window_at != Instant::ZERO {

@@ -7,7 +7,7 @@ use wire::{Endpoint, FourTuple};
 /// One socket, as shown in listings.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket {
-    /// Its TCP state.
+    /// TCP state of the socket.
     pub state: State,
     /// Address and port of our end.
     pub local: Endpoint,
