@@ -112,7 +112,7 @@ pub(crate) struct State {
     pub(crate) is_port_full: bool,
     /// Number of segments sent in this round.
     pub(crate) sent: u32,
-    /// Id of the flow that had unacknowledged urgent data to send when last checked, or `NOBODY`.
+    /// Id of the flow that had unacknowledged urgent data to send when last checked; `u32::MAX`: none.
     pub(crate) urgent_of: u32,
     /// Urgent pointer of the segment that is being built; 0: none.
     pub(crate) urgent_pointer: u16,

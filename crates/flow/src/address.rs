@@ -1,16 +1,16 @@
-//! The addresses of an IPv6 flow: the third line.
+//! Addresses of a flow; those of an IPv6 flow are in a third cache line.
 
 use crate::{ReceiveLine, SendLine, state};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Endpoint, FourTuple};
 
-/// Both IPv6 addresses.
+/// Both IPv6 addresses of a flow; not used for IPv4.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses {
-    /// The peer's.
+    /// IPv6 address of the peer.
     pub peer: [u8; 16],
-    /// Ours.
+    /// IPv6 address of our end.
     pub local: [u8; 16],
 }
 

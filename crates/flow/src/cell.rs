@@ -1,4 +1,4 @@
-//! The records behind their locks: the only place where a record turns from shared to exclusive.
+//! The flow records and their locks: only here does shared access to a record become exclusive access.
 
 use crate::{Addresses, Cold, Config, FlowId, FlowTable, ReceiveLine, SendLine};
 use base::Instant;
@@ -6,11 +6,11 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::OnceLock;
 
-/// The two hot lines.
+/// The two cache lines of a record that every packet touches.
 #[repr(C, align(64))]
 struct Lines {
     lock: AtomicU32,
-    /// Odd while the record is being changed, so that whoever finds the records after a crash knows which one to distrust.
+    /// Odd while the record is being changed, so that after a crash the records that must not be trusted are known.
     sequence: AtomicU32,
     hot: UnsafeCell<Hot>,
 }
@@ -35,22 +35,22 @@ struct Chunk {
     lines: Box<[Lines; CHUNK]>,
     cold: Box<[UnsafeCell<Cold>; CHUNK]>,
     addresses: Box<[UnsafeCell<Addresses>; CHUNK]>,
-    /// Region and slot of each flow, for who fetches them before the record is there. A hint: the record rules.
+    /// Region and slot of each flow, for prefetching before the record is in the cache. Only a hint: the record decides.
     slots: Box<[AtomicU64; CHUNK]>,
 }
 
-// SAFETY: `cold`, `addresses` and `Lines::hot` are reached only through a `FlowGuard`, of which the lock admits one per record
-// at a time (Acquire on taking, Release on leaving); their contents are plain data.
+// SAFETY: `cold`, `addresses` and `Lines::hot` are reached only through a `FlowGuard`. The lock admits one guard per record at a
+// time (Acquire on taking, Release on leaving); their contents are plain data.
 unsafe impl Sync for Chunk {}
 // SAFETY: as above: plain data.
 unsafe impl Send for Chunk {}
 
-/// All flow records of a service, and the table that finds them.
+/// All flow records of a service, and the hash table that finds them.
 pub struct Flows {
     chunks: Box<[OnceLock<Chunk>]>,
     table: FlowTable,
     config: Config,
-    /// When a RST of no known flow was last lost, nanoseconds; 0: never.
+    /// When a RST of no known flow was last lost, in nanoseconds; 0: never.
     reset_lost_at: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl core::fmt::Debug for Flows {
     }
 }
 
-/// A record of which this is the only user until it is dropped.
+/// Exclusive access to a record, until it is dropped.
 pub struct FlowGuard<'a> {
     lines: &'a Lines,
     cold: &'a UnsafeCell<Cold>,
@@ -70,18 +70,18 @@ pub struct FlowGuard<'a> {
 /// The parts of a locked record.
 #[derive(Debug)]
 pub struct FlowMut<'a> {
-    /// What receiving needs.
+    /// Line 0: fields that receiving needs.
     pub rx: &'a mut ReceiveLine,
-    /// What sending needs.
+    /// Line 1: fields that sending needs.
     pub tx: &'a mut SendLine,
-    /// The side record.
+    /// Fields that packets in order seldom touch.
     pub cold: &'a mut Cold,
-    /// IPv6 addresses.
+    /// Addresses of an IPv6 flow.
     pub addresses: &'a mut Addresses,
 }
 
 impl Flows {
-    /// No flows yet. `keys` key the table's hash: they come from the kernel's random numbers.
+    /// Makes the records, none in use. `keys`, from the kernel's random numbers, key the table's hash.
     // SETUP: called once when the service starts.
     #[must_use]
     pub fn new(config: Config, keys: [u64; 2]) -> Self {
@@ -94,22 +94,23 @@ impl Flows {
         }
     }
 
-    /// What the service decided.
+    /// The configuration that the service has chosen.
     #[must_use]
     #[inline]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Notes that a RST was lost that belonged to no flow. It may be of a connection with a flow about to be installed: the slow path
-    /// has its peer asked then. Afterwards look the flow up once more: it may be there already.
+    /// Notes that a RST of no known flow was lost. Its connection's flow may just be being installed: then the slow path makes the peer
+    /// send
+    /// it again. After this call the caller must look the flow up again: it may be installed already.
     pub fn note_reset_lost(&self, now: Instant) {
         // SeqCst: pairs with `reset_lost_at`. Either the flow is found afterwards, or the slow path sees this when it installs the flow.
         self.reset_lost_at.fetch_max(now.as_ns().max(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// When such a RST was last lost. Ask after the flow was installed.
+    /// When a RST of no known flow was last lost. To be asked after a flow was installed.
     #[must_use]
     pub fn reset_lost_at(&self) -> Option<Instant> {
         // Pairs with the fence in `note_reset_lost`.
@@ -118,28 +119,28 @@ impl Flows {
         (ns > 0).then(|| Instant::from_ns(ns))
     }
 
-    /// The table.
+    /// The hash table of the flows.
     #[must_use]
     #[inline]
     pub fn table(&self) -> &FlowTable {
         &self.table
     }
 
-    /// The record `id` for exclusive use, or `None` when somebody else has it right now or it was never made.
+    /// Locks record `id`. `None` when its lock is held now, or its memory was never made.
     #[inline]
     pub fn try_lock(&self, id: FlowId) -> Option<FlowGuard<'_>> {
         let (chunk, i) = self.place(id)?;
         let lines = &chunk.lines[i];
-        // Acquire: pairs with the Release in `drop`; all of the last holder's changes are visible.
+        // Acquire: pairs with the Release in `drop`, so that all changes of the last holder are visible.
         lines.lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
         lines.sequence.store(lines.sequence.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // The odd number before every change.
+        // The odd sequence number becomes visible before any change.
         fence(Ordering::Release);
         Some(FlowGuard { lines, cold: &chunk.cold[i], addresses: &chunk.addresses[i] })
     }
 
-    /// As [`try_lock`](Self::try_lock), tried again a bounded number of times: the other holder needs a few hundred
-    /// nanoseconds, unless the scheduler took its processor away.
+    /// As [`try_lock`](Self::try_lock), tried 200 times: a holder needs a few hundred nanoseconds, unless the scheduler has preempted
+    /// its thread.
     #[inline]
     pub fn lock_briefly(&self, id: FlowId) -> Option<FlowGuard<'_>> {
         for _ in 0..200 {
@@ -166,7 +167,7 @@ impl Flows {
         }
     }
 
-    /// The same, and the line that who looks at a flow in flight wants beside them.
+    /// As [`prefetch`](Self::prefetch), and the line of the loss recovery that a check of a flow in flight reads.
     #[inline]
     pub fn prefetch_waiting(&self, id: FlowId) {
         self.prefetch(id);
@@ -176,7 +177,7 @@ impl Flows {
         }
     }
 
-    /// Region and slot of a flow, as far as known: for prefetching.
+    /// Region and slot of a flow, for prefetching only: they may be out of date.
     #[must_use]
     #[inline]
     pub fn slot_of(&self, id: FlowId) -> (u16, u32) {
@@ -184,14 +185,14 @@ impl Flows {
         ((word >> 32) as u16, word as u32)
     }
 
-    /// Says where the flow's application is.
+    /// Notes region and slot of a flow for [`slot_of`](Self::slot_of).
     pub(crate) fn note_slot(&self, id: FlowId, region: u16, slot: u32) {
         if let Some((chunk, i)) = self.place(id) {
             chunk.slots[i].store(u64::from(region) << 32 | u64::from(slot), Ordering::Relaxed);
         }
     }
 
-    /// Makes the record's memory. Not for the packet path.
+    /// Makes the memory of the record's chunk. Not for the packet path.
     // SETUP: the slow path calls it before it installs a flow.
     pub(crate) fn make(&self, id: FlowId) {
         if let Some(chunk) = self.chunks.get(id.0 as usize / CHUNK) {
@@ -227,14 +228,14 @@ impl Chunk {
     }
 }
 
-/// As many as a chunk has, without a way over the stack.
+/// An array of one entry per record of a chunk, made on the heap: the stack would be too small.
 fn array<T>(make: impl Fn() -> T) -> Box<[T; CHUNK]> {
     let all: Box<[T]> = (0..CHUNK).map(|_| make()).collect();
     all.try_into().ok().expect("of that length")
 }
 
 impl FlowGuard<'_> {
-    /// The record's parts.
+    /// Mutable references to the parts of the record.
     #[must_use]
     #[inline]
     pub fn parts(&mut self) -> FlowMut<'_> {
@@ -256,14 +257,14 @@ impl Drop for FlowGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         let sequence = self.lines.sequence.load(Ordering::Relaxed).wrapping_add(1);
-        // Release, twice: the changes before the even number, and before the next holder's Acquire.
+        // Release, twice: the changes become visible before the even sequence number, and before the next holder's Acquire.
         self.lines.sequence.store(sequence, Ordering::Release);
         self.lines.lock.store(0, Ordering::Release);
     }
 }
 
-/// Hints the processor to fetch the first lines of a frame: the headers, and the whole of a small message. Where the frame is shorter
-/// a hint leads nowhere, or into the rest of its buffer.
+/// Hints the processor to fetch the first lines of a frame: the headers, and all of a small message. If the frame is shorter, a hint
+/// concerns the rest of its buffer or an unused address, which does no harm.
 #[inline]
 pub fn prefetch_frame(frame: &[u8]) {
     for at in [0, 64, 128] {
@@ -271,13 +272,13 @@ pub fn prefetch_frame(frame: &[u8]) {
     }
 }
 
-/// Hints the processor to fetch the line of `place`.
+/// Hints the processor to fetch the first cache line of `place`.
 #[inline]
 pub fn prefetch<T>(place: &T) {
     prefetch_at(core::ptr::from_ref(place).cast());
 }
 
-/// Hints the processor to fetch all lines of `place`.
+/// Hints the processor to fetch all cache lines of `place`.
 #[inline]
 pub fn prefetch_all<T>(place: &T) {
     let first: *const i8 = core::ptr::from_ref(place).cast();

@@ -1,55 +1,55 @@
-//! What a flow needs beside its two hot lines: round-trip times, congestion state, out-of-order intervals, counters.
+//! The side record of a flow: round-trip times, congestion state, out-of-order intervals, counters.
 
 use crate::{Config, Delays, Recovery, Timeouts};
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
-/// Out-of-order intervals of a flow. The paper keeps one and pays for it at 5 % loss; a SACK option reports at most four. Where one
-/// packet in twenty is late by a round trip, a window of 640 segments has 32 gaps, and what finds no interval is dropped.
+/// Number of out-of-order intervals of a flow. The paper keeps one, which costs throughput at 5 % loss; a SACK option reports at most
+/// four. If one packet in twenty is late by a round trip, a window of 640 segments has 32 gaps; data without an interval is dropped.
 pub const INTERVALS: usize = 32;
 
-/// Every host takes segments of this size (RFC 9293 section 3.7.1), so no sender of streams has a smaller one.
+/// Initial `rcv_mss`: every host accepts segments of this size (RFC 9293 section 3.7.1), so bulk senders use no smaller ones.
 const RCV_MSS_MIN: u16 = 536;
-/// Lone full segments that are acknowledged at once at the beginning, for the sender's slow start: 16 as Linux.
+/// Number of lone full segments acknowledged at once at the beginning, for the sender's slow start: 16 as Linux.
 pub const QUICK_SEGMENTS: u8 = 16;
-/// log2 of the nanoseconds after which the least round-trip time is looked for anew: 137 s. What was least in one such time counts
-/// to the end of the next: routes change, and "a windowed min-filtered value of recent RTT measurements" (RFC 8985 section 6.2 step
-/// 1) notices. Linux's window is 300 s.
+/// log2 of the nanoseconds after which the search for the least round-trip time begins anew: 137 s. The least of one such period
+/// counts until the end of the next, because routes change: "a windowed min-filtered value of recent RTT measurements" (RFC 8985
+/// section 6.2 step 1). Linux's window is 300 s.
 const RTT_EPOCH_LOG2: u32 = 37;
-/// Two full segments of Ethernet.
+/// Bytes: two full segments of Ethernet.
 const RECEIVE_MIN: u32 = 2 * 1460;
 
-/// Bytes received out of order: `[left, right)`.
+/// A range of sequence numbers: `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Interval {
-    /// First byte held.
+    /// First sequence number of the range.
     pub left: SeqNumber,
-    /// First byte not held.
+    /// First sequence number after the range.
     pub right: SeqNumber,
 }
 
-/// A segment sent longer than the others, to learn whether the path takes it (RFC 4821).
+/// A segment longer than the flow's MSS, sent to learn whether the path takes it (RFC 4821).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct PathProbe {
-    /// One after its last byte.
+    /// Sequence number after its last byte.
     pub end: SeqNumber,
-    /// Its payload bytes; 0 when none was sent.
+    /// Payload bytes of the probe; 0 when none was sent.
     pub len: u16,
-    /// Something of it was sent again.
+    /// Some byte of it was retransmitted.
     pub is_lost: bool,
 }
 
 impl PathProbe {
-    /// Bytes from `seq` on were sent again.
+    /// Notes that `len` bytes from `seq` on were retransmitted.
     pub fn sent_again(&mut self, seq: SeqNumber, len: u32) {
         let start = self.end.minus(u32::from(self.len));
         self.is_lost |= self.len > 0 && seq.is_before(self.end) && start.is_before(seq.plus(len));
     }
 }
 
-/// What a flow has done so far.
+/// Counters of one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Counters {
@@ -57,136 +57,136 @@ pub struct Counters {
     pub segments_in: u32,
     /// Segments sent, modulo 2^32.
     pub segments_out: u32,
-    /// Of the received ones, those with data.
+    /// Segments received with data, modulo 2^32.
     pub data_in: u32,
-    /// Of the sent ones, those with data.
+    /// Segments sent with data, modulo 2^32.
     pub data_out: u32,
-    /// Bytes sent again.
+    /// Payload bytes retransmitted so far.
     pub retransmitted_bytes: u64,
-    /// Segments sent again.
+    /// Number of segments retransmitted.
     pub retransmits: u32,
-    /// Fast retransmissions begun.
+    /// Number of fast recoveries begun.
     pub recoveries: u32,
-    /// Timeouts (the slow path counts them).
+    /// Number of retransmission timeouts; the slow path counts them.
     pub timeouts: u32,
-    /// Segments received out of order.
+    /// Number of segments received out of order.
     pub out_of_order: u32,
-    /// Bytes acknowledged with congestion echoed.
+    /// Bytes acknowledged by segments with ECE.
     pub marked_bytes: u64,
 }
 
-/// The side record.
+/// The side record of a flow, beside its two hot lines.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub struct Cold {
     /// The congestion algorithm's state.
     pub window: Window,
-    /// When a segment last came.
+    /// When a segment of the peer last came.
     pub heard_at: Instant,
     /// When `snd_una` last moved, or the first byte of an idle flow was sent: the retransmission timeout counts from here.
     pub progress_at: Instant,
-    /// When the segment that ends at `rtt_seq` was sent, in microseconds modulo 2^32.
+    /// When the segment being timed (it ends at `rtt_seq`) was sent, microseconds modulo 2^32.
     pub rtt_at: u32,
     /// End of the segment being timed.
     pub rtt_seq: SeqNumber,
-    /// Added to the millisecond clock in our timestamps.
+    /// Added to the millisecond clock in our timestamps, so that they do not tell our uptime.
     pub ts_offset: u32,
     /// Smoothed round-trip time, microseconds; 0 before the first sample.
     pub srtt_us: u32,
-    /// Its variation, microseconds.
+    /// Variation of the round-trip time, microseconds.
     pub rttvar_us: u32,
-    /// The least round-trip time of the last minutes, microseconds.
+    /// Least round-trip time of the last minutes, microseconds; `u32::MAX` before the first sample.
     pub rtt_us_min: u32,
-    /// That of the last of them, from which it is taken next.
+    /// Least round-trip time of the present period of 137 s, microseconds; becomes `rtt_us_min` in the next period.
     pub rtt_us_min_next: u32,
     /// Low half of `tx_una` when the segment that ends at `rtt_seq` was sent.
     pub rtt_una: u32,
-    /// Bytes per second acknowledged while the last segment timed was on its way; 0 before the first.
+    /// Bytes per second acknowledged while the segment last timed was in flight; 0 before the first.
     pub delivery_rate: u64,
     /// Retransmission timeout without backoff.
     pub rto: Duration,
-    /// Bytes per second at most; 0: no pacing. See [`set_pace`](Cold::set_pace).
+    /// Pacing rate, bytes per second; 0: no pacing. See [`set_pace`](Cold::set_pace).
     pub pace_rate: u64,
-    /// Nanoseconds that something was in flight, up to `progress_at`.
+    /// Nanoseconds during which data was in flight, up to `progress_at`.
     pub busy_ns: u64,
     /// The packed receive ring before the current one, or 0.
     pub rx_old: u64,
-    /// When `ts_recent` was taken.
+    /// When `ts_recent` was last updated.
     pub ts_recent_at: Instant,
-    /// When the round trip began over which the application's consumption is measured.
+    /// Start of the round trip over which the application's consumption is measured.
     pub epoch_at: Instant,
     /// `ReceiveLine::rx_tail` at `epoch_at`.
     pub epoch_tail: u32,
-    /// The receive window never grows beyond this: `SO_RCVBUF`. See [`limit_receive`](Cold::limit_receive).
+    /// Bound of the receive window, bytes (`SO_RCVBUF`). See [`limit_receive`](Cold::limit_receive).
     pub receive_most: u32,
-    /// Largest segment that the peer sends, as far as seen; what two full-sized segments are.
+    /// Payload bytes of the largest segment received so far: full-sized segments are counted by it.
     pub rcv_mss: u16,
-    /// Consecutive timeouts or unanswered probes (the slow path's).
+    /// Number of consecutive timeouts or unanswered probes; the slow path counts them.
     pub backoff: u8,
-    /// Which 137 seconds `rtt_us_min_next` is of.
+    /// Number (modulo 256) of the 137 s period that `rtt_us_min_next` belongs to.
     pub rtt_epoch: u8,
-    /// When what is in flight and has no mark of its own was sent, in microseconds modulo 2^32.
+    /// When the data in flight after the last mark was sent, microseconds modulo 2^32.
     pub sent_at: u32,
-    /// Runs of the scoreboard in use.
+    /// Number of runs of the scoreboard in use.
     pub runs: u16,
     /// The loss record that the flow has borrowed from its core: 1 + its index, or 0.
     pub loss_record: u16,
-    /// The most bytes in flight since the last segment that is timed was sent: a round trip, or all the time since when nothing
-    /// more was sent, for what drains says nothing about how the window is used.
+    /// Most bytes in flight since the segment being timed was sent, i.e. over a round trip, or longer if no more was sent: data
+    /// in flight that only drains says nothing about how much of the window is used.
     pub flight_max: u32,
-    /// Counters.
+    /// Numbers of segments and bytes.
     pub counters: Counters,
-    /// What came again since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
+    /// The range received twice since the last acknowledgement, while `state::REPORT_DUPLICATE` is set.
     pub duplicate: Interval,
-    /// When the peer was last shown the right edge `window_end`; `ZERO`: never with data to come.
+    /// When the peer was last told the right edge `window_end`; `ZERO`: never.
     pub window_at: Instant,
     /// A right edge of the receive window, see [`sample_window`](Cold::sample_window).
     pub window_end: SeqNumber,
-    /// The receiver's smoothed round-trip time, microseconds; 0: not measured. See [`sample_receiver`](Cold::sample_receiver).
+    /// Smoothed round-trip time measured as a receiver, microseconds; 0: not measured. See [`sample_receiver`](Cold::sample_receiver).
     pub rcv_rtt_us: u32,
-    /// Lone full segments yet to be acknowledged at once: at the beginning, and after a pause.
+    /// Number of lone full segments still to be acknowledged at once: at the beginning, and after a pause.
     pub quick: u8,
     /// Out-of-order intervals, the latest first; `ReceiveLine::intervals` of them. They neither touch nor overlap.
     pub ahead: [Interval; INTERVALS],
-    /// Sequence number of a FIN that came ahead of missing data.
+    /// Sequence number of a FIN that came before missing data.
     pub fin_at: SeqNumber,
     /// When an unacceptable segment without data was last answered.
     pub challenge_at: Instant,
-    /// A soft error to report should the flow time out (the slow path's): an errno.
+    /// Errno to report if the flow times out: the last soft error (ICMP); 0: none. The slow path sets it.
     pub soft_error: u16,
     /// When the flow was established.
     pub opened_at: Instant,
     /// Low half of the stream position from which on the application has held bytes back.
     pub held_from: u32,
-    /// A super-frame ends here; behind `snd_max`, there is no such place yet.
+    /// Sequence number at which the present super-frame ends; behind `snd_max` when there is none.
     pub burst_end: SeqNumber,
-    /// Our FIN went out before the peer's came.
+    /// Our FIN was sent before the peer's came.
     pub closed_first: bool,
-    /// Our FIN went out as a segment of its own.
+    /// Our FIN was sent without data.
     pub is_fin_alone: bool,
     /// Bits of `rare` not yet handed to the slow path, while `event::RARE` is set.
     pub rare_events: u8,
-    /// What `Sending::buffer` has come to, bytes; 0: no bound.
+    /// Bound of the application's send buffer, as published in `Sending::buffer`, bytes; 0: no bound.
     pub send_buffer: u32,
-    /// How long sending was held up.
+    /// Times during which sending was held up.
     pub delays: Delays,
-    /// When the pacer lets the next segment go.
+    /// When the pacer allows the next segment.
     pub pace_at: Instant,
     /// The application's own limit (`SO_MAX_PACING_RATE`), bytes per second; 0: none.
     pub pace_most: u64,
-    /// The path probe under way.
+    /// The path probe in flight.
     pub path_probe: PathProbe,
-    /// Repairs that timeouts began.
+    /// Number and duration of repairs after timeouts.
     pub timeouts: Timeouts,
-    /// Losses and their repair.
+    /// The state of loss recovery.
     pub recovery: Recovery,
 }
 
-// Of these lines packets in order touch the first three.
+// Packets in order touch only the first three lines of these.
 const _: () = assert!(size_of::<Cold>() <= 960 && size_of::<Window>() <= 48);
 
 impl Cold {
-    /// A fresh side record.
+    /// The side record of a new flow.
     #[must_use]
     pub fn new(window: Window, now: Instant) -> Self {
         Self {
@@ -244,7 +244,7 @@ impl Cold {
         }
     }
 
-    /// Takes in a round-trip time (RFC 6298 section 2).
+    /// Takes in a sample of the round-trip time, microseconds (RFC 6298 section 2).
     #[inline]
     pub fn sample_rtt(&mut self, rtt_us: u32, config: &Config) {
         let rtt = rtt_us.max(1);
@@ -257,21 +257,21 @@ impl Cold {
             self.rttvar_us = self.rttvar_us - self.rttvar_us / 4 + error / 4;
             self.srtt_us = self.srtt_us - self.srtt_us / 8 + rtt / 8;
         }
-        // (2.3) "RTO <- SRTT + max (G, K*RTTVAR)". As Linux, the least timeout is what the variation counts for at least, not of
-        // the sum: on a long and steady path a sum that is only just longer than the round trip would be no patience at all.
+        // (2.3) "RTO <- SRTT + max (G, K*RTTVAR)". As in Linux, `rto_min` is a lower bound of the variation term, not of the sum:
+        // on a long and steady path an RTO barely longer than the round trip would fire too early.
         let patience = (4_000 * u64::from(self.rttvar_us)).max(config.rto_min.as_ns());
         self.rto =
             Duration::from_ns((1_000 * u64::from(self.srtt_us)).saturating_add(patience)).min(config.rto_max);
     }
 
-    /// Takes in a round-trip time for the least of the last minutes, two to four and a half of them.
+    /// Takes in a sample for the least round-trip time of the last two to four and a half minutes, microseconds.
     #[inline]
     pub fn sample_least_rtt(&mut self, rtt_us: u32, now: Instant) {
         let epoch = rtt_epoch(now);
         if epoch != self.rtt_epoch {
             self.begin_rtt_epoch(epoch);
         }
-        // The one is never more than the other.
+        // Keep `rtt_us_min` no larger than `rtt_us_min_next`.
         if rtt_us < self.rtt_us_min_next {
             self.rtt_us_min_next = rtt_us.max(1);
             self.rtt_us_min = self.rtt_us_min.min(self.rtt_us_min_next);
@@ -285,8 +285,8 @@ impl Cold {
         (self.rtt_us_min_next, self.rtt_epoch) = (u32::MAX, epoch);
     }
 
-    /// Takes in a round-trip time of what comes, as Linux does: whatever holds data back only adds to it, so a shorter one counts at
-    /// once, a longer one by an eighth, and that only when it `may_grow`.
+    /// Takes in a round-trip time measured as a receiver, microseconds. As in Linux, delays only lengthen such a sample, so a shorter one
+    /// counts at once, and a longer one by an eighth, and only if it `may_grow`.
     pub fn sample_receiver(&mut self, rtt_us: u32, may_grow: bool) {
         let (old, rtt) = (self.rcv_rtt_us, rtt_us.max(1));
         if old == 0 || rtt < old {
@@ -296,8 +296,8 @@ impl Cold {
         }
     }
 
-    /// What lay beyond the right edge begins to come, and the edge is at `edge` now. The peer could not send it before it was shown a
-    /// further edge, so that took a round trip at least: a measure where there are no timestamps, or too coarse ones.
+    /// Called when data beyond `window_end` begins to arrive; the right edge is at `edge` now. The peer could send it only after it was
+    /// told a further edge, so at least a round trip has passed since `window_at`: a sample without timestamps, or with too coarse ones.
     #[inline(never)]
     pub fn sample_window(&mut self, now: Instant, edge: SeqNumber) {
         if self.window_at != Instant::ZERO {
@@ -307,7 +307,7 @@ impl Cold {
         (self.window_at, self.window_end) = (now, edge);
     }
 
-    /// Is a tail loss probe yet to come before the timeout (RFC 8985 section 7.2)? `flags` are the receive line's.
+    /// True when a tail loss probe is to be sent before the timeout (RFC 8985 section 7.2). `flags` are the receive line's.
     #[must_use]
     pub const fn is_probe_due(&self, flags: u32) -> bool {
         let is_calm = matches!(self.recovery.episode, crate::Episode::None)
@@ -317,14 +317,14 @@ impl Cold {
         is_calm && is_able && self.backoff == 0 && self.srtt_us != 0
     }
 
-    /// Caps the receive window at `bytes` from now on (`SO_RCVBUF`; 0: no cap but the configuration's). What was promised to the
-    /// peer already stays promised. The least is two full segments, and two of the window scale's units, of `shift`.
+    /// Bounds the receive window by `bytes` from now on (`SO_RCVBUF`; 0: no bound but the configuration's). Bytes promised to the
+    /// peer stay promised. The bound is at least two full segments, and two units of the window scale `shift`.
     pub fn limit_receive(&mut self, bytes: u32, shift: u8) {
         let least = RECEIVE_MIN.max(2u32 << shift.min(14));
         self.receive_most = if bytes == 0 { u32::MAX } else { bytes.max(least) };
     }
 
-    /// Takes over the congestion window's rate, as far as the application allows.
+    /// Sets the pacing rate to the congestion window's `rate`, bytes per second, as far as the application's limit allows.
     pub fn set_pace(&mut self, rate: u64) {
         self.pace_rate = match (rate, self.pace_most) {
             (0, most) => most,
@@ -333,7 +333,7 @@ impl Cold {
         };
     }
 
-    /// `SO_MAX_PACING_RATE`: bytes per second from now on; 0: no limit.
+    /// Sets the application's limit (`SO_MAX_PACING_RATE`), bytes per second; 0: no limit.
     pub fn limit_pace(&mut self, most: u64) {
         self.pace_most = most;
         self.set_pace(self.window.pace_rate(self.srtt_us));

@@ -1,20 +1,21 @@
-//! What a service decides once for all its flows.
+//! Settings that a service fixes once for all its flows.
 
 use base::Duration;
 use std::net::IpAddr;
 
-/// Limits and switches of fast and slow path.
+/// Limits and switches of the fast and slow path.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Flow records: established connections at most.
+    /// Number of flow records: most established connections.
     pub flows: u32,
-    /// Application regions at most.
+    /// Most application regions.
     pub regions: u16,
-    /// Slots of each ring between a core and the slow path; a power of two. Half of them are for SYNs: as many as there are half-open
-    /// connections (`slowpath::Config::half_open_max`), so that a burst waits here until it is answered, by cookies if need be.
+    /// Slots of each ring between a core and the slow path; a power of two. Half of them may be used for SYNs: as many as
+    /// `slowpath::Config::half_open_max`, so that a burst of SYNs waits in the ring until it is answered, by cookies if necessary.
     pub ring_slots: usize,
-    /// Our addresses, as far as they are known at start: a core drops what belongs to no flow and goes to another. None: the slow path
-    /// alone knows them.
+    /// Our addresses, if known at start: a core then drops packets of no flow that are addressed to other hosts. Empty: only the slow
+    /// path
+    /// knows our addresses.
     pub addresses: Vec<IpAddr>,
     /// Offer and accept selective acknowledgements (RFC 2018).
     pub sack: bool,
@@ -22,33 +23,33 @@ pub struct Config {
     pub timestamps: bool,
     /// Offer and accept window scaling (RFC 7323).
     pub window_scaling: bool,
-    /// Offer and accept congestion notification (RFC 3168).
+    /// Offer and accept explicit congestion notification (RFC 3168).
     pub ecn: bool,
-    /// Hops that a segment may take, IPv4's TTL: "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section
+    /// Hop limit of our segments, IPv4's TTL: "The TTL value used to send TCP segments MUST be configurable" (RFC 9293 section
     /// 3.9.2); 64 as Linux.
     pub hop_limit: u8,
     /// How long an acknowledgement may wait for data to carry it: 40 ms as Linux; RFC 9293 allows 500 ms.
     pub delayed_ack: Duration,
-    /// The first receive window and the size of the first large ring, a power of two.
+    /// Bytes of the first receive window and of the first large ring, a power of two.
     pub receive_buffer_initial: u32,
-    /// The largest receive window and ring, a power of two up to `RING_MAX`.
+    /// Bytes of the largest receive window and ring, a power of two up to `RING_MAX`.
     pub receive_buffer_max: u32,
-    /// The first bound of what an application may have unacknowledged or unsent, bytes; it grows with the congestion window (Linux's
+    /// First bound of the bytes that an application may have unacknowledged or unsent; it grows with the congestion window (Linux's
     /// `tcp_wmem`). 0: no bound but the application's memory.
     pub send_buffer_initial: u32,
-    /// How far it grows.
+    /// Bytes: largest bound of the send buffer.
     pub send_buffer_max: u32,
-    /// What a retransmission timeout is longer than the smoothed round trip, at least: 200 ms as Linux.
+    /// Least time by which the retransmission timeout exceeds the smoothed round trip: 200 ms as Linux.
     pub rto_min: Duration,
     /// Largest retransmission timeout: RFC 6298 section 2.5 wants at least 60 s; Linux has 120 s.
     pub rto_max: Duration,
-    /// The window shrinks while a flow pauses (RFC 5681 section 4.1, RFC 2861): Linux's `tcp_slow_start_after_idle`.
+    /// Reduce the congestion window after a pause of the flow (RFC 5681 section 4.1, RFC 2861): Linux's `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
-    /// Probe for the loss of a tail (RFC 8985 section 7): Linux's `tcp_early_retrans`.
+    /// Send tail loss probes (RFC 8985 section 7): Linux's `tcp_early_retrans`.
     pub tail_probes: bool,
-    /// Segments that a super-frame may always hold, however slow the flow: Linux's `tcp_min_tso_segs`.
+    /// Segments that a super-frame may hold at least, however slow the flow is: Linux's `tcp_min_tso_segs`.
     pub burst_segments_min: u16,
-    /// How long an emptied ring stays with its flow before it goes back to the pool.
+    /// Time for which an empty ring stays with its flow before it goes back to the pool.
     pub ring_linger: Duration,
 }
 
@@ -81,7 +82,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The window shift to offer (RFC 7323 section 2.2): the least with which the largest buffer fits in 16 bits.
+    /// The window shift to offer (RFC 7323 section 2.2): the smallest with which the largest buffer fits in 16 bits.
     #[must_use]
     pub const fn window_shift(&self) -> u8 {
         let mut shift = 0;

@@ -1,4 +1,4 @@
-//! The slow path's hand on the records: which are free, how one comes to life and goes.
+//! The slow path's access to the records: the free ones, installing and removing flows.
 
 use crate::{Addresses, AppRegion, Cold, FlowGuard, FlowId, Flows, ReceiveLine, SendLine, state};
 use base::limits::{RING_MAX, RING_MIN};
@@ -10,51 +10,51 @@ use queue::stream;
 use std::sync::Arc;
 use wire::{FourTuple, MacAddr};
 
-/// An established connection, to be handed to the fast path.
+/// An established connection, to be installed as a flow of the fast path.
 #[derive(Clone, Debug)]
 pub struct Install {
-    /// The tuple of packets we *send*: source is ours.
+    /// Addresses and ports of packets that we *send*: the source is ours.
     pub tuple: FourTuple,
-    /// The next hop.
+    /// Ethernet address of the next hop.
     pub peer_mac: MacAddr,
-    /// The core that serves it.
+    /// Index of the core that serves the flow.
     pub core: u8,
-    /// The owner's region index.
+    /// Index of the owner's region.
     pub region: u16,
-    /// The owner's slot, its halves zeroed.
+    /// The owner's slot; its halves must be zeroed.
     pub slot: u32,
-    /// Our next sequence number (initial + 1).
+    /// Our next sequence number (our initial one + 1).
     pub snd_nxt: SeqNumber,
-    /// The peer's next sequence number (initial + 1).
+    /// The peer's next sequence number (its initial one + 1).
     pub rcv_nxt: SeqNumber,
     /// The window we advertised in our SYN, unscaled.
     pub rcv_wnd: u16,
-    /// The peer's window in bytes, as of its last segment (in a SYN it is never scaled).
+    /// The peer's window in bytes, from its last segment (in a SYN it is never scaled).
     pub snd_wnd: u32,
-    /// Payload bytes of a full segment: the smaller of both ends' MSS, less 12 with timestamps.
+    /// Payload bytes of a full segment: the smaller MSS of both ends, less 12 with timestamps.
     pub mss: u16,
-    /// Shift of the peer's windows and of ours: both 0 unless both ends offered window scaling.
+    /// Window shifts of the peer and of us: both 0 unless both ends offered window scaling.
     pub shifts: (u8, u8),
     /// `state::{TIMESTAMPS, SACK, ECN}` as negotiated.
     pub features: u32,
-    /// The peer's latest timestamp.
+    /// The peer's latest timestamp value.
     pub ts_recent: u32,
-    /// Offset of our timestamps.
+    /// Offset of our timestamps to the clock.
     pub ts_offset: u32,
-    /// Round-trip time of the handshake, unless something in it was sent twice.
+    /// Round-trip time of the handshake; `None` if a segment of it was sent twice.
     pub rtt: Option<Duration>,
-    /// Congestion state.
+    /// State of congestion control.
     pub window: Window,
-    /// Bytes per second at most; 0: no pacing.
+    /// Pacing rate, bytes per second; 0: no pacing.
     pub pace_rate: u64,
 }
 
-/// Why a flow was not installed.
+/// Reason why a flow was not installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstallError {
-    /// All records are in use.
+    /// All flow records are in use.
     NoRecord,
-    /// The table is too full.
+    /// The hash table is full around this flow's hash.
     TableFull,
     /// The tuple mixes address families, or the slot is outside its region.
     Malformed,
@@ -72,7 +72,7 @@ impl core::fmt::Display for InstallError {
 
 impl core::error::Error for InstallError {}
 
-/// Keeps the free records. One per service, used by the slow path only.
+/// The list of free records. One per service, used by the slow path only.
 #[derive(Debug)]
 pub struct Keeper {
     flows: Arc<Flows>,
@@ -81,7 +81,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// All records of `flows` are free.
+    /// A keeper of `flows`, all records of which are free.
     // SETUP: called once when the service starts.
     #[must_use]
     pub fn new(flows: Arc<Flows>) -> Self {
@@ -89,23 +89,23 @@ impl Keeper {
         Self { flows, free, live: 0 }
     }
 
-    /// The records.
+    /// The flow records that it keeps.
     #[must_use]
     pub fn flows(&self) -> &Arc<Flows> {
         &self.flows
     }
 
-    /// Flows installed and not yet released.
+    /// Number of flows installed and not yet released.
     #[must_use]
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// Brings a flow to life: from now on its packets are the core's. Afterwards push `Command::Transmit`, because the
-    /// application may have written already, and raise `OPEN`.
+    /// Installs a flow: from now on its core handles its packets. Afterwards the caller pushes `Command::Transmit`, because the
+    /// application may have written already, and raises `OPEN`.
     ///
     /// # Errors
-    /// See [`InstallError`].
+    /// [`InstallError`], with nothing installed.
     // SETUP: per connection, on the slow path.
     pub fn install(
         &mut self,
@@ -117,7 +117,7 @@ impl Keeper {
         let (own, _) = region.halves(what.slot).filter(|_| same_family).ok_or(InstallError::Malformed)?;
         let id = FlowId(self.free.pop().ok_or(InstallError::NoRecord)?);
         {
-            // A free record is nobody's; should a core still look at it after a stale lookup, it leaves at once.
+            // A core may still look at this record after a stale lookup: it finds it not LIVE and leaves at once.
             let mut guard = self.lock(id);
             let mut parts = guard.parts();
             (*parts.rx, *parts.tx) = lines(what);
@@ -130,7 +130,7 @@ impl Keeper {
             }
             *parts.addresses = addresses(what);
             let sending = parts.sending(self.flows.config(), true);
-            // Release: before the `OPEN` that follows; nobody looks earlier.
+            // Release: before the `OPEN` that follows; the application does not read it earlier.
             own.extra.store(sending.packed(), Release);
         }
         let hash = self.flows.table().hash(&what.tuple.reversed());
@@ -145,10 +145,11 @@ impl Keeper {
         Ok(id)
     }
 
-    /// Takes a flow out of the table: its packets are unknown to the cores from now on, its tuple may be used again. False
-    /// when it was removed before. Then push `Command::Drop` to its core, which lets go of the slot and the rings as soon
-    /// as the application has read everything or has released the slot, and answers `Exception::Dropped`; then comes
-    /// [`release`](Self::release), and not before may the slot be used again. (For a dead application the service raises
+    /// Takes a flow out of the table: from now on its packets are unknown to the cores, and its tuple may be used again. False
+    /// when it was removed before. Then the caller pushes `Command::Drop` to its core. The core lets go of the slot and the rings when
+    /// the
+    /// application has read everything or has released the slot, and answers `Exception::Dropped`. Then the caller calls
+    /// [`release`](Self::release); only after that may the slot be used again. (For a dead application the service raises
     /// `RELEASED` in the application's half first.)
     pub fn remove(&mut self, id: FlowId) -> bool {
         let mut guard = self.lock(id);
@@ -163,10 +164,10 @@ impl Keeper {
         true
     }
 
-    /// A record for exclusive use. The slow path may wait: cores never hold a record while they wait for anything.
+    /// Locks a record. The slow path may wait for the lock: cores never hold a record while they wait for anything.
     ///
     /// # Panics
-    /// When `id` names no record: a bug of the caller.
+    /// When `id` is no record's number: a bug of the caller.
     #[must_use]
     pub fn lock(&self, id: FlowId) -> FlowGuard<'_> {
         self.flows.make(id);
@@ -179,7 +180,7 @@ impl Keeper {
         }
     }
 
-    /// The core has let go: the record is free again.
+    /// Makes a record free again, after its core has let go of it.
     pub fn release(&mut self, id: FlowId) {
         self.lock(id).parts().rx.flags = 0;
         self.free.push(id.0);

@@ -1,4 +1,4 @@
-//! What fast path and slow path share: flow records, the flow table, and the rings between the two.
+//! Shared by fast path and slow path: flow records, the flow table, and the rings between the two.
 //!
 //! ```text
 //!   slow path                        flow                              fast-path core
@@ -7,7 +7,7 @@
 //!   ExceptionReceiver <--------- [ bounded ring, one per core ] <------ ExceptionSender
 //! ```
 //!
-//! A record is changed only under its lock, which is tried, never waited for: the two paths hold it for a few hundred
+//! A record is changed only under its lock, which a core tries and never waits for: both paths hold it for a few hundred
 //! nanoseconds. Nothing here reads a clock, does I/O, or allocates after set-up.
 
 mod address;
@@ -41,7 +41,7 @@ pub use recovery::{Episode, Kind, RUNS, Recovery, Run, Timeouts};
 pub use sending::Delays;
 pub use table::FlowTable;
 
-/// Names a flow record: its index.
+/// Identifies a flow record: its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct FlowId(pub u32);

@@ -1,4 +1,4 @@
-//! What a core tells the slow path, and the other way.
+//! Messages between a core and the slow path, in both directions.
 
 use crate::ring::{Consumer, Producer, ring};
 use crate::{AppRegion, FlowId};
@@ -8,153 +8,154 @@ use std::sync::Arc;
 
 pub use crate::ring::FRAME_COPY_MAX;
 
-/// Why a frame is not the core's business.
+/// Why a core hands a frame to the slow path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameReason {
-    /// ARP, ICMP, ICMPv6 (neighbour discovery), or another protocol.
+    /// ARP, ICMP, ICMPv6 (neighbour discovery), or another protocol than TCP.
     NotTcp,
-    /// A SYN that belongs to no flow. Its sender repeats it.
+    /// A SYN of no flow. If it is lost its sender repeats it.
     Syn,
-    /// Other TCP that belongs to no flow: a handshake's last step, TIME-WAIT's business, or nothing to us.
+    /// Another TCP segment of no flow: a handshake's last step, or for a connection in TIME-WAIT, or for none of ours.
     UnknownFlow,
-    /// TCP of a flow whose record the slow path holds, and its processor was taken away meanwhile: it gives the frame back.
+    /// A segment of a flow with a record that the slow path holds for unusually long (its thread was preempted): it returns the frame.
     Busy,
 }
 
-/// From a core to the slow path.
+/// A message from a core to the slow path.
 #[derive(Debug)]
 pub enum Exception {
-    /// A frame, its checksums verified, its first [`FRAME_COPY_MAX`] bytes beside.
+    /// A frame with verified checksums; its first [`FRAME_COPY_MAX`] bytes travel with the message.
     Frame {
-        /// Why.
+        /// Why the core does not handle it.
         reason: FrameReason,
     },
     /// The peer's FIN has come in order and was acknowledged; the application was told.
     FinReceived {
-        /// The flow on which it came.
+        /// The flow on which the FIN came.
         flow: FlowId,
     },
     /// Our FIN has been acknowledged.
     FinAcked {
-        /// The flow on which it came.
+        /// The flow with the acknowledged FIN.
         flow: FlowId,
     },
-    /// The application has let go (RELEASED); its FIN, if any, is queued behind its data.
+    /// The application has let go of the connection (RELEASED); its FIN, if any, is queued after its data.
     AppClosed {
-        /// Of which flow.
+        /// The flow of the application's slot.
         flow: FlowId,
     },
     /// The application asks for a reset.
     AppReset {
-        /// Of which flow.
+        /// The flow of the application's slot.
         flow: FlowId,
     },
     /// The peer has reset the connection: its RST had exactly the number that was expected (RFC 5961 section 3.2).
     PeerReset {
-        /// The flow that the exception is about.
+        /// The flow that was reset.
         flow: FlowId,
     },
-    /// A SYN, or a RST that only may be the peer's: acknowledge, so that a peer without this connection resets it (RFC 5961).
+    /// A SYN, or a RST that may not be the peer's, has come: to be acknowledged, so that a peer without this connection resets it (RFC
+    /// 5961).
     Challenge {
         /// The flow on which it came.
         flow: FlowId,
     },
-    /// Data has come for an application that has let go of its connection: answer with RST, as Linux does.
+    /// Data has come for an application that has let go of its connection: to be answered with RST, as Linux does.
     LateData {
         /// The flow on which it came.
         flow: FlowId,
     },
-    /// Something is outstanding and no timer was armed (`state::TIMER_ARMED` is set now).
+    /// Data or FIN is in flight and no timer was armed (`state::TIMER_ARMED` is set now).
     Active {
-        /// The flow that the exception is about.
+        /// The flow that needs a timer.
         flow: FlowId,
     },
     /// The core has let go of a record, as [`Command::Drop`] asked: `Keeper::release` it now.
     Dropped {
-        /// The flow that the exception is about.
+        /// The flow with the record.
         flow: FlowId,
     },
-    /// An application broke the rules. Nothing of its slot is read any more.
+    /// An application broke the rules. Its slot is not read any more.
     Violation {
-        /// Whose region.
+        /// Index of the application's region.
         region: u16,
-        /// Which slot.
+        /// Index of the slot in its region.
         slot: u32,
-        /// What it did.
+        /// The broken rule, with its values.
         what: Violation,
     },
-    /// The populated part of a region is too small for what its flows receive: ask the application to populate more, then
-    /// call `AppRegion::set_watermark`. Said once per watermark.
+    /// The populated part of a region is too small for what its flows receive: the application is to populate more, then the service
+    /// calls `AppRegion::set_watermark`. Sent once per watermark.
     MemoryShort {
-        /// Whose region.
+        /// Index of the region.
         region: u16,
     },
-    /// The core has let go of a region, as [`Command::RemoveRegion`] asked. Dropping the parts here unmaps it, away from
-    /// the packet path.
+    /// The core has let go of a region, as [`Command::RemoveRegion`] asked. The receiver drops the parts here, which unmaps the region
+    /// away from the packet path.
     Drained {
-        /// Its index.
+        /// Index of the region.
         index: u16,
-        /// The region.
+        /// The region itself.
         region: Arc<AppRegion>,
-        /// The core's warm rings.
+        /// The core's pool of warm rings.
         pool: Box<Pool>,
     },
 }
 
-/// From the slow path to a core.
+/// A message from the slow path to a core.
 #[derive(Debug)]
 pub enum Command {
     /// Serve this region from now on. Made by [`Command::add_region`].
     AddRegion {
         /// Index in the core's table, below `Config::regions`.
         index: u16,
-        /// The region.
+        /// The region itself.
         region: Arc<AppRegion>,
-        /// An empty pool.
+        /// An empty pool for the region's rings.
         pool: Box<Pool>,
     },
     /// Forget this region, after all its flows were dropped. Answered by [`Exception::Drained`].
     RemoveRegion {
-        /// Its index.
+        /// Index of the region.
         index: u16,
     },
-    /// Look at the flow as if its application had rung: send what may be sent. After a timeout the slow path has called
-    /// `SendLine::rewind`; the core takes note once it has seen what has come in meanwhile.
+    /// Treat the flow as if its application had rung: send what may be sent. After a timeout the slow path has called
+    /// `SendLine::rewind`; the core acts on it once it has handled the packets that came in meanwhile.
     Transmit {
-        /// The flow that the exception is about.
+        /// The flow that is to send.
         flow: FlowId,
     },
     /// Send a segment that the peer must answer: window probe or keepalive.
     Probe {
-        /// The flow that the exception is about.
+        /// The flow to probe.
         flow: FlowId,
     },
-    /// Send the next `len` bytes as one segment, longer than the others, when there are as many and the peer's window takes
-    /// them; `Cold::path_probe` tells.
+    /// Send the next `len` bytes as one segment, longer than the others, if there are so many and the peer's window takes
+    /// them; the result is in `Cold::path_probe`.
     ProbePath {
-        /// The flow that the exception is about.
+        /// The flow that is to send the probe.
         flow: FlowId,
-        /// Payload bytes: at most what both ends' MSS allow.
+        /// Payload bytes of the probe: at most what both ends' MSS allow.
         len: u16,
     },
     /// Send an acknowledgement now (RFC 5961's challenge).
     Ack {
-        /// The flow that the exception is about.
+        /// The flow that is to acknowledge.
         flow: FlowId,
     },
-    /// Send the frame beside, complete with checksums.
+    /// Send the frame that travels with the message; its checksums are complete.
     Frame,
-    /// Treat the frame beside, verified before, as just received: data that came with a handshake's last step.
+    /// Treat the frame that travels with the message, verified before, as received now: data that came with a handshake's last step.
     Receive,
     /// Let go of a flow that `Keeper::remove` took out of the table. Answered by [`Exception::Dropped`].
     Drop {
-        /// The flow that the exception is about.
+        /// The flow to let go of.
         flow: FlowId,
     },
 }
 
 impl Command {
-    /// Serve `region` under `index`.
+    /// The command to serve `region` under `index`.
     // SETUP: the slow path calls it when an application registers.
     #[must_use]
     pub fn add_region(index: u16, region: Arc<AppRegion>) -> Self {
@@ -162,26 +163,26 @@ impl Command {
     }
 }
 
-/// A core's end of its exceptions.
+/// A core's end of its exception ring.
 pub struct ExceptionSender(Producer<Exception>);
-/// The slow path's end.
+/// The slow path's end of a core's exception ring.
 pub struct ExceptionReceiver(Consumer<Exception>);
-/// The slow path's end of a core's commands.
+/// The slow path's end of a core's command ring.
 pub struct CommandSender(Producer<Command>);
-/// The core's end.
+/// A core's end of its command ring.
 pub struct CommandReceiver(Consumer<Command>);
 
-/// Room for frames in each ring: 32,768 segments without data, or 256 of the longest.
+/// Bytes for frames in each ring: 32,768 segments without data, or 256 of the longest.
 const FRAMES_BYTES: usize = 4 << 20;
-/// No longer is a segment without data: Ethernet with two tags, IPv6 and TCP with all its options, and room for extension headers.
+/// Bytes of the longest segment without data: Ethernet with two tags, IPv6 and TCP with all options, and room for extension headers.
 const BARE_MAX: usize = 192;
 
-/// Bytes for the frames of so many slots.
+/// Bytes for frames in a ring of so many slots.
 fn bytes_for(slots: usize) -> usize {
     (slots * FRAME_COPY_MAX).min(FRAMES_BYTES)
 }
 
-/// A core's exceptions.
+/// A core's exception ring, with both its ends.
 // SETUP: called once per core.
 #[must_use]
 pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
@@ -189,7 +190,7 @@ pub fn exceptions(slots: usize) -> (ExceptionSender, ExceptionReceiver) {
     (ExceptionSender(tx), ExceptionReceiver(rx))
 }
 
-/// A core's commands.
+/// A core's command ring, with both its ends.
 // SETUP: called once per core.
 #[must_use]
 pub fn commands(slots: usize) -> (CommandSender, CommandReceiver) {
@@ -198,7 +199,7 @@ pub fn commands(slots: usize) -> (CommandSender, CommandReceiver) {
 }
 
 impl ExceptionSender {
-    /// Hands over an event.
+    /// Hands an exception to the slow path.
     ///
     /// # Errors
     /// The event, when the ring is full: keep it and try again.
@@ -207,8 +208,9 @@ impl ExceptionSender {
         self.0.push(exception, &[])
     }
 
-    /// Hands over the beginning of a frame. False when it is lost. What a flood is made of (SYNs, ARP, data of no flow) leaves half of
-    /// the ring to the rest, so that it crowds out no connection's segments; these leave an eighth to events.
+    /// Hands the beginning of a frame to the slow path. False when it is lost. Frames that a flood may consist of (SYNs, ARP, data of no
+    /// flow)
+    /// may fill only half of the ring, so that connections' segments find room; these leave an eighth to events.
     #[inline]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];
@@ -229,25 +231,25 @@ impl ExceptionSender {
 }
 
 impl ExceptionReceiver {
-    /// Takes the oldest exception; the bytes are a frame's for `Frame`, else none.
+    /// Takes the oldest exception; the bytes are the frame of a `Frame`, else empty.
     pub fn pop<R>(&mut self, take: impl FnOnce(Exception, &[u8]) -> R) -> Option<R> {
         self.0.pop(take)
     }
 
-    /// Announces sleep; true: nothing waits and the core will ask for a wake-up.
+    /// Announces sleep. True: no exception waits, and the core will ask for a wake-up.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.0.prepare_sleep()
     }
 
-    /// Awake again.
+    /// Withdraws the announcement of sleep.
     pub fn awake(&mut self) {
         self.0.awake();
     }
 }
 
 impl CommandSender {
-    /// Hands over a command.
+    /// Hands a command to the core.
     ///
     /// # Errors
     /// The command, when the ring is full: keep it and try again.
@@ -273,19 +275,19 @@ impl CommandSender {
 }
 
 impl CommandReceiver {
-    /// Takes the oldest command with its frame.
+    /// Takes the oldest command, with its frame if it has one.
     #[inline]
     pub fn pop<R>(&mut self, take: impl FnOnce(Command, &[u8]) -> R) -> Option<R> {
         self.0.pop(take)
     }
 
-    /// Announces sleep; true: nothing waits and the slow path will ask for a wake-up.
+    /// Announces sleep. True: no command waits, and the slow path will ask for a wake-up.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.0.prepare_sleep()
     }
 
-    /// Awake again.
+    /// Withdraws the announcement of sleep.
     pub fn awake(&mut self) {
         self.0.awake();
     }

@@ -1,4 +1,4 @@
-//! The owner of flows: an application region with what the service keeps about it, out of the application's reach.
+//! An application region with the service's own state of it, which the application cannot reach.
 
 use crate::FlowId;
 use base::limits::FIRST_WINDOWS;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use queue::{Doorbell, Ring, Violation, Wake, stream};
 use shm::{Half, Region, Side, Slot};
 
-/// An application region as the service sees it.
+/// The service's view of an application region.
 #[derive(Debug)]
 pub struct AppRegion {
     region: shm::Region,
@@ -14,27 +14,27 @@ pub struct AppRegion {
     pages: Box<[AtomicU64]>,
     /// Bytes of each side's data area known to be populated: nothing beyond is lent or read.
     watermark: [AtomicU64; 2],
-    /// The flow of each slot, plus 1.
+    /// The flow of each slot, plus 1; 0: none.
     flows: Box<[AtomicU32]>,
-    /// How many slots have one.
+    /// Number of slots that have a flow.
     open: AtomicU32,
-    /// Bytes by which windows of this application's flows exceed the initial one.
+    /// Bytes by which the windows of this application's flows exceed the initial window, summed.
     granted: AtomicU64,
-    /// 1 once shortage was reported for the present watermark.
+    /// 1 after a shortage was reported for the present watermark.
     short: AtomicU32,
 }
 
-/// Somebody sleeps: write the eventfd of (region, context).
+/// A sleeping context that must be woken: the caller writes its eventfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
-    /// The region's index.
+    /// Index of the region.
     pub region: u16,
-    /// The application's context.
+    /// Context of the application, to be woken.
     pub context: u32,
 }
 
 impl AppRegion {
-    /// `region`, of which nothing is populated yet.
+    /// Wraps `region`, with nothing populated yet.
     // SETUP: called when an application registers.
     #[must_use]
     pub fn new(region: Region) -> Self {
@@ -50,14 +50,14 @@ impl AppRegion {
         }
     }
 
-    /// The shared memory.
+    /// The shared memory region.
     #[must_use]
     #[inline]
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.
+    /// Notes that the first `bytes` of both sides' data areas are populated, as `mincore` has confirmed.
     pub fn set_watermark(&self, bytes: u64) {
         for watermark in &self.watermark {
             watermark.store(bytes.min(self.data_len()), Ordering::Release);
@@ -71,15 +71,16 @@ impl AppRegion {
         self.short.load(Ordering::Relaxed) == 0 && self.short.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// It could not be said.
+    /// Undoes [`note_shortage`](Self::note_shortage): the shortage could not be reported.
     pub fn forget_shortage(&self) {
         self.short.store(0, Ordering::Relaxed);
     }
 
-    /// Grants `bytes` more of window to one of the application's flows, whose window is `window` then. False: the windows of all
-    /// would come to more than the service side's data area holds; or this one to more than its share of `most` and, at the same
-    /// time, to more than all leave of `most`. So whoever comes late finds something, and all that want more come to the same (dynamic
-    /// thresholds: Choudhury and Hahne, 1998).
+    /// Grants `bytes` more of window to one of the application's flows, which makes its window `window` bytes. False if all windows
+    /// together would exceed the service side's data area; or if this one would exceed both its share of `most` and what all windows
+    /// leave
+    /// of `most`. So a flow that comes late finds something, and all that want more get the same (dynamic thresholds: Choudhury and
+    /// Hahne, 1998).
     #[must_use]
     pub fn grant(&self, bytes: u64, window: u64, most: u64) -> bool {
         // Relaxed: a sum, which orders nothing.
@@ -91,7 +92,7 @@ impl AppRegion {
         fits
     }
 
-    /// True when a flow with that window, already granted, has more than its share of `most` and leaves less of it for all others.
+    /// True when a flow with that window, already granted, has more than its share of `most` and more than is left of it for all others.
     #[must_use]
     pub fn is_greedy(&self, window: u64, most: u64) -> bool {
         let most = most.min(self.data_len());
@@ -99,8 +100,8 @@ impl AppRegion {
         window > share && self.granted().saturating_add(window) > most
     }
 
-    /// True when what is present holds all windows beyond `initial` bytes, and those of the first flows up to there: half of it at least
-    /// is for what is beyond.
+    /// True when present memory holds all windows beyond `initial` bytes, and the first `initial` bytes of the first flows' windows: at
+    /// least half of the memory is for the former.
     #[must_use]
     pub fn is_backed(&self, initial: u32) -> bool {
         let present = self.lendable();
@@ -112,12 +113,12 @@ impl AppRegion {
         self.region.layout().params.data_len
     }
 
-    /// Takes a grant back.
+    /// Returns `bytes` of a grant.
     pub fn ungrant(&self, bytes: u64) {
         self.granted.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes granted now.
+    /// Bytes of window granted now.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.granted.load(Ordering::Relaxed)
@@ -147,14 +148,14 @@ impl AppRegion {
     /// Checks that a ring of the application's lies in populated memory.
     ///
     /// # Errors
-    /// It does not: reading it would make the service pay for pages.
+    /// [`Violation::Ring`], when it does not: reading it would make the service pay for the pages.
     #[inline]
     pub fn check_ring(&self, ring: Ring) -> Result<(), Violation> {
         let populated = self.watermark[1].load(Ordering::Acquire);
         if ring.offset() + ring.size() <= populated { Ok(()) } else { Err(Violation::Ring(ring.packed())) }
     }
 
-    /// The flow of `slot`, as long as the slow path has not heard of its end.
+    /// The flow of `slot`, until the slow path has noted its end.
     #[must_use]
     #[inline]
     pub fn flow_of(&self, slot: u32) -> Option<FlowId> {
@@ -162,7 +163,7 @@ impl AppRegion {
         word.checked_sub(1).map(FlowId)
     }
 
-    /// Says whose slot it is. Only the slow path does.
+    /// Sets the flow of a slot. Only the slow path calls it.
     pub fn set_flow(&self, slot: u32, flow: Option<FlowId>) {
         let Some(word) = self.flows.get(slot as usize) else { return };
         let before = word.swap(flow.map_or(0, |f| f.0 + 1), Ordering::Release);
@@ -173,7 +174,7 @@ impl AppRegion {
         };
     }
 
-    /// Both halves of `slot`: the service's, the application's.
+    /// Both halves of `slot`: (the service's, the application's).
     #[must_use]
     #[inline]
     pub fn halves(&self, slot: u32) -> Option<(&Half, &Half)> {
@@ -182,15 +183,15 @@ impl AppRegion {
     }
 }
 
-/// Tells the application that `slot` has news. `Some`: its context sleeps, write its eventfd.
+/// Rings for `slot`, if its application watches it. `Some`: its context sleeps, and the caller writes its eventfd.
 #[inline]
 pub fn tell(region: &AppRegion, index: u16, slot: u32) -> Option<News> {
     let (_, peer) = region.halves(slot)?;
     ring(region, index, stream::watcher(peer)?, slot / 64, 1 << (slot % 64))
 }
 
-/// Tells the application's `context` that the slots of `bits`, of which the first is `64 * word`, have news. All are below the region's
-/// slots. `Some`: it sleeps, write its eventfd.
+/// Rings the application's `context` for the slots of `bits`; bit 0 is slot `64 * word`. All must be below the region's number of
+/// slots. `Some`: the context sleeps, and the caller writes its eventfd.
 #[inline]
 pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) -> Option<News> {
     let block = region.region.context(Side::One, context)?;
@@ -200,7 +201,7 @@ pub fn ring(region: &AppRegion, index: u16, context: u32, word: u32, bits: u64) 
     }
 }
 
-/// Raises `flag` (with an errno in its place, for `FAILED`) in the service's half of `slot`, and tells the application.
+/// Raises `flag` (for `FAILED` with an errno in its bits) in the service's half of `slot`, and rings for the slot.
 pub fn raise(region: &AppRegion, index: u16, slot: u32, flag: u32) -> Option<News> {
     let (own, _) = region.halves(slot)?;
     stream::raise(own, flag);

@@ -1,4 +1,4 @@
-//! The two lines of a flow that every packet touches. IPv4 flows need no other line for addresses.
+//! The two cache lines of a flow that every packet touches. They contain IPv4 addresses, too.
 //!
 //! ```text
 //!   line 0   0  lock u32 | 4 sequence u32 | 8  ReceiveLine, 56 bytes
@@ -16,13 +16,13 @@ use queue::Ring;
 use queue::stream::Sender;
 use shm::Half;
 
-/// What receiving needs.
+/// Fields that receiving needs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceiveLine {
-    /// Bits of `state`.
+    /// State of the flow: bits of `state`.
     pub flags: u32,
-    /// The next sequence number expected.
+    /// Next sequence number expected from the peer.
     pub rcv_nxt: SeqNumber,
     /// The right edge of the window advertised: it never moves left (RFC 9293 section 3.8.6).
     pub rcv_edge: SeqNumber,
@@ -42,27 +42,27 @@ pub struct ReceiveLine {
     pub core: u8,
     /// Bits of `event` not yet handed to the slow path.
     pub events: u8,
-    /// The owner's slot.
+    /// The owner's slot in its region.
     pub slot: u32,
     /// The peer's latest timestamp in order (RFC 7323 `TS.Recent`).
     pub ts_recent: u32,
     /// log2 of the receive window's size now.
     pub window_log2: u8,
-    /// Out-of-order intervals in use.
+    /// Number of out-of-order intervals in use.
     pub intervals: u8,
-    /// Shift of the windows we advertise.
+    /// Window shift of our advertised windows.
     pub rcv_shift: u8,
-    /// Duplicate acknowledgements in a row.
+    /// Number of consecutive duplicate acknowledgements.
     pub dup_acks: u8,
 }
 
-/// What sending needs.
+/// Fields that sending needs.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendLine {
     /// The oldest sequence number not acknowledged.
     pub snd_una: SeqNumber,
-    /// `snd_max`; or behind it: what lies between counts as lost, and the core has yet to take note of that.
+    /// Equal to `snd_max`; or, after `rewind`, behind it: the range between counts as lost, and the core has not acted on that yet.
     pub snd_nxt: SeqNumber,
     /// The peer's window in bytes, from `snd_una`.
     pub snd_wnd: u32,
@@ -74,25 +74,25 @@ pub struct SendLine {
     pub snd_wl1: SeqNumber,
     /// One after the highest sequence number ever sent.
     pub snd_max: SeqNumber,
-    /// The peer's IPv4 address.
+    /// IPv4 address of the peer.
     pub peer_v4: [u8; 4],
-    /// Our IPv4 address.
+    /// IPv4 address of our end.
     pub local_v4: [u8; 4],
-    /// The peer's port.
+    /// TCP port of the peer.
     pub peer_port: u16,
-    /// Our port.
+    /// TCP port of our end.
     pub local_port: u16,
-    /// The next hop's Ethernet address.
+    /// Ethernet address of the next hop.
     pub peer_mac: [u8; 6],
     /// Payload bytes of a full segment: options are already subtracted.
     pub mss: u16,
-    /// Shift of the windows the peer advertises.
+    /// Window shift of the peer's advertised windows.
     pub snd_shift: u8,
-    /// Largest window ever seen from the peer, as log2 rounded down: for silly windows.
+    /// log2, rounded down, of the largest window ever seen from the peer; for the avoidance of silly windows.
     pub window_log2_max: u8,
-    /// Differentiated services code point of what is sent: six bits.
+    /// Differentiated services code point of our segments: six bits.
     pub dscp: u8,
-    /// Routers may cut what is sent over IPv4.
+    /// Routers may fragment our segments over IPv4.
     pub may_fragment: bool,
     /// `snd_max` when recovery began (RFC 6582).
     pub recover: SeqNumber,
@@ -107,15 +107,15 @@ const _: () = {
 
 const INDEX_BIT: u64 = 1 << 63;
 
-/// What a RST means for a flow in a synchronised state (RFC 5961 section 3.2).
+/// What a RST means in a synchronised state (RFC 5961 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResetVerdict {
     /// "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP endpoints
     /// MUST reset the connection".
     Exact,
-    /// "does not exactly match ..., yet is within the current receive window": it is challenged.
+    /// "does not exactly match ..., yet is within the current receive window": to be answered with a challenge ACK.
     Possible,
-    /// Outside the window: it is dropped.
+    /// Outside the window: to be dropped.
     Stray,
 }
 
@@ -139,7 +139,7 @@ impl ReceiveLine {
         self.flags &= !bits;
     }
 
-    /// What a RST with that sequence number means.
+    /// What a RST with sequence number `seq` means.
     #[must_use]
     pub const fn judge_reset(&self, seq: SeqNumber) -> ResetVerdict {
         if seq.since(self.rcv_nxt) == 0 {
@@ -151,7 +151,7 @@ impl ReceiveLine {
         }
     }
 
-    /// Our FIN is in flight.
+    /// True when our FIN is in flight.
     #[must_use]
     #[inline]
     pub const fn is_fin_out(&self) -> bool {
@@ -179,14 +179,14 @@ impl ReceiveLine {
         (self.rx_head as u32).wrapping_sub(self.rx_tail)
     }
 
-    /// The ring that takes the next byte.
+    /// The ring that takes the next byte; `None` when none is held.
     #[must_use]
     #[inline]
     pub fn ring(&self) -> Option<Ring> {
         unpack(self.rx_ring)
     }
 
-    /// Bytes that fit in it now: `Sender::space`.
+    /// Bytes that fit in the ring now: `Sender::space`.
     #[must_use]
     #[inline]
     pub fn space(&self) -> usize {
@@ -194,8 +194,9 @@ impl ReceiveLine {
         self.ring().map_or(0, |ring| ring.size().saturating_sub(u64::from(used)) as usize)
     }
 
-    /// The application has consumed up to `tail`: `Sender::acknowledge`, when no earlier ring is being read. False, and nothing changed,
-    /// when it went backwards or past the head.
+    /// Notes that the application has consumed up to `tail`: `Sender::acknowledge`, when no earlier ring is being read. False, and
+    /// nothing
+    /// changed, when `tail` went backwards or lies past the head.
     #[must_use]
     #[inline]
     pub const fn consume(&mut self, tail: u64) -> bool {
@@ -211,21 +212,21 @@ impl ReceiveLine {
         is_good
     }
 
-    /// Everything is consumed and no ring is held.
+    /// True when everything is consumed and no ring is held.
     #[must_use]
     #[inline]
     pub const fn is_bare(&self) -> bool {
         self.rx_ring & !INDEX_BIT == 0 && self.unread() == 0 && self.rx_start == self.rx_tail
     }
 
-    /// Puts a ring under a stream that [is bare](Self::is_bare): `Sender::lend`. No consumer looks at the descriptor.
+    /// Lends a ring to a stream that [is bare](Self::is_bare): `Sender::lend`. No consumer reads the descriptor at this time.
     #[inline]
     pub fn lend_bare(&mut self, own: &Half, ring: Ring) {
         own.ring[usize::from(self.rx_ring & INDEX_BIT != 0)].store(ring.packed(), Release);
         self.rx_ring = self.rx_ring & INDEX_BIT | ring.packed();
     }
 
-    /// Takes the ring of which everything is consumed: `Sender::give_back`, when no earlier ring is being read.
+    /// Takes the ring back if everything is consumed: `Sender::give_back`, when no earlier ring is being read.
     #[must_use]
     #[inline]
     pub fn give_back(&mut self) -> Option<Ring> {
@@ -237,9 +238,9 @@ impl ReceiveLine {
         ring
     }
 
-    /// The stream to the application, as `queue` knows it. `old` is `Cold::rx_old`.
+    /// The stream to the application, in the form that `queue` uses. `old` is `Cold::rx_old`.
     ///
-    /// The start is kept as a distance, so one that lies behind the consumed position is brought up to it: every byte
+    /// The start is kept in 32 bits, so a start behind the consumed position is replaced by that position: every byte
     /// before it is consumed, and the descriptor in shared memory keeps its true start.
     #[must_use]
     #[inline]
@@ -268,7 +269,7 @@ impl ReceiveLine {
     }
 }
 
-/// A ring that this process packed itself.
+/// Unpacks a ring that this process has packed itself.
 #[inline]
 fn unpack(word: u64) -> Option<Ring> {
     match word & !INDEX_BIT {
@@ -278,15 +279,16 @@ fn unpack(word: u64) -> Option<Ring> {
 }
 
 impl SendLine {
-    /// Sequence numbers in flight, FIN included.
+    /// Number of sequence numbers in flight, FIN included.
     #[must_use]
     #[inline]
     pub const fn in_flight(&self) -> u32 {
         self.snd_max.since(self.snd_una)
     }
 
-    /// For the slow path: everything unacknowledged counts as lost, but for what the peer has reported. For a timeout set
-    /// `Recovery::expired_at` as well. Then push `Command::Transmit`.
+    /// For the slow path: makes everything unacknowledged count as lost, except data that the peer has reported. For a timeout the slow
+    /// path
+    /// sets `Recovery::expired_at` as well. Then it pushes `Command::Transmit`.
     pub const fn rewind(&mut self) {
         self.snd_nxt = self.snd_una;
     }

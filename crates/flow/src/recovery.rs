@@ -1,80 +1,80 @@
-//! What a flow knows of its losses, as far as it must outlive a packet: the scoreboard's first runs, RACK, PRR, undo.
+//! A flow's state of loss recovery: the first runs of the scoreboard, RACK, PRR, undo.
 
 use base::{Duration, Instant, SeqNumber};
 use congestion::Window;
 
-/// Runs that every record has room for: enough to repair one hole, or everything after a timeout. More are borrowed from a
-/// pool of the core's.
+/// Runs that every record has room for: enough to repair one hole, or everything after a timeout. A flow that needs more borrows
+/// a loss record from its core.
 pub const RUNS: usize = 4;
 
-/// What is known of a run of sequence numbers in flight. What is in no run was sent once and nothing was heard of it.
+/// What is known of a run of sequence numbers in flight. Numbers in no run were sent once, and nothing was heard of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Kind {
-    /// The peer has reported it (RFC 2018).
+    /// The peer has reported these bytes by SACK (RFC 2018).
     #[default]
     Held,
-    /// It counts as lost and has not been sent again since.
+    /// These bytes count as lost and were not retransmitted since.
     Lost,
-    /// It was sent again, at `Run::at`.
+    /// These bytes were retransmitted, at `Run::at`.
     Again,
 }
 
-/// `[left, right)`.
+/// A run of sequence numbers in the same state: `[left, right)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Run {
-    /// First sequence number.
+    /// First sequence number of the run.
     pub left: SeqNumber,
-    /// One after the last.
+    /// First sequence number after the run.
     pub right: SeqNumber,
-    /// When it was sent again, in microseconds modulo 2^32. Of what is lost: 1 when it was sent again before, and that is lost, too.
+    /// For `Again`: when the bytes were retransmitted, microseconds modulo 2^32. For `Lost`: 1 if they were retransmitted and lost again.
     pub at: u32,
-    /// What is known.
+    /// What is known of these bytes.
     pub kind: Kind,
 }
 
 impl Run {
-    /// Which sending is acknowledged cannot be told.
+    /// True when the bytes were sent more than once, so that it is unknown which sending an acknowledgement means.
     #[must_use]
     pub fn was_sent_again(&self) -> bool {
         self.kind == Kind::Again || self.kind == Kind::Lost && self.at != 0
     }
 }
 
-/// What the flow is repairing.
+/// The episode of loss recovery that a flow is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Episode {
-    /// Nothing.
+    /// No losses are being repaired.
     #[default]
     None,
     /// Fast recovery, until `recover` is acknowledged.
     Fast,
-    /// After a timeout, until `recover` is acknowledged.
+    /// Repair after a timeout, until `recover` is acknowledged.
     Timeout,
 }
 
-/// Repairs that timeouts began: Linux's `tcpi_total_rto_recoveries` and `tcpi_total_rto_time`.
+/// Episodes of repair after timeouts: Linux's `tcpi_total_rto_recoveries` and `tcpi_total_rto_time`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Timeouts {
-    /// When the repair under way began; `ZERO`: there is none.
+    /// When the present repair began; `ZERO`: there is none.
     since: Instant,
-    /// Milliseconds that those took which are over.
+    /// Milliseconds that all finished repairs took.
     ms: u32,
-    /// How many were begun; timeouts in a row are one.
+    /// Number of repairs begun; consecutive timeouts count as one.
     pub episodes: u16,
 }
 
 impl Timeouts {
-    /// Those of the handshake.
+    /// One repair of `time`, by the timeouts of the handshake.
     #[must_use]
     pub fn of_handshake(time: Duration) -> Self {
         Self { since: Instant::ZERO, ms: time.as_ms().min(u64::from(u32::MAX)) as u32, episodes: 1 }
     }
 
-    /// A timeout; `is_first`: something was acknowledged since the one before.
+    /// Notes a timeout; `is_first`: something was acknowledged since the timeout before.
     pub fn begin(&mut self, now: Instant, is_first: bool) {
         self.episodes = self.episodes.saturating_add(u16::from(is_first));
         if self.since == Instant::ZERO {
@@ -82,12 +82,12 @@ impl Timeouts {
         }
     }
 
-    /// Everything is repaired, or nothing was lost.
+    /// The repair has ended: everything is acknowledged, or nothing was lost.
     pub fn end(&mut self, now: Instant) {
         (self.ms, self.since) = (self.ms_until(now), Instant::ZERO);
     }
 
-    /// Milliseconds that repairs took, the one under way included.
+    /// Milliseconds that all repairs took, including the present one up to `now`.
     #[must_use]
     pub fn ms_until(&self, now: Instant) -> u32 {
         let lately = if self.since == Instant::ZERO { Duration::ZERO } else { now.since(self.since) };
@@ -95,76 +95,76 @@ impl Timeouts {
     }
 }
 
-/// The state of loss recovery. Who looks at a flow that waits, and finds nothing, has touched the first line.
+/// The state of loss recovery. A check of a flow in flight that finds nothing to do touches only its first line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Recovery {
-    /// When something was last sent again: the timeout counts from there, too.
+    /// When data was last retransmitted: the timeout counts from here, if later than `progress_at`.
     pub restart_at: Instant,
-    /// When the slow path found the flow overdue; `ZERO` when it has not, or when the core has seen to it.
+    /// When the slow path found a timeout that the core has not carried out yet; `ZERO`: none.
     pub expired_at: Instant,
     /// Bytes in runs that are `Held`.
     pub held: u32,
-    /// In runs that are `Lost`.
+    /// Bytes in runs that are `Lost`.
     pub lost: u32,
-    /// In runs that are `Again`.
+    /// Bytes in runs that are `Again`.
     pub again: u32,
-    /// RFC 8985 `RACK.xmit_ts`, microseconds modulo 2^32: when what was delivered last, in order of sending, was sent.
+    /// RFC 8985 `RACK.xmit_ts`, microseconds modulo 2^32: send time of the delivered segment that was sent last.
     pub rack_at: u32,
-    /// `RACK.end_seq`.
+    /// RFC 8985 `RACK.end_seq`: the end of that segment.
     pub rack_end: SeqNumber,
-    /// `RACK.rtt`, microseconds; `u32::MAX` when there is none.
+    /// RFC 8985 `RACK.rtt`, microseconds; `u32::MAX` when there is none.
     pub rack_rtt_us: u32,
-    /// `RACK.dsack_round`, while `has_dsack_round`.
+    /// RFC 8985 `RACK.dsack_round`; valid while `has_dsack_round`.
     pub dsack_round: SeqNumber,
-    /// End of the tail loss probe (`TLP.end_seq`).
+    /// End of the tail loss probe (RFC 8985 `TLP.end_seq`).
     pub probe_end: SeqNumber,
-    /// By how many segments others have overtaken one, at most; 3 before anything is known (`tcpi_reordering`).
+    /// Most segments that have overtaken one; 3 before anything is known (`tcpi_reordering`).
     pub reordering: u16,
-    /// See `dsack_round`.
+    /// `dsack_round` is valid.
     pub has_dsack_round: bool,
-    /// `RACK.reordering_seen`.
+    /// RFC 8985 `RACK.reordering_seen`: reordering was seen on this path.
     pub is_reordered: bool,
-    /// What is being repaired.
+    /// The present episode.
     pub episode: Episode,
-    /// Repetitions for silence in this episode since anything was heard.
+    /// Number of probes for silence in this episode since the last news from the peer.
     pub stalls: u8,
-    /// The last probe was new data.
+    /// The last probe was new data, not a retransmission.
     pub is_probe_new: bool,
-    /// Since the last probe no round trip was measured.
+    /// No round trip was measured since the last probe.
     pub is_probe_unmeasured: bool,
-    /// RFC 5682's step 1, 2 or 3 after a timeout; 0: not under way.
+    /// Step of RFC 5682 (F-RTO) after a timeout, 1 to 3; 0: not under way.
     pub frto: u8,
     /// The first runs, in order; they do not overlap.
     pub runs: [Run; RUNS],
-    /// Acknowledgements that showed it.
+    /// Number of acknowledgements that showed reordering.
     pub reorderings: u32,
-    /// Duplicates that the peer has reported.
+    /// Number of duplicates that the peer has reported by D-SACK.
     pub duplicates: u32,
-    /// `RACK.reo_wnd_mult`.
+    /// RFC 8985 `RACK.reo_wnd_mult`: multiplier of the reordering window.
     pub reo_mult: u8,
-    /// `RACK.reo_wnd_persist`.
+    /// RFC 8985 `RACK.reo_wnd_persist`: recoveries until the multiplier is reset.
     pub reo_persist: u8,
-    /// RFC 6937 `prr_delivered`.
+    /// RFC 6937 `prr_delivered`, bytes.
     pub prr_delivered: u32,
-    /// RFC 6937 `prr_out`.
+    /// RFC 6937 `prr_out`, bytes.
     pub prr_out: u32,
-    /// RFC 6937 `RecoverFS`.
+    /// RFC 6937 `RecoverFS`, bytes.
     pub prr_flight: u32,
     /// `snd_una` when the episode began.
     pub undo_from: SeqNumber,
-    /// Bytes sent again in the episode that the peer has not reported as duplicates.
+    /// Bytes retransmitted in the episode that the peer has not reported as duplicates.
     pub undo_bytes: u32,
-    /// The episode has sent something again, and nothing else speaks of congestion.
+    /// The episode has retransmitted something and may still be undone: nothing else indicates congestion.
     pub may_undo: bool,
-    /// Of what it has sent again something was needed, as timestamps show.
+    /// Timestamps show that some retransmission of the episode was needed.
     pub was_needed: bool,
-    /// Congestion state before the episode.
+    /// State of congestion control before the episode.
     pub before: Window,
 }
 
 impl Recovery {
-    /// Nothing was lost yet.
+    /// The state of a flow without losses.
     #[must_use]
     pub const fn new(window: Window) -> Self {
         let nothing = Run { left: SeqNumber(0), right: SeqNumber(0), at: 0, kind: Kind::Held };

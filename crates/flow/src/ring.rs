@@ -1,4 +1,4 @@
-//! A bounded ring from one thread to another whose items may carry a copy of a frame. Made once, never allocates again.
+//! A bounded ring from one thread to another; an item may carry a copy of a frame. Made once, never allocates again.
 //!
 //! ```text
 //!            head (consumer)         tail (producer)
@@ -6,8 +6,8 @@
 //!            read                    written
 //!   ---------|-- frames of unread ---|------ free ------> positions of bytes, wrapping
 //! ```
-//! Frames lie one behind the other in an area of their own, each in one piece: one that does not fit before the area's end begins at its
-//! start. So a ring holds many short frames, or a few long ones, in the same memory.
+//! Frames lie one behind the other in an area of their own, each in one piece: a frame that does not fit before the area's end begins at
+//! its start. So the same memory holds many short frames, or a few long ones.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// flight of ten segments (RFC 6928) right behind a handshake. Cut off, it would cost the peer a retransmission timeout.
 pub const FRAME_COPY_MAX: usize = 16 << 10;
 
-/// Least bytes for frames: the longest fits wherever the area's end lies.
+/// Least bytes for frames: the longest frame fits wherever the last one ended.
 const BYTES_MIN: usize = 2 * FRAME_COPY_MAX;
 
 struct Slot<T> {
@@ -33,11 +33,11 @@ struct Line<T>(T);
 
 struct Shared<T> {
     slots: Box<[UnsafeCell<Slot<T>>]>,
-    /// Frames. Zeroed by the kernel page by page: memory is used only where frames were copied.
+    /// Area for frames. Zeroed by the kernel page by page: memory is used only where frames were copied.
     bytes: Box<[UnsafeCell<u8>]>,
-    /// Written by the consumer: the position of the oldest unread slot, and that of the byte up to which frames were taken.
+    /// Written by the consumer: the position of the oldest unread slot, and the byte position up to which frames were taken.
     head: Line<[AtomicUsize; 2]>,
-    /// Written by the producer.
+    /// Written by the producer: the position of the next free slot.
     tail: Line<AtomicUsize>,
     /// 1 while the consumer sleeps or is about to.
     sleeping: Line<AtomicU32>,
@@ -50,19 +50,19 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: slots own their items, which are `Send`.
 unsafe impl<T: Send> Send for Shared<T> {}
 
-/// The writing end.
+/// The writing end of a ring.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
-    /// Position behind the last frame's bytes.
+    /// Byte position after the last frame.
     written: usize,
 }
-/// The reading end.
+/// The reading end of a ring.
 pub struct Consumer<T>(Arc<Shared<T>>);
 
-/// A ring of `slots` items with `bytes` for their frames.
+/// Makes a ring of `slots` items with `bytes` for their frames.
 ///
 /// # Panics
-/// When one of them is not a power of two.
+/// When `slots` or `bytes` is not a power of two.
 // SETUP: called once per core.
 pub fn ring<T: Send>(slots: usize, bytes: usize) -> (Producer<T>, Consumer<T>) {
     let bytes = bytes.max(BYTES_MIN);
@@ -87,7 +87,7 @@ impl<T> Shared<T> {
         self.slots[position & (self.slots.len() - 1)].get()
     }
 
-    /// Where `len` bytes from `position` on lie, in one piece.
+    /// The `len` bytes of the area from `position` on; the caller has checked that they do not wrap.
     fn span(&self, position: usize, len: usize) -> &[UnsafeCell<u8>] {
         let at = position & (self.bytes.len() - 1);
         &self.bytes[at..at + len]
@@ -95,33 +95,33 @@ impl<T> Shared<T> {
 }
 
 impl<T> Producer<T> {
-    /// Slots free now.
+    /// Number of free slots.
     pub fn room(&self) -> usize {
         // Acquire: pairs with the Release in `pop`.
         let head = self.shared.head.0[0].load(Ordering::Acquire);
         self.shared.slots.len() - self.shared.tail.0.load(Ordering::Relaxed).wrapping_sub(head)
     }
 
-    /// Slots in all.
+    /// Number of slots in all.
     pub fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
 
-    /// True when one part in `share` of the slots, or of the bytes, is all that is left.
+    /// True when at most one part in `share` of the slots, or of the bytes, is free.
     pub fn is_crowded(&self, share: usize) -> bool {
-        // After `room`, which makes the position visible that belongs to the head.
+        // After `room`: its Acquire makes the byte position that belongs to the head visible.
         let slots_left = self.room();
         let used = self.written.wrapping_sub(self.shared.head.0[1].load(Ordering::Relaxed));
         let bytes = self.shared.bytes.len();
         slots_left <= self.capacity() / share || bytes - used <= bytes / share
     }
 
-    /// Where a frame of `len` bytes begins: behind the last, or at the area's start. `None` when there is no room.
+    /// Position for a frame of `len` bytes: after the last frame, or at the area's start. `None` when there is no room.
     fn place(&self, len: usize) -> Option<usize> {
         let size = self.shared.bytes.len();
         let at = self.written & (size - 1);
         let start = if at + len <= size { self.written } else { self.written.wrapping_add(size - at) };
-        // Relaxed: `room` has loaded the head, before which the consumer stored this.
+        // Relaxed: `room` has loaded the head with Acquire, and the consumer stores this before the head.
         let read = self.shared.head.0[1].load(Ordering::Relaxed);
         (start.wrapping_add(len).wrapping_sub(read) <= size).then_some(start)
     }
@@ -145,20 +145,20 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// After pushing: true, once, when the consumer announced its sleep and must be woken. Not for nothing: two sides that ask
-    /// this whenever they are woken would wake each other for ever.
+    /// After pushing: true, once, when the consumer has announced sleep and must be woken. Only if there are items: two sides that call
+    /// this whenever they are woken would otherwise wake each other for ever.
     pub fn must_wake(&self) -> bool {
-        // Asked first: most rounds push nothing, and a barrier waits for all that they have written to lines of other cores.
+        // Checked first: most rounds push nothing, and the fence waits for all that they have written to lines of other cores.
         if !self.has_items() {
             return false;
         }
-        // Pairs with the fence in `prepare_sleep`: either we see the sleeper or it sees the item.
+        // Pairs with the fence in `prepare_sleep`: either the producer sees `sleeping`, or the consumer sees the item.
         fence(Ordering::SeqCst);
         let sleeping = &self.shared.sleeping.0;
         sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Some are not taken yet. They may be by now, never the reverse.
+    /// True when some items are not taken yet. The consumer may have taken them by now, but false is never wrong.
     fn has_items(&self) -> bool {
         self.shared.tail.0.load(Ordering::Relaxed) != self.shared.head.0[0].load(Ordering::Relaxed)
     }
@@ -182,18 +182,18 @@ impl<T> Consumer<T> {
         };
         let end = slot.start.wrapping_add(slot.len);
         let result = slot.item.take().map(|item| take(item, frame));
-        // Stored before the head: the Release of the head shows it to the reader.
+        // Stored before the head, so that the Release of the head makes it visible to the producer.
         shared.head.0[1].store(end, Ordering::Relaxed);
         shared.head.0[0].store(head.wrapping_add(1), Ordering::Release);
         result
     }
 
-    /// True when nothing waits.
+    /// True when no item waits.
     pub fn is_empty(&self) -> bool {
         self.0.head.0[0].load(Ordering::Relaxed) == self.0.tail.0.load(Ordering::Acquire)
     }
 
-    /// Announces sleep. True: nothing waits, and every later `push` is followed by a wake-up. False: stay awake.
+    /// Announces sleep. True: no item waits, and every later `push` is followed by a wake-up. False: stay awake.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.0.sleeping.0.store(1, Ordering::Relaxed);
@@ -206,7 +206,7 @@ impl<T> Consumer<T> {
         sleeps
     }
 
-    /// Awake again.
+    /// Withdraws the announcement of sleep.
     pub fn awake(&mut self) {
         self.0.sleeping.0.store(0, Ordering::Relaxed);
     }

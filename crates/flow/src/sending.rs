@@ -1,36 +1,36 @@
-//! What an application may want to know of its sending direction, and how long it was held up there.
+//! State of a flow's sending direction that its application may ask for, and times during which sending was held up.
 
 use crate::{Config, FlowMut, state};
 use base::{Duration, Instant};
 use shm::Sending;
 
-/// Payload bytes of Linux's largest super-frame: what one of its buffers takes at most, headers aside.
+/// Payload bytes of Linux's largest super-frame: most bytes of one of its buffers, without headers.
 const GOAL_MAX: u32 = 65_535 - 320;
-/// Peers with smaller windows than this are sent whole windows.
+/// Bytes: a peer with a window no larger than this is sent whole windows.
 const WINDOW_TINY: u32 = 536;
-/// Segments of a window for which a send buffer has room at least: the initial window (RFC 6928).
+/// Least segments of window for which a send buffer has room: the initial window (RFC 6928).
 const SEGMENTS_MIN: u32 = 10;
-/// What Linux counts for a segment's headers and bookkeeping before it rounds up to a power of two, and after.
+/// Bytes that Linux adds for a segment's headers and bookkeeping, before and after it rounds up to a power of two.
 const BESIDE: (u32, u32) = (640, 256);
 
-/// Linux's chronographs but for the time that something was in flight, which is `Cold::busy_ns`.
+/// Linux's chronographs, except the time with data in flight, which is `Cold::busy_ns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Delays {
-    /// Held up by the peer's window.
+    /// Time during which the peer's window held data back.
     pub window: Duration,
-    /// Of it, with nothing in flight.
+    /// Part of `window` with nothing in flight.
     pub alone: Duration,
-    /// Nothing left to send, and the application had no room for more.
+    /// Time without data to send while the application had no room for more in its send buffer.
     pub buffer: Duration,
-    /// Since when the window holds something up, while `state::WINDOW_FULL` is set.
+    /// Time up to which `window` is counted, while `state::WINDOW_FULL` is set.
     pub window_since: Instant,
-    /// Since when the application has no room; `ZERO` when it has.
+    /// Time since when the application has no room; `ZERO` when it has room.
     pub buffer_since: Instant,
 }
 
 impl Delays {
-    /// The window has held something up until now. `is_alone`: with nothing in flight.
+    /// Counts the time until `now` during which the window held data back. `is_alone`: with nothing in flight.
     pub const fn add_window(&mut self, now: Instant, is_alone: bool) {
         let time = now.since(self.window_since);
         self.window = self.window.plus(time);
@@ -40,7 +40,7 @@ impl Delays {
         self.window_since = now;
     }
 
-    /// The application had no room until now.
+    /// Counts the time until `now` during which the application had no room, if it has none.
     pub const fn add_buffer(&mut self, now: Instant) {
         if self.buffer_since.as_ns() > 0 {
             self.buffer = self.buffer.plus(now.since(self.buffer_since));
@@ -50,8 +50,8 @@ impl Delays {
 }
 
 impl FlowMut<'_> {
-    /// What its application is told of the sending direction. `grows`: it waits for space, so that the send buffer grows with the
-    /// congestion window, as long as that has room ("tcp_wmem" in Linux's ip-sysctl).
+    /// The state to publish to the application. `grows`: the application waits for space, so its send buffer grows with the congestion
+    /// window, as long as that has room ("tcp_wmem" in Linux's ip-sysctl).
     pub fn sending(&mut self, config: &Config, grows: bool) -> Sending {
         let (tx, cold) = (&*self.tx, &mut *self.cold);
         let mss = u32::from(tx.mss).max(1);
@@ -61,9 +61,9 @@ impl FlowMut<'_> {
         if config.send_buffer_initial > 0 {
             let segments = (tx.cwnd / mss).max(SEGMENTS_MIN);
             let each = (mss + BESIDE.0).next_power_of_two() + BESIDE.1;
-            // A window's worth to be repaired, and as much to be sent meanwhile.
+            // Room for one window to be repaired, and another to be sent meanwhile.
             let room = segments.saturating_mul(2 * each).min(config.send_buffer_max);
-            // A turn that ends before the window is full leaves the rest to the next: what the window holds back counts, too.
+            // A turn may end before the window is full and leave the rest to the next, so data held back by the window counts, too.
             let has_room = grows && in_flight < tx.cwnd && !self.rx.has(state::CWND_FULL);
             let least = config.send_buffer_initial;
             cold.send_buffer = cold.send_buffer.max(least).max(if has_room { room } else { 0 });
@@ -72,7 +72,7 @@ impl FlowMut<'_> {
     }
 }
 
-/// Whole segments, half of the peer's largest window at most.
+/// Bytes to write at once: whole segments, at most half of the peer's largest window.
 fn goal(window: u32, mss: u32) -> u16 {
     let most = if window > WINDOW_TINY { window / 2 } else { window };
     let segments = (GOAL_MAX.min(most) / mss).max(1);

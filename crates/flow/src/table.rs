@@ -1,11 +1,11 @@
-//! From a packet's addresses to its flow: a bucket per cache line, lock-free for the cores that look up.
+//! The hash table from a packet's addresses to its flow: a bucket per cache line, lock-free for the cores that look up.
 //!
 //! ```text
 //!   bucket (64 bytes):  entry[7]: hash (bits 32..64) | flow id + 1 (bits 0..32), 0 = free
 //!                       passed: entries that belong here or before and live in a later bucket
 //! ```
-//! One writer (the slow path). An entry is one word, so a reader sees all of it or nothing; who finds a match checks the
-//! addresses in the record, under its lock, because the record may meanwhile serve another flow.
+//! The slow path is the only writer. An entry is one word, so a reader sees all of it or nothing. A reader that finds a match compares
+//! the addresses in the record, under its lock, because the record may serve another flow by now.
 
 use crate::FlowId;
 use crate::cell::prefetch;
@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 use wire::FourTuple;
 
 const ENTRIES: usize = 7;
-/// Buckets looked at after the first. At a load of at most 4/7 an entry that far away does not happen in practice.
+/// Buckets searched after the first. At a load of at most 4/7 an entry does not lie farther away in practice.
 const REACH: usize = 16;
 
 #[repr(C, align(64))]
@@ -26,7 +26,7 @@ struct Bucket {
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// Hash table of flows.
+/// Hash table from addresses to flows.
 pub struct FlowTable {
     buckets: Box<[Bucket]>,
     mask: usize,
@@ -45,7 +45,7 @@ impl FlowTable {
     // SETUP: called once when the service starts.
     #[must_use]
     pub fn new(flows: u32, keys: [u64; 2]) -> Self {
-        // Four flows to a bucket of seven entries, on average at most.
+        // At most four flows per bucket of seven entries, on average.
         let buckets = (flows as usize).div_ceil(4).next_power_of_two().max(2);
         let bucket = || Bucket { entries: Default::default(), passed: AtomicU64::new(0) };
         Self {
@@ -79,13 +79,13 @@ impl FlowTable {
         }
     }
 
-    /// The same of a tuple of IPv4 as it stands in a received segment: addresses, then ports. SipHash-1-3 of twelve bytes, unrolled.
+    /// The hash of an IPv4 tuple as it stands in a received segment: addresses, then ports. SipHash-1-3 of twelve bytes, unrolled.
     #[must_use]
     #[inline]
     pub fn hash_v4(&self, tuple: &[u8; 12]) -> u64 {
         let [a, b, c, d, e, f, g, h, ports @ ..] = *tuple;
         let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        // The last word bears the length.
+        // The last word contains the length in its top byte.
         let last = u64::from(u32::from_le_bytes(ports)) | 12 << 56;
         let [k0, k1] = self.keys;
         let mut v = [
@@ -110,14 +110,14 @@ impl FlowTable {
         prefetch(&self.buckets[hash as usize & self.mask]);
     }
 
-    /// The first flow with this hash that `is_it` confirms.
+    /// The first flow with this hash for which `is_it` is true.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(FlowId) -> bool) -> Option<FlowId> {
         let tag = hash >> 32;
         for step in 0..REACH + 1 {
             let bucket = &self.buckets[(hash as usize).wrapping_add(step) & self.mask];
             for entry in &bucket.entries {
-                // Acquire: pairs with the Release in `insert`; the record was filled before.
+                // Acquire: pairs with the Release in `insert`; the record was filled before that.
                 let word = entry.load(Ordering::Acquire);
                 if word >> 32 == tag && word as u32 != 0 {
                     let id = FlowId(word as u32 - 1);
@@ -133,7 +133,7 @@ impl FlowTable {
         None
     }
 
-    /// Slow path: adds a flow whose record is complete. False when the table is too full around its hash.
+    /// For the slow path: adds a flow; its record must be complete. False when the table is too full around its hash.
     pub(crate) fn insert(&self, hash: u64, id: FlowId) -> bool {
         let word = (hash >> 32) << 32 | u64::from(id.0 + 1);
         let place = (0..=REACH).find_map(|step| {
@@ -150,7 +150,7 @@ impl FlowTable {
         true
     }
 
-    /// Slow path: takes a flow out. False when it is not there.
+    /// For the slow path: removes a flow. False when it is not in the table.
     pub(crate) fn remove(&self, hash: u64, id: FlowId) -> bool {
         let word = (hash >> 32) << 32 | u64::from(id.0 + 1);
         for step in 0..=REACH {
@@ -169,7 +169,7 @@ impl FlowTable {
     }
 }
 
-/// SipHash's round.
+/// One round of SipHash (SipRound).
 #[inline(always)]
 fn sip_round(v: &mut [u64; 4]) {
     v[0] = v[0].wrapping_add(v[1]);
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Oracle: a map. Hashes are squeezed so that buckets overflow into each other.
+    /// Oracle: a map. Hashes are limited to few values, so that buckets overflow into each other.
     #[test]
     fn table_agrees_with_a_map_even_when_buckets_overflow() {
         let table = FlowTable::new(256, [1, 2]);

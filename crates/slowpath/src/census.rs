@@ -15,7 +15,7 @@ pub struct Census {
     pub tuples: usize,
     /// Flow records in use, including those of which the core has not yet let go.
     pub records: usize,
-    /// Connections in TIME-WAIT.
+    /// Connections in state TIME-WAIT.
     pub time_wait: usize,
     /// Timers that run, including those of neighbours.
     pub timers: usize,

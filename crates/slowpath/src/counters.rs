@@ -61,7 +61,7 @@ counts! {
     GivenUp = "given_up",
     /// Connection reset because its application had let go: there were too many of these, or it was told not to wait.
     OrphanResets = "orphan_resets",
-    /// Connection entered TIME-WAIT.
+    /// A connection entered TIME-WAIT.
     TimeWaits = "time_waits",
     /// Connection reused out of TIME-WAIT (RFC 6191).
     TimeWaitReuses = "time_wait_reuses",
@@ -91,7 +91,7 @@ counts! {
     AcceptQueueFull = "accept_queue_full",
     /// Dropped: SYN, because there was no room for a half-open connection.
     HalfOpenFull = "half_open_full",
-    /// Dropped: half-open connection whose SYN-ACK was never acknowledged.
+    /// Dropped: half-open connection, because its SYN-ACK was never acknowledged.
     HalfOpenExpired = "half_open_expired",
     /// Dropped: segment not acceptable in the handshake of its connection, or without ACK at a listener.
     UnacceptableSegment = "unacceptable_segment",

@@ -66,7 +66,7 @@ pub enum Event {
     Established {
         /// As given to `connect`.
         token: u64,
-        /// The new flow.
+        /// The flow that was installed.
         flow: FlowId,
     },
     /// An active open failed; the slot shows FAILED with the errno already.

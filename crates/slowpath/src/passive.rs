@@ -1,4 +1,4 @@
-//! Passive opens: SYN at a listener, SYN-RECEIVED, and the service's answer.
+//! Passive opens: SYN at a listener, SYN-RECEIVED, and the service's answer to an offered connection.
 
 use crate::event::{AcceptError, Event, ListenError, Owner, PendingId};
 use crate::handshake::{Born, Segment, Via};
@@ -11,11 +11,11 @@ use flow::{FlowId, state};
 use wire::{Endpoint, TcpFlags, TcpPacket};
 
 impl SlowPath {
-    /// Listens on `at`; the unspecified address stands for all of ours of its family. The accept queue takes `backlog` + 1 connections at
-    /// first; then the service says what it takes with [`set_accept_room`](Self::set_accept_room).
+    /// Listens on `at`; the unspecified address stands for all of ours of its family. The accept queue takes `backlog` + 1 connections
+    /// at first; later the service sets its room with [`set_accept_room`](Self::set_accept_room).
     ///
     /// # Errors
-    /// [`ListenError`].
+    /// [`ListenError`], when the address is not ours or has a listener.
     pub fn listen(&mut self, at: Endpoint, token: u64, backlog: u32) -> Result<(), ListenError> {
         if !(at.addr.is_unspecified() || self.routes.owns(at.addr)) {
             return Err(ListenError::NotOurs);
@@ -23,7 +23,7 @@ impl SlowPath {
         if self.listeners.add(at, token, backlog) { Ok(()) } else { Err(ListenError::InUse) }
     }
 
-    /// No longer listens on `at`. Half-open connections are reset, offered ones too.
+    /// Removes the listener on `at` and resets its half-open connections, even offered ones. False when there is no listener.
     pub fn unlisten(&mut self, now: Instant, at: Endpoint) -> bool {
         let Some(half_open) = self.listeners.remove(&at) else { return false };
         for half_open in half_open {
@@ -32,13 +32,13 @@ impl SlowPath {
         true
     }
 
-    /// The accept queue of listener `token` takes `room` more connections. Each `Incoming` takes one off.
+    /// Sets to `room` how many more connections the accept queue of listener `token` takes. Each `Incoming` uses one up.
     pub fn set_accept_room(&mut self, token: u64, room: usize) {
         self.listeners.of_token(token).for_each(|listener| listener.room = room);
     }
 
-    /// Accepts a pending connection into `owner`'s slot, whose halves are zeroed: the slot shows OPEN, and data that
-    /// came already is on its way.
+    /// Accepts a pending connection into `owner`'s slot; its halves must be zeroed. The slot shows OPEN, and data that came before
+    /// is on its way to the core.
     ///
     /// # Errors
     /// [`AcceptError`]: the slot is not used.
@@ -47,7 +47,7 @@ impl SlowPath {
         let next_hop = self.routes.lookup(half_open.tuple.dst.addr).map(|route| route.next_hop);
         let known = next_hop.and_then(|hop| self.neighbours.known(hop));
         let options = self.listeners.get_mut(&half_open.listener).map(|l| l.options).unwrap_or_default();
-        // The queue to which its packets come.
+        // The core to which the handshake's last packet came serves the flow.
         let owner = Owner { core: half_open.core, ..owner };
         let took = half_open.established_at.since(half_open.sent_at);
         let is_timed = half_open.tries == 0 && !half_open.is_from_cookie && !half_open.is_deferred;
@@ -79,15 +79,15 @@ impl SlowPath {
         Ok(flow)
     }
 
-    /// Refuses a pending connection with a reset.
+    /// Refuses a pending connection with a RST.
     pub fn refuse(&mut self, now: Instant, pending: PendingId) {
         if let Some(half_open) = self.take_half_open(pending.0) {
             self.reset_half_open(now, &half_open);
         }
     }
 
-    /// The accept queue is full after all: as Linux, forget the final acknowledgement; the peer's next segment or the
-    /// answer to our next SYN-ACK tries again.
+    /// The accept queue turned out to be full: as in Linux, the final acknowledgement is dropped; the peer's next segment, or its
+    /// answer to our next SYN-ACK, offers the connection again.
     pub fn postpone(&mut self, now: Instant, pending: PendingId) {
         let timeout = now.plus(self.config.syn_timeout);
         self.listeners.forget_early(pending.0);
@@ -98,7 +98,7 @@ impl SlowPath {
         }
     }
 
-    /// A SYN that belongs to no connection. `before` is what a connection in TIME-WAIT left, when this SYN reuses it.
+    /// Handles a SYN of no connection. `before`: the final state of the connection in TIME-WAIT that this SYN reuses.
     pub(crate) fn on_syn(
         &mut self,
         now: Instant,
@@ -114,13 +114,13 @@ impl SlowPath {
         };
         let most = self.config.half_open_per_listener;
         let Some(listener) = self.listeners.get_mut(&at) else { return };
-        // Linux drops the SYN when the accept queue is full: the peer tries again, and nobody is refused.
+        // As Linux, drop the SYN when the accept queue is full: the peer tries again, and no connection is refused.
         if listener.room == 0 {
             self.counters.add(Count::AcceptQueueFull);
             return;
         }
         let (is_full, options) = (listener.is_full(most), listener.options);
-        // Whoever had a connection is no spoofed flood, and its old sequence numbers are to be kept clear of.
+        // A peer with a connection in TIME-WAIT is no spoofed flood; and a cookie could not avoid its old sequence numbers.
         if before.is_none() {
             if self.wants_cookie(is_full) {
                 return self.answer_with_cookie(now, core, at, packet, frame);
@@ -175,7 +175,7 @@ impl SlowPath {
         self.send_segment(now, core, &segment, Via::Reply(mac));
     }
 
-    /// What the listener of a half-open connection was told.
+    /// Options of the listener of a half-open connection.
     fn listener_options(&mut self, id: u64) -> Option<FlowOptions> {
         let at = self.listeners.entry(id)?.listener;
         self.listeners.get_mut(&at).map(|listener| listener.options)
@@ -194,8 +194,8 @@ impl SlowPath {
         }
         half_open.tries += 1;
         let (at, sent_at, tries) = (half_open.listener, half_open.sent_at, half_open.tries);
-        // A flood has come since: whoever did not answer is most likely part of it, and gets no second packet for its one. A
-        // peer that did not hear us repeats its SYN, which is answered.
+        // A flood has come since: a peer that did not answer is most likely part of it, so do not send it a second packet for its one
+        // SYN. A real peer that missed our SYN-ACK repeats its SYN, which is answered.
         let is_flooded =
             self.listeners.get_mut(&at).and_then(|l| l.cookie_at).is_some_and(|at| at >= sent_at);
         if is_flooded {
@@ -211,7 +211,7 @@ impl SlowPath {
         self.config.syn_timeout.times(1 << tries.min(16))
     }
 
-    /// A segment for a connection in SYN-RECEIVED (RFC 9293 section 3.10.7.4 with RFC 5961).
+    /// Handles a segment for a connection in SYN-RECEIVED (RFC 9293 section 3.10.7.4 with RFC 5961).
     pub(crate) fn on_half_open_segment(
         &mut self,
         now: Instant,
@@ -242,8 +242,8 @@ impl SlowPath {
             return;
         }
         if flags.contains(TcpFlags::SYN) {
-            // The same SYN again: our answer was lost. Another one: RFC 5961 section 4.2, a challenge, which makes a peer
-            // that has restarted reset the old attempt.
+            // The same SYN again: our SYN-ACK was lost. Another SYN: a challenge ACK (RFC 5961 section 4.2), which makes a peer that has
+            // restarted reset the old connection.
             if header.seq == half_open.irs && !flags.contains(TcpFlags::ACK) && !half_open.is_offered {
                 self.counters.add(Count::SynAckRetransmits);
                 half_open.tries = half_open.tries.max(1);
@@ -287,7 +287,7 @@ impl SlowPath {
         if is_new {
             let Some(listener) = self.listeners.get_mut(&at) else { return };
             if listener.room == 0 {
-                // `tcp_abort_on_overflow` is 0: the peer is not reset; our next SYN-ACK has it acknowledge again.
+                // As Linux with `tcp_abort_on_overflow` 0: the peer is not reset; our next SYN-ACK makes it acknowledge again.
                 self.counters.add(Count::AcceptQueueFull);
                 return;
             }
@@ -317,8 +317,8 @@ impl SlowPath {
         }
     }
 
-    /// `TCP_DEFER_ACCEPT`: as Linux, a bare final acknowledgement is forgotten until its time is up, and no SYN-ACK is repeated
-    /// before; then one asks for it again.
+    /// `TCP_DEFER_ACCEPT`: as in Linux, a final acknowledgement without data is dropped until the time is up. No SYN-ACK is repeated
+    /// before; then one makes the peer acknowledge again.
     fn is_deferred(&mut self, now: Instant, id: u64) -> bool {
         let Some(patience) = self.listener_options(id).and_then(|options| options.defer_accept) else {
             return false;

@@ -1,7 +1,7 @@
-//! Path MTU: what routers say of it (RFC 1191, RFC 8201), what silence says of it (black holes, RFC 4821), and the way back up.
+//! Path MTU: messages of routers (RFC 1191, RFC 8201), detection of black holes (RFC 4821), and probing for larger sizes.
 //!
-//! Probes are segments of real data, longer than the others, that a core sends at our order: the packet path knows nothing of
-//! all this. The loss of a probe is repaired and counted as any other.
+//! Probes are segments of real data, longer than the others, that a core sends at our command; the fast path knows no more of path MTU
+//! than that. The loss of a probe is repaired and counted as any other.
 
 use crate::path_cache::EXPIRY;
 use crate::timeouts::Timer;
@@ -17,14 +17,14 @@ const MTU_MIN_V4: u32 = 552;
 const MTU_MIN_V6: u32 = 1280;
 /// RFC 4821 section 7.2: "an appropriate value for the minimum ... 1024 bytes"; Linux's `tcp_base_mss`.
 const MTU_BASE_V4: u32 = 1024 + 40;
-/// Timeouts in a row until a segment's size is suspected: Linux's `tcp_retries1`.
+/// Consecutive timeouts after which segments are suspected to be too large: Linux's `tcp_retries1`.
 const SUSPECT_AFTER: u8 = 3;
-/// Between two probes: enough for the repair of a lost one on any but the longest paths, for which it is 8 round trips.
+/// Least time between two probes: enough to repair a lost one; on the longest paths 8 round trips are used instead.
 const PROBE_INTERVAL: Duration = Duration::from_ms(200);
-/// Until a probe is tried again for which there was not enough data.
+/// Time until a probe is tried again if there was not enough data for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// IP and TCP headers without options.
+/// Bytes of the IP and TCP headers without options.
 const fn headers(is_v4: bool) -> u16 {
     if is_v4 { 40 } else { 60 }
 }
@@ -33,30 +33,30 @@ const fn options(flags: u32) -> u16 {
     if flags & state::TIMESTAMPS != 0 { 12 } else { 0 }
 }
 
-/// What became of a probe, or of the wish to send one.
+/// Result of a probe, or of an attempt to send one.
 enum Step {
-    /// Nothing is outstanding: wait until the flow sends again.
+    /// No data is in flight: wait until the flow sends again.
     Idle,
-    /// Under way, or the flow has other worries.
+    /// The probe is in flight, or the flow is repairing losses.
     Wait,
-    /// The core had not enough data, or window, for it.
+    /// The core did not have enough data, or window, to send the probe.
     NotSent,
     Arrived,
     Lost,
-    /// Probe this size now.
+    /// Send a probe of this size now.
     Probe(u16),
-    /// Nothing to gain at present.
+    /// No larger size is left to probe for now.
     Over,
 }
 
 impl SlowPath {
-    /// The payload of a full segment to `to`, by what is known of the path: at most `mss`.
+    /// Payload bytes of a full segment to `to`, at most `mss`, with what is known of the path.
     pub(crate) fn path_mss(&self, now: Instant, to: IpAddr, mss: u16, features: u32) -> u16 {
         let all = headers(to.is_ipv4()) + options(features);
         self.paths.mtu(now, to).map_or(mss, |mtu| mss.min(mtu.saturating_sub(all)))
     }
 
-    /// A router says that a packet of `flow`, which it quotes, was larger than `mtu`.
+    /// Handles an ICMP message that a packet of `flow`, which it quotes, was larger than `mtu`.
     pub(crate) fn on_too_big(&mut self, now: Instant, flow: FlowId, quoted: &QuotedFlow, mtu: u32) {
         let to = quoted.tuple.dst.addr;
         let is_v4 = to.is_ipv4();
@@ -75,8 +75,9 @@ impl SlowPath {
         }
         let flags = self.keeper.lock(flow).parts().rx.flags;
         let mss = mtu - headers(is_v4) - options(flags);
-        // Each packet in flight may bring its own message: only the first has news. "A node MUST NOT increase its estimate of
-        // the Path MTU in response to the contents of a Packet Too Big message": it may have been a probe's, though.
+        // Each packet in flight may cause a message of its own: only the first changes anything. "A node MUST NOT increase its estimate
+        // of
+        // the Path MTU in response to the contents of a Packet Too Big message"; but the message may be about a probe.
         if !lower(now, &mut self.keeper.lock(flow).parts(), mss) {
             return connection.search.limit(mss);
         }
@@ -88,8 +89,8 @@ impl SlowPath {
         self.search_at(flow, now.plus(EXPIRY));
     }
 
-    /// The flow has timed out `backoff` times in a row: large segments may vanish while smaller ones would pass (RFC 4821
-    /// section 7.7.1, "full-stop timeouts"). Called after the rewind, so that the next segment is small already.
+    /// The flow has timed out `backoff` times in a row: its segments may be lost because they are too large (RFC 4821 section 7.7.1,
+    /// "full-stop timeouts"). Called after the rewind, so that the next segment is small already.
     pub(crate) fn suspect_path(&mut self, now: Instant, flow: FlowId, backoff: u8) {
         let may_suspect = self.config.black_hole_detection && backoff >= SUSPECT_AFTER;
         let Some(connection) = self.connections.get_mut(&flow).filter(|_| may_suspect) else { return };
@@ -98,7 +99,7 @@ impl SlowPath {
         let mut guard = self.keeper.lock(flow);
         let mut parts = guard.parts();
         let size = |mtu: u32| mtu as u16 - headers(is_v4) - options(parts.rx.flags);
-        // A segment that is not full may be too large as well, and where segments are of 9,000 bytes most are not full.
+        // A segment that is not full may be too large as well: with an MSS of 9,000 bytes most segments are not full.
         let largest = parts.tx.snd_max.since(parts.tx.snd_una).min(u32::from(parts.tx.mss));
         let mss = if u32::from(size(base)) < largest { size(base) } else { size(least) };
         let is_lowered = u32::from(mss) < largest && lower(now, &mut parts, mss);
@@ -119,7 +120,7 @@ impl SlowPath {
         connection.path_timer = Some(self.wheel.set(at, Timer::Path(flow)));
     }
 
-    /// A new flow begins with less than its ends allow: look again when what is known of its path has grown old.
+    /// A new flow starts with a smaller size than both ends allow: probe when the knowledge about its path has expired.
     pub(crate) fn born_lowered(&mut self, now: Instant, flow: FlowId) {
         if let Some(connection) = self.connections.get_mut(&flow) {
             connection.search.suspect();
@@ -127,7 +128,7 @@ impl SlowPath {
         }
     }
 
-    /// The flow sends again after a silence in which its search was suspended.
+    /// The flow sends again after a pause that suspended its search.
     pub(crate) fn resume_search(&mut self, now: Instant, flow: FlowId) {
         let search = self.connections.get(&flow).map(|c| c.search);
         if search.is_some_and(|search| search.is_lowered && !search.is_timed) {
@@ -188,7 +189,7 @@ impl SlowPath {
                 PATIENCE
             }
             Step::Over => {
-                // New connections begin with what was found; this one tries again when it may have changed.
+                // New connections start with the size found; this one probes again when the path may have changed.
                 self.paths.learn(now, to, mss + headers(to.is_ipv4()) + options(features));
                 search.suspect();
                 EXPIRY
@@ -198,7 +199,7 @@ impl SlowPath {
     }
 }
 
-/// What came of the probe that was ordered.
+/// Result of the probe that the core was told to send.
 fn outcome(parts: &FlowMut<'_>) -> Step {
     let probe = parts.cold.path_probe;
     if probe.len == 0 {
@@ -212,8 +213,8 @@ fn outcome(parts: &FlowMut<'_>) -> Step {
     }
 }
 
-/// Smaller segments from now on, and at once again what is in flight: it was lost to its size, so the congestion window stays
-/// (RFC 8201 section 5.4). False, and nothing changed, when they are that small already.
+/// Reduces the segment size and retransmits the data in flight at once. It was lost because of its size, so the congestion window
+/// stays (RFC 8201 section 5.4). False, and nothing changed, when segments are that small already.
 fn lower(now: Instant, parts: &mut FlowMut<'_>, mss: u16) -> bool {
     let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
     let is_lower = mss < tx.mss;

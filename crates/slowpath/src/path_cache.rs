@@ -1,5 +1,5 @@
-//! Which destinations take smaller packets than our link: learned from validated ICMP and from black holes found, bounded,
-//! and forgotten after a while, because paths change.
+//! Destinations that take smaller packets than our link, learned from validated ICMP and from black holes; bounded, and
+//! forgotten after a while, because paths change.
 
 use base::{Duration, Instant};
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ struct Entry {
     until: Instant,
 }
 
-/// Bytes of the largest IP packet, by destination.
+/// Bytes of the largest IP packet that a path takes, by destination.
 #[derive(Debug)]
 pub(crate) struct PathCache {
     entries: HashMap<IpAddr, Entry>,
@@ -27,7 +27,7 @@ impl PathCache {
         Self { entries: HashMap::new(), capacity: capacity.max(1) }
     }
 
-    /// A path takes packets of `mtu` bytes at most. The one known longest gives way when there are too many.
+    /// Notes that the path to `to` takes packets of at most `mtu` bytes. If the cache is full the oldest entry is removed.
     pub(crate) fn learn(&mut self, now: Instant, to: IpAddr, mtu: u16) {
         if self.entries.len() >= self.capacity && !self.entries.contains_key(&to) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.until).map(|(addr, _)| *addr);
@@ -36,12 +36,12 @@ impl PathCache {
         self.entries.insert(to, Entry { mtu, until: now.plus(EXPIRY) });
     }
 
-    /// What is known of the path to `to`.
+    /// Bytes of the largest packet that the path to `to` is known to take; `None` when nothing is known.
     pub(crate) fn mtu(&self, now: Instant, to: IpAddr) -> Option<u16> {
         self.entries.get(&to).filter(|entry| now < entry.until).map(|entry| entry.mtu)
     }
 
-    /// The path takes packets of the link's size after all.
+    /// The path to `to` takes packets of the link's size: removes its entry.
     pub(crate) fn forget(&mut self, to: IpAddr) {
         self.entries.remove(&to);
     }

@@ -1,31 +1,31 @@
-//! How large a segment a path takes, found out by sending: RFC 4821's search with the terms of RFC 8899, for one connection.
+//! The search for the largest segment that a path takes, by probes: RFC 4821 with the terms of RFC 8899, for one connection.
 //!
 //! ```text
 //!   base             mss                 high        ceiling
 //!   ---|--- passes ----|-- not known yet --|--- lost ----|
 //!                             ^ the next probe: one segment of real data of that length
 //! ```
-//! Sizes are payload bytes, options already subtracted. Nothing is searched while nothing was ever lost.
+//! Sizes are payload bytes, options already subtracted. There is no search until segments had to be made smaller.
 
-/// A search ends when what is left is less than this: Linux's `tcp_probe_threshold`.
+/// Bytes: the search ends when the interval of unknown sizes is no longer than this: Linux's `tcp_probe_threshold`.
 const CLOSE_ENOUGH: u16 = 8;
 /// Probes of one size that must be lost before it counts as too large. RFC 8899 section 5.1.2 has at most 3 (`MAX_PROBES`).
 const TRIES: u8 = 2;
 
-/// What is known about a connection's path.
+/// The state of the search for one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Search {
-    /// What both ends' MSS allow.
+    /// Largest size that both ends' MSS allow.
     ceiling: u16,
-    /// The least size known not to pass; `ceiling + 1` when none is.
+    /// Least size known not to pass; `ceiling + 1` when none is known.
     high: u16,
-    /// Lost probes of the present size.
+    /// Number of lost probes of the present size.
     tries: u8,
-    /// The probe that was ordered.
+    /// Size of the probe that the core was told to send.
     pub(crate) probe: Option<u16>,
-    /// Segments are smaller than the ceiling: probes are wanted, now or later.
+    /// Segments are smaller than the ceiling: larger sizes are to be probed, now or later.
     pub(crate) is_lowered: bool,
-    /// A timer runs.
+    /// The connection's path timer runs.
     pub(crate) is_timed: bool,
 }
 
@@ -34,19 +34,19 @@ impl Search {
         Self { ceiling, high: ceiling.saturating_add(1), ..Self::default() }
     }
 
-    /// The path said that nothing larger than `mss` passes.
+    /// A router says that no segment larger than `mss` passes.
     pub(crate) fn limit(&mut self, mss: u16) {
         (self.high, self.tries) = (self.high.min(mss.saturating_add(1)), 0);
     }
 
-    /// Segments were lowered. Any size up to the ceiling may pass still, or again.
+    /// Segments were made smaller. Any size up to the ceiling may still pass, or pass again.
     pub(crate) fn suspect(&mut self) {
         (self.high, self.is_lowered) = (self.ceiling.saturating_add(1), true);
         (self.tries, self.probe) = (0, None);
     }
 
-    /// The size to probe, when segments of `mss` pass. `None`: the search is over. The ceiling comes first: an outage looks like
-    /// a black hole, and then one probe ends it.
+    /// The next size to probe, if segments of `mss` pass; `None`: the search is over. The ceiling comes first: an outage looks like
+    /// a black hole, and after an outage one probe ends the search.
     pub(crate) fn candidate(&self, mss: u16) -> Option<u16> {
         if !self.is_lowered || mss >= self.ceiling {
             return None;
@@ -66,7 +66,7 @@ impl Search {
         }
     }
 
-    /// A probe of `len` arrived. True when that is all there is to gain.
+    /// A probe of `len` arrived. True when the ceiling is reached.
     pub(crate) fn arrived(&mut self, len: u16) -> bool {
         (self.probe, self.tries) = (None, 0);
         self.is_lowered = len < self.ceiling;

@@ -6,48 +6,48 @@ use crate::{Count, SlowPath};
 use base::{Duration, Instant};
 use flow::{Command, FlowId, state};
 
-/// `SO_KEEPALIVE`: after `idle` without a word from the peer, `count` probes, `interval` apart.
+/// `SO_KEEPALIVE`: after `idle` without a segment from the peer, `count` probes are sent, `interval` apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keepalive {
-    /// `TCP_KEEPIDLE`.
+    /// `TCP_KEEPIDLE`: time without a segment from the peer.
     pub idle: Duration,
-    /// `TCP_KEEPINTVL`.
+    /// `TCP_KEEPINTVL`: time between probes.
     pub interval: Duration,
-    /// `TCP_KEEPCNT`.
+    /// `TCP_KEEPCNT`: number of probes without an answer that end the connection.
     pub count: u8,
 }
 
 impl Default for Keepalive {
-    /// Linux's.
+    /// Linux's defaults: 7200 s, 75 s, 9 probes.
     fn default() -> Self {
         Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), count: 9 }
     }
 }
 
-/// Probes of an idle connection or of a closed window that the peer has yet to answer: Linux's `icsk_probes_out`.
+/// Probes of an idle connection or closed window that the peer has not answered yet: Linux's `icsk_probes_out`.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Probes {
     sent: u8,
-    /// `Cold::heard_at` when the last one was ordered: any segment of the peer's since then moves that on, and is an answer.
+    /// `Cold::heard_at` when the last probe was sent: any later segment of the peer changes that time, and counts as an answer.
     heard_at: Instant,
 }
 
 impl Probes {
-    /// How many probes in a row have no answer, when the peer was last heard at `heard_at`.
+    /// Number of consecutive probes without an answer, if the peer's last segment came at `heard_at`.
     pub(crate) fn unanswered(&self, heard_at: Instant) -> u8 {
         if heard_at == self.heard_at { self.sent } else { 0 }
     }
 
-    /// One more is ordered, and the peer was last heard at `heard_at`.
+    /// Counts a probe sent now; the peer's last segment came at `heard_at`.
     pub(crate) fn note_sent(&mut self, heard_at: Instant) {
         *self = Self { sent: self.unanswered(heard_at).saturating_add(1), heard_at };
     }
 }
 
 impl SlowPath {
-    /// When the user timeout ends a flow unless its peer acknowledges something, or opens its window, before: "If, after this
+    /// When the user timeout ends a flow unless its peer acknowledges data, or opens its window, before: "If, after this
     /// time, an acknowledgment for data has not been received, the connection is closed" (RFC 5482 section 1). As in Linux it
-    /// bounds zero-window probing, too, which else goes on for ever (RFC 9293 MUST-35).
+    /// also bounds zero-window probing, which otherwise goes on for ever (RFC 9293 MUST-35).
     pub(crate) fn user_deadline(&mut self, flow: FlowId) -> Instant {
         let Some(timeout) = self.connections.get(&flow).and_then(|c| c.options.user_timeout) else {
             return Instant::NEVER;
@@ -63,14 +63,14 @@ impl SlowPath {
             return Instant::NEVER;
         }
         let since = if is_outstanding { progress_at } else { now };
-        // Whatever else happens, it counts from when this byte was first waited for.
+        // The timeout counts from when this byte was first waited for, whatever restarts the retransmission timer.
         let what = (una, is_outstanding);
         let (_, since) = connection.waiting.filter(|w| w.0 == what).unwrap_or((what, since));
         connection.waiting = Some((what, since));
         self.pause.waiting_since(since).plus(timeout)
     }
 
-    /// Keepalive is on, off, or has other times.
+    /// Keepalive was switched on or off, or its times changed: starts or stops its timer.
     pub(crate) fn keepalive_changed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         let keepalive = connection.options.keepalive;
@@ -94,7 +94,7 @@ impl SlowPath {
         let (core, probes, timeout) =
             (connection.owner.core, connection.probes, connection.options.user_timeout);
         let Some(keepalive) = connection.options.keepalive else {
-            // An orphan in FIN-WAIT-2: the peer has nothing more to say to anybody.
+            // An orphan in FIN-WAIT-2 has waited long enough for the peer's FIN.
             if connection.is_orphan {
                 self.end(now, flow, How::Finished);
             }
@@ -105,11 +105,11 @@ impl SlowPath {
             (parts.cold.heard_at, is_idle)
         });
         let due = heard_at.plus(keepalive.idle);
-        // What is outstanding is repeated, and a closed window probed, anyway: that finds out the same.
+        // Data in flight is retransmitted anyway, and a closed window probed: both find out whether the peer answers.
         if now < due || !is_idle {
             return self.set_aux(flow, if is_idle { due } else { now.plus(keepalive.idle) });
         }
-        // As Linux: with a user timeout that decides, else the number of probes.
+        // As Linux: with a user timeout that timeout decides, else the number of probes.
         let unanswered = probes.unanswered(heard_at);
         let is_over = match timeout {
             Some(timeout) => unanswered > 0 && self.pause.waiting_since(heard_at).plus(timeout) <= now,

@@ -1,26 +1,26 @@
-//! What to do about time that passed without us: the service was stopped, or its machine was. What came meanwhile waits in the
-//! port, unread, so no timer that is due says anything about the peer before the cores had a moment to read it.
+//! Pauses of the service or of its machine. Packets received in the meantime wait in the port, unread, so a timer that has expired
+//! says nothing about the peer until the cores have had time to read them.
 
 use base::{Duration, Instant};
 
-/// Later than this after the deadline it gave, the slow path did not run in between.
+/// If timers are handled later than this after their deadline, the slow path was not running.
 const LATE: Duration = Duration::from_ms(50);
-/// A gap this long counts as a stop, from which the time that an application grants its peer begins anew.
+/// After a gap this long, the times that an application grants its peer begin anew.
 const LONG: Duration = Duration::from_secs(1);
-/// The moment for the cores: some hundred batches.
+/// Time given to the cores to read the waiting packets: some hundred batches.
 const GRACE: Duration = Duration::from_ms(10);
 
-/// Whether timers wait.
+/// Whether timers must wait because of a gap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
-    /// End of the last long gap: nobody's patience was tried while it lasted.
+    /// End of the last long gap: user timeouts do not count the time before it.
     resumed_at: Instant,
 }
 
 impl Pause {
-    /// At `now`, when the earliest timer is due at `deadline`: true when timers may be judged. After a gap that is the case a
-    /// moment later, once, however late that is: a slow machine must not put its timers off for ever.
+    /// True when timers may be handled at `now`; the earliest is due at `deadline`. After a gap: false once, then true after
+    /// `GRACE`, however late that call is, because a slow machine must not postpone its timers for ever.
     pub(crate) fn may_judge(&mut self, now: Instant, deadline: Instant) -> bool {
         match self.until {
             None if deadline.plus(LATE) < now => {
@@ -38,12 +38,12 @@ impl Pause {
         }
     }
 
-    /// Waiting that began at `since` counts from here.
+    /// The time from which on a wait that began at `since` counts.
     pub(crate) fn waiting_since(&self, since: Instant) -> Instant {
         since.max(self.resumed_at)
     }
 
-    /// When there is something to judge whose earliest timer is due at `deadline`.
+    /// When timers may be handled, if the earliest is due at `deadline`.
     pub(crate) fn next_deadline(&self, deadline: Instant) -> Instant {
         self.until.map_or(deadline, |until| deadline.max(until))
     }
@@ -71,7 +71,7 @@ mod tests {
         assert!(!pause.may_judge(ms(4000), ms(1000)));
         assert_eq!(pause.next_deadline(ms(1000)), ms(4010));
         assert!(!pause.may_judge(ms(4005), ms(1000)));
-        // Late again: still, something has to happen.
+        // Late again: timers are handled all the same.
         assert!(pause.may_judge(ms(9000), ms(1000)));
         assert!(!pause.may_judge(ms(9900), ms(9500)));
     }

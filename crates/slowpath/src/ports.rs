@@ -1,26 +1,26 @@
-//! Local ports: which listeners and connections hold them, and the choice of ephemeral ones (RFC 6056).
+//! Ephemeral local ports and their choice (RFC 6056).
 //!
-//! The space is that of our own addresses; addresses shared with the kernel are reserved there by the service first.
+//! The ports are those of our own addresses; of addresses shared with the kernel the service reserves them there first.
 
 use crate::isn::{Purpose, Secret};
 use std::ops::RangeInclusive;
 use wire::FourTuple;
 
-/// Counters of algorithm 4: as many as RFC 6056 suggests.
+/// Number of counters of algorithm 4: as many as RFC 6056 suggests.
 const COUNTERS: usize = 16;
 
-/// Ports looked at before one in TIME-WAIT will do. When most are, all of them would be looked at for every connect: 28,000 look-ups,
-/// 4 ms each time.
+/// Ports tried before one in TIME-WAIT is taken. Without this bound, when most ports are in TIME-WAIT, every connect would try all of
+/// them: 28,000 look-ups, 4 ms.
 const LOOKS: usize = 64;
 
-/// What a port is good for.
+/// Whether a port may be used for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Nobody has it.
+    /// No connection or listener uses the port.
     Free,
-    /// Its last connection to the same place is in TIME-WAIT and may be given up.
+    /// The port's last connection to the same peer is in TIME-WAIT and may be replaced.
     Spare,
-    /// Somebody has it.
+    /// A connection or listener uses the port.
     Taken,
 }
 
@@ -32,18 +32,18 @@ pub struct EphemeralPorts {
 }
 
 impl EphemeralPorts {
-    /// Ports of `range`; the whole upper half of the port space when `range` is empty or holds port 0.
+    /// Chooses from `range`; from Linux's range 32768 to 60999 when `range` is empty or holds port 0.
     #[must_use]
     pub fn new(range: RangeInclusive<u16>) -> Self {
         let is_good = *range.start() > 0 && range.start() <= range.end();
         Self { range: if is_good { range } else { 32_768..=60_999 }, counters: [0; COUNTERS] }
     }
 
-    /// A port for the connection `tuple` (its source port is not read), as `standing` knows them: a spare one only when no free one
-    /// is near, or none at all.
+    /// Chooses a port for the connection `tuple` (its source port is ignored). `standing` tells whether a port may be used. A port in
+    /// TIME-WAIT is chosen only if no free one is found among the first `LOOKS`, or none at all.
     ///
-    /// Where the search starts depends on the peer by a secret, and advances by one for each connection of the same group: a port is reused as
-    /// late as possible, and nobody outside can tell the next.
+    /// The search starts at a secret function of the peer's address, and one further for each connection of the same group: a port is
+    /// reused as late as possible, and other hosts cannot predict the next.
     pub fn pick(
         &mut self,
         secret: &Secret,

@@ -1,4 +1,4 @@
-//! The application regions: given to every core, and taken back from all of them before they are unmapped.
+//! Application regions: added to every core, and removed from all cores before they are unmapped.
 
 use crate::timeouts::Timer;
 use crate::{Event, SlowPath};
@@ -7,18 +7,18 @@ use flow::{AppRegion, Command, FlowId};
 use shm::half_flags;
 use std::sync::Arc;
 
-/// How long a core may take to let go of a region.
+/// Time until a core that has not let go of a region is asked again.
 const ASK_BACK: Duration = Duration::from_ms(100);
 
 #[derive(Debug, Default)]
 struct Place {
     region: Option<Arc<AppRegion>>,
     is_leaving: bool,
-    /// Cores that have yet to let go; 0 until they were asked.
+    /// Number of cores that have not let go of the region yet; 0 until they were asked.
     cores_left: usize,
 }
 
-/// All regions by index.
+/// All regions, by index.
 #[derive(Debug)]
 pub(crate) struct Regions {
     places: Vec<Place>,
@@ -44,8 +44,8 @@ impl SlowPath {
         true
     }
 
-    /// Resets everything of a region and takes it away from all cores; [`Event::RegionDrained`] tells when that is done.
-    /// An application whose data shall still arrive is removed when it has no flow left: see
+    /// Resets all flows of a region and removes it from all cores; [`Event::RegionDrained`] tells when that is done. To let an
+    /// application's data still arrive, call this when the region has no flow left: see
     /// [`region_flows`](Self::region_flows).
     pub fn remove_region(&mut self, now: Instant, index: u16) {
         self.now = now;
@@ -70,7 +70,7 @@ impl SlowPath {
         self.remove_region_if_idle(now, index);
     }
 
-    /// Flows of a region whose core has not let go yet.
+    /// Number of flows of a region that their cores have not let go of yet.
     #[must_use]
     pub fn region_flows(&self, index: u16) -> usize {
         self.connections.iter().filter(|(_, c)| c.owner.region == index).count()
@@ -100,7 +100,7 @@ impl SlowPath {
         self.wheel.set(now.plus(ASK_BACK), Timer::Region(index));
     }
 
-    /// A core without room for its answer keeps the region until it is asked again.
+    /// Asks the cores again: a core keeps the region if its exception ring had no room for the answer.
     pub(crate) fn on_region_timer(&mut self, now: Instant, index: u16) {
         let place = self.regions.places.get(usize::from(index));
         if place.is_some_and(|place| place.is_leaving && place.cores_left > 0) {
@@ -108,7 +108,7 @@ impl SlowPath {
         }
     }
 
-    /// Raises RELEASED in an application's half, so that the core waits for it no longer.
+    /// Raises RELEASED in the application's half, so that the core does not wait for the application.
     fn release_by_service(&self, index: u16, slot: u32) {
         let Some(region) = self.region(index) else { return };
         if let Some((_, peer)) = region.halves(slot) {

@@ -1,4 +1,4 @@
-//! RST and challenge acknowledgements: sent within limits, believed only when exact (RFC 9293 section 3.5.2, RFC 5961).
+//! RST and challenge ACKs: sent within limits, and a RST accepted only if exact (RFC 9293 section 3.5.2, RFC 5961).
 
 use crate::event::How;
 use crate::handshake::{Segment, Via};
@@ -12,7 +12,7 @@ use wire::{FourTuple, MacAddr, TcpFlags, TcpOptions, TcpPacket};
 const CHALLENGE_INTERVAL: Duration = Duration::from_ms(500);
 
 impl SlowPath {
-    /// Answers a segment that belongs to nothing, unless it is a reset itself:
+    /// Answers a segment of no connection with a RST, unless it is a RST itself:
     /// "If the ACK bit is off, sequence number zero is used, `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>`. If the ACK bit is on,
     /// `<SEQ=SEG.ACK><CTL=RST>`."
     pub(crate) fn answer_with_reset(&mut self, now: Instant, core: u8, packet: &TcpPacket, frame: &[u8]) {
@@ -33,7 +33,7 @@ impl SlowPath {
         self.put_reset(now, core, &reset(tuple, seq, ack), Via::Reply(source_mac(frame)));
     }
 
-    /// Resets a connection of ours. Not limited: each connection is reset once. "If an <RST> is being generated because of a user
+    /// Resets a connection of ours. Not limited, because each connection is reset once. "If an <RST> is being generated because of a user
     /// abort, and Snd.TS.OK is set, then a Timestamps option SHOULD be included" (RFC 7323 section 5.2).
     pub(crate) fn send_reset(&mut self, now: Instant, core: u8, tuple: FourTuple, state: &Remains) {
         let options = state.options(now);
@@ -42,9 +42,10 @@ impl SlowPath {
         self.put_reset(now, core, &segment, Via::Route);
     }
 
-    /// Data for an application that has let go: "if the user closed ... and data is received ... the TCP endpoint SHOULD send a RST
+    /// Resets a flow that got data after its application let go: "if the user closed ... and data is received ... the TCP endpoint SHOULD
+    /// send a RST
     /// to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that the peer has acknowledged last, which is
-    /// exactly what it expects; ours may be further on.
+    /// exactly what it expects; our own next number may be further on.
     pub(crate) fn on_late_data(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
@@ -60,7 +61,7 @@ impl SlowPath {
         }
     }
 
-    /// Acknowledges what is expected, for a connection that has no flow record, within the limit of RFC 5961 section 7.
+    /// Sends a challenge ACK for a connection without a flow record, within the limit of RFC 5961 section 7.
     pub(crate) fn challenge(
         &mut self,
         now: Instant,
@@ -73,7 +74,7 @@ impl SlowPath {
         if !self.may_challenge(now) {
             return;
         }
-        // Scaled, unlike the SYN's (RFC 7323 section 2.2): the right edge stays where the SYN-ACK put it.
+        // Scaled, unlike the SYN's window (RFC 7323 section 2.2), to the right edge that the SYN-ACK promised.
         let window = FlowOptions::default().syn_window(self.flow_config()) >> shift;
         let (seq, ack, flags, options) = (state.snd_nxt, state.rcv_nxt, TcpFlags::ACK, state.options(now));
         let segment = Segment { tuple, seq, ack, flags, window, options, dscp: state.dscp };
@@ -86,8 +87,8 @@ impl SlowPath {
         may
     }
 
-    /// The same for a flow, which is not challenged twice within half a second (Linux's `tcp_invalid_ratelimit`): whatever
-    /// two ends out of step say to each other, it dies down.
+    /// True when a flow may be challenged: at most once in half a second (Linux's `tcp_invalid_ratelimit`), so that an exchange between
+    /// two ends out of step dies down.
     fn may_challenge_flow(&mut self, now: Instant, flow: FlowId) -> bool {
         let Some(connection) = self.connections.get_mut(&flow) else { return false };
         let at = connection.challenged_at;
@@ -99,7 +100,7 @@ impl SlowPath {
         self.may_challenge(now)
     }
 
-    /// The core has seen the peer's RST, with the number that was expected.
+    /// The core has received the peer's RST with the exact sequence number expected.
     pub(crate) fn on_peer_reset(&mut self, now: Instant, flow: FlowId) {
         if self.connections.get(&flow).is_some_and(|c| !c.is_over) {
             self.counters.add(Count::ResetsTaken);
@@ -107,8 +108,8 @@ impl SlowPath {
         }
     }
 
-    /// The core has seen a SYN, or a RST that only may be the peer's: "TCP endpoints MUST send a challenge ACK to the remote peer" (RFC
-    /// 5961 sections 3.2 and 4.2).
+    /// The core has received a SYN, or a RST in the window but not exact: "TCP endpoints MUST send a challenge ACK to the remote peer"
+    /// (RFC 5961 sections 3.2 and 4.2).
     pub(crate) fn on_challenge(&mut self, now: Instant, flow: FlowId) {
         let Some(core) = self.connections.get(&flow).map(|c| c.owner.core) else { return };
         if self.may_challenge_flow(now, flow) {
@@ -116,7 +117,7 @@ impl SlowPath {
         }
     }
 
-    /// A RST that could not be given back to the core of its flow.
+    /// Handles a RST that could not be returned to the core of its flow.
     pub(crate) fn on_flow_rst(&mut self, now: Instant, flow: FlowId, packet: &TcpPacket) {
         match self.with_flow(flow, |parts| parts.rx.judge_reset(packet.header.seq)) {
             ResetVerdict::Exact => self.on_peer_reset(now, flow),
@@ -126,7 +127,7 @@ impl SlowPath {
     }
 }
 
-/// A reset that acknowledges `ack`, if anything.
+/// A RST that acknowledges `ack`, if there is one.
 fn reset(tuple: FourTuple, seq: SeqNumber, ack: Option<SeqNumber>) -> Segment {
     let flags = if ack.is_some() { TcpFlags::RST.with(TcpFlags::ACK) } else { TcpFlags::RST };
     let (ack, options) = (ack.unwrap_or(SeqNumber(0)), TcpOptions::NONE);

@@ -1,13 +1,13 @@
-//! Where a destination is reached: on the link of one of our own addresses, or through a gateway. Static.
+//! Routes: a destination is on the link of one of our own addresses, or reached through a gateway. Static.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One of our addresses, with the prefix of its link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnAddress {
-    /// The address.
+    /// IP address of ours.
     pub addr: IpAddr,
-    /// Bits of the prefix: everything in it is on the link.
+    /// Length of the prefix in bits: all addresses with this prefix are on the link.
     pub prefix_len: u8,
 }
 
@@ -34,16 +34,16 @@ impl OwnAddress {
     }
 }
 
-/// How a destination is reached.
+/// The route to a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The address of ours to use as source, unless the socket is bound to another.
+    /// Our address to use as source, unless the socket is bound to another.
     pub source: IpAddr,
-    /// The neighbour that takes the packet.
+    /// The neighbour to which the packet is sent.
     pub next_hop: IpAddr,
 }
 
-/// Our addresses and gateways.
+/// Our addresses and gateways, from which routes follow.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     own: Vec<OwnAddress>,
@@ -52,13 +52,13 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Own addresses, the first of each family being the preferred source through its gateway.
+    /// Makes a table; the first address of each family is the preferred source through its gateway.
     #[must_use]
     pub fn new(own: Vec<OwnAddress>, gateway_v4: Option<Ipv4Addr>, gateway_v6: Option<Ipv6Addr>) -> Self {
         Self { own, gateway_v4, gateway_v6 }
     }
 
-    /// One more address is ours; one that already is keeps its place and gets the new prefix.
+    /// Adds an address of ours; if it exists already it keeps its place and gets the new prefix.
     pub fn add(&mut self, address: OwnAddress) {
         match self.own.iter_mut().find(|own| own.addr == address.addr) {
             Some(own) => *own = address,
@@ -66,7 +66,7 @@ impl Routes {
         }
     }
 
-    /// Our addresses.
+    /// Our addresses, in order of preference.
     #[must_use]
     pub fn own(&self) -> &[OwnAddress] {
         &self.own
@@ -85,7 +85,7 @@ impl Routes {
         addr.is_multicast() || is_limited || self.own.iter().any(|own| own.is_broadcast(addr))
     }
 
-    /// The way to `dst`: the longest prefix that covers it, else the gateway of its family.
+    /// The route to `dst`: on the link with the longest prefix that covers it, else through the gateway of its family.
     #[must_use]
     pub fn lookup(&self, dst: IpAddr) -> Option<Route> {
         if dst.is_unspecified() || dst.is_loopback() || self.is_group(dst) {

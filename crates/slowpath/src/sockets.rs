@@ -1,28 +1,28 @@
-//! Every socket the slow path knows, for listings.
+//! All sockets that the slow path knows, for listings.
 
 use crate::{Owner, SlowPath, State};
 use flow::FlowId;
 use wire::{Endpoint, FourTuple};
 
-/// One socket.
+/// One socket, as shown in listings.
 #[derive(Clone, Copy, Debug)]
 pub struct Socket {
-    /// Its state.
+    /// TCP state of the socket.
     pub state: State,
-    /// Our end.
+    /// Address and port of our end.
     pub local: Endpoint,
-    /// The peer's; the unspecified address of a listener.
+    /// Address and port of the peer; `None` for a listener.
     pub remote: Option<Endpoint>,
-    /// Its flow, with counters, when it is established.
+    /// The flow of an established socket, with its counters.
     pub flow: Option<FlowId>,
-    /// Whose it is, when it has a slot.
+    /// Region, slot and core, when it has a slot.
     pub owner: Option<Owner>,
     /// The token of a listener or of an active open.
     pub token: Option<u64>,
 }
 
 impl SlowPath {
-    /// Shows every socket to `see`, in no order.
+    /// Calls `see` for every socket, in no order.
     pub fn for_each_socket(&self, mut see: impl FnMut(&Socket)) {
         for (at, listener) in self.listeners.iter() {
             let token = Some(listener.token);
@@ -54,7 +54,7 @@ impl SlowPath {
         }
     }
 
-    /// How many half-open connections, active opens, flows and connections in TIME-WAIT there are.
+    /// Numbers of half-open connections, active opens, flows, and connections in TIME-WAIT.
     #[must_use]
     pub fn sizes(&self) -> [usize; 4] {
         let flows = self.connections.len();

@@ -1,11 +1,11 @@
-//! The end of connections: FIN in every order, RST, and letting go of records and slots.
+//! The end of connections: FINs in every order, RST, and the release of records and slots.
 //!
 //! ```text
 //!                  Command::Drop    application has read everything, or lets go
 //!  live --end--> leaving ----------------------------------------------------> record free (Event::Released)
 //! ```
-//! A connection that is over leaves the flow table at once, so that its port pair is free; its record and its rings stay
-//! with the core until the application needs them no more.
+//! A connection that has ended leaves the flow table at once, so that its port pair is free; its record and its rings stay
+//! with the core until the application no longer needs them.
 
 use crate::event::{Event, How, Owner, Release};
 use crate::path_search::Search;
@@ -20,16 +20,16 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use wire::FourTuple;
 
-/// RFC 9293 section 3.3.2.
+/// TCP state of a connection (RFC 9293 section 3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum State {
-    /// Waiting for a SYN.
+    /// LISTEN: waiting for a SYN.
     Listen,
-    /// SYN sent.
+    /// SYN-SENT: our SYN was sent.
     SynSent,
-    /// SYN sent and received.
+    /// SYN-RECEIVED: SYNs were sent and received.
     SynReceived,
-    /// Open both ways.
+    /// ESTABLISHED: open in both directions.
     Established,
     /// Our FIN is on its way.
     FinWait1,
@@ -41,13 +41,13 @@ pub enum State {
     Closing,
     /// The peer's FIN came first; ours is on its way.
     LastAck,
-    /// Over, but old segments may still be under way.
+    /// TIME-WAIT: both FINs are acknowledged, but old segments may still arrive.
     TimeWait,
-    /// Over.
+    /// CLOSED: the connection has ended.
     Closed,
 }
 
-/// What moves a synchronised connection.
+/// An event that changes the state of a synchronised connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Our FIN was sent.
@@ -56,7 +56,7 @@ pub enum Step {
     FinAcked,
     /// The peer's FIN came in order.
     FinReceived,
-    /// Reset, by either end, or given up.
+    /// Either end has reset the connection, or it was given up.
     Reset,
 }
 
@@ -79,8 +79,9 @@ impl State {
         }
     }
 
-    /// The state when the record's flags are looked at: our FIN may have gone out meanwhile. Where the peer's came before it, that
-    /// is known to this state already, or will be when the core's report is taken in.
+    /// The state with the record's flags taken into account: our FIN may have been sent in the meantime. If the peer's FIN came before
+    /// it,
+    /// this state contains that already, or will when the core's report is handled.
     #[must_use]
     pub(crate) const fn with_own_fin(self, flags: u32, closed_first: bool) -> Self {
         let is_sent = flags & state::FIN_SENT != 0;
@@ -93,7 +94,7 @@ impl State {
     }
 }
 
-/// What the slow path keeps of a flow.
+/// The slow path's state of a flow.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Our end is `src`.
@@ -101,24 +102,24 @@ pub(crate) struct Connection {
     pub(crate) owner: Owner,
     pub(crate) next_hop: IpAddr,
     pub(crate) state: State,
-    /// The application has let go of the slot.
+    /// The application has let go of the slot (released it).
     pub(crate) is_orphan: bool,
-    /// Out of the flow table; the core was told to let go.
+    /// The connection has ended: it is out of the flow table, and the core was told to let go.
     pub(crate) is_over: bool,
-    /// Retransmission and window probes.
+    /// Timer of retransmission and window probes.
     pub(crate) retransmit: Option<TimerId>,
-    /// When the retransmission timer last went off.
+    /// When the retransmission timer last expired.
     pub(crate) fired_at: Instant,
-    /// When the first timeout in a row was found: what Linux calls `retrans_stamp`.
+    /// When the first of the consecutive timeouts was found: Linux's `retrans_stamp`.
     pub(crate) silent_from: Instant,
-    /// For the user timeout: the oldest byte not acknowledged, whether it is under way or not let into the peer's window, and since when.
+    /// For the user timeout: the oldest byte not acknowledged, whether it is in flight (else held by the peer's window), and since when.
     pub(crate) waiting: Option<((SeqNumber, bool), Instant)>,
-    /// When a segment was last challenged.
+    /// When a challenge ACK was last sent; `ZERO`: never.
     pub(crate) challenged_at: Instant,
-    /// Keepalive, or FIN-WAIT-2 of an orphan.
+    /// Timer of keepalive, or of FIN-WAIT-2 for an orphan.
     pub(crate) aux: Option<TimerId>,
     pub(crate) options: FlowOptions,
-    /// Keepalive's and those of a closed window.
+    /// Unanswered probes of keepalive or of a closed window.
     pub(crate) probes: Probes,
     pub(crate) search: Search,
     pub(crate) path_timer: Option<TimerId>,
@@ -148,7 +149,7 @@ impl Connection {
 }
 
 impl SlowPath {
-    /// The core says that one of the FINs has arrived.
+    /// The core reports that our FIN was acknowledged, or that the peer's FIN has come.
     pub(crate) fn on_fin(&mut self, now: Instant, flow: FlowId, step: Step) {
         if !self.connections.contains_key(&flow) {
             return;
@@ -156,8 +157,8 @@ impl SlowPath {
         let (flags, closed_first) = self.with_flow(flow, |parts| (parts.rx.flags, parts.cold.closed_first));
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         let mut state = connection.state;
-        // The core does not report that it has sent our FIN, only, once both are known, which one was first: were it taken
-        // for the first, a passive closer would end in TIME-WAIT, which is the active closer's.
+        // The core does not report when it sends our FIN, only, once both FINs are known, which was sent first. Taking ours for the
+        // first would lead a passive closer to TIME-WAIT, which is the state of the active closer.
         if step == Step::FinAcked || closed_first {
             state = state.next(Step::FinSent);
         }
@@ -166,7 +167,7 @@ impl SlowPath {
         self.settle(now, flow);
     }
 
-    /// Does what the state asks for.
+    /// Ends the connection, or starts the timer of FIN-WAIT-2, as its state requires.
     fn settle(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow) else { return };
         match connection.state {
@@ -175,7 +176,7 @@ impl SlowPath {
         }
     }
 
-    /// The application has let go of a live flow's slot; its FIN, if it sent one, is queued behind its data.
+    /// The application has let go of a live flow's slot; its FIN, if it sent one, is queued after its data.
     pub(crate) fn on_app_closed(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         connection.options.keepalive = None;
@@ -189,7 +190,7 @@ impl SlowPath {
         let mask = state::FIN_QUEUED | state::FIN_SENT | state::FIN_ACKED;
         let (flags, closed_first) = self.with_flow(flow, |parts| (parts.rx.flags, parts.cold.closed_first));
         if flags & mask == 0 {
-            // Nothing would ever end the flow: the application broke the contract, or was killed in the middle.
+            // Without a FIN the flow would never end: the application broke the rules, or was killed while closing.
             return self.abort(now, flow);
         }
         if let Some(connection) = self.connections.get_mut(&flow) {
@@ -198,7 +199,7 @@ impl SlowPath {
         self.settle(now, flow);
     }
 
-    /// The application asked for a reset.
+    /// The application has asked for a reset.
     pub(crate) fn on_app_reset(&mut self, now: Instant, flow: FlowId) {
         let Some(owner) = self.connections.get(&flow).map(|c| c.owner) else { return };
         let is_released = self.region(owner.region).is_none_or(|region| {
@@ -213,13 +214,13 @@ impl SlowPath {
         self.abort(now, flow);
     }
 
-    /// Resets a flow: the peer gets RST, the application ECONNRESET.
+    /// Resets a flow: the peer gets a RST, the application ECONNRESET.
     pub fn abort(&mut self, now: Instant, flow: FlowId) {
         self.reset_peer(now, flow);
         self.end(now, flow, How::ResetByUs);
     }
 
-    /// Tells the peer of a live flow that it is over.
+    /// Sends a RST to the peer of a live flow.
     pub(crate) fn reset_peer(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);
@@ -227,7 +228,7 @@ impl SlowPath {
         self.send_reset(now, core, tuple, &remains);
     }
 
-    /// The connection is over. Its tuple is free at once, but for TIME-WAIT.
+    /// Ends a connection. Its tuple is free at once, except in TIME-WAIT.
     pub(crate) fn end(&mut self, now: Instant, flow: FlowId, how: How) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         if how != How::Finished {
@@ -267,14 +268,14 @@ impl SlowPath {
         }
     }
 
-    /// The core has let go of a record.
+    /// The core has let go of a flow's record: the record becomes free.
     pub(crate) fn on_dropped(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.remove(&flow) else { return };
         let Owner { region, slot, .. } = connection.owner;
         self.keeper.release(flow);
         if let Some(parts) = self.region(region) {
             parts.set_flow(slot, None);
-            // What was never acknowledged will never be consumed: from here on the application may have its send ring back.
+            // Unacknowledged bytes will never be consumed: from now on the application may reuse its send ring.
             if let Some((own, _)) = parts.halves(slot) {
                 queue::stream::raise(own, half_flags::RELEASED);
             }
@@ -283,8 +284,8 @@ impl SlowPath {
         self.remove_region_if_idle(now, region);
     }
 
-    /// The application let go of a slot (`Request::Closed`, or its death, after which the service has raised what is missing
-    /// in its half). Says whether the slot is free, or will be at [`Event::Released`].
+    /// The application has released a slot (`Request::Closed`, or its death, after which the service has raised the missing flags in
+    /// its half). Returns whether the slot is free, or will be at [`Event::Released`].
     pub fn release_slot(&mut self, region: u16, slot: u32) -> Release {
         let flow = self.region(region).and_then(|r| r.flow_of(slot));
         let Some(flow) = flow.filter(|flow| self.connections.contains_key(flow)) else {
@@ -297,7 +298,7 @@ impl SlowPath {
         Release::Pending
     }
 
-    /// An acknowledgement of a connection in TIME-WAIT.
+    /// Sends an acknowledgement for a connection in TIME-WAIT.
     pub(crate) fn acknowledge_remains(
         &mut self,
         now: Instant,
@@ -315,7 +316,7 @@ impl SlowPath {
     }
 }
 
-/// What a control segment of a flow says.
+/// The state of a flow from which a control segment is built.
 fn remains_of(parts: &mut FlowMut<'_>) -> Remains {
     Remains {
         snd_nxt: parts.tx.snd_max,

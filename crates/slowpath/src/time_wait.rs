@@ -4,18 +4,18 @@ use base::{Duration, Instant, SeqNumber};
 use std::collections::{HashMap, VecDeque};
 use wire::{FourTuple, TcpFlags, TcpHeader, TcpOptions};
 
-/// What is left of a connection.
+/// What is kept of a connection in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remains {
     /// Our next sequence number.
     pub snd_nxt: SeqNumber,
-    /// The next one expected from the peer, its FIN counted.
+    /// The next sequence number expected from the peer, after its FIN.
     pub rcv_nxt: SeqNumber,
-    /// The peer's last timestamp, when timestamps were agreed on.
+    /// The peer's last timestamp, if timestamps were agreed on.
     pub ts_recent: Option<u32>,
-    /// Added to the clock in ours.
+    /// Offset of our timestamps.
     pub ts_offset: u32,
-    /// Differentiated services code point of what we send.
+    /// Differentiated services code point of our segments.
     pub dscp: u8,
 }
 
@@ -34,21 +34,21 @@ impl Remains {
 struct Entry {
     remains: Remains,
     until: Instant,
-    /// Tells a renewed entry from its older places in the queue.
+    /// Number of this insertion: older queue places of a renewed entry have another.
     generation: u32,
 }
 
-/// The peer's timestamp clock has certainly moved on after so long.
+/// After this time the peer's timestamp clock has certainly moved on.
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 
-/// What to do with a segment that belongs to a connection in TIME-WAIT.
+/// What to do with a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The old connection is over: take the segment as the SYN of a new one, with this much to stay ahead of.
+    /// The old connection is replaced: take the segment as the SYN of a new one, beyond these sequence numbers.
     Reuse(Remains),
-    /// Answer with an acknowledgement.
+    /// Answer with an acknowledgement of this state.
     Acknowledge(Remains),
-    /// Nothing.
+    /// Drop the segment without an answer.
     Ignore,
 }
 
@@ -63,13 +63,13 @@ pub struct TimeWait {
 }
 
 impl TimeWait {
-    /// At most `capacity` connections, each for `linger` (2 MSL).
+    /// A table of at most `capacity` connections, each kept for `linger` (2 MSL).
     #[must_use]
     pub fn new(capacity: usize, linger: Duration) -> Self {
         Self { entries: HashMap::new(), queue: VecDeque::new(), linger, capacity, generation: 0 }
     }
 
-    /// Connections in TIME-WAIT.
+    /// Number of connections in TIME-WAIT.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -91,12 +91,12 @@ impl TimeWait {
         })
     }
 
-    /// All of them, with the end of each.
+    /// All connections in TIME-WAIT, each with the time at which it ends.
     pub fn iter(&self) -> impl Iterator<Item = (&FourTuple, Instant)> {
         self.entries.iter().map(|(tuple, entry)| (tuple, entry.until))
     }
 
-    /// A connection is over. The oldest gives way when there are too many; true then.
+    /// Adds a connection. If the table is full the oldest is removed; true then.
     pub fn insert(&mut self, now: Instant, tuple: FourTuple, remains: Remains) -> bool {
         let mut is_crowded = false;
         while self.entries.len() >= self.capacity.max(1) && !self.entries.contains_key(&tuple) {
@@ -107,7 +107,7 @@ impl TimeWait {
         is_crowded
     }
 
-    /// Judges a segment (RFC 9293 section 3.10.7.4, "TIME-WAIT STATE").
+    /// Decides what to do with a segment; `None` when its tuple is not in TIME-WAIT (RFC 9293 section 3.10.7.4, "TIME-WAIT STATE").
     pub fn judge(
         &mut self,
         now: Instant,
@@ -139,12 +139,12 @@ impl TimeWait {
         Some(if is_acceptable { Verdict::Ignore } else { Verdict::Acknowledge(remains) })
     }
 
-    /// For an active open on the same ports, which [`is_free`](Self::is_free): gives the old connection up.
+    /// Removes the connection with these ports for an active open, if [`is_free`](Self::is_free) allows it.
     pub fn reuse_for_connect(&mut self, tuple: &FourTuple) -> Option<Remains> {
         self.entries.remove(tuple).map(|entry| entry.remains)
     }
 
-    /// Forgets what has lasted long enough.
+    /// Removes the connections that have lasted for 2 MSL.
     pub fn expire(&mut self, now: Instant) {
         while let Some(&(until, generation, tuple)) = self.queue.front() {
             if until > now {
@@ -155,7 +155,7 @@ impl TimeWait {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to do.
+    /// When [`expire`](Self::expire) has something to remove.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         self.queue.front().map_or(Instant::NEVER, |front| front.0)
@@ -166,7 +166,7 @@ impl TimeWait {
         let until = now.plus(self.linger);
         self.entries.insert(tuple, Entry { remains, until, generation: self.generation });
         self.queue.push_back((until, self.generation, tuple));
-        // Renewals leave stale places behind; a peer that repeats its FIN must not make the queue grow.
+        // A renewed entry leaves its old place in the queue; a peer that repeats its FIN must not make the queue grow.
         if self.queue.len() > 2 * self.entries.len() + 64 {
             let entries = &self.entries;
             self.queue.retain(|(_, generation, tuple)| {

@@ -1,5 +1,5 @@
-//! Time of flows: retransmission (RFC 6298), window probes, keepalive, FIN-WAIT-2. A wheel of *active* flows: an idle one has
-//! no timer at all.
+//! Timers of flows: retransmission (RFC 6298), window probes, keepalive, FIN-WAIT-2. Only *active* flows are in the wheel: an idle
+//! flow has no timer at all.
 
 use crate::event::{How, errno};
 use crate::{Count, SlowPath};
@@ -7,46 +7,46 @@ use base::{Duration, Instant};
 use flow::{Command, Config, FlowId, FlowMut, state};
 use std::net::IpAddr;
 
-/// Doublings of the timeout at most; `rto_max` bounds it before.
+/// Most doublings of the timeout; `rto_max` bounds it earlier.
 const BACKOFF_MAX: u8 = 32;
-/// Doubts about the next hop from this many timeouts in a row on: "the value of R1 SHOULD correspond to at least 3
+/// After so many timeouts in a row the next hop is asked whether it is there: "the value of R1 SHOULD correspond to at least 3
 /// retransmissions" (RFC 9293 SHLD-10), Linux's `tcp_retries1`.
 const DOUBT_AFTER: u8 = 3;
 
-/// A core's tail loss probe may be due at the very time of the timeout, and goes first (RFC 8985 section 7.2): so long a core may be
-/// late with it.
+/// A core's tail loss probe may be due exactly at the timeout, and goes first (RFC 8985 section 7.2): time that the core is given to
+/// send it.
 const PROBE_FIRST: Duration = Duration::from_ms(10);
 
-/// What a timer is for.
+/// What a timer of the wheel is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Timer {
     Retransmit(FlowId),
     Aux(FlowId),
-    /// Search for the path MTU.
+    /// The search for the path MTU.
     Path(FlowId),
     Opening(u64),
     HalfOpen(u64),
     Neighbour(IpAddr),
-    /// A region that the cores have yet to let go of.
+    /// A region that some core has not let go of yet.
     Region(u16),
 }
 
-/// What the retransmission timer found.
+/// Result of the retransmission timer.
 enum Verdict {
-    /// Nothing is outstanding: the flow leaves the wheel.
+    /// No data is in flight: the flow leaves the wheel.
     Idle,
-    /// Look again then.
+    /// The timer is to be set to this time.
     Wait(Instant),
-    /// The window is closed: probe.
+    /// The window is closed: send a window probe.
     Probe { backoff: u8, next: Instant, heard_at: Instant },
-    /// The data was lost. With its window closed behind it, a peer that is not silent has yet to find room for it.
+    /// The data in flight is lost. If the peer has closed its window behind it but still answers, it only has no room.
     Lost { backoff: u8, next: Instant, is_closed: bool, heard_at: Instant },
 }
 
 impl SlowPath {
-    /// Does everything whose time has come. Call at [`next_deadline`](Self::next_deadline), or more often.
+    /// Handles all timers that are due. Call at [`next_deadline`](Self::next_deadline), or more often.
     pub fn handle_timers(&mut self, now: Instant) {
-        // A clock never goes back; two threads may read it in the other order than they get here.
+        // Time never goes back; two threads may read the clock in another order than they get here.
         let now = now.max(self.now);
         self.now = now;
         if self.pause.may_judge(now, self.next_timer()) {
@@ -71,7 +71,7 @@ impl SlowPath {
         self.time_wait.expire(now);
     }
 
-    /// Tens of thousands of flows in flight are looked at in no order: what the next wants is fetched while this one has its turn.
+    /// With tens of thousands of flows in flight, timers come in no order: prefetches the next flow while this one is handled.
     fn foresee(&self) {
         if let Some(Timer::Retransmit(flow)) = self.wheel.next_at_once() {
             self.keeper.flows().prefetch_waiting(*flow);
@@ -83,15 +83,15 @@ impl SlowPath {
         self.wheel.next_deadline().min(self.time_wait.next_deadline())
     }
 
-    /// When [`handle_timers`](Self::handle_timers) has something to do next.
+    /// When [`handle_timers`](Self::handle_timers) is to be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let timers = self.pause.next_deadline(self.next_timer());
-        // A core's ring is full: it has work, so try again soon.
+        // A core's ring is full; the core is working, so try again soon.
         if self.output.is_backed_up() { timers.min(self.now.plus(Duration::from_ms(1))) } else { timers }
     }
 
-    /// The core sent something and no timer ran, or one that had been backed off and is to be no longer.
+    /// The core has sent data and no timer ran, or the running timer was backed off and must be set for the plain timeout.
     pub(crate) fn on_active(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get_mut(&flow).filter(|c| !c.is_over) else { return };
         let running = connection.retransmit;
@@ -158,8 +158,8 @@ impl SlowPath {
         }
     }
 
-    /// How many timeouts in a row say something against the path: all of them, but where the peer has closed its window behind the
-    /// data (`closed` is when it was last heard). Its answers show that segments arrive and that it has no room for them.
+    /// Number of consecutive timeouts that speak against the path. That is all of them, unless the peer has closed its window behind the
+    /// data in flight (`closed`: when it was last heard): then its answers show that segments arrive and that it has no room for them.
     fn silent_timeouts(&mut self, now: Instant, flow: FlowId, backoff: u8, closed: Option<Instant>) -> u8 {
         let Some(connection) = self.connections.get_mut(&flow) else { return 0 };
         let silent = closed.map_or(backoff, |heard_at| {
@@ -171,9 +171,9 @@ impl SlowPath {
         silent
     }
 
-    /// A peer that answers may keep its window closed for ever (RFC 9293 MUST-37), also when it has closed it behind data that is
-    /// under way: "SHOULD NOT time out the connection if data beyond the right window edge is not acknowledged" (SHLD-17). One
-    /// that is silent is given up after too many probes in a row.
+    /// Gives the flow up after too many probes without an answer. A peer that answers may keep its window closed for ever (RFC 9293
+    /// MUST-37), even behind data in flight: "SHOULD NOT time out the connection if data beyond the right window edge is not
+    /// acknowledged" (SHLD-17).
     fn is_probed_out(&mut self, now: Instant, flow: FlowId, backoff: u8, heard_at: Instant) -> bool {
         let most = self.tries_most(flow);
         let Some(connection) = self.connections.get_mut(&flow) else { return true };
@@ -191,8 +191,8 @@ impl SlowPath {
         if is_orphan { self.config.orphan_retries } else { self.config.retries }
     }
 
-    /// Gives the flow up when nothing was acknowledged for the time that so many timeouts would take on a short path: as Linux, which
-    /// takes `tcp_retries2` for a time, so that R2 is the same for every path ("at least 100 seconds", RFC 9293 SHLD-11).
+    /// Gives the flow up when nothing was acknowledged for the time that so many timeouts would take on a short path. As in Linux,
+    /// `tcp_retries2` stands for a time, so that R2 is the same for every path ("at least 100 seconds", RFC 9293 SHLD-11).
     fn is_silent_too_long(&mut self, now: Instant, flow: FlowId) -> bool {
         let Some(connection) = self.connections.get(&flow) else { return true };
         let since = self.pause.waiting_since(connection.silent_from);
@@ -211,12 +211,12 @@ impl SlowPath {
     }
 }
 
-/// How long `tries` timeouts in a row take after the first, when they begin with `rto_min` and double up to `rto_max`.
+/// Duration of `tries` timeouts in a row after the first, when they begin with `rto_min` and double up to `rto_max`.
 fn time_of(tries: u8, rto_min: Duration, rto_max: Duration) -> Duration {
     (0..=tries).fold(Duration::ZERO, |sum, n| sum.plus(rto_min.times(1 << n.min(BACKOFF_MAX)).min(rto_max)))
 }
 
-/// Under the record's lock: what has become of the oldest segment, and, when it is lost, the rewind.
+/// Under the record's lock: decides whether the oldest segment is lost; if so, rewinds the flow.
 fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'_>) -> Verdict {
     let (rx, tx, cold) = (&mut *parts.rx, &mut *parts.tx, &mut *parts.cold);
     let is_outstanding = tx.snd_una != tx.snd_max;
@@ -232,7 +232,7 @@ fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'
     }
     let timeout =
         |backoff: u8| cold.rto.times(1 << backoff.min(BACKOFF_MAX)).min(config.rto_max.max(cold.rto));
-    // (5.1), and as Linux: what was sent again, by a probe or in recovery, starts it anew.
+    // (5.1), and as Linux: a retransmission, by a probe or in recovery, restarts the timer.
     let restart_at = cold.progress_at.max(cold.recovery.restart_at);
     let due = restart_at.max(fired_at).plus(timeout(cold.backoff));
     let is_probe_first = is_outstanding && config.tail_probes && cold.is_probe_due(rx.flags);
@@ -248,11 +248,11 @@ fn judge(now: Instant, fired_at: Instant, config: &Config, parts: &mut FlowMut<'
     if is_blocked {
         return Verdict::Probe { backoff, next, heard_at };
     }
-    // What it means for the window is the core's to see, once it has heard what may have come in meanwhile.
+    // The core reduces the window, once it has handled the packets that have come in meanwhile.
     cold.counters.timeouts = cold.counters.timeouts.saturating_add(1);
     cold.recovery.expired_at = now;
     tx.rewind();
-    // Karn's rule: what is sent twice is not timed.
+    // Karn's rule: data sent twice is not timed.
     rx.clear(state::TIMING);
     Verdict::Lost { backoff, next, is_closed, heard_at }
 }

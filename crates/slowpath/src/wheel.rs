@@ -1,4 +1,4 @@
-//! A hierarchical timing wheel: timers are set, cancelled and taken in constant time, never searched.
+//! A hierarchical timing wheel: setting, cancelling and taking a timer takes constant time, without a search.
 //!
 //! ```text
 //! level 0: 64 slots of 1 ms | level 1: 64 slots of 64 ms | level 2: 64 slots of 4 s | ... 8 levels
@@ -15,7 +15,7 @@ const TICK_NS: u64 = 1_000_000;
 /// Ticks of 48 bits: 8,900 years.
 const TICK_MAX: u64 = (1 << (6 * LEVELS)) - 1;
 
-/// Names a timer that was set; of no use once it has gone off or was cancelled.
+/// Identifies a timer; invalid once the timer has expired or was cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimerId {
     index: u32,
@@ -33,7 +33,7 @@ struct Node<T> {
     payload: Option<T>,
 }
 
-/// Timers that each carry a `T`.
+/// A set of timers, each with a value of type `T`.
 #[derive(Debug)]
 pub struct Wheel<T> {
     nodes: Vec<Node<T>>,
@@ -58,7 +58,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Timers set.
+    /// Number of timers that are set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -70,7 +70,7 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
-    /// Sets a timer: it goes off at `deadline`, at most a millisecond later, never earlier.
+    /// Sets a timer: it expires at `deadline` or up to a millisecond later, never earlier.
     pub fn set(&mut self, deadline: Instant, payload: T) -> TimerId {
         let tick = deadline.as_ns().div_ceil(TICK_NS).clamp(self.tick, TICK_MAX);
         let index = self.take_node(tick, payload);
@@ -79,7 +79,7 @@ impl<T> Wheel<T> {
         TimerId { index, generation: self.nodes[index as usize].generation }
     }
 
-    /// Takes a timer back; `None` when it went off or was cancelled before.
+    /// Cancels a timer and returns its value; `None` when it has expired or was cancelled before.
     pub fn cancel(&mut self, id: TimerId) -> Option<T> {
         let node = self.nodes.get(id.index as usize)?;
         if node.generation != id.generation || node.payload.is_none() {
@@ -89,7 +89,7 @@ impl<T> Wheel<T> {
         self.release(id.index)
     }
 
-    /// The next timer whose time has come at `now`. Call until `None`.
+    /// The value of the next timer that is due at `now`. Call until `None`.
     pub fn pop_due(&mut self, now: Instant) -> Option<T> {
         let now_tick = now.as_ns() / TICK_NS;
         loop {
@@ -98,8 +98,8 @@ impl<T> Wheel<T> {
                 return None;
             };
             if start > now_tick {
-                // Everything set lies after `now`, so that its levels remain right relative to a later tick only when
-                // they are computed again: keep the wheel's tick before the next slot.
+                // All timers are later than `now`. Do not move the wheel's tick past the next slot: levels are relative to the tick, so
+                // they would have to be computed again.
                 return None;
             }
             self.tick = self.tick.max(start);
@@ -112,7 +112,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// What goes off next together with what went off last, if anything does; the timer behind it is on its way into the cache.
+    /// The timer that will be popped next with the same tick as the last, if there is one; prefetches the timer behind it.
     #[must_use]
     pub fn next_at_once(&self) -> Option<&T> {
         let index = self.heads[self.tick as usize % SLOTS];
@@ -121,7 +121,7 @@ impl<T> Wheel<T> {
         node.payload.as_ref()
     }
 
-    /// When to call [`pop_due`](Self::pop_due) next: at the first timer's time, or earlier.
+    /// When to call [`pop_due`](Self::pop_due) next: at the time of the first timer, or earlier.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         match self.next_slot() {
