@@ -290,9 +290,8 @@ pub fn prefetch_written(address: *const u8, lines: usize) {
     for line in 0..lines {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no architectural effect and does not fault on any address. A processor without PREFETCHW treats it as a
-        // NOP.
-        // Written as assembly, because without the target feature the compiler turns `_MM_HINT_ET0` into PREFETCHT0, which fetches the line
-        // as shared.
+        // NOP. Written as assembly, because without the target feature the compiler turns `_MM_HINT_ET0` into PREFETCHT0, which fetches the
+        // line as shared.
         unsafe {
             let at = address.wrapping_add(64 * line);
             core::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));

@@ -35,8 +35,7 @@ pub struct PacketOptions {
     /// Our IP addresses: only frames to them, or about them, are received. Empty: all addresses count as ours.
     pub addresses: Vec<IpAddr>,
     /// True: receive all frames, of any address and protocol. False: only frames for us of the protocols that a TCP stack uses: ARP,
-    /// neighbour
-    /// discovery, TCP, ICMP.
+    /// neighbour discovery, TCP, ICMP.
     pub everything: bool,
     /// Network namespace of the interface: a name as in `ip netns`, or a path; `None`: this process's.
     pub namespace: Option<String>,

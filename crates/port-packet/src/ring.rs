@@ -96,8 +96,7 @@ impl Ring {
     fn status_of(&self, slot: usize) -> &AtomicU32 {
         assert!(slot < SLOTS, "a slot of the ring");
         // SAFETY: the first word of a slot lies inside the mapping and is aligned, because slots begin at multiples of 2048; the kernel and
-        // this
-        // process pass slots to each other by this word.
+        // this process pass slots to each other by this word.
         unsafe { AtomicU32::from_ptr(self.at.add(slot * SLOT + field::STATUS).as_ptr().cast()) }
     }
 

@@ -102,8 +102,7 @@ pub(crate) fn set_filter(socket: &OwnedFd, program: &[libc::sock_filter]) -> io:
 }
 
 /// Sets up a receive ring of `slots` slots of `slot` bytes, version 2 of the layout; the socket keeps the whole of each frame that is
-/// longer
-/// than a slot.
+/// longer than a slot.
 pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> io::Result<()> {
     let version = libc::tpacket_versions::TPACKET_V2 as c_int;
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;

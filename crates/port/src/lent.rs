@@ -39,8 +39,7 @@ impl Lent<'_> {
         for piece in self.0 {
             let (here, after) = rest.split_at(piece.len());
             // SAFETY: both are `piece.len()` bytes long and do not overlap: `here` is an ordinary borrow, and no other reference to the
-            // piece exists
-            // except as atomics. Other processes may read and write the piece at the same time, which atomics allow.
+            // piece exists except as atomics. Other processes may read and write the piece at the same time, which atomics allow.
             unsafe {
                 piece.as_ptr().cast::<u8>().cast_mut().copy_from_nonoverlapping(here.as_ptr(), here.len());
             };
@@ -57,8 +56,7 @@ impl Lent<'_> {
         for piece in self.0 {
             let (here, after) = rest.split_at_mut(piece.len());
             // SAFETY: both are `piece.len()` bytes long and do not overlap: `here` is an exclusive borrow. The piece may change at the same
-            // time;
-            // its bytes are only copied.
+            // time; its bytes are only copied.
             unsafe { here.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr().cast(), piece.len()) };
             rest = after;
         }

@@ -39,8 +39,7 @@ pub trait Port: Send {
 
     /// As [`receive`](Self::receive), but of a long frame with a trusted checksum the port may give only the beginning, with a
     /// [ticket](PacketBuf::ticket): a caller that knows the final place of the payload saves one copy with [`take`](Self::take). A ticket
-    /// is
-    /// valid until the next `receive` or `receive_heads`, and until the ticket of a later frame is used.
+    /// is valid until the next `receive` or `receive_heads`, and until the ticket of a later frame is used.
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
         self.receive(batch)
     }
