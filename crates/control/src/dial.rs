@@ -125,7 +125,7 @@ pub fn dial(path: &Path) -> Result<OwnedFd, DialError> {
 /// Checks only the folder of the socket `path`, for a caller that is about to create a socket there.
 ///
 /// # Errors
-/// The same as those of [`dial`].
+/// The errors of [`dial`].
 pub fn check_folder(path: &Path) -> Result<(), DialError> {
     look(Trusted::here(), path)
 }

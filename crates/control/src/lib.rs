@@ -1,5 +1,6 @@
 //! The messages between the service and its clients (the application library and the command line) over the control socket: a UNIX
 //! `SOCK_SEQPACKET` socket, one message per packet, descriptors by `SCM_RIGHTS`, the sender known by its credentials.
+//!
 //! Only set-up and tear-down use these messages; payload and wake-ups go through shared memory (crates `shm` and `queue`).
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,7 @@ pub const NO_LISTENER: &str = "no accelerated listener there";
 pub struct ToService {
     /// The reply repeats this number; 0: no reply is wanted.
     pub number: u32,
-    /// What the sender asks for.
+    /// The request with its parameters.
     pub request: Request,
 }
 
@@ -163,9 +163,8 @@ pub struct Grant {
 ///   connector: takes a granted slot with both ends released, clears it, opens both ends
 ///              writes the record into the line's stream         -->  acceptor: takes it out of the line, as out of its queue
 /// ```
-/// The acceptor takes only the slot number from the record; it asks the service for the connection's addresses ([`Request::Grants`]).
-/// The line may be used while the acceptor's half of it has `OPEN` and has neither `FIN` (other processes listen there too: ask the
-/// service)
+/// The acceptor takes only the slot number from the record; it asks the service for the connection's addresses ([`Request::Grants`]). The
+/// line may be used while the acceptor's half of it has `OPEN` and has neither `FIN` (other processes listen there too: ask the service)
 /// nor `READ_CLOSED` (the listener is closed).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Lent {
@@ -367,7 +366,7 @@ pub enum Report {
     Reload,
 }
 
-/// What to do with cycle counting.
+/// A change of cycle counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Counting {
     /// Change nothing; only report.
@@ -437,7 +436,7 @@ pub enum Reply {
         slot: u32,
         /// Local address and port.
         local: SocketAddr,
-        /// What this process may use from now on to connect to this listener without asking.
+        /// The line and slots by which this process may connect to this listener from now on without asking.
         lent: Option<Lent>,
         /// True when the listener wants the first bytes together with the connection (`TCP_DEFER_ACCEPT`): the connector sends `Announce`
         /// for them.
@@ -452,7 +451,7 @@ pub enum Reply {
     },
     /// The text is in the memfd that comes with the message.
     Text,
-    /// What TCP knows of a connection.
+    /// The state and measurements that TCP has of a connection.
     Info {
         /// The values of `TCP_INFO`.
         info: Box<TcpInfo>,

@@ -5,18 +5,18 @@
 pub const PROFILE_ENV: &str = "TOWPATH_PROFILE";
 /// Environment variable: longest time to spin before sleeping, microseconds; it overrides the service's setting.
 pub const SPIN_ENV: &str = "TOWPATH_SPIN_US";
-/// Not 0: connections over a port acknowledge at once, as if the program had set `TCP_QUICKACK`.
+/// Environment variable; not 0: connections over a port acknowledge at once, as if the program had set `TCP_QUICKACK`.
 pub const QUICK_ACK_ENV: &str = "TOWPATH_QUICK_ACK";
 /// Environment variable: bytes of the smallest ring that a sender lends itself.
 pub const RING_MIN_ENV: &str = "TOWPATH_RING_MIN";
-/// Not 0: a bad pointer gives EFAULT, where the program would otherwise get SIGSEGV.
+/// Environment variable; not 0: a bad pointer gives EFAULT, where the program would otherwise get SIGSEGV.
 pub const CHECK_POINTERS_ENV: &str = "TOWPATH_CHECK_POINTERS";
-/// Not 0: fail instead of falling back to the kernel.
+/// Environment variable; not 0: fail instead of falling back to the kernel.
 pub const REQUIRE_ENV: &str = "TOWPATH_REQUIRE";
-/// What `io_uring_setup` does: see [`Rings`].
+/// Environment variable: the behaviour of `io_uring_setup`; see [`Rings`].
 pub const IO_URING_ENV: &str = "TOWPATH_IO_URING";
 
-/// What happens to a program's io_uring instances; this library does not see what they do with sockets.
+/// The treatment of a program's io_uring instances; this library does not see their operations on sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
     /// They work; sockets that the program may use with them belong to the kernel from then on.

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 macro_rules! fields {
     ($($(#[doc = $text:literal])+ $at:literal $name:ident: $type:ty,)+) => {
         /// The result of `getsockopt(TCP_INFO)`. Units are Linux's: times in microseconds, or milliseconds in the `last_` fields; windows
-        /// and
-        /// queues in segments where Linux counts segments. Zero where nothing is measured.
+        /// and queues in segments where Linux counts segments. Zero where nothing is measured.
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         pub struct TcpInfo {
             $($(#[doc = $text])+ pub $name: $type,)+

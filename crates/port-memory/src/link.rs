@@ -1,4 +1,4 @@
-//! The two ends of a link, each a [`Port`].
+//! The two ends of a link; each is a [`Port`].
 
 use crate::ring::{Consumer, Producer, prefetch_written, ring};
 use crate::wake::Bell;
@@ -6,22 +6,22 @@ use port::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Stats, Wait};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// So many buffers ahead the next are fetched, which the other end has read last.
+/// `reserve` prefetches the buffer this many slots ahead, because the other end read it last and has it in its cache.
 const AHEAD: usize = 4;
-/// Cache lines of a small message with its headers, wherever its buffer begins.
+/// Number of cache lines of a small message with its headers, for any start of its buffer within a line.
 const LINES: usize = 3;
 
-/// How a link is made.
+/// Configuration of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkOptions {
-    /// What both ends can do; the address in it is the first end's. A frame arrives as it was sent: super-frames whole, partial
-    /// checksums partial.
+    /// Capabilities of both ends; the address in it is the first end's. A frame arrives as it was sent: super-frames are not cut,
+    /// partial checksums are not completed.
     pub capabilities: Capabilities,
-    /// The second end's Ethernet address.
+    /// Ethernet address of the second end.
     pub peer_mac: [u8; 6],
-    /// Frames in flight each way; rounded up to a power of two.
+    /// Largest number of frames in flight per direction; rounded up to a power of two.
     pub slots: usize,
-    /// Whether the ends have descriptors to sleep on. Without them they can only be polled, and make no system call at all.
+    /// True: the ends have descriptors to sleep on. False: they can only be polled, and make no system calls.
     pub wakes: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct MemoryPort {
     rx: Consumer<PacketBuf>,
     bells: Option<Bells>,
     reserved: Reserved,
-    /// Takes frames for an end that is gone, once its ring is full.
+    /// Buffer for frames to a peer that has been dropped, once its ring is full.
     void: PacketBuf,
     stats: Stats,
 }
@@ -52,7 +52,7 @@ pub struct MemoryPort {
 struct Bells {
     mine: Bell,
     peer: Bell,
-    /// Announced as sleeping since the last `arm`.
+    /// True between `arm` and `disarm`: this end may be announced as sleeping.
     is_armed: bool,
 }
 
@@ -65,10 +65,10 @@ enum Reserved {
     Refused,
 }
 
-/// Makes a link.
+/// Makes a link and returns its two ends.
 ///
 /// # Errors
-/// When `wakes` is asked for and no descriptor can be had.
+/// The error of `eventfd`, when `wakes` is set.
 pub fn link(options: &LinkOptions) -> io::Result<(MemoryPort, MemoryPort)> {
     let slots = options.slots.next_power_of_two();
     let frame_max = options.capabilities.frame_max;
@@ -143,7 +143,7 @@ impl Port for MemoryPort {
             return self.commit_none(reserved);
         }
         let Some(buf) = self.tx.slot() else { return };
-        // A frame that does not fit leaves the buffer empty, which is not sendable.
+        // When the payload does not fit, the buffer stays empty, and an empty frame is not sendable.
         let _ = buf.append(payload);
         let len = buf.len();
         if self.capabilities.admits(buf) {
@@ -202,7 +202,7 @@ impl Drop for MemoryPort {
 }
 
 impl MemoryPort {
-    /// The ring is full: nothing, or for an end that is gone a place where nobody looks.
+    /// The ring is full: returns `None`, or a buffer that is thrown away if the peer has been dropped.
     #[cold]
     fn reserve_none(&mut self) -> Option<&mut PacketBuf> {
         if !self.tx.is_abandoned() {
@@ -215,7 +215,7 @@ impl MemoryPort {
         Some(&mut self.void)
     }
 
-    /// No slot was given.
+    /// Handles a `commit` without a slot: counts the frame as dropped if it was in the throw-away buffer.
     #[cold]
     fn commit_none(&mut self, reserved: Reserved) {
         if reserved == Reserved::Void {

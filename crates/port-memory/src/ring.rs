@@ -1,6 +1,6 @@
 //! A lock-free ring for one producer and one consumer; the only file of this crate with unsafe code.
 //!
-//! Items are made once and stay in their slots; both sides get exclusive references to the slots that are theirs.
+//! Items are made once and stay in their slots; each side gets exclusive references to its own slots.
 //!
 //! ```text
 //!            head                 tail            next
@@ -39,41 +39,41 @@ mod sync {
     }
 }
 
-/// The consumer sleeps until items come.
+/// Bit: the consumer sleeps until items come.
 const CONSUMER_SLEEPS: u32 = 1;
-/// The producer sleeps until there is room.
+/// Bit: the producer sleeps until there is room.
 const PRODUCER_SLEEPS: u32 = 2;
-/// The consumer is gone: there never will be room again.
+/// Bit: the consumer has been dropped, so there will be no more room.
 const CONSUMER_GONE: u32 = 4;
 
-/// Alone on its cache line, so that the two sides do not fetch each other's line in vain.
+/// A value on a cache line of its own, so that the two sides do not take each other's line without need.
 #[repr(align(64))]
 struct Line<T>(T);
 
 struct Shared<T> {
     slots: Box<[Cell<T>]>,
     mask: usize,
-    /// Written by the consumer.
+    /// Position of the oldest unread item; written by the consumer.
     head: Line<AtomicUsize>,
-    /// Written by the producer.
+    /// Position behind the last published item; written by the producer.
     tail: Line<AtomicUsize>,
-    /// Who sleeps, and whether the consumer is gone; written only around sleeps.
+    /// Bits of the sleeping sides and `CONSUMER_GONE`; written only around sleeps.
     sleepers: Line<AtomicU32>,
 }
 
-// SAFETY: a slot is reached only through the one `Producer` or the one `Consumer` (neither is `Clone`, both take `&mut self`),
+// SAFETY: a slot is accessed only through the one `Producer` or the one `Consumer` (neither is `Clone`, both take `&mut self`),
 // which own disjoint ranges of positions; ownership of a slot passes with a Release store and an Acquire load of `tail` or
-// `head`. So no two threads reach one item at a time, and `T: Send` lets the item change threads.
+// `head`. So two threads never access one item at the same time, and `T: Send` allows the item to change threads.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-// SAFETY: the shared part holds items and integers only; `T: Send` lets the items be dropped by either thread.
+// SAFETY: the shared part contains only items and integers; `T: Send` allows either thread to drop the items.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// Announces a sleeper; false, and not announced, when `is_over` is true already.
+    /// Sets the given sleep bit. Returns false, with the bit cleared, when `is_over` is already true.
     fn prepare_sleep(&self, who: u32, is_over: impl FnOnce(&Self) -> bool) -> bool {
         let before = self.sleepers.0.fetch_or(who, Ordering::Relaxed);
-        // Pairs with the fence in `must_wake`: either the other side sees the sleeper, or we see its new position.
+        // Pairs with the fence in `must_wake`: either the other side sees the bit, or this side sees the other's new position.
         fence(Ordering::SeqCst);
         let is_gone = who == PRODUCER_SLEEPS && before & CONSUMER_GONE != 0;
         let sleeps = !is_gone && !is_over(self);
@@ -87,7 +87,7 @@ impl<T> Shared<T> {
         self.sleepers.0.fetch_and(!who, Ordering::Relaxed);
     }
 
-    /// True, once per sleep, when the position just stored is news to the sleeper `who`.
+    /// True, once per sleep, when the side with the given sleep bit must be woken for the position just stored.
     fn must_wake(&self, who: u32) -> bool {
         fence(Ordering::SeqCst);
         self.sleepers.0.load(Ordering::Relaxed) & who != 0
@@ -130,17 +130,17 @@ pub fn ring<T: Send>(slots: usize, make: impl FnMut() -> T) -> (Producer<T>, Con
 }
 
 impl<T> Producer<T> {
-    /// True when there is a free slot.
+    /// True when a slot is free.
     #[inline(always)]
     pub fn has_room(&mut self) -> bool {
         if self.next.wrapping_sub(self.head_seen) == self.shared.slots.len() {
-            // Acquire pairs with the Release in `release`: what the consumer did to the slot is done.
+            // Acquire pairs with the Release in `release`: the consumer has finished with the slot.
             self.head_seen = self.shared.head.0.load(Ordering::Acquire);
         }
         self.next.wrapping_sub(self.head_seen) != self.shared.slots.len()
     }
 
-    /// The next free slot, with whatever an earlier round left in it; none when the ring is full.
+    /// The next free slot, with the content of an earlier round; `None` when the ring is full.
     #[inline(always)]
     pub fn slot(&mut self) -> Option<&mut T> {
         if !self.has_room() {
@@ -148,22 +148,22 @@ impl<T> Producer<T> {
         }
         let slot = &self.shared.slots[self.next & self.shared.mask];
         // SAFETY: `next` is in [tail, head + len), the producer's range, until `publish`, which needs `&mut self` and so the end
-        // of this borrow; the pointer comes from a live cell of the ring that `self` keeps alive.
+        // of this borrow; the pointer comes from a live cell of the ring, which `self` keeps alive.
         Some(slot.with_mut(|item| unsafe { &mut *item }))
     }
 
-    /// The free slot `n` after the next one, if it is known to be free.
+    /// The free slot `n` positions after the next one; `None` if it is not known to be free.
     #[inline(always)]
     pub fn ahead(&self, n: usize) -> Option<&T> {
         let (at, shared) = (self.next.wrapping_add(n), &*self.shared);
         if at.wrapping_sub(self.head_seen) >= shared.slots.len() {
             return None;
         }
-        // SAFETY: as in `slot`: it is in the producer's range, and stays there while `self` is borrowed.
+        // SAFETY: as in `slot`: it is in the producer's range, and stays in it while `self` is borrowed.
         Some(shared.slots[at & shared.mask].with_mut(|item| unsafe { &*item }))
     }
 
-    /// The slot that [`slot`](Self::slot) gave is written; the consumer sees it after [`publish`](Self::publish).
+    /// Marks the slot that [`slot`](Self::slot) gave as written; the consumer sees it after [`publish`](Self::publish).
     ///
     /// # Panics
     /// When no slot was free: a bug of the caller.
@@ -173,7 +173,7 @@ impl<T> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the committed slots to the consumer. True when there were any.
+    /// Makes the committed slots visible to the consumer. True when there were any.
     #[inline]
     pub fn publish(&mut self) -> bool {
         let has_news = self.next != self.published;
@@ -185,13 +185,13 @@ impl<T> Producer<T> {
         has_news
     }
 
-    /// After [`publish`](Self::publish): true, once, when the consumer announced its sleep and must be woken.
+    /// After [`publish`](Self::publish): true, once, when the consumer has announced its sleep and must be woken.
     #[must_use]
     pub fn must_wake(&self) -> bool {
         self.shared.must_wake(CONSUMER_SLEEPS)
     }
 
-    /// Announces that the producer sleeps until there is room. False when there is.
+    /// Announces that the producer sleeps until there is room. Returns false when there is room already.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         let (next, len) = (self.next, self.shared.slots.len());
@@ -200,12 +200,12 @@ impl<T> Producer<T> {
         })
     }
 
-    /// The producer does not sleep (any more).
+    /// Clears the announcement of the producer's sleep.
     pub fn cancel_sleep(&mut self) {
         self.shared.cancel_sleep(PRODUCER_SLEEPS);
     }
 
-    /// True when the consumer is gone.
+    /// True when the consumer has been dropped.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.shared.sleepers.0.load(Ordering::Relaxed) & CONSUMER_GONE != 0
@@ -213,7 +213,7 @@ impl<T> Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// The oldest item not yet taken.
+    /// The oldest item not yet taken; `None` when there is none.
     #[inline]
     pub fn slot(&mut self) -> Option<&mut T> {
         if self.next == self.tail_seen {
@@ -225,11 +225,11 @@ impl<T> Consumer<T> {
         }
         let slot = &self.shared.slots[self.next & self.shared.mask];
         // SAFETY: `next` is in [head, tail), the consumer's range, until `release`, which needs `&mut self` and so the end of
-        // this borrow; the pointer comes from a live cell of the ring that `self` keeps alive.
+        // this borrow; the pointer comes from a live cell of the ring, which `self` keeps alive.
         Some(slot.with_mut(|item| unsafe { &mut *item }))
     }
 
-    /// Done with the item that [`slot`](Self::slot) gave; the producer gets the slot back after [`release`](Self::release).
+    /// Marks the item that [`slot`](Self::slot) gave as taken; the producer gets the slot back after [`release`](Self::release).
     ///
     /// # Panics
     /// When there was no item: a bug of the caller.
@@ -251,26 +251,26 @@ impl<T> Consumer<T> {
         has_news
     }
 
-    /// After [`release`](Self::release): true, once, when the producer announced its sleep and must be woken.
+    /// After [`release`](Self::release): true, once, when the producer has announced its sleep and must be woken.
     #[must_use]
     pub fn must_wake(&self) -> bool {
         self.shared.must_wake(PRODUCER_SLEEPS)
     }
 
-    /// Announces that the consumer sleeps until items come. False when there are some.
+    /// Announces that the consumer sleeps until items come. Returns false when there are items already.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         let next = self.next;
         self.shared.prepare_sleep(CONSUMER_SLEEPS, |shared| shared.tail.0.load(Ordering::Acquire) != next)
     }
 
-    /// The consumer does not sleep (any more).
+    /// Clears the announcement of the consumer's sleep.
     pub fn cancel_sleep(&mut self) {
         self.shared.cancel_sleep(CONSUMER_SLEEPS);
     }
 
-    /// The consumer takes nothing any more. True when the producer announced its sleep and must be woken: this and
-    /// `prepare_sleep` change one word, so the later of them sees the earlier.
+    /// Announces that the consumer takes no more items. True when the producer has announced its sleep and must be woken: this and
+    /// `prepare_sleep` change the same word, so the later call sees the earlier one.
     #[must_use]
     pub fn abandon(&mut self) -> bool {
         let before = self.shared.sleepers.0.fetch_or(CONSUMER_GONE, Ordering::Relaxed);
@@ -284,13 +284,14 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-/// Hints the processor to fetch the lines from `address` on, which are written soon.
+/// Asks the processor to fetch `lines` cache lines from `address` on for writing.
 #[inline]
 pub fn prefetch_written(address: *const u8, lines: usize) {
     for line in 0..lines {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching has no architectural effect and faults on no address. Where PREFETCHW is not known it is a NOP. Spelled
-        // out, because without the target feature the compiler makes PREFETCHT0 of `_MM_HINT_ET0`, and the line comes shared.
+        // SAFETY: a prefetch has no architectural effect and does not fault on any address. A processor without PREFETCHW treats it as a
+        // NOP. Written as assembly, because without the target feature the compiler turns `_MM_HINT_ET0` into PREFETCHT0, which fetches the
+        // line as shared.
         unsafe {
             let at = address.wrapping_add(64 * line);
             core::arch::asm!("prefetchw [{}]", in(reg) at, options(readonly, nostack, preserves_flags));

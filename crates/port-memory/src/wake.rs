@@ -1,4 +1,4 @@
-//! A bell between two ends: an eventfd that one end sleeps on and the other rings.
+//! A wake-up between two ends: an eventfd that one end sleeps on and the other end writes.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// One end's bell; the other end has a clone.
+/// The eventfd of one end; the other end has a clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Bell(Arc<OwnedFd>);
 
@@ -16,12 +16,12 @@ impl Bell {
         Ok(Self(Arc::new(fd)))
     }
 
-    /// Makes the descriptor readable. It fails only when it is readable already.
+    /// Makes the descriptor readable. The write fails only when it is readable already.
     pub(crate) fn ring(&self) {
         let _ = write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable again. It fails only when it is not readable.
+    /// Makes the descriptor unreadable again. The read fails only when it is not readable.
     pub(crate) fn silence(&self) {
         let _ = read(&*self.0, &mut [0; 8]);
     }

@@ -1,57 +1,57 @@
-//! Why an interface cannot be used, and what to do about it.
+//! The errors of opening an interface, with advice in their messages.
 
 use std::fmt;
 use std::io;
 
-/// Why an interface could not be used by packet sockets. The message says what to do next.
+/// Why packet sockets could not use an interface. The message says what to do next.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// We may not do `what`.
+    /// This process has no permission for `what`.
     NoPermission {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
     },
-    /// There is no such interface.
+    /// The interface does not exist.
     NoInterface {
-        /// The name.
+        /// Name of the interface.
         name: String,
     },
     /// The interface is not up.
     Down {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
     /// The interface does not carry Ethernet frames.
     NotEthernet {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
     /// An option is out of its range.
     BadOption {
-        /// Which, and its range.
+        /// The option and its range.
         what: &'static str,
     },
     /// The network namespace cannot be entered.
     NoNamespace {
-        /// Its name or path.
+        /// Name or path of the namespace.
         name: String,
-        /// Why.
+        /// The error that the kernel returned.
         source: io::Error,
     },
-    /// The kernel refused something.
+    /// The kernel refused an action.
     Refused {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Why.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
 
 impl PacketError {
-    /// The error for a refused `what` of `name`.
+    /// The error for the action `what` on the interface `name`.
     pub(crate) fn refused(name: &str, what: &'static str, source: io::Error) -> Self {
         let name = name.to_owned();
         match source.raw_os_error() {

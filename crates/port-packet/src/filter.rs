@@ -1,8 +1,9 @@
-//! Which frames a socket gets, as a program of the kernel's classic packet filter (Documentation/networking/filter.rst of Linux).
+//! Selects the frames that a socket gets, with a program for the kernel's classic packet filter (Documentation/networking/filter.rst of
+//! Linux).
 //!
-//! The interface is the kernel's: most of what comes there is for the kernel's own stack, and each of those frames would cost a copy, a
-//! wake-up and a look. So the filter asks what can be asked without state: is the frame for us at all, and do we have a use for it? It
-//! runs before anything is copied.
+//! The interface belongs to the kernel: most of its frames are for the kernel's own stack, and each would cost a copy, a wake-up and a
+//! check. The filter runs before the copy, and answers the questions that need no state: is the frame for us, and is its protocol one
+//! that we use?
 //!
 //! ```text
 //!   tagged with another VLAN      --> no: that is another link
@@ -24,18 +25,18 @@ const V6: u32 = 0x86DD;
 const TCP: u32 = 6;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
-/// IPv6's fragment header. A fragment is never of several segments.
+/// The IPv6 fragment header. A fragment never contains several segments.
 const FRAGMENT: u32 = 44;
-/// Hop-by-hop options, routing, destination options: one of them may stand before TCP or ICMPv6.
+/// Hop-by-hop options, routing and destination options: one of these headers may precede TCP or ICMPv6.
 const V6_BEFORE: [u32; 3] = [0, 43, 60];
 const NEIGHBOR_SOLICITATION: u32 = 135;
 const NEIGHBOR_ADVERTISEMENT: u32 = 136;
-/// The bits of a VLAN tag that name the VLAN; 0 means that the tag says a priority only (IEEE 802.1Q).
+/// The bits of a VLAN tag with the VLAN identifier; 0 means that the tag has only a priority (IEEE 802.1Q).
 const VLAN_ID: u32 = 0x0FFF;
-/// All of a frame.
+/// Largest number of bytes taken: the whole frame.
 const WHOLE: u32 = 0x4_0000;
 
-/// Where fields begin in a frame. The kernel has taken a VLAN's tag off before packet sockets see the frame.
+/// Offsets of fields in a frame. The kernel removes a VLAN tag before packet sockets see the frame.
 mod at {
     pub const KIND: u32 = 12;
     pub const ARP_SENDER: u32 = 14 + 14;
@@ -45,14 +46,14 @@ mod at {
     pub const V6_NEXT: u32 = 14 + 6;
     pub const V6_DST: u32 = 14 + 24;
     pub const V6_UPPER: u32 = 14 + 40;
-    /// Not in the frame: what the kernel knows about it.
+    /// Not an offset in the frame: the kernel's metadata about it.
     pub const VLAN_TAG: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG) as u32;
 }
 
-/// "ff02::1".
+/// The all-nodes address, ff02::1.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The socket gets frames for a TCP stack with that Ethernet address and these IP addresses; where none is named, to any IP address.
+/// Attaches the filter for the Ethernet address `mac` and the IP addresses `own`; an empty `own` stands for all addresses.
 pub(crate) fn attach(socket: &OwnedFd, mac: [u8; 6], own: &[IpAddr]) -> io::Result<()> {
     sys::set_filter(socket, &program(mac, own))
 }
@@ -82,23 +83,24 @@ const fn and(mask: u32) -> libc::sock_filter {
 const TAKE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, WHOLE);
 const LEAVE: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
 
-/// Goes over the next instruction where what was loaded is `wanted`.
+/// Skips the next instruction if the loaded value is `wanted`.
 const fn skip_if(wanted: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 1, jf: 0, k: wanted }
 }
 
-/// Where what was loaded is `wanted`, `then` decides, else what follows. A conditional jump reaches 255 instructions, this one all.
+/// Runs `then` if the loaded value is `wanted`, else what follows. A conditional jump reaches only 255 instructions; this one has no such
+/// limit.
 fn when(wanted: u32, then: Program) -> Program {
     let over = statement(libc::BPF_JMP | libc::BPF_JA, then.len() as u32);
     [vec![skip_if(wanted), over], then].concat()
 }
 
-/// Leaves the frame unless what was loaded is one of these.
+/// Refuses the frame unless the loaded value is one of `of`.
 fn only_if(of: &[u32]) -> Program {
     [go_over(of, 1), vec![LEAVE]].concat()
 }
 
-/// Where what was loaded is one of these, goes over what follows: so many instructions.
+/// Skips the following `many` instructions if the loaded value is one of `of`.
 fn go_over(of: &[u32], many: usize) -> Program {
     let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     let over = |left: usize| (left - 1 + many) as u8;
@@ -111,7 +113,7 @@ fn go_over(of: &[u32], many: usize) -> Program {
     of.iter().enumerate().map(one).collect()
 }
 
-/// Where the words from `at` on are `words`, `then` decides, else what follows.
+/// Runs `then` if the words from offset `at` on are `words`, else what follows.
 fn when_words(at: u32, words: &[u32], then: Program) -> Program {
     match words.split_first() {
         None => then,
@@ -124,22 +126,22 @@ fn words_of(addr: Ipv6Addr) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// RFC 4291 section 2.7.1.
+/// The solicited-node multicast address (RFC 4291 section 2.7.1).
 fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let group = 0xFF02_0000_0000_0000_0000_0001_FF00_0000_u128;
     Ipv6Addr::from_bits(group | addr.to_bits() & 0xFF_FFFF)
 }
 
-/// Takes the frame if its IPv6 destination is one of these.
+/// Takes the frame if its IPv6 destination is one of `to`.
 fn take_v6(to: impl Iterator<Item = Ipv6Addr>) -> Program {
     to.flat_map(|addr| when_words(at::V6_DST, &words_of(addr), vec![TAKE])).collect()
 }
 
-/// Our addresses of each family.
+/// Our addresses, by family.
 struct Own {
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
-    /// Every address is taken for ours.
+    /// True: all addresses count as ours.
     any: bool,
 }
 
@@ -154,7 +156,7 @@ impl Own {
         }
     }
 
-    /// Takes the frame where an IPv4 address of ours stands at `at`.
+    /// Takes the frame if the IPv4 address at offset `at` is ours.
     fn take_v4(&self, at: u32) -> Program {
         if self.any {
             return vec![TAKE];
@@ -163,7 +165,7 @@ impl Own {
         [vec![word_at(at)], self.v4.iter().flat_map(one).collect()].concat()
     }
 
-    /// Asked for, claimed, or a neighbour's announcement, in which both addresses are the neighbour's.
+    /// ARP: takes requests for and claims of our addresses, and announcements, in which sender and target address are the same.
     fn arp(&self) -> Program {
         let announced = vec![
             word_at(at::ARP_SENDER),
@@ -193,7 +195,7 @@ impl Own {
         [vec![byte_at(at::V6_NEXT)], at_once, behind, ours, vec![LEAVE]].concat()
     }
 
-    /// Neighbour discovery. Advertisements to all nodes: a neighbour has moved, or has an address that we have, too.
+    /// Neighbour discovery by multicast. An advertisement to all nodes: a neighbour has moved, or has one of our addresses.
     fn v6_of_groups(&self) -> Program {
         let kind = |kind| [vec![byte_at(at::V6_UPPER)], when(kind, vec![TAKE]), vec![LEAVE]].concat();
         let solicited = if self.any {

@@ -1,4 +1,4 @@
-//! Ports over an interface that exists, by packet sockets (AF_PACKET): the peer is whoever is at the interface's other end.
+//! Ports over an existing interface, with packet sockets (AF_PACKET); the peers are the hosts on the interface's link.
 //!
 //! ```text
 //!   wire, or a veth's far end -- interface "eth1" ----+---- the kernel's own stack, if the interface has addresses
@@ -8,15 +8,15 @@
 //!                                                           port::VnetQueue (a MAC of ours), one per core
 //! ```
 //!
-//! The interface stays the kernel's. It takes frames to every Ethernet address (promiscuous), so that we can have one of our own, which
-//! the kernel's stack ignores; ours may be the interface's, too. A filter in the kernel gives us what is for our addresses, of which none
-//! may be the kernel's, and nothing else: the kernel's own traffic is neither copied nor seen (`filter`). Frames with a VLAN's tag are of
-//! another link: name the VLAN's own interface (`eth1.7`) to be on that. Frames that this host sends do not come to us.
+//! The interface stays with the kernel. It is promiscuous, so that we can have an Ethernet address of our own, which the kernel's stack
+//! ignores; we may also use the interface's address. A filter in the kernel gives us only frames for our IP addresses, none of which may
+//! belong to the kernel: the kernel's own traffic is not copied (`filter`). Frames with a VLAN tag belong to another link: to use that,
+//! name the VLAN's interface (`eth1.7`). We do not receive the frames that this host sends.
 //!
-//! Frames carry a virtio-net header both ways, so that super-frames and unfinished checksums pass as on a TAP. Received ones are read
-//! from a ring of slots of 2 KiB that the kernel fills (`PACKET_RX_RING`, version 2: one of blocks, version 3, shows a frame when its block
-//! is full or a timer of a millisecond or more has ended); longer ones stay in the socket, too, of which the fast path has the payload put
-//! where it belongs.
+//! Frames carry a virtio-net header in both directions, so that super-frames and partial checksums pass as on a TAP. Received frames are
+//! read from a ring of slots of 2 KiB that the kernel fills (`PACKET_RX_RING`, version 2; version 3 shows a frame only when its block is
+//! full or a timer of at least a millisecond has ended). A longer frame also stays in the socket, from which the fast path reads its
+//! payload directly to the final place.
 #![deny(unsafe_code)]
 
 mod error;

@@ -10,34 +10,34 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// The kernel takes more members of a group, but we have no more cores (`PACKET_FANOUT_MAX` is 256 by default).
+/// Largest number of queues. The kernel allows more members in a group (`PACKET_FANOUT_MAX` is at least 256), but we have no more cores.
 const QUEUES_MAX: u16 = 256;
-/// Bytes that may wait in a socket, as the kernel counts: some 400 super-frames. Short ones wait in the ring.
+/// Size of a socket's buffer as the kernel counts, bytes: about 400 super-frames. Short frames wait in the ring.
 const BUFFER_BYTES: i32 = 32 << 20;
-/// As for a TAP: what IPv4 asks for (RFC 791), and the longest that Linux takes.
+/// As for a TAP: the least that IPv4 requires (RFC 791), and the most that Linux allows.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
 
-/// How an interface is to be used.
+/// Options for the use of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PacketOptions {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// Queues, one port each; flows are spread over them.
+    /// Number of queues, with one port each; flows are spread over them.
     pub queues: u16,
-    /// Frames with unfinished checksums may be sent: the interface, or the kernel for it, finishes them.
+    /// Frames with partial checksums may be sent: the interface, or the kernel, completes them.
     pub checksum: bool,
     /// Super-frames may be sent; needs `checksum`.
     pub gso: bool,
-    /// Bytes of the largest IP packet; the interface's own by default, which it must not exceed.
+    /// Bytes of the largest IP packet; `None`: the interface's MTU, which is also the maximum.
     pub mtu: Option<u16>,
-    /// Our Ethernet address; random and locally administered by default. The interface's own belongs to the kernel's stack.
+    /// Our Ethernet address; `None`: random and locally administered. The interface's own address belongs to the kernel's stack.
     pub mac: Option<[u8; 6]>,
-    /// Our IP addresses: only what goes to them, or is about them, is received. None: every address is taken for ours.
+    /// Our IP addresses: only frames to them, or about them, are received. Empty: all addresses count as ours.
     pub addresses: Vec<IpAddr>,
-    /// All frames are wanted, to whatever address and of whatever protocol; else those to us that a TCP stack has a use for: ARP,
+    /// True: receive all frames, of any address and protocol. False: only frames for us of the protocols that a TCP stack uses: ARP,
     /// neighbour discovery, TCP, ICMP.
     pub everything: bool,
-    /// The network namespace of the interface: a name as in `ip netns`, or a path; ours by default.
+    /// Network namespace of the interface: a name as in `ip netns`, or a path; `None`: this process's.
     pub namespace: Option<String>,
 }
 
@@ -59,16 +59,16 @@ impl PacketOptions {
     }
 }
 
-/// An interface in use.
+/// An interface that was opened.
 #[derive(Debug)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its index in its namespace.
+    /// Index of the interface in its namespace.
     pub index: u32,
-    /// Our Ethernet address.
+    /// Our Ethernet address on this link.
     pub mac: [u8; 6],
-    /// The interface's own Ethernet address, that of the kernel's stack.
+    /// The interface's own Ethernet address, which the kernel's stack uses.
     pub host_mac: [u8; 6],
     /// Bytes of the largest IP packet.
     pub mtu: u16,
@@ -76,10 +76,10 @@ pub struct Interface {
     pub queues: Vec<PacketQueue>,
 }
 
-/// Opens sockets on the interface. It must exist and be up; it is made promiscuous while they are open.
+/// Opens sockets on the interface, which must exist and be up. It is promiscuous while they are open.
 ///
 /// # Errors
-/// A [`PacketError`] whose message says what to do.
+/// A [`PacketError`]; its message says what to do.
 pub fn open(options: &PacketOptions) -> Result<Interface, PacketError> {
     check(options)?;
     let Some(namespace) = &options.namespace else { return open_here(options) };
@@ -144,9 +144,9 @@ fn open_here(options: &PacketOptions) -> Result<Interface, PacketError> {
     Ok(Interface { name: name.to_owned(), index, mac, host_mac, mtu, queues })
 }
 
-/// `wanted`: our Ethernet and IP addresses, or every frame. Without a ring where the kernel has no memory for it, or where frames of
-/// other protocols are wanted: one whose offload has no words in
-/// the header (segments of UDP before Linux 6.2, of SCTP) keeps its slot of the ring for ever, and with it the ring.
+/// Prepares a socket. `wanted`: our Ethernet and IP addresses; `None`: all frames. Returns no ring when the kernel has no memory for one,
+/// or when the socket is not filtered: a frame with an offload that the header cannot express (UDP segments before Linux 6.2, SCTP
+/// segments) keeps its slot for ever and so blocks the ring.
 fn prepare(
     socket: &OwnedFd,
     facts: &Facts,
@@ -154,7 +154,7 @@ fn prepare(
 ) -> Result<Option<Ring>, (&'static str, io::Error)> {
     sys::set_buffers(socket, BUFFER_BYTES).map_err(|e| ("set the buffers", e))?;
     sys::set_frames(socket).map_err(|e| ("set the virtio header (Linux 4.20 or later)", e))?;
-    // More addresses than the kernel takes in a program are left to the fast path, which asks once more.
+    // If there are more addresses than a filter program can hold, the filter ignores them, and the fast path checks them.
     let attach =
         |(mac, own)| filter::attach(socket, mac, own).or_else(|_| filter::attach(socket, mac, &[])).is_ok();
     let is_filtered = wanted.is_some_and(attach);
@@ -183,9 +183,9 @@ fn capabilities(options: &PacketOptions, mtu: u16, mac: [u8; 6]) -> Capabilities
     let offloads = match (options.checksum, options.gso) {
         (_, true) => plain.with_tso(),
         (true, false) => plain.with_checksum(),
-        // What comes may have an unfinished checksum all the same.
+        // Received frames may have partial checksums in any case.
         (false, false) => Capabilities { rx_checksum: true, ..plain },
     };
-    // The kernel picks a member of the group by a symmetric hash of the flow.
+    // The kernel chooses a member of the group by a symmetric hash of the flow.
     Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
 }

@@ -10,31 +10,32 @@ use rustix::net::sockopt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Bytes after which a batch ends early, as for a [`VnetQueue`]: what an application is to read shall still be in a cache.
+/// A batch ends after this many bytes, as for a [`VnetQueue`], so that the data is still in a cache when the application reads it.
 const RECEIVE_BYTES_MAX: usize = 256 * 1024;
-/// Frames of a batch that nobody gets: what is good shall not wait for all of them.
+/// A batch ends after this many dropped frames, so that good frames do not wait for many bad ones.
 const DROPPED_MAX: usize = 256;
-/// Bytes of a frame's beginning that may be skipped: Ethernet, IPv6 and TCP with all options.
+/// Largest number of bytes at a frame's beginning that may be skipped: Ethernet, IPv6 and TCP headers with all options.
 const SKIP_MAX: usize = 14 + 40 + 60;
 
-/// A packet socket. Short frames are read where the kernel shows them, without a system call; long ones are read from the socket,
-/// their payload straight to where it belongs if the fast path knows where that is. Where the kernel shows nothing all are read.
+/// A packet socket. Short frames are read from the ring without a system call. Long frames are read from the socket, their payload directly
+/// to its final place if the fast path knows that place. Without a ring all frames are read from the socket.
 #[derive(Debug)]
 pub struct PacketQueue {
     socket: VnetQueue,
     ring: Option<Ring>,
     copies: Copies,
-    /// Frames that had no room, when we last slept; and whether none had come since the time before, though there were more of them.
+    /// Overruns as of the last sleep; `is_suspect`: their number had grown then, although the ring had shown no frame since the sleep
+    /// before.
     overruns: u64,
     is_suspect: bool,
 }
 
-/// The long frames that wait in the socket, in order: numbers of tickets.
+/// Ticket numbers of the long frames that wait in the socket, in order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
-    /// The oldest that waits.
+    /// Ticket of the oldest frame that waits.
     oldest: u32,
-    /// The next one to be shown.
+    /// Ticket for the next long frame that the ring shows.
     next: u32,
 }
 
@@ -43,19 +44,20 @@ impl PacketQueue {
         Self { socket, ring, copies: Copies::default(), overruns: 0, is_suspect: false }
     }
 
-    /// Which queue of the interface this is, from 0.
+    /// Index of this queue in the interface, from 0.
     #[must_use]
     pub fn index(&self) -> u16 {
         self.socket.index()
     }
 
-    /// What the kernel shows next goes into the batch, or is counted. None: it shows nothing. How long the frame is.
+    /// Copies the next frame of the ring to `slot`, or counts it as dropped. Returns its length in bytes; `None` when the ring shows no
+    /// frame.
     fn show(&mut self, slot: &mut PacketBuf) -> Option<usize> {
         let shown = self.ring.as_ref()?.front()?;
         let Copies { oldest, next } = self.copies;
         let must_be_whole = shown.is_ok_and(|shown| shown.is_copied && !may_be_in_part(&shown));
         if must_be_whole && oldest != next {
-            // It is completed at once, which those before it are not: it begins the next batch.
+            // This frame must be completed at once, but earlier long frames are not: it begins the next batch.
             return None;
         }
         let stats = self.socket.stats_mut();
@@ -82,7 +84,7 @@ impl PacketQueue {
         Some(len)
     }
 
-    /// Lets go of long frames until that of `ticket` is the oldest that waits. False when it does not wait any more.
+    /// Drops long frames until that of `ticket` is the oldest that waits. False when it does not wait any more.
     fn advance(&mut self, ticket: u32) -> bool {
         let Copies { oldest, next } = self.copies;
         if ticket.wrapping_sub(oldest) >= next.wrapping_sub(oldest) {
@@ -92,25 +94,25 @@ impl PacketQueue {
         true
     }
 
-    /// Lets go of all before that one.
+    /// Drops all long frames before `ticket`.
     fn let_go(&mut self, ticket: u32) {
         while self.copies.oldest != ticket {
-            // What does not fit is gone, and so is the frame.
+            // The buffer is too small for a frame, so the kernel discards it.
             self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE);
         }
     }
 
-    /// Reads the oldest long frame that waits: how many bytes of it there was room for. Whatever comes of it, it waits no more.
+    /// Reads the oldest long frame; returns the number of bytes read. It does not wait any more, even if the read fails.
     fn read(&mut self, mut parts: [&mut [u8]; 2], rest: Lent<'_>) -> usize {
         self.copies.oldest = self.copies.oldest.wrapping_add(1);
-        // The socket's error, as when its interface goes down, is said once, instead of a frame.
+        // A pending error of the socket, as when the interface goes down, is returned once in place of a frame: so try twice.
         for _ in 0..2 {
             self.socket.stats_mut().system_calls += 1;
             let Some(fd) = self.socket.wait_fd() else { return 0 };
             let [header, begin] = &mut parts;
             match lent::read(fd, [header, begin], rest) {
                 Ok(len) => return len,
-                // Nothing there; or it was, and is gone.
+                // There was no frame, or it is lost.
                 Err(Errno::AGAIN | Errno::FAULT | Errno::INVAL) => break,
                 Err(error) => self.socket.note_failure(error),
             }
@@ -118,14 +120,14 @@ impl PacketQueue {
         0
     }
 
-    /// What was read was not what had been shown: whatever waits, and is shown already, is let go of, so that shown and waiting begin anew
-    /// with what comes next.
+    /// The frame read was not the one shown by the ring: drops all waiting frames and clears their marks in the ring, so that ring and
+    /// socket agree again from the next frame on.
     fn lose(&mut self) -> bool {
         let forgotten = self.ring.as_ref().map_or(0, Ring::forget_copies);
-        // The one that was read is not among those that wait, nor among the shown.
+        // The frame just read is neither among the waiting ones nor among those in the ring.
         let known = u64::from(self.copies.next.wrapping_sub(self.copies.oldest)) + 1;
         self.socket.stats_mut().drops.add(DropCause::Device, known);
-        // Those count as overruns when they are shown.
+        // The frames still in the ring count as overruns when they are shown.
         let most = known + forgotten + DROPPED_MAX as u64;
         for _ in 0..most {
             if self.read([&mut [0; VNET_HEADER_LEN], &mut []], Lent::NONE) == 0 {
@@ -136,8 +138,8 @@ impl PacketQueue {
         false
     }
 
-    /// A frame whose offload has no words in the header has taken the slot that is next for ever (Linux to 6.18 at least): every later one
-    /// finds no room though nothing is shown. Frames are read from the socket from now on.
+    /// Gives the ring up, because it is blocked: a frame with an offload that the header cannot express keeps the next slot for ever (up to
+    /// Linux 6.18 at least), and all later frames find no room. From now on frames are read from the socket.
     fn leave_ring(&mut self) {
         let Some(ring) = self.ring.take() else { return };
         if let Some(fd) = self.socket.wait_fd()
@@ -149,7 +151,7 @@ impl PacketQueue {
         self.copies.oldest = self.copies.next;
     }
 
-    /// Nothing is shown, and we are about to sleep: whether the ring is stuck.
+    /// Called before a sleep, with nothing in the ring: finds out whether the ring is blocked.
     fn watch_ring(&mut self) {
         if self.ring.as_ref().is_none_or(|ring| ring.front().is_some()) {
             return;
@@ -163,8 +165,8 @@ impl PacketQueue {
     }
 }
 
-/// Nobody needs more than its beginning to know what it is: TCP over IPv4 or IPv6 as such, which somebody else has summed, or which never
-/// was on a wire.
+/// True when the beginning of the frame is enough for the fast path: TCP directly over IPv4 or IPv6, with a checksum that the device has
+/// verified, or that was never on a wire.
 fn may_be_in_part(shown: &Shown<'_>) -> bool {
     let is_tcp = match shown.bytes.get(12..24) {
         Some([8, 0, 0x45, .., 6]) => true,
@@ -174,7 +176,7 @@ fn may_be_in_part(shown: &Shown<'_>) -> bool {
     is_tcp && decode(shown.header, shown.bytes).is_none_or(|meta| meta.checksum != Checksum::Unknown)
 }
 
-/// Puts a frame, or its beginning, into the buffer.
+/// Copies a frame, or its beginning, into the buffer.
 fn fill(
     slot: &mut PacketBuf,
     header: &[u8; VNET_HEADER_LEN],
@@ -186,7 +188,7 @@ fn fill(
         return Err(DropCause::Oversized);
     }
     if bytes.len() < len && ticket.is_none() {
-        // The socket had no room for the whole of it.
+        // The ring has only part of the frame, and the socket had no room for the whole.
         return Err(DropCause::Overrun);
     }
     slot.storage_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -270,7 +272,7 @@ impl Port for PacketQueue {
         self.socket.wait_fd()
     }
 
-    /// The descriptor is readable as long as a slot is not released, and when there is an error, which reading slots does not show.
+    /// The descriptor is readable while a slot is not released, and also on an error, which reading slots does not show.
     fn arm(&mut self) -> Wait {
         self.watch_ring();
         if self.ring.is_some()

@@ -1,12 +1,12 @@
-//! What the kernel shows of received frames in memory that it shares with us (`PACKET_RX_RING`, version 2): a slot for each frame, in
-//! order. Of a frame that is longer than a slot the beginning stands in its slot, and the socket holds the whole of it (`PACKET_COPY_THRESH`).
+//! Received frames in memory that the kernel shares with us (`PACKET_RX_RING`, version 2): one slot per frame, in order. A frame longer
+//! than a slot has its beginning in the slot, and the socket keeps the whole frame (`PACKET_COPY_THRESH`).
 //!
 //! ```text
 //!   slot   |header 32|..|virtio-net 10|frame, or its beginning ...............|     2 KiB
 //!           status: KERNEL -> USER (| COPY) -> KERNEL
 //! ```
 //!
-//! Documentation/networking/packet_mmap.rst of Linux.
+//! See Documentation/networking/packet_mmap.rst of Linux.
 #![allow(unsafe_code)]
 
 use crate::sys;
@@ -16,20 +16,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a slot: a frame of Ethernet's usual size fits.
+/// Length of a slot in bytes: a frame of the usual Ethernet size fits.
 const SLOT: usize = 2048;
-/// Frames that may wait.
+/// Number of slots: frames that may wait.
 const SLOTS: usize = 16_384;
-/// Bytes that the kernel allocates as one.
+/// Bytes that the kernel allocates in one piece.
 const BLOCK: usize = 64 * 1024;
 const BYTES: usize = SLOT * SLOTS;
 
-/// Of a slot's status: ours, and the whole frame waits in the socket.
+/// Bits of a slot's status: USER: the slot is ours; COPY: the whole frame waits in the socket. KERNEL: the slot is the kernel's.
 const USER: u32 = 1;
 const COPY: u32 = 2;
 const KERNEL: u32 = 0;
 
-/// `struct tpacket2_hdr`: where its fields begin.
+/// Offsets of the fields of `struct tpacket2_hdr`.
 mod field {
     pub const STATUS: usize = 0;
     pub const LEN: usize = 4;
@@ -37,51 +37,51 @@ mod field {
     pub const MAC: usize = 12;
 }
 
-/// The slots, mapped.
+/// The mapped slots of a socket.
 #[derive(Debug)]
 pub(crate) struct Ring {
     at: NonNull<u8>,
     next: usize,
 }
 
-// SAFETY: the mapping is the ring's alone, and has no ties to a thread.
+// SAFETY: only the ring uses the mapping, and it is not bound to a thread.
 unsafe impl Send for Ring {}
 
-/// A frame that has come.
+/// A received frame in the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown<'a> {
-    /// Its virtio-net header.
+    /// The virtio-net header of the frame.
     pub header: &'a [u8; VNET_HEADER_LEN],
     /// The frame, or its beginning.
     pub bytes: &'a [u8],
-    /// Bytes of the frame.
+    /// Length of the whole frame in bytes.
     pub len: usize,
-    /// The whole of it is what the socket gives next but for those before.
+    /// True: the socket keeps the whole frame, behind those of earlier slots.
     pub is_copied: bool,
 }
 
 impl Ring {
-    /// Has the kernel show what the socket gets from now on; it must not be bound yet.
+    /// Makes the kernel put the socket's frames into a ring from now on; the socket must not be bound yet.
     pub(crate) fn new(socket: &OwnedFd) -> io::Result<Self> {
         sys::set_ring(socket, SLOT as u32, SLOTS as u32, BLOCK as u32)?;
         match sys::map(socket.as_fd(), BYTES) {
             Ok(at) => Ok(Self { at, next: 0 }),
             Err(error) => {
-                // Else the kernel would go on filling it, unseen.
+                // Without this the kernel would continue to fill the ring.
                 sys::clear_ring(socket.as_fd())?;
                 Err(error)
             }
         }
     }
 
-    /// The kernel shows nothing any more: frames are read from the socket.
+    /// Removes the ring: from now on frames are read from the socket.
     pub(crate) fn close(self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        // Not before it is unmapped.
+        // The kernel refuses to remove a mapped ring, so unmap it first.
         drop(self);
         sys::clear_ring(socket)
     }
 
-    /// Of the frames that are shown already the socket has no more than that. How many had more.
+    /// Clears the COPY bit of all frames in the ring: the socket does not keep them any more. Returns how many had it.
     pub(crate) fn forget_copies(&self) -> u64 {
         let is_shown = |slot: &usize| self.status_of(*slot).load(Ordering::Acquire) & USER != 0;
         let shown = (0..SLOTS).map(|i| (self.next + i) % SLOTS).take_while(is_shown);
@@ -95,26 +95,26 @@ impl Ring {
 
     fn status_of(&self, slot: usize) -> &AtomicU32 {
         assert!(slot < SLOTS, "a slot of the ring");
-        // SAFETY: a slot's first word lies inside the mapping and is aligned, for slots begin at multiples of 2048; the kernel and we
-        // exchange slots by it.
+        // SAFETY: the first word of a slot lies inside the mapping and is aligned, because slots begin at multiples of 2048; the kernel and
+        // this process pass slots to each other by this word.
         unsafe { AtomicU32::from_ptr(self.at.add(slot * SLOT + field::STATUS).as_ptr().cast()) }
     }
 
-    /// The oldest frame, until [`release`](Self::release). `Err`: the kernel shows one that cannot be.
+    /// The oldest frame, valid until [`release`](Self::release). `Err`: the kernel has written an impossible slot.
     pub(crate) fn front(&self) -> Option<Result<Shown<'_>, ()>> {
-        // Acquire: what the kernel has written before it gave the slot away is seen.
+        // Acquire: the kernel's writes before it passed the slot to us are visible.
         let status = self.status().load(Ordering::Acquire);
         if status & USER == 0 {
             return None;
         }
-        // SAFETY: the slot lies inside the mapping, and is ours until its status says otherwise.
+        // SAFETY: the slot lies inside the mapping, and is ours until its status changes.
         let slot = unsafe { std::slice::from_raw_parts(self.at.add(self.next * SLOT).as_ptr(), SLOT) };
         Some(read(slot, status).ok_or(()))
     }
 
-    /// Gives the oldest frame's slot back.
+    /// Gives the slot of the oldest frame back to the kernel.
     pub(crate) fn release(&mut self) {
-        // Release: we have read all of it.
+        // Release: all our reads of the slot come before this store.
         self.status().store(KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;
     }
@@ -122,7 +122,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of that length, and nobody else has borrowed of it.
+        // SAFETY: the mapping is ours and of that length, and no borrow of it is left.
         unsafe { sys::unmap(self.at, BYTES) };
     }
 }

@@ -1,4 +1,4 @@
-//! The socket options and ioctls of packet sockets; and memory shared with the kernel.
+//! The socket options and ioctls of packet sockets, and memory shared with the kernel.
 
 use libc::{c_int, c_ulong};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// What we need to know of an interface.
+/// The properties of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub index: i32,
@@ -16,7 +16,7 @@ pub(crate) struct Facts {
     pub is_ethernet: bool,
 }
 
-/// `struct tpacket_stats` (linux/if_packet.h): counted since it was last read.
+/// `struct tpacket_stats` (linux/if_packet.h): counts since the last read.
 #[repr(C)]
 #[derive(Default)]
 struct Statistics {
@@ -28,7 +28,7 @@ fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A packet socket that gets nothing yet.
+/// A non-blocking packet socket that is not bound and receives nothing.
 pub(crate) fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(
         AddressFamily::PACKET,
@@ -38,10 +38,10 @@ pub(crate) fn socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// What the kernel knows of the interface `name`, in the namespace of `socket`.
+/// The properties of the interface `name`, in the namespace of `socket`.
 pub(crate) fn facts(socket: &OwnedFd, name: &str) -> io::Result<Facts> {
     let ask = |request: c_ulong| -> io::Result<libc::ifreq> {
-        // SAFETY: `ifreq` is plain data, for which all zeros is a value.
+        // SAFETY: `ifreq` is plain data, for which all zeros is a valid value.
         let mut argument: libc::ifreq = unsafe { std::mem::zeroed() };
         if argument.ifr_name.len() <= name.len() || name.is_empty() || name.bytes().any(|b| b == 0) {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -53,7 +53,7 @@ pub(crate) fn facts(socket: &OwnedFd, name: &str) -> io::Result<Facts> {
     };
     let (index, mtu) = (ask(libc::SIOCGIFINDEX)?, ask(libc::SIOCGIFMTU)?);
     let (flags, hardware) = (ask(libc::SIOCGIFFLAGS)?, ask(libc::SIOCGIFHWADDR)?);
-    // SAFETY: each request has filled in the member that is read here.
+    // SAFETY: each request has filled the member that is read here.
     let (index, mtu, flags, hardware) = unsafe {
         let hardware = hardware.ifr_ifru.ifru_hwaddr;
         (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu, flags.ifr_ifru.ifru_flags, hardware)
@@ -77,7 +77,7 @@ fn set_option<T>(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &T)
     })
 }
 
-/// Bytes that may wait in the socket to be received and to be sent; less where we have no right to so many.
+/// Sets the sizes of the receive and send buffers in bytes; they are smaller if this process may not set that much.
 pub(crate) fn set_buffers(socket: &OwnedFd, bytes: c_int) -> io::Result<()> {
     for (forced, asked) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
@@ -87,22 +87,22 @@ pub(crate) fn set_buffers(socket: &OwnedFd, bytes: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Frames have a virtio-net header in front, both ways; frames that this host sends are not for us.
+/// Sets a virtio-net header in front of each frame, in both directions, and excludes frames that this host sends.
 pub(crate) fn set_frames(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1 as &c_int)?;
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1 as &c_int)
 }
 
-/// The socket gets only frames of which the program says a number but 0.
+/// Attaches a filter: the socket gets only frames for which the program returns a number other than 0.
 pub(crate) fn set_filter(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // Its pointer is good for the call, in which the kernel copies the instructions.
+    // The pointer is valid for the call, during which the kernel copies the instructions.
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// The kernel shows frames in `slots` slots of `slot` bytes, version 2 of the layout; of those that are longer the socket keeps the whole,
-/// too.
+/// Sets up a receive ring of `slots` slots of `slot` bytes, version 2 of the layout; the socket keeps the whole of each frame that is
+/// longer than a slot.
 pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> io::Result<()> {
     let version = libc::tpacket_versions::TPACKET_V2 as c_int;
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -116,16 +116,16 @@ pub(crate) fn set_ring(socket: &OwnedFd, slot: u32, slots: u32, block: u32) -> i
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
-/// It shows nothing any more; what it has shown must not be mapped.
+/// Removes the receive ring, which must not be mapped any more.
 pub(crate) fn clear_ring(socket: BorrowedFd<'_>) -> io::Result<()> {
     let none = libc::tpacket_req { tp_block_size: 0, tp_block_nr: 0, tp_frame_size: 0, tp_frame_nr: 0 };
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &none)
 }
 
-/// What the kernel shows, `len` bytes.
+/// Maps the receive ring of `len` bytes.
 pub(crate) fn map(socket: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping where the kernel likes; nothing that exists is touched.
+    // SAFETY: a new mapping at an address that the kernel chooses; existing memory is not touched.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, socket.as_raw_fd(), 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -133,18 +133,18 @@ pub(crate) fn map(socket: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>>
     NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Takes back what [`map`] gave.
+/// Unmaps the memory that [`map`] returned.
 ///
 /// # Safety
-/// `map` gave it, with that length, and nobody uses it any more.
+/// `map` returned `at` for the same `len`, and nothing uses it any more.
 pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 
-/// From now on the socket gets every frame of interface `index`.
+/// Binds the socket: from now on it gets all frames of interface `index`.
 pub(crate) fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
-    // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a value.
+    // SAFETY: `sockaddr_ll` is plain data, for which all zeros is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
@@ -154,16 +154,16 @@ pub(crate) fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
-/// Interface `index` takes frames to every address as long as the socket is open.
+/// Makes interface `index` promiscuous while the socket is open.
 pub(crate) fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let kind = libc::PACKET_MR_PROMISC as u16;
     let membership = libc::packet_mreq { mr_ifindex: index, mr_type: kind, mr_alen: 0, mr_address: [0; 8] };
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
-/// The socket joins a group that shares the frames, each flow to one member: a new group, or that with `id`. Returns its id.
+/// Joins a group that shares the frames, each flow to one member: a new group, or the one with `id`. Returns its id.
 pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
-    // The group's own rule about outgoing frames replaces the member's.
+    // The group has its own setting for outgoing frames, which replaces that of the members.
     let mut flags = libc::PACKET_FANOUT_HASH | FANOUT_FLAG_IGNORE_OUTGOING;
     if id.is_none() {
         flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
@@ -178,6 +178,8 @@ pub(crate) fn join_group(socket: &OwnedFd, id: Option<u16>) -> io::Result<u16> {
 /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING` (linux/if_packet.h).
 const FANOUT_FLAG_IGNORE_OUTGOING: u32 = 0x4000;
 
+/// Reads a `SOL_PACKET` option.
+///
 /// # Errors
 /// The kernel does not know the option.
 fn option<T>(socket: BorrowedFd<'_>, option: c_int, value: &mut T) -> io::Result<()> {
@@ -187,7 +189,7 @@ fn option<T>(socket: BorrowedFd<'_>, option: c_int, value: &mut T) -> io::Result
     check(unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, to, &raw mut len) })
 }
 
-/// Frames that found the socket's buffer full since this was last asked.
+/// Number of frames that found the socket's buffer full since the last call.
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> u64 {
     let mut statistics = Statistics::default();
     match option(socket, libc::PACKET_STATISTICS, &mut statistics) {
@@ -196,9 +198,9 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> u64 {
     }
 }
 
-/// Moves the current thread into a network namespace of its own.
+/// Moves the current thread into a new network namespace.
 #[cfg(test)]
 pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: no memory is involved; only this thread's view of the network changes, which is what the test wants.
+    // SAFETY: no memory is involved; only this thread's network changes, which is what the test wants.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }

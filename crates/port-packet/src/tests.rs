@@ -1,4 +1,4 @@
-//! Over a TAP, whose other end the test holds, in a network namespace of the test's own. Needs root.
+//! Tests over a TAP with the test at its other end, in a network namespace of its own. Needs root.
 
 use crate::{Interface, PacketError, PacketOptions, PacketQueue, open, sys};
 use port::{Batch, Checksum, DropCause, Gso, GsoKind, Lent, PacketBuf, PacketMeta, Port, VnetQueue};
@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "twp1";
-/// The Ethernet address to which the far end sends.
+/// The Ethernet address that the far end sends to.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 8);
 const HEADERS: u16 = 14 + 20 + 20;
 
-/// Runs the test in a thread with a network of its own; says so when that cannot be.
+/// Runs the test in a thread with its own network namespace; prints a message if that is not possible.
 fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
     let test = move || {
         if let Err(error) = sys::enter_new_network_namespace() {
@@ -30,7 +30,7 @@ fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
     std::thread::spawn(test).join().expect("the test passes");
 }
 
-/// One queue of our own Ethernet address, for any IP address.
+/// One queue with our own Ethernet address, for any IP address.
 fn options() -> PacketOptions {
     PacketOptions { mac: Some(MAC), ..PacketOptions::new(NAME) }
 }
@@ -40,14 +40,14 @@ fn wire(options: &PacketOptions) -> (VnetQueue, Interface) {
     wire_of(1_500, options)
 }
 
-/// The same with another MTU.
+/// As `wire`, with this MTU.
 fn wire_of(mtu: u16, options: &PacketOptions) -> (VnetQueue, Interface) {
     let tap = TapOptions { name: NAME.to_owned(), mtu, host_v4: Some((HOST, 24)), ..TapOptions::default() };
     let Tap { mut queues, .. } = port_tap::open(&tap).expect("root and a new namespace");
     (queues.remove(0), open(options).expect("the interface is there and up"))
 }
 
-/// A TCP frame over IPv4 between ports 7 and `port`, its checksum unfinished, cut into segments of 1000 bytes if longer.
+/// A TCP frame over IPv4 from port 7 to `port` with a partial checksum; if it is long, a super-frame with segments of 1000 bytes.
 fn tcp(port: u16, payload: usize) -> PacketBuf {
     let mut bytes = vec![0; usize::from(HEADERS) + payload];
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0]);
@@ -78,11 +78,11 @@ fn send(port: &mut impl Port, frame: &PacketBuf) {
     assert_eq!(port.stats().drops.of(DropCause::Unsendable) + port.stats().drops.of(DropCause::Device), 0);
 }
 
-/// All frames from port 7 that come within a moment.
+/// All frames from port 7 that arrive within a short time.
 fn receive(port: &mut impl Port, expected: usize) -> Vec<(Vec<u8>, PacketMeta)> {
     let (mut batch, mut frames) = (Batch::new(), Vec::new());
     let patience = Instant::now() + Duration::from_secs(5);
-    // Once all have come, a moment longer: there must not be more.
+    // When all have arrived, wait a little longer: there must not be more.
     let mut quiet = 0;
     while Instant::now() < patience && (frames.len() < expected || quiet < 20) {
         port.receive(&mut batch);
@@ -139,7 +139,7 @@ fn payload_of_long_frames_goes_where_it_belongs() {
                 continue;
             };
             match number {
-                // One is left where it is, and is gone when a later one is taken.
+                // This frame is not taken; it is lost when a later one is taken.
                 2 => {}
                 3 => {
                     assert!(port.complete(packet) && packet.ticket().is_none());
@@ -156,7 +156,7 @@ fn payload_of_long_frames_goes_where_it_belongs() {
         }
         let gone = &mut batch.packets_mut()[2];
         assert!(!port.complete(gone));
-        // What nobody wanted does not stand in the way of what comes later.
+        // Frames that are not taken do not hinder later ones.
         (0..3).for_each(|_| send(&mut far, &tcp(1, 60_000)));
         while port.receive_heads(&mut batch) == 0 {}
         let late = tcp(1, 20_000);
@@ -234,7 +234,7 @@ fn a_frame_that_stops_the_ring_stops_nothing_else() {
     in_a_namespace(|| {
         let (mut far, mut near) = wire(&options());
         let port = &mut near.queues[0];
-        // TCP, says the frame, and fragments of UDP, says its header, for which there are no words on the way to us.
+        // The frame is TCP, but its virtio-net header says UDP fragments, which the header for received frames cannot express.
         let mut bytes = vec![1, 3, 0, 0, 0xE8, 3, 34, 0, 16, 0];
         bytes.extend_from_slice(tcp(1, 5_000).frame());
         rustix::io::write(far.wait_fd().expect("a TAP is a descriptor"), &bytes).expect("the TAP takes it");
@@ -268,7 +268,7 @@ fn frames_of_other_protocols_come_only_to_who_wants_everything() {
     });
 }
 
-/// The frame with other addresses.
+/// A copy of the frame with another Ethernet and IPv4 destination.
 fn readdressed(frame: &PacketBuf, mac: [u8; 6], address: Ipv4Addr) -> PacketBuf {
     let mut other = PacketBuf::new();
     assert!(other.copy_from(frame));
@@ -282,7 +282,7 @@ fn readdressed(frame: &PacketBuf, mac: [u8; 6], address: Ipv4Addr) -> PacketBuf 
 fn frames_for_the_kernel_and_for_others_are_never_handed_over() {
     in_a_namespace(|| {
         let (mut far, near) = wire(&options());
-        // With an address of our own, and with that of the kernel's stack.
+        // With an Ethernet address of our own, and with that of the kernel's stack.
         for mac in [MAC, near.host_mac] {
             let own = PacketOptions { mac: Some(mac), addresses: vec![OWN.into()], ..options() };
             let mut near = open(&own).expect("it is there");
@@ -311,7 +311,7 @@ fn frames_of_another_vlan_are_of_another_link() {
             assert!(tagged.fill(&[to, &[0x81, 0], &tag.to_be_bytes(), rest].concat()));
             send(&mut far, &tagged);
         }
-        // The kernel takes the tag off before packet sockets see the frame.
+        // The kernel removes the tag before packet sockets see the frame.
         assert_eq!(receive(&mut near.queues[0], 1), [content(&plain)]);
     });
 }

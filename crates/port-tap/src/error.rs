@@ -1,4 +1,4 @@
-//! Why a TAP interface cannot be had, and what to do about it.
+//! The errors of opening a TAP interface, with advice in their messages.
 
 use std::fmt;
 use std::io;
@@ -7,53 +7,53 @@ use std::io;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TapError {
-    /// There is no `/dev/net/tun`.
+    /// The file `/dev/net/tun` does not exist.
     NoDevice,
-    /// We may not do `what`.
+    /// This process has no permission for `what`.
     NoPermission {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
     },
-    /// Somebody has an interface of this name, or holds this TAP.
+    /// An interface of this name exists already, or another process uses this TAP.
     NameInUse {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
-    /// There is an interface of this name, but it is no TAP, or one with another number of queues.
+    /// An interface of this name exists, but it is not a TAP, or has another number of queues.
     NotATap {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
-    /// The kernel does not take such a name.
+    /// The kernel does not accept the name.
     BadName {
-        /// The name.
+        /// The name as it was given.
         name: String,
     },
     /// An option is out of its range.
     BadOption {
-        /// Which, and its range.
+        /// The option and its range.
         what: &'static str,
     },
     /// The network namespace cannot be entered.
     NoNamespace {
-        /// Its name or path.
+        /// Name or path of the namespace.
         name: String,
-        /// Why.
+        /// The error that the kernel returned.
         source: io::Error,
     },
     /// The kernel refused a setting of the interface.
     Refused {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// The setting.
+        /// The setting that failed.
         what: &'static str,
-        /// Why.
+        /// The error that the kernel returned.
         source: io::Error,
     },
 }
 
 impl TapError {
-    /// The error for a refused setting `what` of `name`.
+    /// The error for the setting `what` of the interface `name`.
     pub(crate) fn refused(name: &str, what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NoPermission { what },

@@ -1,4 +1,4 @@
-//! Ports over a Linux TAP interface: the peer on the other side is this host's kernel.
+//! Ports over a Linux TAP interface; the peer on the other side is this host's kernel.
 //!
 //! ```text
 //!   kernel's TCP, routes, bridges -- interface "towpath0" (its own MAC and address) -- /dev/net/tun, one descriptor per queue
@@ -6,8 +6,8 @@
 //!                                                                       port::VnetQueue (our MAC), one per core
 //! ```
 //!
-//! Frames carry a virtio-net header, so checksums and segmentation are left out both ways: bytes between the kernel and us
-//! never are on a wire. One system call moves one frame, of up to 64 KiB with segmentation offload.
+//! Frames carry a virtio-net header, so checksums and segmentation are left out in both directions: the bytes between kernel and service
+//! are never on a wire. One system call moves one frame, of up to 64 KiB with segmentation offload.
 #![deny(unsafe_code)]
 
 mod error;

@@ -1,4 +1,4 @@
-//! Makes a TAP interface, or attaches to one that persists, and sets up the kernel's side of it.
+//! Creates a TAP interface, or attaches to one that persists, and configures the kernel's side of it.
 
 use crate::error::TapError;
 use crate::sys::{self, Interface, Name};
@@ -9,37 +9,37 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Linux takes no more queues per TAP (`MAX_TAP_QUEUES`).
+/// Largest number of queues of a TAP in Linux (`MAX_TAP_QUEUES`).
 const QUEUES_MAX: u16 = 256;
-/// Frames that may wait for us in a queue. The kernel's own number, 1,000, is less than what as many connections say at once: the
-/// rest is lost, and said again by all of them in the same moment, after a time that doubles. Their bytes wait in the senders'
-/// buffers anyway; an empty place takes 8 bytes.
+/// Frames that may wait in a queue of the kernel. Its default of 1,000 is too small when thousands of connections send at once: the
+/// excess is lost, and all senders retransmit at the same moment, after a timeout that doubles. The bytes lie in the senders' buffers in
+/// any case; an empty place takes 8 bytes.
 const QUEUE_LEN: u16 = 16_384;
-/// Every IPv4 host takes a packet of this size (RFC 791); Ethernet interfaces of Linux go from 68 to 65,521.
+/// Each IPv4 host accepts packets of 576 bytes (RFC 791); Ethernet interfaces of Linux allow 68 to 65,521.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 576..=65_521;
 
-/// How a TAP interface is to be.
+/// Options of a TAP interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TapOptions {
-    /// Interface name; the kernel numbers a `%d` in it.
+    /// Name of the interface; the kernel replaces a `%d` in it by a number.
     pub name: String,
-    /// Queues, one port each.
+    /// Number of queues, with one port each.
     pub queues: u16,
-    /// Checksum offload both ways.
+    /// Checksum offload in both directions.
     pub checksum: bool,
-    /// TCP segmentation offload both ways; needs `checksum`.
+    /// TCP segmentation offload in both directions; needs `checksum`.
     pub gso: bool,
     /// Bytes of the largest IP packet.
     pub mtu: u16,
-    /// Our Ethernet address; random and locally administered by default. The kernel's side has its own.
+    /// Our Ethernet address; `None`: random and locally administered. The kernel's side has its own.
     pub mac: Option<[u8; 6]>,
-    /// The interface outlives us, and may exist already. Otherwise it must be new, and goes when its ports go.
+    /// True: the interface outlives us, and may exist already. False: it must be new, and is deleted with its ports.
     pub persist: bool,
     /// The kernel's IPv4 address and prefix length on this link.
     pub host_v4: Option<(Ipv4Addr, u8)>,
-    /// The kernel's IPv6 address and prefix length on this link, beside its link-local one.
+    /// The kernel's IPv6 address and prefix length on this link, in addition to its link-local address.
     pub host_v6: Option<(Ipv6Addr, u8)>,
-    /// The network namespace of the interface: a name as in `ip netns`, or a path; ours by default.
+    /// Network namespace of the interface: a name as in `ip netns`, or a path; `None`: this process's.
     pub namespace: Option<String>,
 }
 
@@ -63,11 +63,11 @@ impl Default for TapOptions {
 /// An open TAP interface.
 #[derive(Debug)]
 pub struct Tap {
-    /// The interface's name.
+    /// Name of the interface.
     pub name: String,
-    /// The interface's index in its namespace.
+    /// Index of the interface in its namespace.
     pub index: u32,
-    /// Our Ethernet address.
+    /// Our Ethernet address on this link.
     pub mac: [u8; 6],
     /// The Ethernet address of the kernel's side.
     pub host_mac: [u8; 6],
@@ -75,10 +75,10 @@ pub struct Tap {
     pub queues: Vec<VnetQueue>,
 }
 
-/// Makes the interface, sets it up, and opens its queues.
+/// Creates the interface, configures it, and opens its queues.
 ///
 /// # Errors
-/// A [`TapError`] whose message says what to do. Nothing is left behind then, except what a persisting interface got already.
+/// A [`TapError`]; its message says what to do. Nothing remains then, except settings of a persistent interface.
 pub fn open(options: &TapOptions) -> Result<Tap, TapError> {
     check(options)?;
     let Some(namespace) = &options.namespace else { return open_here(options) };
@@ -183,8 +183,8 @@ fn configure(
     name: &str,
     options: &TapOptions,
 ) -> Result<(), (&'static str, io::Error)> {
-    // On this link there are two stations, and we know that we are not the kernel: its addresses need not be tentative for a
-    // second. Where the file is missing or read-only, they are.
+    // Only two stations are on this link, and ours does not use the kernel's addresses: so these need no duplicate address detection, which
+    // makes them tentative for a second. If the file is missing or read-only, they stay tentative.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
     interface.set_mtu(options.mtu).map_err(|e| ("set the MTU", e))?;
     interface.set_queue_len(QUEUE_LEN).map_err(|e| ("set the length of the queues", e))?;
@@ -205,6 +205,6 @@ fn capabilities(options: &TapOptions, mac: [u8; 6]) -> Capabilities {
         (true, false) => plain.with_checksum(),
         (false, false) => plain,
     };
-    // Linux sends a flow's frames to the queue that the flow's own last came from, and new flows by hash.
+    // Linux sends a flow's frames to the queue from which the flow's last frame came, and new flows by hash.
     Capabilities { queues: options.queues, rss: options.queues > 1, ..offloads }
 }

@@ -5,10 +5,10 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Bytes of the union in `struct ifreq`.
+/// Length in bytes of the union in `struct ifreq`.
 const VALUE_LEN: usize = size_of::<libc::ifreq>() - libc::IFNAMSIZ;
 
-/// `struct ifreq`: a name and a union, here its bytes.
+/// `struct ifreq`: a name, and a union as bytes.
 #[repr(C, align(8))]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -17,7 +17,7 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
-/// `struct in6_ifreq` (linux/ipv6.h).
+/// `struct in6_ifreq` of the kernel (linux/ipv6.h).
 #[repr(C)]
 struct AddressRequestV6 {
     address: [u8; 16],
@@ -25,7 +25,7 @@ struct AddressRequestV6 {
     index: i32,
 }
 
-/// An interface name that the kernel takes: NUL-terminated, 1 to 15 bytes.
+/// An interface name that the kernel accepts: 1 to 15 bytes, ended by NUL.
 #[derive(Clone, Copy)]
 pub(crate) struct Name([u8; libc::IFNAMSIZ]);
 
@@ -56,17 +56,17 @@ impl Name {
 /// `argument` must be what the driver of `fd` expects for `request`: an integer, or a pointer to a live object of the size that
 /// the request reads and writes.
 unsafe fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, argument: usize) -> io::Result<()> {
-    // SAFETY: the descriptor is open as long as it is borrowed; the argument is the caller's promise.
+    // SAFETY: the descriptor is open while it is borrowed; the caller guarantees the argument.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn interface(fd: BorrowedFd<'_>, request: c_ulong, argument: &mut InterfaceRequest) -> io::Result<()> {
-    // SAFETY: all callers pass requests that take a `struct ifreq`; ours has its size, and outlives the call.
+    // SAFETY: all callers pass requests that take a `struct ifreq`; ours has its size and outlives the call.
     unsafe { ioctl(fd, request, std::ptr::from_mut(argument) as usize) }
 }
 
-/// Attaches `tun` as a queue of the TAP `name` (a `%d` in it is numbered by the kernel); the name it got.
+/// Attaches `tun` as a queue of the TAP `name` (the kernel numbers a `%d` in it); returns the interface's name.
 pub(crate) fn attach(
     tun: BorrowedFd<'_>,
     name: Name,
@@ -86,7 +86,7 @@ pub(crate) fn attach(
     Ok(Name(request.name))
 }
 
-/// Says how long the virtio header is, and that it is little-endian on every machine.
+/// Sets the length of the virtio header, and little-endian byte order on every machine.
 pub(crate) fn set_header(tun: BorrowedFd<'_>, len: i32) -> io::Result<()> {
     let little_endian = 1i32;
     // SAFETY: both requests read one int through the pointer; the locals outlive the calls.
@@ -96,7 +96,7 @@ pub(crate) fn set_header(tun: BorrowedFd<'_>, len: i32) -> io::Result<()> {
     }
 }
 
-/// Says which offloads the kernel may leave to us.
+/// Sets the offloads that the kernel may leave to us.
 pub(crate) fn set_offload(tun: BorrowedFd<'_>, checksum: bool, segmentation: bool) -> io::Result<()> {
     let mut flags = 0;
     if checksum {
@@ -109,13 +109,13 @@ pub(crate) fn set_offload(tun: BorrowedFd<'_>, checksum: bool, segmentation: boo
     unsafe { ioctl(tun, libc::TUNSETOFFLOAD, flags as usize) }
 }
 
-/// Says whether the interface outlives its descriptors.
+/// Sets whether the interface outlives its descriptors.
 pub(crate) fn set_persist(tun: BorrowedFd<'_>, persists: bool) -> io::Result<()> {
     // SAFETY: the request takes its argument as an integer.
     unsafe { ioctl(tun, libc::TUNSETPERSIST, usize::from(persists)) }
 }
 
-/// A socket of the current thread's network namespace, and one interface of it.
+/// A socket in the current thread's network namespace, and the name of one interface there.
 pub(crate) struct Interface {
     socket: OwnedFd,
     name: Name,
@@ -141,7 +141,7 @@ impl Interface {
         self.change(libc::SIOCSIFMTU, &i32::from(mtu).to_ne_bytes())
     }
 
-    /// Lets at least `frames` wait in each queue of the kernel's; who set more keeps it.
+    /// Allows at least `frames` frames in each queue of the kernel; a larger value that is already set stays.
     pub(crate) fn set_queue_len(&self, frames: u16) -> io::Result<()> {
         let now = self.ask(libc::SIOCGIFTXQLEN)?.value;
         if i32::from_ne_bytes([now[0], now[1], now[2], now[3]]) >= i32::from(frames) {
@@ -193,7 +193,7 @@ fn control_socket(family: rustix::net::AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// `struct sockaddr_in`: family, port 0, address.
+/// `struct sockaddr_in` with family, port 0 and address.
 fn socket_address(address: Ipv4Addr) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
@@ -201,10 +201,10 @@ fn socket_address(address: Ipv4Addr) -> [u8; 16] {
     bytes
 }
 
-/// Moves the current thread into a network namespace of its own.
+/// Moves the current thread into a new network namespace.
 #[cfg(test)]
 pub(crate) fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: no memory is involved; only this thread's view of the network changes, which is what the test wants.
+    // SAFETY: no memory is involved; only this thread's network changes, which is what the test wants.
     let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Against the kernel's own stack, in a network namespace of the test's own. Needs root.
+//! Tests against the kernel's own stack, in a network namespace of their own. Needs root.
 
 use crate::{Tap, TapError, TapOptions, open, sys};
 use port::{Batch, Checksum, DropCause, Gso, GsoKind, PacketBuf, Port, VnetQueue, Wait};
@@ -13,7 +13,7 @@ const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const IP: usize = 14;
 const TCP: usize = 34;
 
-/// Runs the test in a thread with a network of its own; says so when that cannot be.
+/// Runs the test in a thread with its own network namespace; prints a message if that is not possible.
 fn in_a_namespace(test: impl FnOnce() + Send + 'static) {
     let test = move || {
         if let Err(error) = sys::enter_new_network_namespace() {
@@ -36,7 +36,7 @@ struct Station {
     mac: [u8; 6],
     host_mac: [u8; 6],
     batch: Batch,
-    /// Received and not yet looked at.
+    /// Frames that were received and not yet examined.
     waiting: VecDeque<PacketBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Station {
         assert_eq!(self.queue.stats().drops.total(), 0);
     }
 
-    /// Frames until one is of interest, at most some seconds.
+    /// Waits for the first frame that `is_it` accepts; panics after some seconds.
     fn wait_for(&mut self, mut is_it: impl FnMut(&PacketBuf) -> bool) -> PacketBuf {
         for _ in 0..100 {
             while let Some(packet) = self.waiting.pop_front() {
@@ -74,7 +74,7 @@ impl Station {
         panic!("the kernel did not send the expected frame: {:?}", self.queue.stats());
     }
 
-    /// ARP both ways at once: a question for the kernel's address teaches it ours.
+    /// ARP in both directions: our request for the kernel's address also teaches the kernel ours.
     fn resolve(&mut self) {
         let mut arp = vec![0xFF; 6];
         arp.extend(self.mac);
@@ -90,7 +90,7 @@ impl Station {
         assert_eq!(reply.frame()[28..32], HOST.octets());
     }
 
-    /// An IPv4 frame to the kernel with a right header checksum.
+    /// An IPv4 frame to the kernel with a correct header checksum.
     fn ipv4(&self, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = [&self.host_mac[..], &self.mac, &[0x08, 0, 0x45, 0]].concat();
         frame.extend((20 + payload.len() as u16).to_be_bytes());
@@ -103,7 +103,7 @@ impl Station {
         frame
     }
 
-    /// A TCP segment to the kernel, its checksum left to it.
+    /// Sends a TCP segment to the kernel; its checksum is partial.
     fn tcp(&mut self, ports: (u16, u16), seq: u32, ack: u32, flags: u8, payload: &[u8]) {
         let mut tcp = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
         tcp.extend(seq.to_be_bytes());
@@ -276,7 +276,7 @@ fn ipv6_address_is_usable_without_waiting_for_duplicates() {
         let host = "fd77::1".parse().expect("an address");
         let _tap =
             open(&TapOptions { host_v6: Some((host, 64)), ..options() }).expect("root and a new namespace");
-        // The kernel takes the address over in a work item of its own; detection of duplicates would take a second at least.
+        // The kernel assigns the address in a work item; duplicate address detection would take at least a second.
         let start = std::time::Instant::now();
         while UdpSocket::bind((host, 0)).is_err() {
             assert!(start.elapsed() < Duration::from_millis(900), "still tentative");
@@ -324,7 +324,7 @@ fn a_deleted_interface_is_a_failure() {
     });
 }
 
-/// True when this thread's network has the interface.
+/// True when this thread's network namespace has the interface.
 fn sees(name: &str) -> bool {
     std::fs::read_to_string("/proc/thread-self/net/dev").expect("proc is there").contains(name)
 }

@@ -1,4 +1,4 @@
-//! The packets a fast-path core takes from a port at once, in buffers made once and used for every batch.
+//! The packets that a fast-path core takes from a port in one call, in buffers that are allocated once and reused for every batch.
 
 use crate::packet::PacketBuf;
 use base::limits::BATCH;
@@ -17,7 +17,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch whose buffers take super-frames.
+    /// An empty batch with buffers that are large enough for super-frames.
     #[must_use]
     pub fn new() -> Self {
         Self { bufs: (0..BATCH).map(|_| PacketBuf::new()).collect(), count: 0 }
@@ -29,7 +29,7 @@ impl Batch {
         Self { bufs: (0..BATCH).map(|_| PacketBuf::with_capacity(capacity)).collect(), count: 0 }
     }
 
-    /// Packets in it.
+    /// Number of packets in the batch.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -50,13 +50,13 @@ impl Batch {
         self.count == self.bufs.len()
     }
 
-    /// Forgets all packets; the buffers stay.
+    /// Removes all packets; the buffers stay allocated.
     #[inline]
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// For ports: the next free buffer, emptied. It counts only after [`push_slot`](Self::push_slot).
+    /// For ports: the next free buffer, emptied. It becomes part of the batch only by [`push_slot`](Self::push_slot).
     #[must_use]
     #[inline]
     pub fn slot(&mut self) -> Option<&mut PacketBuf> {
@@ -65,7 +65,7 @@ impl Batch {
         Some(buf)
     }
 
-    /// For ports: the buffer that [`slot`](Self::slot) gave holds a packet now.
+    /// For ports: adds the buffer that [`slot`](Self::slot) gave, which now contains a packet.
     ///
     /// # Panics
     /// When the batch is full: a bug of the caller.
@@ -75,14 +75,14 @@ impl Batch {
         self.count += 1;
     }
 
-    /// The packets, in the order they came.
+    /// The packets, in order of arrival.
     #[must_use]
     #[inline]
     pub fn packets(&self) -> &[PacketBuf] {
         &self.bufs[..self.count]
     }
 
-    /// The packets, to be changed in place.
+    /// The packets, for changes in place.
     #[must_use]
     #[inline]
     pub fn packets_mut(&mut self) -> &mut [PacketBuf] {

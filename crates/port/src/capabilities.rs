@@ -1,22 +1,22 @@
-//! What a port can do for the fast path.
+//! The capabilities of a port: sizes, addresses and offloads.
 
 use crate::{Checksum, GsoKind, PacketBuf};
 use base::limits::FRAME_MAX;
 
-/// Ethernet header without and with one VLAN tag.
+/// Length of the Ethernet header without and with one VLAN tag, bytes.
 const LINK_HEADER_MIN: usize = 14;
 const LINK_HEADER_MAX: usize = 18;
 
-/// What a port can do; constant for the life of the port.
+/// The capabilities of a port; constant for its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Bytes of the largest IP packet on the link, Ethernet header not counted.
+    /// Bytes of the largest IP packet on the link, without the Ethernet header.
     pub mtu: u16,
     /// Our Ethernet address on this link.
     pub mac: [u8; 6],
-    /// Frames may be sent with [`Checksum::Partial`](crate::Checksum::Partial).
+    /// Frames with [`Checksum::Partial`](crate::Checksum::Partial) may be sent.
     pub tx_checksum: bool,
-    /// Received frames may come as `Valid` or `Partial`; without it all are `Unknown`.
+    /// Received frames may have the state `Valid` or `Partial`; without this capability all are `Unknown`.
     pub rx_checksum: bool,
     /// Super-frames of TCP over IPv4 may be sent (their checksum is always `Partial`).
     pub tso_v4: bool,
@@ -24,18 +24,18 @@ pub struct Capabilities {
     pub tso_v6: bool,
     /// Super-frames with CWR set may be sent.
     pub tso_ecn: bool,
-    /// Longest frame that may be sent, headers included: more than `mtu` and 14 only with TSO.
+    /// Bytes of the longest frame that may be sent, headers included: more than `mtu` and the Ethernet header only with TSO.
     pub frame_max: usize,
-    /// Payload may stay where it lies ([`Port::commit_with`](crate::Port::commit_with)): the port does not copy it either.
+    /// The port sends payload from where it lies ([`Port::commit_with`](crate::Port::commit_with)), without a copy.
     pub gathers: bool,
-    /// Queues of the whole interface; one [`Port`](crate::Port) each.
+    /// Queues of the whole interface, each with a [`Port`](crate::Port) of its own.
     pub queues: u16,
     /// The port spreads flows over the queues so that a flow stays on one.
     pub rss: bool,
 }
 
 impl Capabilities {
-    /// A plain single-queue link without offloads.
+    /// A plain link with one queue and without offloads.
     #[must_use]
     pub const fn plain(mtu: u16, mac: [u8; 6]) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Capabilities {
         }
     }
 
-    /// The same link with checksum offload both ways.
+    /// The same link with checksum offload in both directions.
     #[must_use]
     pub const fn with_checksum(self) -> Self {
         Self { tx_checksum: true, rx_checksum: true, ..self }
@@ -66,14 +66,14 @@ impl Capabilities {
         tso.with_checksum()
     }
 
-    /// True when the frame may be sent: a length that fits, and no offload that the port lacks or that contradicts the frame.
+    /// True when the frame may be sent: its length fits, and it needs no offload that the port lacks or that contradicts the frame.
     #[must_use]
     #[inline(always)]
     pub fn admits(&self, packet: &PacketBuf) -> bool {
         self.admits_with(packet, 0)
     }
 
-    /// The same of a frame that `more` bytes follow, which lie elsewhere.
+    /// As [`admits`](Self::admits), for a frame that continues with `more` bytes outside the buffer.
     #[must_use]
     #[inline(always)]
     pub fn admits_with(&self, packet: &PacketBuf, more: usize) -> bool {

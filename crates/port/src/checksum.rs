@@ -1,4 +1,4 @@
-//! Completion in software of checksums that were left to a port.
+//! Completes in software the checksums that were left to a port.
 
 use crate::headers::{Layout, write};
 use crate::packet::{Checksum, PacketBuf};
@@ -10,8 +10,8 @@ pub(crate) fn pseudo_header(frame: &[u8], layout: &Layout) -> Sum {
     Sum::ZERO.add_bytes(&frame[addresses]).add_u16(6).add_u32((frame.len() - layout.tcp) as u32)
 }
 
-/// Does in software what [`Checksum::Partial`] leaves to the port. False, and unchanged, when the offsets do not lie within
-/// the frame.
+/// Computes the checksum that [`Checksum::Partial`] leaves to the port. Returns false and changes nothing when the offsets do not lie
+/// within the frame.
 pub fn complete_checksum(packet: &mut PacketBuf) -> bool {
     let Checksum::Partial { start, offset } = packet.meta.checksum else { return true };
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));

@@ -1,7 +1,7 @@
-//! A port that damages traffic as a bad path would: loss, duplication, reordering, corruption, truncation.
+//! A port that damages traffic as a bad path does: loss, duplication, reordering, corruption, truncation.
 //!
-//! The same seed and the same packets give the same faults. Super-frames are cut first, so that every fault strikes one
-//! segment of the size a wire would carry.
+//! The same seed and the same packets give the same faults. Super-frames are cut first, so that each fault applies to one
+//! segment of the size that a wire carries.
 
 mod lane;
 
@@ -12,24 +12,24 @@ use lane::{Lane, Unit};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// How often each fault strikes one direction, in packets per million; each is decided by itself.
+/// Rates of the faults in one direction, in packets per million; each fault is drawn independently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultRates {
-    /// Lost.
+    /// Packets per million that are lost.
     pub loss: u32,
-    /// Delivered twice.
+    /// Packets per million that are delivered twice.
     pub duplicate: u32,
-    /// Held back while others pass.
+    /// Packets per million that are held back while later packets pass.
     pub reorder: u32,
-    /// A packet held back lets 1 to this many others pass; 0 counts as 1.
+    /// A packet that is held back lets 1 to this many later packets pass; 0 counts as 1.
     pub reorder_distance: u32,
-    /// A packet is held back no longer than this, whether others come or not.
+    /// Longest time that a packet is held back, even if no later packets come.
     pub hold_max: Duration,
-    /// One byte changed.
+    /// Packets per million with one byte changed.
     pub corrupt: u32,
-    /// Cut short at a random length.
+    /// Packets per million that are cut to a random length.
     pub truncate: u32,
-    /// IP packets of more bytes are lost without a word: a black hole of path-MTU discovery. 0: none are.
+    /// IP packets longer than this are lost without an ICMP error (a black hole of path MTU discovery), bytes. 0: none.
     pub mtu: u16,
 }
 
@@ -40,7 +40,7 @@ impl Default for FaultRates {
 }
 
 impl FaultRates {
-    /// A perfect path.
+    /// A path without faults.
     pub const NONE: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -52,7 +52,7 @@ impl FaultRates {
         mtu: 0,
     };
 
-    /// Only loss.
+    /// A path with loss as the only fault.
     #[must_use]
     pub const fn losing(per_million: u32) -> Self {
         Self { loss: per_million, ..Self::NONE }
@@ -63,36 +63,36 @@ impl FaultRates {
     }
 }
 
-/// What happened to the packets of one direction.
+/// Counts of the faults in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultCounts {
-    /// Packets that came to the injector, counted as segments.
+    /// Packets that reached the injector, counted as segments.
     pub seen: u64,
-    /// Lost.
+    /// Packets that were lost.
     pub lost: u64,
-    /// Delivered twice.
+    /// Packets that were delivered twice.
     pub duplicated: u64,
-    /// Held back.
+    /// Packets that were held back.
     pub reordered: u64,
-    /// One byte changed.
+    /// Packets with one byte changed.
     pub corrupted: u64,
-    /// Cut short.
+    /// Packets that were cut short.
     pub truncated: u64,
 }
 
-/// A port around a port with faults in each direction. A direction without faults is passed through untouched.
+/// A port around a port, with faults in each direction. In a direction without faults packets pass unchanged.
 ///
-/// Held-back packets need [`Port::set_now`] for their time limit, and calls of `receive` or `flush` to come out.
+/// The time limit of held-back packets needs [`Port::set_now`]; `receive` and `flush` deliver them.
 #[derive(Debug)]
 pub struct Faults<P> {
     inner: P,
     now: Instant,
     receive: Lane,
     transmit: Lane,
-    /// Received from the wrapped port; packets from `inbox_next` on are not yet judged.
+    /// Packets received from the wrapped port; those from `inbox_next` on have not been processed.
     inbox: Batch,
     inbox_next: usize,
-    /// The frame to be sent, and whether all of it has gone.
+    /// The frame to send, and its state.
     outgoing: PacketBuf,
     outgoing_state: Outgoing,
 }
@@ -105,7 +105,7 @@ enum Outgoing {
 }
 
 impl<P: Port> Faults<P> {
-    /// Puts faults on what `inner` receives and sends.
+    /// Adds faults to the packets that `inner` receives and sends.
     pub fn new(inner: P, seed: u64, receive: FaultRates, transmit: FaultRates) -> Self {
         let mut seed = Seed::new(seed);
         let (receive, transmit) = (Lane::new(receive, seed.next_u64()), Lane::new(transmit, seed.next_u64()));
@@ -121,24 +121,24 @@ impl<P: Port> Faults<P> {
         }
     }
 
-    /// What happened to received packets.
+    /// Counts of the faults on received packets.
     #[must_use]
     pub fn receive_counts(&self) -> FaultCounts {
         self.receive.counts
     }
 
-    /// What happened to packets to be sent.
+    /// Counts of the faults on sent packets.
     #[must_use]
     pub fn transmit_counts(&self) -> FaultCounts {
         self.transmit.counts
     }
 
-    /// The port without faults; packets held back are lost.
+    /// The wrapped port; packets that are held back are lost.
     pub fn into_inner(self) -> P {
         self.inner
     }
 
-    /// Sends what is due, and what is left of the committed frame, as far as the wrapped port has room.
+    /// Sends held-back packets that are due and the rest of the committed frame, as far as the wrapped port has room.
     fn drain(&mut self) {
         while self.transmit.is_due(self.now) || self.outgoing_state == Outgoing::Committed {
             let Some(slot) = self.inner.reserve() else { return };
@@ -204,7 +204,7 @@ impl<P: Port> Port for Faults<P> {
         if self.transmit.rates.strike_never() {
             self.inner.commit_with(payload);
         } else if self.outgoing_state == Outgoing::Reserved {
-            // A frame that does not fit leaves the buffer empty, which the port counts as unsendable.
+            // A frame that does not fit leaves the buffer empty; the port counts that as unsendable.
             let _ = self.outgoing.append(payload);
             self.outgoing_state = Outgoing::Committed;
             self.transmit.begin();

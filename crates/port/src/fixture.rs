@@ -1,15 +1,15 @@
-//! What the tests of this crate share: a port that is two queues in memory, and TCP frames made by hand.
+//! Test helpers of this crate: a port that consists of two queues in memory, and hand-made TCP frames.
 
 use crate::headers::{Layout, write};
 use crate::{Batch, Capabilities, Checksum, Gso, GsoKind, Lent, PacketBuf, Port, Stats, Wait};
 use std::collections::VecDeque;
 
-/// A port whose network is two queues that the test reads and writes.
+/// A port with two queues in memory as its network; the test reads and writes them.
 #[derive(Default)]
 pub(crate) struct Queues {
     pub incoming: VecDeque<PacketBuf>,
     pub outgoing: Vec<PacketBuf>,
-    /// Room left for frames to send.
+    /// Number of frames that may still be sent.
     pub room: usize,
     pub reserved: PacketBuf,
     pub stats: Stats,
@@ -49,7 +49,7 @@ impl Port for Queues {
     }
 }
 
-/// A frame of TCP over IPv4 or IPv6 with `options` bytes of TCP options; checksum partial, as a stack leaves it to a port.
+/// A TCP frame over IPv4 or IPv6 with `options` bytes of TCP options; its checksum is partial, as a stack leaves it to a port.
 pub(crate) fn tcp(v4: bool, flags: u8, seq: u32, options: usize, payload: &[u8]) -> PacketBuf {
     let (ip, tcp) = if v4 { (14, 34) } else { (14, 54) };
     let headers = tcp + 20 + options;
@@ -84,7 +84,7 @@ pub(crate) fn tcp(v4: bool, flags: u8, seq: u32, options: usize, payload: &[u8])
     packet
 }
 
-/// The same frame as a super-frame of `segment_size`.
+/// Marks the frame as a super-frame with segments of `segment_size` bytes.
 pub(crate) fn super_frame(mut packet: PacketBuf, segment_size: u16) -> PacketBuf {
     let layout = Layout::of(packet.frame()).expect("is a TCP frame");
     let kind = if layout.v4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
@@ -92,7 +92,7 @@ pub(crate) fn super_frame(mut packet: PacketBuf, segment_size: u16) -> PacketBuf
     packet
 }
 
-/// True when IP and TCP checksum of a complete frame are right.
+/// True when the IP and TCP checksums of a complete frame are right.
 pub(crate) fn checksums_are_right(frame: &[u8]) -> bool {
     let layout = Layout::of(frame).expect("is a TCP frame");
     let tcp = sum(&[&pseudo_header(frame, &layout), &frame[layout.tcp..]]);
@@ -100,12 +100,12 @@ pub(crate) fn checksums_are_right(frame: &[u8]) -> bool {
     tcp == 0xFFFF && ip == 0xFFFF
 }
 
-/// The one's complement sum, word by word: an oracle for the fast one.
+/// The one's complement sum, word by word: an oracle for the fast implementation.
 fn sum(parts: &[&[u8]]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     let add = |sum: u32, word: u32| (sum + word) % 0xFFFF;
     let sum = parts.iter().flat_map(|part| part.chunks(2)).map(word).fold(0, add);
-    // Zero has two forms; a sum of anything that is not all zero is the other one.
+    // Zero has two representations; the sum of data that is not all zero is 0xFFFF.
     if sum == 0 { 0xFFFF } else { sum as u16 }
 }
 

@@ -1,4 +1,4 @@
-//! The few header fields that the segmenter and the tracer need, found in a frame that nobody has checked yet.
+//! The header fields that the segmenter and the tracer need, read from a frame that has not been checked.
 
 pub(crate) const ETHERTYPE_V4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_V6: u16 = 0x86DD;
@@ -10,7 +10,7 @@ pub(crate) const TCP_FIN: u8 = 0x01;
 pub(crate) const TCP_PSH: u8 = 0x08;
 pub(crate) const TCP_CWR: u8 = 0x80;
 
-/// Where the headers of a TCP frame begin; every offset lies within the frame.
+/// Offsets of the headers of a TCP frame; all lie within the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub v4: bool,
@@ -19,22 +19,22 @@ pub(crate) struct Layout {
     pub payload: usize,
 }
 
-/// The big-endian 16 bits at `at`.
+/// The big-endian 16-bit value at offset `at`.
 pub(crate) fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The big-endian 32 bits at `at`.
+/// The big-endian 32-bit value at offset `at`.
 pub(crate) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Overwrites the bytes at `at`, which the caller has found to lie within.
+/// Overwrites the bytes at `at`; the caller has checked that they lie within `bytes`.
 pub(crate) fn write(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// The Ethernet type behind at most two VLAN tags, and where the network header begins.
+/// The Ethernet type behind at most two VLAN tags, and the offset of the network header.
 pub(crate) fn network(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = 12;
     for _ in 0..3 {
@@ -47,7 +47,7 @@ pub(crate) fn network(frame: &[u8]) -> Option<(u16, usize)> {
 }
 
 impl Layout {
-    /// Finds TCP directly behind IPv4 or IPv6 (IPv6 extension headers and fragments are not TCP here).
+    /// Finds TCP directly behind IPv4 or IPv6; packets with IPv6 extension headers and fragments are not found.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         let (ethertype, ip) = network(frame)?;
         let v4 = ethertype == ETHERTYPE_V4;

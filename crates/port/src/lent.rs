@@ -1,45 +1,45 @@
-//! Payload that stays where it lies until the device takes it, or that the device puts where it is to lie: memory that others may read
-//! and write meanwhile. The only file of this crate with unsafe code.
+//! Payload that is not copied: the device reads it from, or writes it to, memory that other processes may read and write at the same
+//! time. The only file of this crate with unsafe code.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicU8;
 
-/// A frame's payload in up to two pieces, in order: a ring's end and its beginning.
+/// The payload of a frame in up to two pieces, in order: for example the end of a ring and its beginning.
 ///
-/// Whatever the bytes are when they are read is what is sent; nothing is assumed of them.
+/// The bytes are sent as they are when the device reads them; the code assumes nothing about their values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lent<'a>(pub [&'a [AtomicU8]; 2]);
 
 impl Lent<'_> {
-    /// No payload but what is in the frame.
+    /// An empty payload: all bytes of the frame are in its buffer.
     pub const NONE: Self = Self([&[], &[]]);
 
-    /// Bytes in both pieces.
+    /// Total length of both pieces in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.0[0].len() + self.0[1].len()
     }
 
-    /// True without a byte.
+    /// True when both pieces are empty.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills both with the beginning of `bytes`.
+    /// Fills both pieces with the first bytes of `bytes`.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// When `bytes` is shorter than both pieces together.
     pub fn fill(&self, bytes: &[u8]) {
         let mut rest = bytes;
         for piece in self.0 {
             let (here, after) = rest.split_at(piece.len());
-            // SAFETY: both are `piece.len()` bytes, and apart: nobody else's bytes are borrowed as plain ones. Others may read and write
-            // the piece meanwhile, which atomics allow; no reference to them as anything else exists.
+            // SAFETY: both are `piece.len()` bytes long and do not overlap: `here` is an ordinary borrow, and no other reference to the
+            // piece exists except as atomics. Other processes may read and write the piece at the same time, which atomics allow.
             unsafe {
                 piece.as_ptr().cast::<u8>().cast_mut().copy_from_nonoverlapping(here.as_ptr(), here.len());
             };
@@ -47,40 +47,40 @@ impl Lent<'_> {
         }
     }
 
-    /// Copies both to the beginning of `place`.
+    /// Copies both pieces to the beginning of `place`.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When `place` is shorter than both pieces together.
     pub fn copy_to(&self, place: &mut [u8]) {
         let mut rest = place;
         for piece in self.0 {
             let (here, after) = rest.split_at_mut(piece.len());
-            // SAFETY: both are `piece.len()` bytes, and apart: `here` is ours alone. The piece may change meanwhile; its bytes are only
-            // copied.
+            // SAFETY: both are `piece.len()` bytes long and do not overlap: `here` is an exclusive borrow. The piece may change at the same
+            // time; its bytes are only copied.
             unsafe { here.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr().cast(), piece.len()) };
             rest = after;
         }
     }
 }
 
-/// Gives `parts` and then `payload` to the kernel with one call, as one frame. How many bytes it took.
+/// Writes `parts` and then `payload` with one system call, as one frame. Returns the number of bytes that the kernel took.
 ///
 /// # Errors
-/// As `writev`'s.
+/// The errors of `writev`.
 pub fn write(fd: impl AsFd, parts: [&[u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
     let entries = entries(parts.map(|part| (part.as_ptr(), part.len())), payload);
-    // SAFETY: each entry is memory that is there as long as its borrow, which outlives the call; the kernel only reads it.
+    // SAFETY: each entry points to memory that lives as long as its borrow, which outlives the call; the kernel only reads it.
     counted(unsafe { libc::writev(fd.as_fd().as_raw_fd(), entries.as_ptr(), 4) })
 }
 
-/// Has the kernel fill `parts` and then `payload` with one call. How many bytes it had; what does not fit is gone.
+/// Reads one frame into `parts` and then `payload` with one system call. Returns the number of bytes read; bytes that do not fit are lost.
 ///
 /// # Errors
-/// As `readv`'s.
+/// The errors of `readv`.
 pub fn read(fd: impl AsFd, mut parts: [&mut [u8]; 2], payload: Lent<'_>) -> Result<usize, Errno> {
     let entries = entries(parts.each_mut().map(|part| (part.as_mut_ptr().cast_const(), part.len())), payload);
-    // SAFETY: as in `write`; the kernel writes to `parts`, which are ours alone, and to bytes that are atomic, for which any value is
-    // one.
+    // SAFETY: as in `write`; the kernel writes to `parts`, which are borrowed exclusively, and to atomic bytes, for which every value is
+    // valid.
     counted(unsafe { libc::readv(fd.as_fd().as_raw_fd(), entries.as_ptr(), 4) })
 }
 

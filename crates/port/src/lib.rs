@@ -1,4 +1,4 @@
-//! What packets go in and out of: the [`Port`] trait, packet batches, and wrappers that are ports around a port.
+//! The interface for packets: the [`Port`] trait, packet batches, and wrappers that are ports around a port.
 //!
 //! ```text
 //!                 receive(batch)                  reserve() .. commit() .. flush()
@@ -7,7 +7,8 @@
 //!          Tracer, Pcap, Faults: each a Port around a Port; nothing of them is there unless wrapped
 //! ```
 //!
-//! What Linux's backends share is here, too: frames with a virtio-net header, network namespaces. Names no backend; reads no clock; allocates only when made, never per packet.
+//! Also contains the parts that Linux backends share: frames with a virtio-net header, and network namespaces. Names no backend, reads no
+//! clock, and allocates only on construction, never per packet.
 #![deny(unsafe_code)]
 
 mod batch;

@@ -1,21 +1,21 @@
-//! One packet: a frame in a buffer made once and used again, and what the port knows about it besides its bytes.
+//! One packet: a frame in a reusable buffer, and metadata from the port.
 
 use crate::Lent;
 use base::limits::FRAME_MAX;
 
-/// State of a frame's TCP (or other transport) checksum.
+/// State of the transport checksum of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Checksum {
-    /// Received: nobody has looked at it. To send: the frame's bytes are complete as they are.
+    /// Received: not verified. To send: the frame is complete as it is.
     #[default]
     Unknown,
-    /// Received: the port has verified it. To send: as [`Checksum::Unknown`].
+    /// Received: verified by the port. To send: as [`Checksum::Unknown`].
     Valid,
-    /// The field holds only the pseudo-header's sum (not complemented); whoever puts the frame on a wire sums the bytes from
-    /// `start` to the frame's end and stores the complement. On a received frame it means that the bytes never were on a wire
-    /// (the peer is this host's kernel), so they are as good as verified.
+    /// The field contains only the pseudo header's sum, not complemented. The device that sends the frame must sum the bytes from
+    /// `start` to the frame's end and store the complement. A received frame in this state was never on a wire (it comes from this
+    /// host's kernel), so it counts as verified.
     Partial {
-        /// Frame offset of the first byte covered: the transport header.
+        /// Offset in the frame of the first byte covered: the transport header.
         start: u16,
         /// Offset of the checksum field from `start`: 16 for TCP.
         offset: u16,
@@ -31,7 +31,7 @@ impl Checksum {
     }
 }
 
-/// What a super-frame consists of.
+/// The protocols of a super-frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -40,31 +40,31 @@ pub enum GsoKind {
     TcpV6,
 }
 
-/// A super-frame: one frame longer than the MTU that stands for several TCP segments.
+/// Metadata of a super-frame: one frame longer than the MTU that contains several TCP segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Gso {
-    /// Network and transport protocol.
+    /// Network and transport protocol of the segments.
     pub kind: GsoKind,
-    /// Payload bytes of each segment but the last; never 0.
+    /// Payload bytes of each segment except the last; never 0.
     pub segment_size: u16,
-    /// Bytes of Ethernet, IP and TCP header together, copied in front of every segment.
+    /// Length of the Ethernet, IP and TCP headers together in bytes; they are copied in front of every segment.
     pub header_len: u16,
-    /// CWR is set and belongs to the first segment only (RFC 3168 section 6.1.2).
+    /// CWR is set; it belongs to the first segment only (RFC 3168 section 6.1.2).
     pub ecn: bool,
 }
 
-/// What is known of a frame besides its bytes.
+/// Metadata of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PacketMeta {
-    /// Transport checksum.
+    /// State of the transport checksum.
     pub checksum: Checksum,
-    /// Set when the frame is a super-frame.
+    /// `Some` when the frame is a super-frame.
     pub gso: Option<Gso>,
-    /// The port's flow hash, where it computes one. It steers; it is not a secret.
+    /// The port's flow hash, if it computes one; it serves for steering and is no secret.
     pub flow_hash: Option<u32>,
 }
 
-/// Where a port finds the rest of a frame of which it has given the beginning ([`Port::receive_heads`](crate::Port::receive_heads)).
+/// Identifies a frame of which the port has given only the beginning ([`Port::receive_heads`](crate::Port::receive_heads)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(pub u32);
 
@@ -77,11 +77,11 @@ pub struct Ticket(pub u32);
 /// ```
 #[derive(Debug)]
 pub struct PacketBuf {
-    // Private, so that a backend may one day lend its own memory here (an AF_XDP chunk) without a change to users.
+    // Private, so that a backend can later provide its own memory here (an AF_XDP chunk) without a change to users.
     storage: Box<[u8]>,
     len: usize,
     ticket: Option<Ticket>,
-    /// What is known of the frame besides its bytes.
+    /// Metadata of the frame.
     pub meta: PacketMeta,
 }
 
@@ -92,7 +92,7 @@ impl Default for PacketBuf {
 }
 
 impl PacketBuf {
-    /// An empty buffer that takes any frame, super-frames too ([`FRAME_MAX`] bytes; pages are touched only when used).
+    /// An empty buffer that fits any frame, also super-frames ([`FRAME_MAX`] bytes; memory pages are taken only when used).
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(FRAME_MAX)
@@ -109,56 +109,56 @@ impl PacketBuf {
         }
     }
 
-    /// The longest frame that fits.
+    /// Length of the longest frame that fits, bytes.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
         self.storage.len()
     }
 
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there is no frame.
+    /// True when the buffer contains no frame.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The frame.
+    /// The bytes of the frame.
     #[must_use]
     #[inline]
     pub fn frame(&self) -> &[u8] {
         &self.storage[..self.len]
     }
 
-    /// The frame, to be changed in place.
+    /// The bytes of the frame, for changes in place.
     #[must_use]
     #[inline]
     pub fn frame_mut(&mut self) -> &mut [u8] {
         &mut self.storage[..self.len]
     }
 
-    /// The whole buffer.
+    /// All bytes of the buffer.
     #[must_use]
     #[inline]
     pub fn storage(&self) -> &[u8] {
         &self.storage
     }
 
-    /// The whole buffer, to write a frame into; then [`set_len`](Self::set_len).
+    /// All bytes of the buffer, to write a frame into; [`set_len`](Self::set_len) then sets its length.
     #[must_use]
     #[inline]
     pub fn storage_mut(&mut self) -> &mut [u8] {
         &mut self.storage
     }
 
-    /// Says how long the frame is.
+    /// Sets the length of the frame.
     ///
     /// # Panics
     /// When `len` exceeds the capacity: a bug of the caller.
@@ -168,20 +168,20 @@ impl PacketBuf {
         self.len = len;
     }
 
-    /// Of the frame only the beginning is here, with all headers; behind it stand bytes of earlier frames. None when it is whole.
+    /// `Some`: only the beginning of the frame is here, with all headers; the bytes behind it are old. `None`: the frame is complete.
     #[must_use]
     #[inline]
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket
     }
 
-    /// For ports: says where the rest is, or that the frame is whole.
+    /// For ports: sets the ticket of an incomplete frame, or `None` for a complete one.
     #[inline]
     pub fn set_ticket(&mut self, ticket: Option<Ticket>) {
         self.ticket = ticket;
     }
 
-    /// Forgets frame and metadata; the old bytes stay in the storage.
+    /// Removes frame and metadata; the bytes stay in the storage.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
@@ -189,7 +189,7 @@ impl PacketBuf {
         self.meta = PacketMeta::default();
     }
 
-    /// Makes `frame` the content, without metadata. False, and empty, when it does not fit.
+    /// Copies `frame` into the buffer, without metadata. Returns false and leaves the buffer empty when it does not fit.
     #[must_use]
     pub fn fill(&mut self, frame: &[u8]) -> bool {
         self.clear();
@@ -201,7 +201,7 @@ impl PacketBuf {
         fits
     }
 
-    /// Puts `payload` at the frame's end. False, and empty, when it does not fit.
+    /// Appends `payload` to the frame. Returns false and leaves the buffer empty when it does not fit.
     #[must_use]
     #[inline]
     pub fn append(&mut self, payload: Lent<'_>) -> bool {
@@ -218,7 +218,7 @@ impl PacketBuf {
         true
     }
 
-    /// Copies frame and metadata of `other`. False, and empty, when it does not fit.
+    /// Copies frame and metadata of `other`. Returns false and leaves the buffer empty when it does not fit.
     #[must_use]
     pub fn copy_from(&mut self, other: &Self) -> bool {
         let frame = other.frame();

@@ -1,4 +1,4 @@
-//! A port that writes every packet to a capture file (pcapng, nanoseconds, with its direction).
+//! A port that writes every packet to a capture file (pcapng, with nanoseconds and direction).
 
 use crate::staged::Staged;
 use crate::{Batch, Capabilities, Direction, Lent, PacketBuf, Port, Stats, Wait};
@@ -15,9 +15,9 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// A port around a port that records every frame as the fast path sees it: super-frames whole, partial checksums partial.
+/// A port around a port that records each frame as the fast path sees it: super-frames are not cut, partial checksums not completed.
 ///
-/// The times are those of [`Port::set_now`]. When the writer fails, recording ends and the port goes on; `finish` tells.
+/// The times are those of [`Port::set_now`]. When the writer fails, recording ends and the port continues; `finish` returns the error.
 pub struct Pcap<P, W: Write> {
     inner: P,
     file: Recorder<W>,
@@ -31,10 +31,10 @@ struct Recorder<W: Write> {
 }
 
 impl<P: Port, W: Write + Send> Pcap<P, W> {
-    /// Records the packets of `inner` to `writer`.
+    /// Records the packets of `inner` with `writer`.
     ///
     /// # Errors
-    /// When the file's header cannot be written.
+    /// The error of writing the file's header.
     pub fn new(inner: P, writer: W) -> io::Result<Self> {
         let mut writer = PcapNgWriter::new(writer).map_err(into_io)?;
         let nanoseconds = InterfaceDescriptionOption::IfTsResol(9);
@@ -48,10 +48,10 @@ impl<P: Port, W: Write + Send> Pcap<P, W> {
         Ok(Self { inner, file, staged: Staged::default() })
     }
 
-    /// Ends the recording: the port without it, and the writer.
+    /// Ends the recording. Returns the wrapped port, and the writer.
     ///
     /// # Errors
-    /// The first error of the writer; the record is incomplete from there on.
+    /// The first error of the writer; the file is incomplete from there on.
     pub fn finish(self) -> (P, io::Result<W>) {
         let mut writer = self.file.writer.into_inner();
         let written = self.file.failed.map_or_else(|| writer.flush(), Err);

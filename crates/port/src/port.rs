@@ -1,24 +1,24 @@
-//! The trait every backend implements and every wrapper implements around another.
+//! The trait that every backend implements, and every wrapper around a port.
 
 use crate::{Batch, Capabilities, Lent, PacketBuf, Stats, Ticket};
 use base::Instant;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What a core has to wait for before it looks at the port again.
+/// What a core must wait for before it polls the port again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// Nothing: there is work already, or the port can only be polled.
     Not,
-    /// Until the wait descriptor is readable.
+    /// The wait descriptor must become readable.
     Readable,
-    /// Until the wait descriptor is readable or writable: `reserve` had no room last time.
+    /// The wait descriptor must become readable or writable: the last `reserve` had no room.
     ReadableOrWritable,
 }
 
-/// One queue of a network interface, used by one fast-path core. Nothing here blocks.
+/// One queue of a network interface, used by one fast-path core. No method blocks.
 ///
-/// Sending writes the frame straight into the port's own buffer:
+/// To send, write the frame directly into the port's own buffer:
 ///
 /// ```text
 /// let Some(buf) = port.reserve() else { /* full: keep the work, try in the next round */ };
@@ -28,51 +28,51 @@ pub enum Wait {
 /// port.flush();            // once per round
 /// ```
 ///
-/// Sleeping: `arm`; on [`Wait::Not`] go on polling, else sleep on `wait_fd`; then `disarm` and poll.
+/// To sleep, call `arm`; on [`Wait::Not`] continue polling, otherwise sleep on `wait_fd`; then call `disarm` and poll.
 pub trait Port: Send {
-    /// What the port can do. Constant.
+    /// The capabilities of the port; constant.
     fn capabilities(&self) -> Capabilities;
 
-    /// Empties `batch`, fills it with packets that have come, and says how many. The port may exchange its own buffers for
+    /// Empties `batch`, fills it with received packets, and returns their number. The port may exchange its own buffers for
     /// those of the batch.
     fn receive(&mut self, batch: &mut Batch) -> usize;
 
-    /// The same, but a long frame whose checksum is not the receiver's business may come as its beginning alone, with a
-    /// [ticket](PacketBuf::ticket): who knows where its payload belongs has it put there with one copy less. Tickets are good until the
-    /// next `receive` or `receive_heads`, and until that of a later frame is used.
+    /// As [`receive`](Self::receive), but of a long frame with a trusted checksum the port may give only the beginning, with a
+    /// [ticket](PacketBuf::ticket): a caller that knows the final place of the payload saves one copy with [`take`](Self::take). A ticket
+    /// is valid until the next `receive` or `receive_heads`, and until the ticket of a later frame is used.
     fn receive_heads(&mut self, batch: &mut Batch) -> usize {
         self.receive(batch)
     }
 
-    /// Fills `into` with the bytes of that frame from `skip` on. False when they are not to be had: the frame is lost.
+    /// Fills `into` with the bytes of that frame from offset `skip` on. False when the bytes are not available: the frame is lost.
     fn take(&mut self, frame: &[u8], ticket: Ticket, skip: usize, into: Lent<'_>) -> bool {
         let _ = (frame, ticket, skip, into);
         false
     }
 
-    /// Brings the rest of a frame that came as its beginning. False when it is not to be had: the frame is lost.
+    /// Reads the rest of an incomplete frame. False when it is not available: the frame is lost.
     fn complete(&mut self, packet: &mut PacketBuf) -> bool {
         packet.ticket().is_none()
     }
 
-    /// An empty buffer for one frame to send, or none when the port is full: keep the work, and flush or sleep.
+    /// An empty buffer for one frame to send; `None` when the port is full: keep the work, then flush or sleep.
     ///
-    /// The buffer stays the port's: it is filled, not exchanged for another. Without a `commit` the next `reserve` gives it
+    /// The buffer belongs to the port: fill it, do not exchange it. Without a `commit` the next `reserve` returns it
     /// again. Its capacity is at least [`Capabilities::frame_max`].
     fn reserve(&mut self) -> Option<&mut PacketBuf>;
 
-    /// The frame in the buffer that `reserve` gave is to be sent, in order, at the latest by `flush`. A frame that asks for
-    /// an offload the port does not have is dropped and counted. Without a reserved buffer nothing happens.
+    /// Sends the frame in the buffer that `reserve` returned, in order, at the latest by `flush`. A frame that needs
+    /// an offload that the port lacks is dropped and counted. Without a reserved buffer, does nothing.
     #[inline]
     fn commit(&mut self) {
         self.commit_with(Lent::NONE);
     }
 
-    /// The same of a frame that ends with `payload`, which is not in the buffer: of use where [`Capabilities::gathers`], else the port
-    /// copies it.
+    /// As [`commit`](Self::commit), for a frame that ends with `payload`, which is not in the buffer. Saves a copy with
+    /// [`Capabilities::gathers`]; other ports copy it.
     fn commit_with(&mut self, payload: Lent<'_>);
 
-    /// Everything committed goes to the device now, as far as it takes it.
+    /// Gives all committed frames to the device, as far as it takes them.
     fn flush(&mut self);
 
     /// The descriptor to sleep on, if the port has one.
@@ -80,30 +80,30 @@ pub trait Port: Send {
         None
     }
 
-    /// Prepares for sleep: from now on the wait descriptor signals new packets, and room when `reserve` found none.
+    /// Prepares to sleep: from now on the wait descriptor signals new packets, and room if `reserve` had none.
     fn arm(&mut self) -> Wait {
         Wait::Not
     }
 
-    /// The sleep is over: no signals are needed any more, and pending ones are taken back.
+    /// Ends the sleep: no signals are needed any more, and pending ones are cleared.
     fn disarm(&mut self) {}
 
-    /// Tells the time to wrappers that want it. Once per round; ports never read a clock.
+    /// Gives the time to wrappers that need it, once per round; ports never read a clock.
     fn set_now(&mut self, _now: Instant) {}
 
-    /// When the port has something to deliver or send by itself (the fault injector holds packets back);
+    /// When the port must deliver or send something by itself (the fault injector holds packets back);
     /// [`Instant::NEVER`] when it only reacts.
     fn next_deadline(&self) -> Instant {
         Instant::NEVER
     }
 
-    /// Why the port no longer works: somebody deleted its interface. It does not recover; its descriptor stays readable, so it is not to
-    /// be slept on any more.
+    /// Why the port no longer works, for example because its interface was deleted. It does not recover; its descriptor stays readable,
+    /// so do not sleep on it any more.
     fn failure(&self) -> Option<io::Error> {
         None
     }
 
-    /// What the port has done since it was opened.
+    /// Counters since the port was opened.
     fn stats(&self) -> Stats;
 }
 

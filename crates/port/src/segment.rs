@@ -1,4 +1,4 @@
-//! Segmentation offload in software: cuts a super-frame into the frames that a wire would carry.
+//! Segmentation offload in software: cuts a super-frame into the frames that a wire carries.
 
 use crate::checksum::pseudo_header;
 use crate::headers::{Layout, TCP_CWR, TCP_FIN, TCP_PSH, read_u16, read_u32, write};
@@ -8,13 +8,13 @@ use wire::checksum::Sum;
 /// Why a super-frame cannot be cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentError {
-    /// The metadata says that it is an ordinary frame.
+    /// According to its metadata the frame is no super-frame.
     NotSuperFrame,
-    /// The frame's headers are not what the metadata says.
+    /// The frame's headers contradict its metadata.
     Malformed,
 }
 
-/// A cursor over the segments of one super-frame; makes one segment at a time, so that a full port can be waited for.
+/// A cursor over the segments of one super-frame. It makes one segment at a time, so that the caller can wait while a port is full.
 ///
 /// ```text
 ///   | headers |   size   |   size   |  rest |      super-frame
@@ -26,15 +26,15 @@ pub enum SegmentError {
 pub struct Segmenter {
     layout: Layout,
     segment_size: usize,
-    /// Payload bytes done.
+    /// Number of payload bytes already cut.
     done: usize,
     index: u16,
-    /// A super-frame without payload still is one segment.
+    /// True after the last segment. A super-frame without payload still has one segment.
     finished: bool,
 }
 
 impl Segmenter {
-    /// Begins with the first segment of `frame`.
+    /// A cursor at the first segment of `frame`.
     ///
     /// # Errors
     /// When `frame` is no super-frame, or its headers contradict its metadata.
@@ -44,33 +44,33 @@ impl Segmenter {
         Ok(Self { layout, segment_size: usize::from(gso.segment_size), done: 0, index: 0, finished: false })
     }
 
-    /// Segments still to come of `frame`, which must be the frame that the cursor was made for.
+    /// Number of segments of `frame` still to come; `frame` must be the one that the cursor was made for.
     #[must_use]
     pub fn remaining(&self, frame: &PacketBuf) -> usize {
         let payload = (frame.len() - self.layout.payload) - self.done;
         if self.finished { 0 } else { payload.div_ceil(self.segment_size).max(1) }
     }
 
-    /// Segments of the whole frame.
+    /// Number of segments of the whole frame.
     #[must_use]
     pub fn count(&self, frame: &PacketBuf) -> usize {
         (frame.len() - self.layout.payload).div_ceil(self.segment_size).max(1)
     }
 
-    /// Where headers end and a segment's payload begins.
+    /// Length of the headers in bytes: the offset of a segment's payload.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.layout.payload
     }
 
-    /// Payload bytes of each segment but the last.
+    /// Payload bytes of each segment except the last.
     #[must_use]
     pub fn segment_size(&self) -> usize {
         self.segment_size
     }
 
-    /// Writes segments `first` to `first + count - 1` of `frame` into `out` as one frame, a super-frame if they are several,
-    /// with its TCP checksum left to the port. False when there are no such segments, or when `out` is too small.
+    /// Writes the segments `first` to `first + count - 1` of `frame` into `out` as one frame, a super-frame if `count` is above 1,
+    /// with its TCP checksum left to the port. Returns false when there are no such segments, or when `out` is too small.
     #[must_use]
     pub fn run_into(&self, frame: &PacketBuf, first: usize, count: usize, out: &mut PacketBuf) -> bool {
         let (headers, bytes) = (self.layout.payload, frame.frame());
@@ -95,7 +95,7 @@ impl Segmenter {
         true
     }
 
-    /// Writes the next segment of `frame` into `out`, with complete checksums and without offload metadata. False when there
+    /// Writes the next segment of `frame` into `out`, with complete checksums and without offload metadata. Returns false when there
     /// is none, or when `out` is too small.
     ///
     /// # Panics
@@ -131,7 +131,7 @@ impl Segmenter {
         write(segment, tcp + 16, &sum.to_be_bytes());
     }
 
-    /// Makes the headers those of the segment at the cursor's place, but for the TCP checksum.
+    /// Adjusts the headers to the segment at the cursor's position, except the TCP checksum.
     fn fix_place(&self, segment: &mut [u8], is_last: bool) {
         let Layout { v4, ip, tcp, .. } = self.layout;
         let end = segment.len();
@@ -157,12 +157,12 @@ impl Segmenter {
     }
 }
 
-/// The layout, when the frame's headers are what the metadata says.
+/// The layout of the frame; `None` when its headers contradict its metadata.
 fn check(frame: &[u8], gso: &Gso) -> Option<Layout> {
     let layout = Layout::of(frame)?;
     let kind = if layout.v4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let agrees = gso.kind == kind && usize::from(gso.header_len) == layout.payload && gso.segment_size > 0;
-    // Lengths are 16 bits: a segment with its headers must fit.
+    // Length fields have 16 bits: a segment with its headers must fit.
     let fits = layout.payload - layout.ip + usize::from(gso.segment_size) <= 0xFFFF;
     (agrees && fits).then_some(layout)
 }

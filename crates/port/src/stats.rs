@@ -1,4 +1,4 @@
-//! What a port has done so far.
+//! Counters of a port.
 
 /// Why a port dropped a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -6,15 +6,15 @@
 pub enum DropCause {
     /// Received with offload metadata that contradicts the frame (a bad virtio header).
     Malformed,
-    /// Received, longer than the batch's buffers.
+    /// Received, but longer than the batch's buffers.
     Oversized,
-    /// Received faster than taken: the kernel's buffer was full.
+    /// Received, but the kernel's buffer was full.
     Overrun,
-    /// To be sent, but empty, too long, or with an offload that the port does not have.
+    /// To be sent, but empty, too long, or with an offload that the port lacks.
     Unsendable,
     /// To be sent, but the device refused it: link down, no memory.
     Device,
-    /// The fault injector lost it.
+    /// Lost by the fault injector.
     Injected,
 }
 
@@ -23,7 +23,7 @@ impl DropCause {
     pub const ALL: [Self; 6] =
         [Self::Malformed, Self::Oversized, Self::Overrun, Self::Unsendable, Self::Device, Self::Injected];
 
-    /// The name used in statistics.
+    /// The name of the cause in statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,40 +37,40 @@ impl DropCause {
     }
 }
 
-/// Dropped packets by cause.
+/// Number of dropped packets per cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drops([u64; DropCause::ALL.len()]);
 
 impl Drops {
-    /// One more packet dropped for `cause`.
+    /// Counts one packet dropped for `cause`.
     #[inline]
     pub fn count(&mut self, cause: DropCause) {
         self.0[cause as usize] += 1;
     }
 
-    /// `packets` more dropped for `cause`.
+    /// Counts `packets` packets dropped for `cause`.
     pub fn add(&mut self, cause: DropCause, packets: u64) {
         self.0[cause as usize] += packets;
     }
 
-    /// Packets dropped for `cause`.
+    /// Number of packets dropped for `cause`.
     #[must_use]
     pub fn of(&self, cause: DropCause) -> u64 {
         self.0[cause as usize]
     }
 
-    /// Packets dropped for any cause.
+    /// Number of packets dropped for any cause.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Every cause with its count.
+    /// All causes with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropCause, u64)> + '_ {
         DropCause::ALL.iter().map(|&cause| (cause, self.of(cause)))
     }
 
-    /// The sum of both.
+    /// The sums of both counters, per cause.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
@@ -78,22 +78,22 @@ impl Drops {
     }
 }
 
-/// Counters of one port since it was opened. A super-frame is one packet.
+/// Counters of one port since it was opened. A super-frame counts as one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Packets handed to the fast path.
+    /// Packets given to the fast path.
     pub received_packets: u64,
-    /// Bytes of these frames.
+    /// Bytes of the received frames.
     pub received_bytes: u64,
-    /// Packets the device took.
+    /// Packets that the device took.
     pub sent_packets: u64,
-    /// Bytes of these frames.
+    /// Bytes of the sent frames.
     pub sent_bytes: u64,
-    /// Times `reserve` had no room.
+    /// How often `reserve` had no room.
     pub sent_full: u64,
-    /// System calls made for packets and wake-ups.
+    /// System calls for packets and wake-ups.
     pub system_calls: u64,
-    /// Packets dropped, by cause.
+    /// Dropped packets, per cause.
     pub drops: Drops,
 }
 

@@ -9,29 +9,29 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the network.
+    /// Received from the network.
     Received,
-    /// To the network.
+    /// Sent to the network.
     Sent,
 }
 
-/// One packet as one line of text, without the line's end; made only when it is written.
+/// One packet as one line of text without a newline; the text is made only when it is written.
 ///
 /// `0.001250 > 10.0.0.1:80 10.0.0.2:4711 [.P] seq 1 ack 2 win 502 len 100 partial gso 1448`
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// When.
+    /// Time of the packet.
     pub now: Instant,
-    /// Which way.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// What.
+    /// The packet with its metadata.
     pub packet: &'a PacketBuf,
 }
 
-/// A port around a port that shows every packet to `sink` as a [`Line`].
+/// A port around a port that passes every packet to `sink` as a [`Line`].
 ///
 /// ```
 /// # use port::{Direction, Line, PacketBuf};
@@ -48,12 +48,12 @@ pub struct Tracer<P, F> {
 }
 
 impl<P: Port, F: FnMut(Line<'_>) + Send> Tracer<P, F> {
-    /// Shows the packets of `inner` to `sink`.
+    /// Passes the packets of `inner` to `sink`.
     pub fn new(inner: P, sink: F) -> Self {
         Self { inner, sink, staged: Staged::default(), now: Instant::ZERO }
     }
 
-    /// The port without the tracer.
+    /// The wrapped port, without the tracer.
     pub fn into_inner(self) -> P {
         self.inner
     }
@@ -160,7 +160,7 @@ fn write_tcp(f: &mut fmt::Formatter<'_>, frame: &[u8], layout: &Layout) -> fmt::
     }
     let (seq, ack) = (read_u32(frame, tcp + 4).unwrap_or(0), read_u32(frame, tcp + 8).unwrap_or(0));
     let window = read_u16(frame, tcp + 14).unwrap_or(0);
-    // Padding of short Ethernet frames is not payload.
+    // Padding of short Ethernet frames does not count as payload.
     let ip_len =
         if v4 { read_u16(frame, ip + 2) } else { read_u16(frame, ip + 4).map(|len| len.saturating_add(40)) };
     let end = frame.len().min(ip + usize::from(ip_len.unwrap_or(0)));

@@ -7,7 +7,7 @@
 
 use crate::{Checksum, Gso, GsoKind, PacketMeta};
 
-/// Bytes of the virtio-net header in front of a frame, without the count of merged buffers, which Linux's descriptors do not use.
+/// Length of the virtio-net header in bytes, without the count of merged buffers, which Linux's descriptors do not use.
 pub const VNET_HEADER_LEN: usize = 10;
 
 const FLAG_NEEDS_CHECKSUM: u8 = 1;
@@ -17,7 +17,7 @@ const GSO_TCP_V4: u8 = 1;
 const GSO_TCP_V6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
-/// The header for a frame to send.
+/// The header of a frame to send.
 pub(crate) fn encode(meta: &PacketMeta) -> [u8; VNET_HEADER_LEN] {
     let mut header = [0; VNET_HEADER_LEN];
     if let Checksum::Partial { start, offset } = meta.checksum {
@@ -37,7 +37,7 @@ pub(crate) fn encode(meta: &PacketMeta) -> [u8; VNET_HEADER_LEN] {
     header
 }
 
-/// What the header of a received frame says; none when it contradicts the frame or says what we did not ask for.
+/// The metadata in the header of a received frame; `None` when it contradicts the frame, or names an offload that was not requested.
 #[must_use]
 pub fn decode(header: &[u8; VNET_HEADER_LEN], frame: &[u8]) -> Option<PacketMeta> {
     let field = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
@@ -57,7 +57,7 @@ pub fn decode(header: &[u8; VNET_HEADER_LEN], frame: &[u8]) -> Option<PacketMeta
         _ => return None,
     };
     let Checksum::Partial { start, .. } = checksum else { return None };
-    // The header's own length field is a hint (section 5.1.6.4.1): Linux writes how many bytes lay in the first fragment.
+    // The header's own length field is a hint (section 5.1.6.4.1): Linux writes the length of the first fragment there.
     let tcp_words = usize::from(frame.get(usize::from(start) + 12)? >> 4);
     let header_len = usize::from(start) + tcp_words * 4;
     let segment_size = field(4);

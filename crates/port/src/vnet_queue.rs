@@ -1,4 +1,4 @@
-//! A descriptor of Linux that takes and gives frames with a virtio-net header, a TAP's or a packet socket's, as a [`Port`].
+//! A [`Port`] over a Linux descriptor that reads and writes frames with a virtio-net header: a TAP's or a packet socket's.
 
 use crate::vnet::{VNET_HEADER_LEN, decode, encode};
 use crate::{Batch, Capabilities, DropCause, Lent, PacketBuf, Port, Stats, Wait, lent};
@@ -7,15 +7,15 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes after which a batch ends early, so that a batch of super-frames is still in the core's own cache (1 to 2 MiB on
-/// today's servers, shared with everything else) when it is worked on. Each frame costs a system call of its own anyway.
+/// A batch ends after this many bytes, so that a batch of super-frames is still in the core's own cache (1 to 2 MiB on
+/// today's servers, shared with all other data) when the core processes it. Each frame costs one system call in any case.
 const RECEIVE_BYTES_MAX: usize = 256 * 1024;
 
-/// One queue of an interface, over a descriptor of its own.
+/// One queue of an interface, with a descriptor of its own.
 ///
-/// A frame is given to the kernel at `commit`, while it is in the cache; there is nothing to gain by waiting, since each frame
-/// takes its own system call. Batches should be made with [`Batch::new`]: a frame that fills its buffer to the last byte counts
-/// as too long, since the kernel cuts silently.
+/// `commit` gives a frame to the kernel at once, while it is in the cache; waiting gains nothing, because each frame
+/// needs its own system call. Make batches with [`Batch::new`]: a frame that fills its buffer to the last byte counts
+/// as too long, because the kernel cuts frames without an error.
 #[derive(Debug)]
 pub struct VnetQueue {
     fd: OwnedFd,
@@ -25,7 +25,7 @@ pub struct VnetQueue {
     state: Outgoing,
     failure: Option<Errno>,
     stats: Stats,
-    /// See [`VnetQueue::with_overruns`].
+    /// Returns the number of new overruns: see [`VnetQueue::with_overruns`].
     ask_overruns: Option<fn(BorrowedFd<'_>) -> u64>,
     overruns: Cell<u64>,
 }
@@ -34,12 +34,12 @@ pub struct VnetQueue {
 enum Outgoing {
     Free,
     Reserved,
-    /// Committed, but the kernel had no room.
+    /// The frame is committed, but the kernel had no room.
     Pending,
 }
 
 impl VnetQueue {
-    /// A queue over `fd`, which does not block and puts a header in front of every frame.
+    /// A queue over `fd`, which must be non-blocking and have a virtio-net header in front of every frame.
     #[must_use]
     pub fn new(fd: OwnedFd, capabilities: Capabilities, index: u16) -> Self {
         let outgoing = PacketBuf::with_capacity(capabilities.frame_max);
@@ -56,26 +56,26 @@ impl VnetQueue {
         }
     }
 
-    /// The kernel drops what finds the descriptor's buffer full, and `ask` tells how many frames that were since it was last
-    /// called: [`Port::stats`] calls it.
+    /// Sets the function that counts overruns: frames that the kernel dropped because the descriptor's buffer was full, since the
+    /// function was last called. [`Port::stats`] calls it.
     #[must_use]
     pub fn with_overruns(self, ask: fn(BorrowedFd<'_>) -> u64) -> Self {
         Self { ask_overruns: Some(ask), ..self }
     }
 
-    /// What was counted, for who receives from the same descriptor in another way.
+    /// The counters, for a caller that also receives from the same descriptor in another way.
     pub fn stats_mut(&mut self) -> &mut Stats {
         &mut self.stats
     }
 
-    /// Which queue of the interface this is, from 0.
+    /// Index of this queue in the interface, from 0.
     #[must_use]
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Tries to hand the committed frame, of which `payload` is the end, to the kernel. It stays pending, with what it ends with, only
-    /// when there is no room.
+    /// Tries to give the committed frame, with `payload` at its end, to the kernel. If the kernel has no room, the frame stays pending,
+    /// together with its payload.
     fn transmit(&mut self, payload: Lent<'_>) {
         let header = encode(&self.outgoing.meta);
         self.stats.system_calls += 1;
@@ -93,7 +93,7 @@ impl VnetQueue {
         }
     }
 
-    /// What the descriptor has to say: the interface is gone for good; other errors (link down, no memory) pass.
+    /// Notes an error of the descriptor that means that the interface is gone; other errors (link down, no memory) are temporary.
     pub fn note_failure(&mut self, error: Errno) {
         if matches!(error, Errno::BADFD | Errno::NODEV | Errno::BADF | Errno::NXIO) {
             self.failure = Some(error);
@@ -118,7 +118,7 @@ impl Port for VnetQueue {
             let len = match readv(&self.fd, &mut parts) {
                 Ok(len) => len.saturating_sub(VNET_HEADER_LEN),
                 Err(Errno::INTR) => continue,
-                // A packet socket has taken a frame with an offload that the header has no words for.
+                // A packet socket has received a frame with an offload that the virtio-net header cannot express.
                 Err(Errno::INVAL) => {
                     self.stats.drops.count(DropCause::Malformed);
                     continue;
@@ -179,7 +179,7 @@ impl Port for VnetQueue {
         Some(self.fd.as_fd())
     }
 
-    /// The kernel keeps the descriptor readable while frames wait, so there is nothing to prepare.
+    /// Needs no preparation: the kernel keeps the descriptor readable while frames wait.
     fn arm(&mut self) -> Wait {
         if self.state == Outgoing::Pending { Wait::ReadableOrWritable } else { Wait::Readable }
     }

@@ -1,4 +1,5 @@
 //! The connection of a script, and the conversion between the script's numbers and those on the wire.
+//!
 //! In packets with SYN, sequence numbers are those of the script; in all others they count from the SYN. The script
 //! chooses the initial number of its own side, the host that of its side.
 

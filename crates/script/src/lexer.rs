@@ -22,7 +22,7 @@ pub(crate) enum Token {
     Code(String),
     Address4(String),
     Address6(String),
-    /// Three points: `...`
+    /// Three points without spaces: `...`
     Ellipsis,
     Char(char),
 }

@@ -249,6 +249,7 @@ impl Runner {
     }
 
     /// The host has run: retries the pending call.
+    ///
     /// Only when a socket has an event or the timeout is over, because a retry is itself a call that changes the host's state.
     pub(crate) fn after_change(&mut self) -> Result<(), Trouble> {
         let has_news = self.network.host.take_news();

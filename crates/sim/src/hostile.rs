@@ -1,5 +1,6 @@
 //! A peer that breaks the rules of TCP: it makes odd handshakes, acknowledges data that was never sent, sends beyond the window, sends
 //! again with other bytes, sends false SACK blocks, shrinks its window, sends SYN, RST and FIN at random, and forges ICMP errors.
+//!
 //! Enough of its answers are correct that connections open and make progress. IPv4 only.
 
 use crate::machine::{Machine, Stack};

@@ -1,8 +1,7 @@
 //! A host's network interface: a port with two queues of frames in memory as its wire.
 //!
 //! It does what hardware does: cuts super-frames into segments, merges received segments, completes checksums, and drops received frames
-//! while
-//! the receive ring is full. Of a merged frame it first gives only the beginning, as a packet socket does. It has no clock and loses
+//! while the receive ring is full. Of a merged frame it first gives only the beginning, as a packet socket does. It has no clock and loses
 //! nothing else.
 
 use crate::receive_offload;

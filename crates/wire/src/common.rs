@@ -1,7 +1,6 @@
 //! The common segment of an established connection, read and written in one step: Ethernet without a VLAN tag, IPv4, and TCP with the
 //! timestamps option only. [`Packet::parse`](crate::Packet::parse) and [`emit_tcp`](crate::emit_tcp) handle all other segments; for a
-//! common
-//! segment they give the same result.
+//! common segment they give the same result.
 //!
 //! ```text
 //!   0          14       34       54           66
@@ -122,8 +121,7 @@ impl TcpPacket {
     };
 
     /// Reads a common segment into `self`, in place, because a packet is large and most of its fields stay unused. Returns false and
-    /// changes
-    /// nothing if the segment is not common; it may still be valid: see [`Packet::parse`](crate::Packet::parse).
+    /// changes nothing if the segment is not common; it may still be valid: see [`Packet::parse`](crate::Packet::parse).
     #[inline]
     #[must_use]
     pub fn read_common(&mut self, frame: &[u8], rx: RxChecksum) -> bool {

@@ -1,4 +1,4 @@
-//! Loom models: every interleaving of publication and release over a wrap, and of sleep and wake on both sides.
+//! Loom models: all interleavings of publication and release over a wrap, and of sleep and wake on both sides.
 
 use super::{Consumer, Producer, ring};
 use loom::sync::Arc;
@@ -62,8 +62,8 @@ fn loom_a_held_batch_is_invisible_until_published() {
     });
 }
 
-/// Both sides sleep; a wake-up that is lost leaves the model in a deadlock, which loom reports. Every schedule with at most
-/// three preemptions: that finds a missing fence in under a second, and all schedules take hours.
+/// Both sides sleep; a lost wake-up leaves the model in a deadlock, which loom reports. Checks all schedules with at most
+/// three preemptions: these find a missing fence in under a second, while all schedules would take hours.
 #[test]
 fn loom_no_sleeper_is_left_behind() {
     let mut model = loom::model::Builder::new();

@@ -1,4 +1,4 @@
-//! The program, run as the kernel would, over frames made here.
+//! Runs the filter program as the kernel would, over frames made here.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn own_v6() -> Ipv6Addr {
     "fd00::ab12:3456".parse().unwrap()
 }
 
-/// What the kernel would answer: true when it is taken. `tag`: the VLAN tag that it has taken off.
+/// Interprets the program: true when the frame is taken. `tag`: the VLAN tag that the kernel has removed.
 fn runs(program: &[libc::sock_filter], frame: &[u8], tag: u32) -> bool {
     let (mut at, mut loaded, mut index) = (0, 0, 0);
     let bytes = |at: u32, len: usize| frame.get(at as usize..)?.get(..len);
@@ -132,7 +132,7 @@ fn of_groups_only_what_concerns_our_addresses_is_taken() {
     for (kind, taken) in [(NEIGHBOR_ADVERTISEMENT, true), (134, false), (128, false), (130, false)] {
         assert_eq!(is_taken(&v6(group_mac(ALL_NODES), ICMPV6, ALL_NODES, kind)), taken, "ICMPv6 {kind}");
     }
-    // TCP and echo to all nodes, multicast DNS, listener reports behind hop-by-hop options.
+    // TCP and echo to all nodes, multicast DNS, and listener reports behind hop-by-hop options.
     assert!(!is_taken(&v4(BROADCAST, 6, OWN)) && !is_taken(&v4(BROADCAST, 1, [255; 4])));
     assert!(!is_taken(&v4([1, 0, 0x5E, 0, 0, 0xFB], 17, [224, 0, 0, 251])));
     assert!(!is_taken(&v6(group_mac(ALL_NODES), 0, ALL_NODES, ICMPV6)));

@@ -1,4 +1,4 @@
-//! One direction of the fault injector: cuts super-frames, judges each segment, keeps those that are held back.
+//! One direction of the fault injector: cuts super-frames, draws the faults of each segment, and stores those that are held back.
 
 use super::{FaultCounts, FaultRates};
 use crate::checksum::complete_checksum;
@@ -6,13 +6,13 @@ use crate::stats::{DropCause, Drops};
 use crate::{Checksum, PacketBuf, Segmenter};
 use base::{Instant, Seed};
 
-/// Packets held back at once; further ones pass. Twice a batch: reordering over longer distances looks like loss.
+/// Largest number of packets held back at once; further ones pass. Two batches: reordering over longer distances looks like loss.
 const HELD_MAX: usize = 2 * base::limits::BATCH;
 
-/// Bytes before the IP packet.
+/// Length of the Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Whether there was a segment.
+/// The result of `next_unit`: whether there was a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     None,
@@ -22,12 +22,12 @@ pub(super) enum Unit {
 #[derive(Debug)]
 struct Held {
     packet: PacketBuf,
-    /// Due when this many packets have been seen, or at `until`.
+    /// The packet is due when `counts.seen` reaches this number, or at `until`.
     after: u64,
     until: Instant,
 }
 
-/// One direction.
+/// One direction of the fault injector.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) rates: FaultRates,
@@ -39,7 +39,7 @@ pub(super) struct Lane {
     cursor: Cursor,
 }
 
-/// How far the current frame has been taken.
+/// The progress within the current frame.
 #[derive(Clone, Copy, Debug)]
 enum Cursor {
     Begin,
@@ -61,7 +61,7 @@ impl Lane {
         self.cursor = Cursor::Begin;
     }
 
-    /// Copies the next segment of `frame` to `slot`; after the last one, once, [`Unit::None`].
+    /// Copies the next segment of `frame` to `slot`; after the last one it returns [`Unit::None`] once.
     pub(super) fn next_unit(&mut self, frame: &PacketBuf, slot: &mut PacketBuf, misfit: DropCause) -> Unit {
         if let (Cursor::Begin, Some(_)) = (self.cursor, frame.meta.gso) {
             match Segmenter::new(frame) {
@@ -96,7 +96,7 @@ impl Lane {
         Unit::None
     }
 
-    /// Decides the fate of the packet in `slot`, in place. False when it is not to be delivered now.
+    /// Draws the faults of the packet in `slot` and applies them in place. False when it must not be delivered now.
     pub(super) fn judge(&mut self, slot: &mut PacketBuf, now: Instant) -> bool {
         self.counts.seen += 1;
         let is_too_big = self.rates.mtu > 0 && slot.len() > ETHERNET + usize::from(self.rates.mtu);
@@ -131,7 +131,7 @@ impl Lane {
 
     fn hold(&mut self, packet: &PacketBuf, distance: u64, now: Instant) -> bool {
         let Some(mut copy) = self.spare.pop() else { return false };
-        // Buffers of the lane take any frame, so this holds; were it not so, the packet would simply pass.
+        // The lane's buffers fit any frame, so this does not fail; if it did, the packet would pass without a fault.
         if !copy.copy_from(packet) {
             self.spare.push(copy);
             return false;
@@ -157,7 +157,7 @@ impl Lane {
         self.held.iter().map(|held| held.until).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Copies a packet whose time has come to `slot`. False when there is none.
+    /// Copies a held-back packet that is due to `slot`. False when none is due.
     pub(super) fn take_due(&mut self, now: Instant, slot: &mut PacketBuf) -> bool {
         while let Some(at) = self.due(now) {
             let held = self.held.remove(at);
@@ -172,7 +172,7 @@ impl Lane {
     }
 }
 
-/// A damaged frame's checksum must be complete and untrusted, or the damage would go unnoticed.
+/// Completes the checksum of a frame that is about to be damaged, and marks it as unverified; otherwise the damage would not be noticed.
 fn expose(slot: &mut PacketBuf) {
     complete_checksum(slot);
     slot.meta.checksum = Checksum::Unknown;

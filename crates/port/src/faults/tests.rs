@@ -14,7 +14,7 @@ fn number_of(packet: &PacketBuf) -> u32 {
     u32::from_be_bytes(packet.frame()[38..42].try_into().expect("four bytes"))
 }
 
-/// Sends numbered packets through the injector; what came out.
+/// Sends numbered packets through the injector; returns the packets that came out and the counts.
 fn send(rates: FaultRates, seed: u64) -> (Vec<PacketBuf>, FaultCounts) {
     let inner = Queues { room: usize::MAX, ..Queues::default() };
     let mut port = Faults::new(inner, seed, FaultRates::NONE, rates);
@@ -30,7 +30,7 @@ fn send(rates: FaultRates, seed: u64) -> (Vec<PacketBuf>, FaultCounts) {
     (port.into_inner().outgoing, counts)
 }
 
-/// The same for packets that come in.
+/// As `send`, for packets that are received.
 fn receive(rates: FaultRates, seed: u64) -> Vec<PacketBuf> {
     let mut port = Faults::new(Queues::default(), seed, rates, FaultRates::NONE);
     let (mut out, mut batch) = (Vec::new(), Batch::with_capacity(256));

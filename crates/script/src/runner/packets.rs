@@ -151,8 +151,7 @@ impl Runner {
     }
 
     /// True when the burst that contains `actual` continues behind it. The stack is free to choose the length of a burst, and sets PSH at
-    /// its
-    /// end; where only the script sees an end, PSH is not required.
+    /// its end; where only the script sees an end, PSH is not required.
     fn is_inside_burst(&self, at: Micros, actual: &Segment) -> bool {
         let (Some(next), Some(connection)) = (self.network.sent.front(), &self.connection) else {
             return false;

@@ -211,8 +211,7 @@ impl Setting {
 
     fn application(&self, i: usize) -> Application {
         // smoltcp forgets its timer, and thus lost data, at every acknowledgement that comes after our FIN (CLOSE-WAIT, CLOSING and
-        // LAST-ACK
-        // in its `process`): so our FIN must come last.
+        // LAST-ACK in its `process`): so our FIN must come last.
         let first_is_last = self.machines.iter().any(|machine| machine.kind == Kind::Smoltcp);
         let plans = Plans { profile: self.profile, seed: self.seed, first_is_last };
         let app = Application::new(plans).serving(PORT, self.machines[i].backlog);
