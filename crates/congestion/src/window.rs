@@ -274,7 +274,7 @@ impl Window {
         }
     }
 
-    /// To be called before sending after a pause. If nothing was acknowledged for longer than `rto`, the window halves for every `rto`
+    /// Called before sending after a pause. If nothing was acknowledged for longer than `rto`, the window halves for every `rto`
     /// down to the initial one, and the threshold keeps 3/4 of it (RFC 2861; RFC 5681 section 4.1 bounds the restart). True
     /// when there was such a pause.
     #[inline(always)]

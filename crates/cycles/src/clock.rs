@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub enum Ticks {
     /// Cycles of the time-stamp counter, the same on all processors.
     Tsc,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Nanoseconds of the clock `CLOCK_MONOTONIC`.
     Nanoseconds,
 }
 

@@ -16,7 +16,7 @@ const NANOSECONDS: u32 = 1 << 31;
 const GENERATION: u32 = 0x7FFF;
 
 impl Switch {
-    /// Counting is off.
+    /// The value with which nothing is counted.
     pub const OFF: Self = Self(0);
 
     /// Counting is on, in `window` of `generation`; the generation is never 0.

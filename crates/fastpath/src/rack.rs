@@ -60,10 +60,10 @@ pub(crate) enum Sending {
 /// Round-trip times that an acknowledgement gives, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RoundTrip {
-    /// That of the segment that waited longest: it contains the time by which the peer delays acknowledgements, so that timeouts
+    /// Round trip of the segment that waited longest: it contains the time by which the peer delays acknowledgements, so that timeouts
     /// allow for it.
     pub(crate) first: u32,
-    /// That of the segment sent last: the path's own.
+    /// Round trip of the segment that was sent last: the path's own, without such delays.
     pub(crate) last: u32,
 }
 
