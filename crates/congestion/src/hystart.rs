@@ -45,8 +45,8 @@ impl HyStart {
 
     /// `in_flight`: bytes unacknowledged after this acknowledgement of `acked` bytes. `window`: the window, if it was used up and its
     /// new room is not filled yet, because a round ends with the last byte that its first acknowledgement allowed. In the order of
-    /// section
-    /// 4.2: the window grows, then the sample counts, then the round may end. Without the limit `L`, which a paced sender does not need.
+    /// section 4.2: the window grows, then the sample counts, then the round may end. Without the limit `L`, which a paced sender does
+    /// not need.
     pub(crate) fn on_ack(
         &mut self,
         acked: u32,

@@ -113,9 +113,8 @@ impl Window {
     }
 
     /// The window after a handshake in which more than one SYN or SYN-ACK was lost: one segment. One loss is no reason: "it is
-    /// RECOMMENDED
-    /// that implementations refrain from resetting the initial window to 1 segment, unless there have been more than one SYN or SYN/ACK
-    /// retransmissions" (RFC 6928 section 2, which replaces RFC 5681 section 3.1 here).
+    /// RECOMMENDED that implementations refrain from resetting the initial window to 1 segment, unless there have been more than one SYN
+    /// or SYN/ACK retransmissions" (RFC 6928 section 2, which replaces RFC 5681 section 3.1 here).
     #[must_use]
     pub fn after_lost_handshake(self) -> Self {
         let is_constant = self.law == Law::Constant;

@@ -228,8 +228,7 @@ impl State {
                 (r.rack_at, r.rack_end) = (at, end);
             }
             // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), even if others were sent after it: if
-            // this
-            // one was late, those that were sent with it may be late, too.
+            // this one was late, those that were sent with it may be late, too.
             r.rack_rtt_us = self.now_us().wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {

@@ -263,9 +263,8 @@ impl Sender {
     }
 
     /// Replaces the current ring by a longer one and returns it. The caller has copied the bytes from `start` on; an earlier ring stays
-    /// as it
-    /// is. A consumer may read the old copy until it has consumed the bytes written so far; it reads the descriptor after the head, so it
-    /// finds later bytes in the new ring.
+    /// as it is. A consumer may read the old copy until it has consumed the bytes written so far; it reads the descriptor after the head,
+    /// so it finds later bytes in the new ring.
     pub fn relocate(&mut self, own: &Half, ring: Ring) -> Option<Ring> {
         debug_assert!(self.ring.is_some_and(|before| before.size() < ring.size()));
         // Before the head that publishes bytes in the new ring.

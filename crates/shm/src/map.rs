@@ -36,8 +36,7 @@ impl Mapping {
     }
 
     /// Sets bit 0 of each byte of `pages` if that page, from `offset` on, is in memory; a page that was swapped out is not. Takes no lock
-    /// of the
-    /// file, so no other process that has the file open can delay it. `offset` must be a multiple of a page.
+    /// of the file, so no other process that has the file open can delay it. `offset` must be a multiple of a page.
     pub fn residency(&self, offset: usize, pages: &mut [u8]) -> rustix::io::Result<()> {
         let len = pages.len() * base::limits::PAGE;
         assert!(offset <= self.len && len <= (self.len - offset).next_multiple_of(base::limits::PAGE));
