@@ -193,7 +193,7 @@ pub mod half_flags {
     pub const RELEASED: u32 = 1 << 5;
     /// The connection failed; the errno is in bits 16..28.
     pub const FAILED: u32 = 1 << 6;
-    /// This side's stream has had urgent bytes: [`Urgent::up`] tells the position after the last of them.
+    /// This side's stream has had urgent bytes: [`Urgent::up`](super::Urgent::up) tells the position after the last of them.
     pub const URGENT: u32 = 1 << 7;
     /// This side rings no more (pair regions): its process is under a seccomp filter, and may lack an eventfd of the other side.
     pub const MUTE: u32 = 1 << 8;
