@@ -1,4 +1,4 @@
-//! Time, sequence numbers, seeds and limits: the words every other crate uses.
+//! Basic types of all other crates: time, sequence numbers, seeds and limits.
 //!
 //! Never does I/O, never reads a clock, never allocates.
 #![no_std]

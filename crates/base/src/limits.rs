@@ -5,14 +5,14 @@ pub const CACHE_LINE: usize = 64;
 /// Bytes in a small page.
 pub const PAGE: usize = 4096;
 
-/// Packets a fast-path core takes from a port at once: large enough to hide a memory access behind the others
-/// (a miss is about 100 ns, a packet's work about 50 ns), small enough to stay in the first-level cache.
+/// Packets that a fast-path core takes from a port at once: enough to hide a memory access behind the others
+/// (a miss is about 100 ns, a packet's work about 50 ns), few enough to stay in the first-level cache.
 pub const BATCH: usize = 32;
 
 /// Largest frame a port handles: a 64 KiB segmentation-offload super-frame plus headers.
 pub const FRAME_MAX: usize = 65_536 + 256;
 
-/// Channel slots of one region: a bit index of 16 bits.
+/// Most connection slots of one region: an index of 16 bits.
 pub const SLOTS_MAX: usize = 65_536;
 /// Contexts per side of one region: 64, so that a set of them is one word.
 pub const CONTEXTS_MAX: usize = 64;
@@ -27,8 +27,8 @@ pub const RING_MAX: u32 = 256 << 20;
 pub const RING_MAX_DEFAULT: u32 = 4 << 20;
 /// First receive buffer of a connection over a port unless configured otherwise: 128 KiB, Linux's default `tcp_rmem`.
 pub const BUFFER_INITIAL_DEFAULT: u32 = 128 << 10;
-/// Connections of an application over a port for whose first windows memory is made present and kept: those of more are seldom all
-/// used in the same moment.
+/// Connections of an application over a port for which memory of their first windows is made present and kept. If there are more, they
+/// seldom all use their windows at the same moment.
 pub const FIRST_WINDOWS: u32 = 128;
 
 /// Largest receive window unless configured otherwise: 32 MiB, Linux's default `tcp_rmem` maximum. It grows that far only while

@@ -1,4 +1,4 @@
-//! Reproducible pseudo-randomness: one seed is one sequence, on every machine.
+//! Reproducible pseudo-random numbers: the same seed gives the same sequence on every machine.
 
 /// A small deterministic generator (splitmix64, Steele, Lea and Flood 2014).
 ///
@@ -7,13 +7,13 @@
 pub struct Seed(u64);
 
 impl Seed {
-    /// The sequence that `seed` names.
+    /// The generator of the sequence for `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// The next 64 bits of the sequence.
     #[inline]
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -23,7 +23,7 @@ impl Seed {
         z ^ (z >> 31)
     }
 
-    /// The next 32 bits.
+    /// The next 32 bits of the sequence.
     #[inline]
     pub const fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32

@@ -1,6 +1,6 @@
-//! Instants and durations in nanoseconds. Nobody here reads a clock: `now` is an argument everywhere.
+//! Instants and durations in nanoseconds. This crate reads no clock: `now` is an argument everywhere.
 
-/// A monotonic point in time, in nanoseconds since an origin the caller chose.
+/// A monotonic point in time, in nanoseconds since an origin that the caller has chosen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 #[repr(transparent)]
 pub struct Instant(u64);
@@ -11,12 +11,12 @@ pub struct Instant(u64);
 pub struct Duration(u64);
 
 impl Instant {
-    /// The origin.
+    /// The origin of time.
     pub const ZERO: Self = Self(0);
     /// A deadline that never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// From nanoseconds since the origin.
+    /// The instant `ns` nanoseconds after the origin.
     #[must_use]
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
@@ -60,54 +60,54 @@ impl Instant {
 }
 
 impl Duration {
-    /// No time at all.
+    /// A duration of 0 ns.
     pub const ZERO: Self = Self(0);
-    /// Longer than anything.
+    /// The longest duration: 2^64 - 1 ns.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds.
+    /// A duration of `ns` nanoseconds.
     #[must_use]
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// From microseconds.
+    /// A duration of `us` microseconds, saturating.
     #[must_use]
     #[inline]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(1_000))
     }
 
-    /// From milliseconds.
+    /// A duration of `ms` milliseconds, saturating.
     #[must_use]
     #[inline]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// From seconds.
+    /// A duration of `s` seconds, saturating.
     #[must_use]
     #[inline]
     pub const fn from_secs(s: u64) -> Self {
         Self(s.saturating_mul(1_000_000_000))
     }
 
-    /// In nanoseconds.
+    /// The duration in nanoseconds.
     #[must_use]
     #[inline]
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// In whole microseconds.
+    /// The duration in whole microseconds.
     #[must_use]
     #[inline]
     pub const fn as_us(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// In whole milliseconds.
+    /// The duration in whole milliseconds.
     #[must_use]
     #[inline]
     pub const fn as_ms(self) -> u64 {

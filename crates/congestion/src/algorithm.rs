@@ -1,9 +1,9 @@
-//! The algorithms by name.
+//! The congestion control algorithms and their names.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// Which algorithm decides.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Algorithm {
     /// RFC 5681 with RFC 6582's recovery.
@@ -13,11 +13,11 @@ pub enum Algorithm {
     Cubic,
     /// RFC 8257: for networks that mark early, such as a data centre's.
     Dctcp,
-    /// So many bytes, whatever happens. For measurements on private links.
+    /// A window of so many bytes, whatever happens. For measurements on private links.
     Constant(u32),
 }
 
-/// The text names no algorithm.
+/// The text names no congestion control algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownAlgorithm;
 

@@ -6,26 +6,26 @@
 
 /// beta_cubic = 0.7 (section 4.6), in tenths.
 pub(crate) const BETA_TENTHS: u32 = 7;
-/// Farther from `K` than this the curve is beyond any window (0.4 * 262^3 segments), and the product stays in 64 bits.
+/// Milliseconds from `K` after which the curve exceeds any window (0.4 * 262^3 segments); up to there products fit in 64 bits.
 const REACH_MS: i64 = 1 << 18;
 
 /// One epoch of congestion avoidance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Epoch {
-    /// When it began, in milliseconds modulo 2^32.
+    /// When the epoch began, in milliseconds modulo 2^32.
     start_ms: u32,
     /// Time from the start until the curve reaches `w_max`.
     k_ms: u32,
-    /// Where the curve is flat, in bytes.
+    /// The window at which the curve is flat, in bytes.
     w_max: u32,
-    /// What Reno would have, in bytes.
+    /// The window that Reno would have, in bytes.
     w_est: u32,
     /// The window before the last reduction, in bytes.
     cwnd_prior: u32,
 }
 
 impl Epoch {
-    /// After a reduction from `prior` to `cwnd`; `last_max` is the epoch's before, if there was one.
+    /// The epoch after a reduction from `prior` to `cwnd`; `last_max` is `w_max` of the epoch before, if there was one.
     pub(crate) fn reduced(now_ms: u32, mss: u32, prior: u32, cwnd: u32, last_max: Option<u32>) -> Self {
         // Section 4.7, fast convergence: "if cwnd < W_max ... further reduce W_max: W_max = cwnd * (1 + beta) / 2".
         let w_max = match last_max {
@@ -37,7 +37,7 @@ impl Epoch {
         Self { start_ms: now_ms, k_ms, w_max, w_est: cwnd, cwnd_prior: prior }
     }
 
-    /// After slow start: "K MUST be set to 0 and W_max to the congestion window at the beginning" (section 4.8).
+    /// The epoch after slow start: "K MUST be set to 0 and W_max to the congestion window at the beginning" (section 4.8).
     pub(crate) fn after_slow_start(now_ms: u32, cwnd: u32, prior: u32) -> Self {
         Self { start_ms: now_ms, k_ms: 0, w_max: cwnd, w_est: cwnd, cwnd_prior: prior }
     }
@@ -46,17 +46,17 @@ impl Epoch {
         self.w_max
     }
 
-    /// "Size of cwnd ... at the time of setting ssthresh most recently" (section 4.1.2), which a timeout does not forget.
+    /// "Size of cwnd ... at the time of setting ssthresh most recently" (section 4.1.2); a timeout does not change it.
     pub(crate) fn cwnd_prior(&self) -> u32 {
         self.cwnd_prior
     }
 
-    /// The time that passed idle does not count (section 5.8: the curve would jump).
+    /// Excludes idle time from the epoch (section 5.8: otherwise the curve would jump).
     pub(crate) fn shift(&mut self, idle_ms: u32) {
         self.start_ms = self.start_ms.wrapping_add(idle_ms);
     }
 
-    /// The curve `ahead_ms` after `now_ms`, in bytes.
+    /// The curve's window `ahead_ms` after `now_ms`, in bytes.
     pub(crate) fn curve(&self, now_ms: u32, ahead_ms: u32, mss: u32) -> u32 {
         let t = i64::from(now_ms.wrapping_sub(self.start_ms)) + i64::from(ahead_ms);
         let d = (t - i64::from(self.k_ms)).clamp(-REACH_MS, REACH_MS);
@@ -64,7 +64,7 @@ impl Epoch {
         i64::from(self.w_max).saturating_add(change).clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// The window after `acked` bytes were acknowledged; `carry` keeps what is less than a byte of Reno's growth.
+    /// The window after `acked` bytes were acknowledged; `carry` keeps the fraction of a byte of Reno's growth.
     pub(crate) fn grow(
         &mut self,
         now_ms: u32,
@@ -87,9 +87,9 @@ impl Epoch {
     }
 
     /// Section 4.3: `W_est += alpha * segments_acked / cwnd`, alpha = 3 (1 - beta) / (1 + beta) = 9/17 until W_est has
-    /// reached the window before the reduction, then 1. On round trips below a millisecond it is 1 from the start: Linux looks at
-    /// the curve once a clock tick and takes it in whole segments, so that there its window grows by a segment a round trip, and
-    /// whoever grows by 9/17 beside it does not get its share (docs/evaluation.md, "Loss").
+    /// reached the window before the reduction, then 1. On round trips below a millisecond alpha is 1 from the start: Linux computes
+    /// the curve once a clock tick and in whole segments, so that its window grows by a segment a round trip there, and a flow that
+    /// grows by 9/17 beside it would not get its share (docs/evaluation.md, "Loss").
     fn grow_friendly(&mut self, rtt_ms: u32, mss: u32, cwnd: u32, acked: u32, carry: &mut u32) {
         let is_far = rtt_ms > 0;
         let (num, den) = if is_far && self.w_est < self.cwnd_prior { (9, 17) } else { (1, 1) };
@@ -100,7 +100,7 @@ impl Epoch {
     }
 }
 
-/// The largest whole number whose cube is at most `n`.
+/// The largest whole number with a cube of at most `n`.
 fn cube_root(n: u64) -> u32 {
     let mut root = 0u64;
     for bit in (0..22).rev() {

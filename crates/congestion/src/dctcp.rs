@@ -1,11 +1,11 @@
-//! DCTCP's estimate of how much is marked (RFC 8257 section 3.3). Growth and loss are Reno's.
+//! DCTCP's estimate of the marked fraction (RFC 8257 section 3.3). Growth and the reaction to losses are Reno's.
 
-/// One whole, as a fixed-point fraction.
+/// The fraction 1 in fixed point.
 const ONE: u32 = 1 << 16;
 /// g = 1/16 (section 4.1), as a shift.
 const G_SHIFT: u32 = 4;
 
-/// Marked and acknowledged bytes of one observation window, and the running fraction.
+/// Marked and acknowledged bytes of one observation window, and the running estimate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Marks {
     alpha: u32,
@@ -15,10 +15,10 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// "DCTCP.Alpha ... initialized to 1" (section 3.3): the first mark halves.
+    /// "DCTCP.Alpha ... initialized to 1" (section 3.3): the first mark halves the window.
     pub(crate) const NEW: Self = Self { alpha: ONE, acked: 0, marked: 0, window_left: 0 };
 
-    /// Counts an acknowledgement; the estimate moves once a window.
+    /// Counts an acknowledgement; the estimate is updated once per window.
     pub(crate) fn on_ack(&mut self, acked: u32, marked: u32, in_flight: u32) {
         self.acked = self.acked.saturating_add(acked);
         self.marked = self.marked.saturating_add(marked.min(acked));
@@ -28,7 +28,7 @@ impl Marks {
         }
         // Alpha = Alpha * (1 - g) + g * M
         let fraction = (u64::from(self.marked) * u64::from(ONE) / u64::from(self.acked)) as u32;
-        // Rounded up, so that alpha reaches zero.
+        // Rounded up, so that alpha can reach zero.
         let decay = self.alpha.div_ceil(1 << G_SHIFT);
         self.alpha = (self.alpha - decay + (fraction >> G_SHIFT)).min(ONE);
         *self = Self { alpha: self.alpha, acked: 0, marked: 0, window_left: in_flight };

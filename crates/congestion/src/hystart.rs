@@ -1,4 +1,4 @@
-//! HyStart++ (RFC 9406): leaves slow start when the delay rises, before the loss. Sees rounds and RTT samples only.
+//! HyStart++ (RFC 9406): leaves slow start when the delay rises, before a loss. Its input is rounds and RTT samples only.
 
 /// RFC 9406 section 4.3: recommended values.
 const MIN_RTT_THRESH_US: u32 = 4_000;
@@ -10,26 +10,26 @@ const CSS_ROUNDS: u8 = 5;
 
 const NONE: u32 = u32::MAX;
 
-/// One slow start.
+/// The state of one slow start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
-    /// Bytes until everything that was in flight when the round began is acknowledged.
+    /// Bytes until all data in flight at the beginning of the round is acknowledged.
     round_left: u32,
     last_round_min_us: u32,
     round_min_us: u32,
-    /// While in conservative slow start: the minimum that made us suspicious.
+    /// In conservative slow start: the round's minimum that caused it.
     css_baseline_us: u32,
     samples: u8,
-    /// 0: in slow start. Else the rounds of conservative slow start, this one included.
+    /// 0: in slow start. Else the number of rounds of conservative slow start, including the present one.
     css_rounds: u8,
 }
 
-/// What to do with acknowledged bytes.
+/// How the window grows after an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
-    /// Add so many bytes and stay.
+    /// Add so many bytes and stay in slow start.
     By(u32),
-    /// The path is full: go over to congestion avoidance.
+    /// The path is full: leave slow start for congestion avoidance.
     Leave,
 }
 
@@ -43,9 +43,10 @@ impl HyStart {
         css_rounds: 0,
     };
 
-    /// `in_flight` is what is unacknowledged after this acknowledgement of `acked` bytes; `window` the one that was used up, whose
-    /// room is yet to be filled: a round ends with the last byte that its first acknowledgement let out. As section 4.2 has it the window grows
-    /// first, then the sample counts, then the round may end; without the limit `L`, which a paced sender does not need.
+    /// `in_flight`: bytes unacknowledged after this acknowledgement of `acked` bytes. `window`: the window, if it was used up and its
+    /// new room is not filled yet, because a round ends with the last byte that its first acknowledgement allowed. In the order of
+    /// section 4.2: the window grows, then the sample counts, then the round may end. Without the limit `L`, which a paced sender does
+    /// not need.
     pub(crate) fn on_ack(
         &mut self,
         acked: u32,
@@ -72,7 +73,7 @@ impl HyStart {
             return;
         }
         if self.css_rounds > 0 {
-            // "If currentRoundMinRTT < cssBaselineMinRtt: resume slow start": the rise was no queue of ours.
+            // "If currentRoundMinRTT < cssBaselineMinRtt: resume slow start": our data did not cause the rise.
             if self.round_min_us < self.css_baseline_us {
                 (self.css_baseline_us, self.css_rounds) = (NONE, 0);
             }
@@ -85,7 +86,7 @@ impl HyStart {
         }
     }
 
-    /// True when conservative slow start has lasted long enough.
+    /// Begins a new round. True when conservative slow start has lasted long enough.
     fn end_round(&mut self, in_flight: u32) -> bool {
         if self.css_rounds > 0 {
             self.css_rounds += 1;

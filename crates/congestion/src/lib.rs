@@ -1,7 +1,7 @@
-//! How many bytes a flow may have in flight: Reno, Cubic, DCTCP or a constant, as plain state over signals.
+//! Congestion control: how many bytes a flow may have in flight, by Reno, Cubic, DCTCP or a constant. Plain state over signals.
 //!
-//! Knows nothing of packets, sequence numbers or clocks, and never allocates. One [`Window`] is 48 bytes of plain data
-//! in a flow's cold record; the fast path tells it what happened and enforces what it decides.
+//! Contains no packets, sequence numbers or clocks, and never allocates. A [`Window`] is 48 bytes of plain data
+//! in a flow's cold record; the fast path reports events to it and enforces its decisions.
 //!
 //! ```text
 //! bytes acknowledged: Signals --on_ack-->                +--------+
@@ -9,9 +9,9 @@
 //! retransmission timeout --on_timeout-->                 |        |
 //! about to send after a pause --after_idle-->            +--------+
 //! ```
-//! The algorithms differ in a private `Law`: how slow start ends, how the window grows after it, what a loss and an echo of
-//! congestion leave of it. What decides elsewhere (a program, an agent) takes the same [`Signals`] and answers with the same
-//! [`Decision`].
+//! The algorithms differ in a private `Law`: how slow start ends, how the window grows after it, and how much of it remains after a
+//! loss or an echo of congestion. A controller outside this crate (a program, an agent) would take the same [`Signals`] and return
+//! the same [`Decision`].
 #![no_std]
 #![forbid(unsafe_code)]
 

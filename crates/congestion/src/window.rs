@@ -1,4 +1,4 @@
-//! The congestion window: what all algorithms share, and who decides what where they differ.
+//! The congestion window: the part common to all algorithms, and the choice of the algorithm where they differ.
 
 use crate::cubic::{BETA_TENTHS, Epoch};
 use crate::dctcp::Marks;
@@ -12,32 +12,32 @@ pub const CWND_MAX: u32 = 1 << 30;
 pub const INITIAL_SEGMENTS: u32 = 10;
 /// "The initial value of ssthresh SHOULD be set arbitrarily high" (RFC 5681 section 3.1).
 const SSTHRESH_NONE: u32 = u32::MAX;
-/// Shares kept when congestion is echoed in congestion avoidance, in percent: "beta_ecn ... 0.8" for Reno, "0.85" for Cubic
-/// (RFC 8511 section 3.1 and its appendix): a network that marks keeps its queues short.
+/// Percentage of the window kept after an echo of congestion in congestion avoidance: "beta_ecn ... 0.8" for Reno, "0.85" for Cubic
+/// (RFC 8511 section 3.1 and its appendix), because a network that marks keeps its queues short.
 const ECHO_RENO_PERCENT: u64 = 80;
 const ECHO_CUBIC_PERCENT: u64 = 85;
-/// Paths with shorter round trips are not paced: a turn of the core and a wake-up take a tenth of this, and the queues of
-/// such paths take a window's burst.
+/// Microseconds: paths with shorter round trips are not paced. A turn of the core and a wake-up take a tenth of this, and the queues of
+/// such paths can hold a window's burst.
 const PACE_RTT_US_MIN: u32 = 2_000;
-/// Smaller windows are not paced: they are the initial window's burst, which RFC 6928 lets go at once, or two of them.
+/// Bytes: smaller windows are not paced. RFC 6928 lets the initial window go at once; these are at most twice as large.
 const PACE_CWND_MIN: u32 = 32 << 10;
 
 /// The congestion window of one flow.
 ///
 /// Between three duplicate acknowledgements and the acknowledgement of all that was sent before them, call
 /// [`on_duplicate_ack`](Self::on_duplicate_ack) and [`on_partial_ack`](Self::on_partial_ack) instead of
-/// [`on_ack`](Self::on_ack), and [`on_recovered`](Self::on_recovered) at the end (RFC 6582). A caller that does its own
-/// accounting of what left the network (SACK) needs none of the three: `cwnd` is the target right after
+/// [`on_ack`](Self::on_ack), and [`on_recovered`](Self::on_recovered) at the end (RFC 6582). A caller that itself accounts
+/// for the bytes that have left the network (SACK) needs none of the three: `cwnd` is the target right after
 /// [`on_fast_retransmit`](Self::on_fast_retransmit).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     cwnd: u32,
     ssthresh: u32,
-    /// Acknowledged bytes not yet turned into growth.
+    /// Acknowledged bytes that have not made the window grow yet.
     carry: u32,
-    /// While not 0: the window was reduced for a congestion echo, and the data in flight then is not yet acknowledged.
+    /// After a reduction for an echo of congestion: bytes in flight then that are not acknowledged yet; 0: none.
     echo_left: u32,
-    /// Last sign of life, in milliseconds modulo 2^32.
+    /// When data was last acknowledged, in milliseconds modulo 2^32.
     active_ms: u32,
     mss: u16,
     rtt_ms: u16,
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<Window>() <= 48);
 enum Law {
     Reno,
     CubicSlowStart(HyStart),
-    /// Slow start after a timeout; what the reduction was made from.
+    /// Slow start after a timeout, with the epoch before it.
     CubicAgain(Epoch),
     Cubic(Epoch),
     Dctcp(Marks),
@@ -72,28 +72,28 @@ impl Window {
         Self { cwnd, ssthresh: SSTHRESH_NONE, carry: 0, echo_left: 0, active_ms, mss, rtt_ms: 0, law }
     }
 
-    /// Bytes that may be in flight.
+    /// Congestion window: most bytes in flight.
     #[must_use]
     #[inline]
     pub fn cwnd(&self) -> u32 {
         self.cwnd
     }
 
-    /// Where slow start ends; `u32::MAX` before the first congestion.
+    /// Bytes of window at which slow start ends; `u32::MAX` before the first congestion.
     #[must_use]
     #[inline]
     pub fn ssthresh(&self) -> u32 {
         self.ssthresh
     }
 
-    /// True below the threshold.
+    /// True while the window is below the threshold.
     #[must_use]
     #[inline]
     pub fn is_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Slow start is to end when the delay rises, so the round-trip time of every acknowledgement counts: "SHOULD use HyStart++
+    /// True when every acknowledgement's round-trip time is wanted, because slow start ends when the delay rises: "SHOULD use HyStart++
     /// only for the initial slow start (when the ssthresh is at its initial value of arbitrarily high)" (RFC 9406 section 4.3).
     #[must_use]
     #[inline]
@@ -101,7 +101,7 @@ impl Window {
         self.ssthresh == SSTHRESH_NONE && matches!(self.law, Law::CubicSlowStart(_))
     }
 
-    /// Which algorithm decides.
+    /// The algorithm of this window.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         match self.law {
@@ -112,16 +112,16 @@ impl Window {
         }
     }
 
-    /// More than one SYN or SYN-ACK was lost: begins with one segment. One alone is no reason: "it is RECOMMENDED that implementations
-    /// refrain from resetting the initial window to 1 segment, unless there have been more than one SYN or SYN/ACK retransmissions"
-    /// (RFC 6928 section 2, which replaces RFC 5681 section 3.1 here).
+    /// The window after a handshake in which more than one SYN or SYN-ACK was lost: one segment. One loss is no reason: "it is
+    /// RECOMMENDED that implementations refrain from resetting the initial window to 1 segment, unless there have been more than one SYN
+    /// or SYN/ACK retransmissions" (RFC 6928 section 2, which replaces RFC 5681 section 3.1 here).
     #[must_use]
     pub fn after_lost_handshake(self) -> Self {
         let is_constant = self.law == Law::Constant;
         Self { cwnd: if is_constant { self.cwnd } else { u32::from(self.mss) }, ..self }
     }
 
-    /// Another algorithm decides from now on; window and threshold stay.
+    /// Switches to another algorithm; window and threshold stay.
     pub fn switch(&mut self, algorithm: Algorithm, now: Instant) {
         let fresh = Self::new(algorithm, self.mss, now);
         (self.law, self.carry) = (fresh.law, 0);
@@ -130,14 +130,15 @@ impl Window {
         }
     }
 
-    /// The path takes segments of `mss` bytes from now on. The window stays, but for the minimum.
+    /// Sets the segment size to `mss` bytes. The window stays, but is at least one segment.
     pub fn set_mss(&mut self, mss: u16) {
         self.mss = mss.max(1);
         self.cwnd = self.cwnd.max(u32::from(self.mss));
     }
 
-    /// As [`on_ack`](Self::on_ack) without marks, when the application has less to send than the window takes and that teaches nothing:
-    /// the pace, or `None` when it does teach something and `on_ack` must be asked. A lone request and its reply come here.
+    /// As [`on_ack`](Self::on_ack) without marks, for an application that uses at most half of the window, so that the window cannot
+    /// grow:
+    /// returns the pace rate. `None` when the window is used more: call `on_ack`. A single request and its reply come here.
     #[inline]
     pub fn on_ack_unused(
         &mut self,
@@ -165,7 +166,7 @@ impl Window {
         }
     }
 
-    /// Bytes were acknowledged. Not during a recovery that the caller accounts for itself.
+    /// Bytes were acknowledged. Not to be called in a recovery for which the caller accounts itself.
     pub fn on_ack(&mut self, s: &Signals) -> Decision {
         self.note_ack(s.now, s.rtt_us);
         if let Law::Dctcp(marks) = &mut self.law {
@@ -183,17 +184,17 @@ impl Window {
         Decision { cwnd: self.cwnd, pace_rate: self.pace_rate(s.srtt_us), is_echo_answered }
     }
 
-    /// A window that is not used says nothing about the path: "cwnd MUST NOT be increased" then (RFC 9438 section 5.8 in short; RFC
-    /// 7661). In slow start, as Linux, it grows to twice what was in flight in a round trip; after, when that was all of it but
-    /// for less than a segment.
+    /// True when the window is used: if not, "cwnd MUST NOT be increased" (RFC 9438 section 5.8 in short; RFC 7661). In slow start, as in
+    /// Linux, the window may grow to twice the most bytes in flight in a round trip; after it, only if at most a segment of the window
+    /// was unused.
     fn is_used(&self, s: &Signals) -> bool {
         let most = u64::from(s.flight_max);
         let used = if self.is_slow_start() { 2 * most } else { most + u64::from(self.mss) };
         !s.is_app_limited || u64::from(self.cwnd) < used
     }
 
-    /// Bytes per second at which the window is spread over a round trip of `srtt_us`: twice as fast in slow start, so that the
-    /// window can double, a fifth faster after, so that the rate is never what limits it. 0, no pacing, where it would not help.
+    /// Pace rate in bytes per second, for a round trip of `srtt_us` microseconds: two windows per round trip in slow start, so that the
+    /// window can double, 1.2 after it, so that the rate is never the limit. 0 (no pacing) where pacing would not help.
     #[must_use]
     #[inline]
     pub fn pace_rate(&self, srtt_us: u32) -> u64 {
@@ -204,7 +205,7 @@ impl Window {
         per_rtt / u64::from(srtt_us)
     }
 
-    /// Three duplicate acknowledgements, or SACK: something was lost while the acknowledgements go on. Once per recovery.
+    /// Reduces the window after three duplicate acknowledgements, or a loss found by SACK. Once per recovery.
     pub fn on_fast_retransmit(&mut self, now: Instant, in_flight: u32) {
         if self.law == Law::Constant {
             return;
@@ -213,7 +214,7 @@ impl Window {
         self.cwnd = self.ssthresh;
     }
 
-    /// One more duplicate acknowledgement in recovery: a segment has left the network (RFC 5681 section 3.2 steps 3, 4).
+    /// A further duplicate acknowledgement in recovery: a segment has left the network (RFC 5681 section 3.2 steps 3, 4).
     pub fn on_duplicate_ack(&mut self) {
         if self.law != Law::Constant {
             self.cwnd = self.cwnd.saturating_add(u32::from(self.mss)).min(CWND_MAX);
@@ -231,7 +232,7 @@ impl Window {
         self.cwnd = self.cwnd.saturating_sub(acked_bytes).saturating_add(back).clamp(mss, CWND_MAX);
     }
 
-    /// All that was sent before the recovery is acknowledged (RFC 6582 section 3.2 step 3, option 1: no burst).
+    /// All data sent before the recovery is acknowledged (RFC 6582 section 3.2 step 3, option 1: no burst).
     pub fn on_recovered(&mut self, in_flight: u32) {
         if self.law == Law::Constant {
             return;
@@ -243,8 +244,8 @@ impl Window {
     /// The retransmission timer expired. "cwnd MUST be set to no more than the loss window, LW, which equals 1 full-sized
     /// segment" (RFC 5681 section 3.1).
     ///
-    /// `is_reduced`: for what was lost with the same window the threshold has been lowered already, by a fast recovery that the
-    /// timeout interrupts.
+    /// `is_reduced`: a fast recovery that this timeout interrupts has lowered the threshold already for losses of the same
+    /// window.
     pub fn on_timeout(&mut self, now: Instant, in_flight: u32, is_reduced: bool) {
         if self.law == Law::Constant {
             return;
@@ -261,8 +262,8 @@ impl Window {
         }
     }
 
-    /// The reduction after `before` was a mistake: nothing was lost. "cwnd <- max (cwnd, pipe_prev); ssthresh <- pipe_prev" in
-    /// the spirit of RFC 4015 section 3.3 step 4, with all of what was known before.
+    /// Undoes the reduction since `before`, because nothing was lost. "cwnd <- max (cwnd, pipe_prev); ssthresh <- pipe_prev" in
+    /// the spirit of RFC 4015 section 3.3 step 4, with all state from before.
     pub fn undo(&mut self, before: &Self) {
         self.cwnd = self.cwnd.max(before.cwnd).min(CWND_MAX);
         self.ssthresh = self.ssthresh.max(before.ssthresh);
@@ -272,14 +273,14 @@ impl Window {
         }
     }
 
-    /// About to send after a pause. When nothing was acknowledged for longer than `rto`, the window halves for every `rto`
-    /// down to the initial one, and the threshold remembers (RFC 2861; RFC 5681 section 4.1 bounds the restart). True when
-    /// there was such a pause.
+    /// Called before sending after a pause. If nothing was acknowledged for longer than `rto`, the window halves for every `rto`
+    /// down to the initial one, and the threshold keeps 3/4 of it (RFC 2861; RFC 5681 section 4.1 bounds the restart). True
+    /// when there was such a pause.
     #[inline(always)]
     pub fn after_idle(&mut self, now: Instant, rto: Duration) -> bool {
         let now_ms = now.as_ms() as u32;
         let idle_ms = now_ms.wrapping_sub(self.active_ms);
-        // A clock that a caller moved backwards is no pause of 49 days.
+        // If `now` went backwards, that is no pause of 49 days.
         if idle_ms > u32::MAX / 2 || u64::from(idle_ms) <= rto.as_ms() || self.law == Law::Constant {
             return false;
         }
@@ -310,8 +311,8 @@ impl Window {
         self.cwnd = self.cwnd.min(CWND_MAX);
     }
 
-    /// Grows by what was acknowledged, however many segments one acknowledgement covers: both ends acknowledge once per
-    /// batch, and a limit (RFC 3465) would starve them. Returns the bytes left over at the threshold.
+    /// Grows by the bytes acknowledged, however many segments one acknowledgement covers: both ends acknowledge once per
+    /// batch, and a limit (RFC 3465) would slow them down. Returns the bytes acknowledged beyond the threshold.
     fn slow_start(&mut self, s: &Signals) -> u32 {
         let growth = match &mut self.law {
             Law::Constant => return 0,
@@ -364,7 +365,7 @@ impl Window {
         }
     }
 
-    /// A mark in a round trip that had none before it; `outstanding` bytes may still tell of the same congestion.
+    /// A mark came in a round trip without marks before it; `outstanding` bytes may carry marks of the same congestion.
     fn on_echo(&mut self, now: Instant, outstanding: u32, acked: u32) {
         if let Law::Dctcp(marks) = self.law {
             // "cwnd = cwnd * (1 - DCTCP.Alpha / 2)" (RFC 8257 section 3.3).
@@ -372,7 +373,7 @@ impl Window {
             self.ssthresh = self.cwnd;
             self.carry = 0;
         } else {
-            // RFC 8511 changes congestion avoidance only: a mark in slow start says that the window is about twice too large.
+            // RFC 8511 changes congestion avoidance only: a mark in slow start means that the window is about twice too large.
             let percent = match self.law {
                 _ if self.is_slow_start() => None,
                 Law::Cubic(_) => Some(ECHO_CUBIC_PERCENT),
@@ -385,11 +386,11 @@ impl Window {
     }
 
     /// Sets the threshold: "ssthresh = max (FlightSize / 2, 2*SMSS)" (RFC 5681 equation 4), or Cubic's share; or `percent`. Cubic
-    /// takes it of the window, as Linux: "implementations that use cwnd MUST use other measures to prevent cwnd from growing when
-    /// the volume of bytes in flight is smaller than cwnd" (RFC 9438 section 4.6 in short): `is_used`.
+    /// takes its share of the window, as Linux, not of the bytes in flight: "implementations that use cwnd MUST use other measures to
+    /// prevent cwnd from growing when the volume of bytes in flight is smaller than cwnd" (RFC 9438 section 4.6 in short): `is_used`.
     fn reduce(&mut self, now: Instant, in_flight: u32, percent: Option<u64>) {
         let least = 2 * u32::from(self.mss);
-        // More than the window in flight (sent before a reduction) is no reason to keep more.
+        // More bytes in flight than the window (sent before a reduction) do not raise the threshold.
         let flight = match &self.law {
             Law::Cubic(_) | Law::CubicAgain(_) | Law::CubicSlowStart(_) => self.cwnd.max(least),
             _ => in_flight.min(self.cwnd.max(least)),

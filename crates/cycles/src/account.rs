@@ -1,27 +1,27 @@
-//! The account of one thread, in memory of its own.
+//! The account of one thread's time, in its own memory.
 
 use crate::switch::Switch;
 
-/// What one section has cost.
+/// Time spent in one section.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Spent {
-    /// Ticks.
+    /// Ticks of the counter.
     pub ticks: u64,
-    /// How often it was entered.
+    /// Number of times that the section was entered.
     pub times: u64,
 }
 
-/// What a thread spends on each of `N` sections.
+/// The time that a thread spends in each of `N` sections.
 #[derive(Clone, Debug)]
 pub struct Account<const N: usize> {
     switch: Switch,
-    /// Of what is in `spent`.
+    /// Generation of the counts in `spent`.
     generation: u32,
-    /// The counter at the last change of sections.
+    /// Value of the counter at the last change of section.
     at: u64,
     section: usize,
     spent: [Spent; N],
-    /// As `spent` was at the last mark.
+    /// Copy of `spent` at the last mark.
     marked: [Spent; N],
 }
 
@@ -33,7 +33,7 @@ impl<const N: usize> Default for Account<N> {
 }
 
 impl<const N: usize> Account<N> {
-    /// Follows the switch. True when it was turned: then the thread is in `section` now.
+    /// Follows a change of the switch. True when it has changed: then the thread is in `section` now.
     #[inline]
     pub fn follow(&mut self, switch: Switch, section: usize) -> bool {
         let is_turned = switch != self.switch;
@@ -51,18 +51,18 @@ impl<const N: usize> Account<N> {
         }
         self.marked = self.spent;
         (self.switch, self.section) = (switch, section.min(N - 1));
-        // What was begun in another window, or in none, is nobody's.
+        // Time before this moment, in another window or in none, is not charged to any section.
         self.at = switch.ticks().now();
     }
 
-    /// Is anything counted?
+    /// True when time is counted.
     #[must_use]
     #[inline]
     pub fn is_on(&self) -> bool {
         self.switch.is_on()
     }
 
-    /// The thread turns to `section`.
+    /// The thread enters `section`.
     #[inline]
     pub fn enter(&mut self, section: usize) {
         if self.is_on() {
@@ -75,12 +75,12 @@ impl<const N: usize> Account<N> {
     #[inline]
     fn charge(&mut self) {
         let now = self.switch.ticks().now();
-        // A counter that went back has counted nothing.
+        // If the counter went back nothing is charged.
         self.spent[self.section].ticks += now.saturating_sub(self.at);
         self.at = now;
     }
 
-    /// The thread turns to `section`; from here on it may turn out that all was for nothing.
+    /// The thread enters `section`; sets a mark, because the work from here on may turn out to be idle polling.
     #[inline]
     pub fn mark(&mut self, section: usize) {
         if self.is_on() {
@@ -89,7 +89,7 @@ impl<const N: usize> Account<N> {
         }
     }
 
-    /// It was: everything since the mark was `section`, and the thread stays there.
+    /// Charges all time since the mark to `section`, which the thread stays in: the work was in vain.
     #[inline]
     pub fn redeem(&mut self, section: usize) {
         if self.is_on() {
@@ -106,7 +106,7 @@ impl<const N: usize> Account<N> {
         self.spent.iter().zip(&self.marked).map(|(now, then)| now.ticks - then.ticks).sum()
     }
 
-    /// What was spent so far, up to this moment, in the generation that counts or counted last.
+    /// The generation counted now or last, and the time spent in it up to this moment.
     pub fn spent(&mut self) -> (u32, [Spent; N]) {
         if self.is_on() {
             self.charge();
@@ -144,7 +144,7 @@ mod tests {
         }
         let sum = total(&mut account);
         let elapsed = Ticks::here().now() - start;
-        // Nothing twice, nothing lost: it was turned on a little before the first look and read a little before the last.
+        // Nothing is counted twice or lost; the account was switched on a little before `start`, and read a little before `elapsed`.
         assert!(sum.abs_diff(elapsed) < elapsed / 100 + 100_000, "{sum} of {elapsed}");
         let (_, spent) = account.spent();
         assert!(spent.iter().all(|spent| spent.times == 250), "{spent:?}");

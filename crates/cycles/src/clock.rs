@@ -1,19 +1,19 @@
-//! The counter: the processor's time-stamp counter where it ticks evenly, else the monotonic clock.
+//! The counter: the processor's time-stamp counter if its rate is constant, else the monotonic clock.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::OnceLock;
 
-/// What is counted.
+/// The unit in which time is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ticks {
     /// Cycles of the time-stamp counter, the same on all processors.
     Tsc,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Nanoseconds of the clock `CLOCK_MONOTONIC`.
     Nanoseconds,
 }
 
 impl Ticks {
-    /// What this machine has.
+    /// The unit to use on this machine.
     #[must_use]
     pub fn here() -> Self {
         static HERE: OnceLock<Ticks> = OnceLock::new();
@@ -23,7 +23,7 @@ impl Ticks {
         })
     }
 
-    /// The counter now. Instructions around it may be counted on either side: it waits for none.
+    /// The counter's value. Not a barrier: the processor may execute neighbouring instructions before or after it.
     #[must_use]
     #[inline]
     pub fn now(self) -> u64 {
@@ -35,7 +35,7 @@ impl Ticks {
         }
     }
 
-    /// In results.
+    /// The unit's name in results.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -45,8 +45,8 @@ impl Ticks {
     }
 }
 
-/// A number that grows with time and is read as cheaply as can be: for the order of two moments that are less than a minute apart, and
-/// for nothing that must be right. It wraps.
+/// A number that grows with time and is cheap to read. It orders two moments less than a minute apart, approximately: nothing may depend
+/// on the order being right. It wraps.
 #[must_use]
 #[inline]
 pub fn moment() -> u32 {
@@ -54,11 +54,11 @@ pub fn moment() -> u32 {
     let now = Ticks::Tsc.now();
     #[cfg(not(target_arch = "x86_64"))]
     let now = now_ns();
-    // Tens of nanoseconds: no two calls of one thread are closer.
+    // Units of tens of nanoseconds: two calls of one thread are no closer.
     (now >> 6) as u32
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Sections ask the time-stamp counter, where it is even.
+/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Sections use the time-stamp counter if its rate is constant.
 #[must_use]
 #[cold]
 pub fn now_ns() -> u64 {
@@ -66,8 +66,8 @@ pub fn now_ns() -> u64 {
     (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
 }
 
-/// True when every processor says that its counter ticks at one rate and never stops: one rate also means that it can be read on one
-/// processor and compared with another's.
+/// True when every processor has a counter of constant rate that never stops. Counters of constant rate can be read on one processor
+/// and compared with a value read on another.
 fn is_even(cpuinfo: &str) -> bool {
     let mut flags = cpuinfo.lines().filter_map(|line| line.strip_prefix("flags")?.split_once(':')).peekable();
     let has = |all: &str, flag: &str| all.split_whitespace().any(|word| word == flag);

@@ -1,11 +1,11 @@
-//! Whose time it is: what a thread does is divided into sections, and its cycles are counted section by section.
+//! Profiling of threads: a thread's work is divided into sections, and its cycles are counted by section.
 //!
 //! ```text
-//!   -----poll-----|--receive--|-events-|---transmit---|--poll--      each switch reads the counter once: the time since the
-//!        ^ at                                                        last one is the section's that ends here
+//!   -----poll-----|--receive--|-events-|---transmit---|--poll--      each change of section reads the counter once: the time since
+//!        ^ at                                                        the last change is charged to the section that ends
 //! ```
-//! Sections partition a thread's time: nothing is counted twice and nothing is lost. Counting is off until a [`Switch`] says
-//! otherwise, and then costs a branch; who may turn it is not this crate's business.
+//! Every moment of a thread belongs to exactly one section. Counting is off until a [`Switch`] turns it on; while it is off it costs
+//! a branch. Permission to turn the switch is decided elsewhere.
 #![deny(unsafe_code)]
 
 mod account;

@@ -1,29 +1,29 @@
-//! What a thread of an application does, as the socket library sees it.
+//! Sections of an application's thread, as the socket library distinguishes them.
 
-/// Sections of an application's thread: an index into what it tells the service.
+/// A section; as a number the index into the account that the service reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Section {
-    /// Outside the library: the program itself.
+    /// The program itself, outside the library.
     Application = 0,
-    /// Receiving: looking, copying, telling the sender.
+    /// Receiving: checking, copying, ringing the sender.
     Receive = 1,
-    /// Sending: copying, ringing.
+    /// Sending: copying, ringing the receiver.
     Send = 2,
-    /// `epoll_wait`, `poll`, `select` and calls that wait: looking what is ready, also while it yields its processor.
+    /// `epoll_wait`, `poll`, `select` and blocking calls: checking what is ready, also while the thread yields its processor.
     Wait = 3,
-    /// Asleep in the kernel, in one of those.
+    /// Asleep in the kernel, in one of these calls.
     Asleep = 4,
-    /// Writing the eventfd of somebody who sleeps.
+    /// Writing the eventfd of a sleeping context.
     Wake = 5,
-    /// Calls that the kernel answers, passed on.
+    /// Calls that are passed on to the kernel.
     Kernel = 6,
-    /// Sockets made, connected, accepted and closed, and what the service is asked for it.
+    /// Making, connecting, accepting and closing sockets, and the requests to the service for it.
     Control = 7,
 }
 
 impl Section {
-    /// All of them, in the order of their numbers.
+    /// All sections, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Application,
         Self::Receive,
@@ -35,7 +35,7 @@ impl Section {
         Self::Control,
     ];
 
-    /// In results.
+    /// The section's name in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

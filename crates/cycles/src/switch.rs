@@ -1,14 +1,14 @@
-//! The word by which counting is turned on and off for threads of any process that can read it.
+//! The switch word that turns counting on and off for the threads of all processes that can read it.
 
 use crate::clock::Ticks;
 
-/// What the word says.
+/// The switch's value.
 ///
 /// ```text
 ///   0 off, else   window 0..16 | generation 16..31 | 31: nanoseconds instead of cycles
 /// ```
-/// A generation begins at zero. A window is a span in which is counted: between two of the same generation it is off, and what is
-/// counted is added up.
+/// A new generation starts counting from zero. A window is a time span in which counting is on. Between two windows of the same
+/// generation counting is off, and the counts of its windows add up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Switch(u32);
 
@@ -16,51 +16,51 @@ const NANOSECONDS: u32 = 1 << 31;
 const GENERATION: u32 = 0x7FFF;
 
 impl Switch {
-    /// Nothing is counted.
+    /// The value with which nothing is counted.
     pub const OFF: Self = Self(0);
 
-    /// Counting in `window` of `generation`, which is never 0.
+    /// Counting is on, in `window` of `generation`; the generation is never 0.
     #[must_use]
     pub const fn on(generation: u16, window: u16, ticks: Ticks) -> Self {
         let unit = if matches!(ticks, Ticks::Tsc) { 0 } else { NANOSECONDS };
         Self(unit | (Self::next(generation.wrapping_sub(1)) as u32) << 16 | window as u32)
     }
 
-    /// The generation after that one.
+    /// The generation after `generation`; 0 is skipped.
     #[must_use]
     pub const fn next(generation: u16) -> u16 {
         if generation as u32 >= GENERATION { 1 } else { generation + 1 }
     }
 
-    /// Any word will do.
+    /// The switch of a stored word; every word is valid.
     #[must_use]
     #[inline]
     pub const fn from_word(word: u32) -> Self {
         Self(word)
     }
 
-    /// As stored.
+    /// The word to store.
     #[must_use]
     #[inline]
     pub const fn word(self) -> u32 {
         self.0
     }
 
-    /// Is anything counted?
+    /// True when counting is on.
     #[must_use]
     #[inline]
     pub const fn is_on(self) -> bool {
         self.0 != 0
     }
 
-    /// Counts of another generation are void.
+    /// Generation of the counting; counts of another generation are void.
     #[must_use]
     #[inline]
     pub const fn generation(self) -> u32 {
         self.0 >> 16 & GENERATION
     }
 
-    /// With what is counted.
+    /// The unit in which time is counted.
     #[must_use]
     #[inline]
     pub const fn ticks(self) -> Ticks {

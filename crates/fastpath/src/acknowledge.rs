@@ -70,8 +70,7 @@ impl State {
             let done = self.with(flows, homes, FlowId(flow), |state, w| {
                 if w.f.rx.has(state::ACK_DUE) {
                     // The application did not reply in time. A peer that sends small pieces in one direction, each delayed by Nagle's
-                    // rule until
-                    // the one before is acknowledged, would wait for this timer at every piece: acknowledge at once from now on.
+                    // rule until the one before is acknowledged, would wait for this timer at every piece: from now on acknowledge at once.
                     w.f.rx.clear(state::ACK_DUE);
                     w.f.rx.set(state::ACK_NOW | state::QUICK);
                 }

@@ -7,8 +7,7 @@ const END: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct List {
     /// Indexed by flow; one cache line each, because flows come in any order: the links to the next and previous flow, each plus 1, and
-    /// the
-    /// flow's time. Plain numbers, so that the kernel's zeroed pages serve as empty entries.
+    /// the flow's time. Plain numbers, so that the kernel's zeroed pages serve as empty entries.
     places: Box<[[u64; 2]]>,
     head: u32,
     tail: u32,

@@ -19,8 +19,7 @@ impl State {
     }
 
     /// A token bucket of [`BURST`] bytes, or [`BURST_LIMITED`] segments, that fills at the flow's rate. It is kept as a time, `pace_at`:
-    /// when
-    /// the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
+    /// when the bucket would be full, less the time worth of the bytes taken. It may be overdrawn by one segment.
     fn pace(&mut self, w: &mut Work<'_>, len: u32) -> bool {
         let cold = &mut *w.f.cold;
         let time = |bytes: u64| Duration::from_ns(bytes * 1_000_000_000 / cold.pace_rate);

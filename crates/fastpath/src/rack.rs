@@ -60,10 +60,10 @@ pub(crate) enum Sending {
 /// Round-trip times that an acknowledgement gives, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RoundTrip {
-    /// That of the segment that waited longest: it contains the time by which the peer delays acknowledgements, so that timeouts
+    /// Round trip of the segment that waited longest: it contains the time by which the peer delays acknowledgements, so that timeouts
     /// allow for it.
     pub(crate) first: u32,
-    /// That of the segment sent last: the path's own.
+    /// Round trip of the segment that was sent last: the path's own, without such delays.
     pub(crate) last: u32,
 }
 
@@ -228,8 +228,7 @@ impl State {
                 (r.rack_at, r.rack_end) = (at, end);
             }
             // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), even if others were sent after it: if
-            // this
-            // one was late, those that were sent with it may be late, too.
+            // this one was late, those that were sent with it may be late, too.
             r.rack_rtt_us = self.now_us().wrapping_sub(news.last_at);
         }
         if advanced || news.is_held_more {

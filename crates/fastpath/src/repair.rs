@@ -257,8 +257,7 @@ impl State {
 
     /// Proportional rate reduction (RFC 9937 section 6.2, as Linux). While more is in flight than the target, the window falls in
     /// proportion to the bytes delivered; if less is in flight, because more was lost, it rises by the bytes delivered, plus a segment
-    /// for
-    /// each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
+    /// for each acknowledgement that `is_safe`: "SafeACK = (snd.una has advanced and no further loss indicated)".
     pub(crate) fn reduce(&mut self, f: &mut FlowMut<'_>, delivered: u32, is_safe: bool) {
         if f.cold.recovery.episode != Episode::Fast || !f.rx.has(state::SACK) {
             return;

@@ -30,7 +30,7 @@ pub(crate) struct Out {
     pub(crate) position: u64,
     pub(crate) len: u32,
     pub(crate) flags: TcpFlags,
-    /// It is a retransmission.
+    /// The segment is a retransmission.
     pub(crate) is_again: bool,
     /// Its payload ends where the data written by the application ends.
     pub(crate) is_end: bool,

@@ -102,8 +102,7 @@ impl Flows {
     }
 
     /// Notes that a RST of no known flow was lost. Its connection's flow may just be being installed: then the slow path makes the peer
-    /// send
-    /// it again. After this call the caller must look the flow up again: it may be installed already.
+    /// send it again. After this call the caller must look the flow up again: it may be installed already.
     pub fn note_reset_lost(&self, now: Instant) {
         // SeqCst: pairs with `reset_lost_at`. Either the flow is found afterwards, or the slow path sees this when it installs the flow.
         self.reset_lost_at.fetch_max(now.as_ns().max(1), Ordering::SeqCst);

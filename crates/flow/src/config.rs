@@ -14,8 +14,7 @@ pub struct Config {
     /// `slowpath::Config::half_open_max`, so that a burst of SYNs waits in the ring until it is answered, by cookies if necessary.
     pub ring_slots: usize,
     /// Our addresses, if known at start: a core then drops packets of no flow that are addressed to other hosts. Empty: only the slow
-    /// path
-    /// knows our addresses.
+    /// path knows our addresses.
     pub addresses: Vec<IpAddr>,
     /// Offer and accept selective acknowledgements (RFC 2018).
     pub sack: bool,

@@ -147,10 +147,9 @@ impl Keeper {
 
     /// Takes a flow out of the table: from now on its packets are unknown to the cores, and its tuple may be used again. False
     /// when it was removed before. Then the caller pushes `Command::Drop` to its core. The core lets go of the slot and the rings when
-    /// the
-    /// application has read everything or has released the slot, and answers `Exception::Dropped`. Then the caller calls
-    /// [`release`](Self::release); only after that may the slot be used again. (For a dead application the service raises
-    /// `RELEASED` in the application's half first.)
+    /// the application has read everything or has released the slot, and answers `Exception::Dropped`. Then the caller calls
+    /// [`release`](Self::release); only after that may the slot be used again. (For a dead application the service raises `RELEASED` in
+    /// the application's half first.)
     pub fn remove(&mut self, id: FlowId) -> bool {
         let mut guard = self.lock(id);
         let parts = guard.parts();

@@ -209,8 +209,7 @@ impl ExceptionSender {
     }
 
     /// Hands the beginning of a frame to the slow path. False when it is lost. Frames that a flood may consist of (SYNs, ARP, data of no
-    /// flow)
-    /// may fill only half of the ring, so that connections' segments find room; these leave an eighth to events.
+    /// flow) may fill only half of the ring, so that connections' segments find room; these leave an eighth to events.
     #[inline]
     pub fn push_frame(&mut self, reason: FrameReason, frame: &[u8]) -> bool {
         let copy = &frame[..frame.len().min(FRAME_COPY_MAX)];

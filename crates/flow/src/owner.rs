@@ -78,8 +78,7 @@ impl AppRegion {
 
     /// Grants `bytes` more of window to one of the application's flows, which makes its window `window` bytes. False if all windows
     /// together would exceed the service side's data area; or if this one would exceed both its share of `most` and what all windows
-    /// leave
-    /// of `most`. So a flow that comes late finds something, and all that want more get the same (dynamic thresholds: Choudhury and
+    /// leave of `most`. So a flow that comes late finds something, and all that want more get the same (dynamic thresholds: Choudhury and
     /// Hahne, 1998).
     #[must_use]
     pub fn grant(&self, bytes: u64, window: u64, most: u64) -> bool {

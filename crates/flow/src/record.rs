@@ -195,8 +195,7 @@ impl ReceiveLine {
     }
 
     /// Notes that the application has consumed up to `tail`: `Sender::acknowledge`, when no earlier ring is being read. False, and
-    /// nothing
-    /// changed, when `tail` went backwards or lies past the head.
+    /// nothing changed, when `tail` went backwards or lies past the head.
     #[must_use]
     #[inline]
     pub const fn consume(&mut self, tail: u64) -> bool {
@@ -287,8 +286,7 @@ impl SendLine {
     }
 
     /// For the slow path: makes everything unacknowledged count as lost, except data that the peer has reported. For a timeout the slow
-    /// path
-    /// sets `Recovery::expired_at` as well. Then it pushes `Command::Transmit`.
+    /// path sets `Recovery::expired_at` as well. Then it pushes `Command::Transmit`.
     pub const fn rewind(&mut self) {
         self.snd_nxt = self.snd_una;
     }

@@ -1,4 +1,4 @@
-//! Who has news, and who sleeps.
+//! Doorbells: which slots have news for a context, and whether its consumer sleeps.
 //!
 //! A context's doorbell is a table of bits, one per slot, and a flag that says that its consumer sleeps. Any number of
 //! producers (threads, forked processes, hostile peers) may ring at once, any of them may be killed at any instant, and
@@ -17,7 +17,7 @@ use crate::Ordering::{Relaxed, SeqCst};
 use crate::fence;
 use shm::ContextBlock;
 
-/// A full barrier after a read-modify-write. On x86 the locked instruction is one already.
+/// A full barrier after a read-modify-write. On x86 the locked instruction is a full barrier already.
 #[inline]
 pub(crate) fn barrier_after_rmw() {
     if cfg!(any(loom, not(target_arch = "x86_64"))) {
@@ -29,9 +29,9 @@ pub(crate) fn barrier_after_rmw() {
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
-    /// It slept: write its eventfd, exactly once.
+    /// The consumer was asleep: the ringer must write its eventfd, exactly once.
     Needed,
-    /// It is awake, or somebody else wakes it.
+    /// The consumer is awake, or another ringer wakes it.
     NotNeeded,
 }
 
@@ -62,12 +62,12 @@ impl<'a> Doorbell<'a> {
         self.ring_noting(word, bits, || ())
     }
 
-    /// Producer: as [`ring_many`](Self::ring_many). What `note` stores stands beside the bits for who takes them; it is called when
-    /// they are news, not when they are yet to be taken.
+    /// Producer: as [`ring_many`](Self::ring_many). `note` is called before a bit is set, but not if all bits are still set; the consumer
+    /// that takes the bits sees what it has stored.
     #[inline]
     pub fn ring_noting(self, word: usize, bits: u64, note: impl FnOnce()) -> Wake {
         // Word before top, top before the load of `sleeping`. The barrier pairs with the fence in `prepare_sleep`: either
-        // we see the sleeper or it sees the top. A bit already set is not set again: the consumer has yet to take it
+        // this ringer sees `sleeping` or the consumer sees the top. A bit already set is not set again: the consumer has yet to take it
         // (top first, words second) and looks at the slot afterwards; the fence in `Sender::publish` keeps the loads
         // here behind the publication.
         if self.block.words[word].load(SeqCst) & bits != bits {
@@ -92,7 +92,7 @@ impl<'a> Doorbell<'a> {
         }
     }
 
-    /// Consumer: true when some slot may have news. One relaxed load: poll it freely.
+    /// Consumer: true when some slot may have news. One relaxed load: cheap enough to poll.
     #[must_use]
     #[inline]
     pub fn has_news(self) -> bool {
@@ -131,7 +131,7 @@ impl<'a> Doorbell<'a> {
         taken
     }
 
-    /// Consumer: announces sleep. True: nothing has happened, block on the eventfd now (every later ring writes it).
+    /// Consumer: announces sleep. True: no bit is set, so block on the eventfd now (every later ring writes it).
     /// False: there is news; the announcement is withdrawn.
     #[must_use]
     #[inline]
@@ -146,7 +146,7 @@ impl<'a> Doorbell<'a> {
         false
     }
 
-    /// Consumer: awake again, for whatever reason.
+    /// Consumer: withdraws the announcement of sleep, whatever has woken it.
     #[inline]
     pub fn awake(self) {
         if self.block.sleeping.load(Relaxed) != 0 {

@@ -1,11 +1,12 @@
-//! Bytes that a producer holds back (`TCP_CORK`, `MSG_MORE`): they lie in its ring, and nobody is told of them.
+//! Bytes that a producer holds back (`TCP_CORK`, `MSG_MORE`): they lie in its ring, but are not published to the consumer.
 //!
 //! ```text
 //!        Half::tx_head                        SockBlock::tx_head = Sender::head
 //!   ##########|~~~~~~~~~~~~ held back ~~~~~~~~~~~~~~|...free...
 //! ```
-//! The consumer knows `Half::tx_head` alone. Two may move it on: the producer, and whoever looks at the clock in its place. Neither
-//! moves it back: the producer raises it to what it wants at least, the other from where it has found it to what was written by then.
+//! The consumer sees `Half::tx_head` only. Two parties may advance it: the producer, and the service when the time limit is over.
+//! Neither moves it back: the producer raises it to at least the position it wants; the service advances it from the position that it
+//! found to the position written by then.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::doorbell::barrier_after_rmw;
@@ -13,43 +14,43 @@ use crate::stream::Sender;
 use shm::{HELD, Half, SockBlock, half_flags};
 
 impl Sender {
-    /// `n` more bytes are in the ring, of which nobody is told yet.
+    /// Adds `n` bytes that lie in the ring already, without publishing them.
     #[inline]
     pub fn withhold(&mut self, n: usize) {
         debug_assert!(n <= self.space());
         self.head += n as u64;
     }
 
-    /// Announces what was written, up to `to`. True: that is news.
+    /// Publishes the bytes up to position `to`. True when that made new bytes visible.
     pub fn announce(&self, own: &Half, to: u64) -> bool {
-        // Release: bytes and rings before the head (pairs with Acquire in `readable`).
+        // Release: bytes and rings before the head (pairs with the Acquire in `readable`).
         let before = own.tx_head.fetch_max(to.min(self.head), AcqRel);
         barrier_after_rmw();
         before < to.min(self.head)
     }
 
-    /// Announces everything.
+    /// Publishes all bytes. True when that made new bytes visible.
     pub fn let_go(&self, own: &Half) -> bool {
         self.announce(own, self.head)
     }
 }
 
-/// Where a stream stands of which something is held back: the position from which it is. `own` is the half of the connection that
-/// `block` is about, both another's: any value may be there.
+/// The position from which bytes are held back, if there are any. `block` is the socket block of the connection that `own` is a half of;
+/// both belong to another process and may hold any value.
 #[must_use]
 pub fn held_from(own: &Half, block: &SockBlock) -> Option<u64> {
     let from = own.tx_head.load(Acquire);
     (block.state.load(Acquire) & HELD != 0 && from < block.tx_head.load(Relaxed)).then_some(from)
 }
 
-/// In the producer's place: announces what it holds back since it stood at `from`. `is_its`: whether `block` is about `own`'s connection.
-/// True: it was announced, its consumer is to be told.
+/// For the service, in the producer's place: publishes the bytes held back from position `from` on. `is_its`: whether `block` belongs to
+/// `own`'s connection. True: bytes were published, and the consumer is to be told.
 pub fn let_go_for(own: &Half, block: &SockBlock, from: u64, is_its: impl FnOnce() -> bool) -> bool {
-    // As long as this stands nobody uses the slot again. A producer that closes lets go first (`HELD`), and says `RELEASED` next: who
-    // finds that it has not, and after that that it holds something, looks at one and the same connection.
+    // While PUSHING is set the slot is not reused. A producer that closes clears HELD first and sets RELEASED next. So if RELEASED is
+    // not set, and HELD, read after it, is, both belong to the same connection.
     let before = own.flags.fetch_or(half_flags::PUSHING, AcqRel);
     let is_held = before & half_flags::RELEASED == 0 && block.state.load(Acquire) & HELD != 0 && is_its();
-    // Acquire: pairs with the Release in `Sender::keep`; bytes and rings come before.
+    // Acquire: pairs with the Release in `Sender::keep`, so that bytes and rings are visible.
     let written = block.tx_head.load(Acquire);
     let went =
         is_held && from < written && own.tx_head.compare_exchange(from, written, AcqRel, Relaxed).is_ok();
@@ -72,7 +73,7 @@ mod tests {
         Region::create(Params { kind, id: 1, slots: 64, data_len: AREA }).unwrap().0
     }
 
-    /// A sender with a ring that has written 100 bytes, 40 of them announced, and its block says so.
+    /// A sender with a ring that has written 100 bytes, 40 of them published, as its block says.
     fn held(half: &Half, block: &SockBlock) -> Sender {
         let mut sender = Sender::default();
         sender.lend(half, Ring::new(0, 12));

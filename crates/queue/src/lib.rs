@@ -1,13 +1,13 @@
-//! What two hostile parties do with the lines of a region: move bytes, tell each other, sleep and wake.
+//! The protocol of two mutually hostile parties over the cache lines of a region: moving bytes, ringing, sleeping and waking.
 //!
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
-//! - [`held`]: what is written and not announced yet;
+//! - [`held`]: bytes that are written and not published yet;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
-//! - [`records`]: where the records of a stream end;
-//! - [`urgent`]: how far the urgent bytes of a stream reach;
-//! - [`pages`]: lending rings out of a data area, shared safely by forked processes.
+//! - [`records`]: the ends of a stream's records;
+//! - [`urgent`]: the end of a stream's urgent bytes;
+//! - [`pages`]: lending rings from a data area, shared safely by forked processes.
 //!
-//! Nothing here makes system calls: a function that finds the other side asleep returns a word that says so, and the
+//! Nothing here makes system calls: a function that finds the other side asleep returns a value that says so, and the
 //! caller writes the eventfd.
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@ use shm::{ContextBlock, HELD, Half, SockBlock, half_flags};
 
 const AREA: u64 = 1 << 20;
 
-/// All interleavings with at most three preemptions: enough for every two-party race here, and seconds instead of minutes.
+/// Checks all interleavings with at most three preemptions: enough for every race of two parties here, and fast.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -89,7 +89,7 @@ fn loom_a_watcher_sees_the_head_or_the_producer_sees_the_watcher() {
     });
 }
 
-/// Two streams that are published one after the other, and then one barrier for both.
+/// Two streams are published one after the other, with one barrier after both.
 #[test]
 fn loom_one_barrier_serves_all_that_was_published_before_it() {
     model(|| {
@@ -200,7 +200,7 @@ fn loom_fin_comes_after_the_bytes() {
     });
 }
 
-/// Crate `socket`: `ways::connect` and `lines::close`.
+/// Models `ways::connect` and `lines::close` of crate `socket`.
 #[test]
 fn loom_a_record_is_seen_by_who_closes_its_line_or_its_writer_sees_the_line_closed() {
     model(|| {
@@ -222,7 +222,7 @@ fn loom_a_record_is_seen_by_who_closes_its_line_or_its_writer_sees_the_line_clos
     });
 }
 
-/// Crate `socket`: a lent slot is cleared for its next connection by who connects, when the acceptor has let go of the last one.
+/// Models the reuse of a lent slot in crate `socket`: the connector clears it when the acceptor has released the last connection.
 #[test]
 fn loom_who_uses_a_slot_again_finds_nothing_of_the_connection_before() {
     model(|| {
@@ -247,7 +247,7 @@ fn loom_who_uses_a_slot_again_finds_nothing_of_the_connection_before() {
     });
 }
 
-/// Two let go what is held back, and the stream moves on meanwhile.
+/// The producer and the service publish held-back bytes, and the stream moves on in the meantime.
 #[test]
 fn loom_what_is_held_back_goes_once_whoever_lets_it_go() {
     model(|| {
@@ -280,7 +280,7 @@ fn loom_what_is_held_back_goes_once_whoever_lets_it_go() {
     });
 }
 
-/// Crate `socket`: `Link::release` and `Lease::take`; crate `service`: `held`.
+/// Models `Link::release` and `Lease::take` of crate `socket`, and `held` of crate `service`.
 #[test]
 fn loom_nothing_is_let_go_in_a_slot_that_is_used_again() {
     model(|| {

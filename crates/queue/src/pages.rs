@@ -1,8 +1,8 @@
-//! Lending rings out of one side's data area.
+//! Lending rings from one side's data area.
 //!
-//! The truth is a bitmap of pages in shared memory, changed by compare-and-swap, so that a process and its forked
-//! children lend from the same area and any of them may die at any instant (what it held stays lent until its family gives
-//! it back, or the region goes). On top, each process keeps the rings given back last, last in first out, because they are warm.
+//! A bitmap of pages in shared memory, changed by compare-and-swap, decides which pages are lent. So a process and its forked
+//! children lend from the same area, and any of them may die at any instant (its rings stay lent until its family gives
+//! them back, or the region goes). In addition each process keeps the rings given back last, last in first out: they are in the cache.
 
 use crate::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::Ring;
@@ -15,9 +15,9 @@ use loom::sync::atomic::AtomicU64;
 /// Ring sizes: 4 KiB, 8 KiB, ... 256 MiB.
 pub const CLASSES: usize = (RING_MAX.trailing_zeros() - RING_MIN.trailing_zeros()) as usize + 1;
 const FIRST: u32 = RING_MIN.trailing_zeros();
-/// Classes of less than 64 pages, which are looked for in one word of the bitmap.
+/// Number of classes of less than 64 pages: their pages are searched within one word of the bitmap.
 const SMALL: usize = 6;
-/// Rings of one class kept warm; more are returned to the bitmap.
+/// Most rings of one class that are kept warm; more are returned to the bitmap.
 const WARM: usize = 32;
 
 /// The size class that holds `bytes`, clamped to the largest.
@@ -28,13 +28,13 @@ pub fn class_of(bytes: usize) -> usize {
     (log2 - FIRST) as usize
 }
 
-/// A process's warm rings of one data area.
+/// A process's cache of rings given back to one data area.
 #[derive(Debug)]
 pub struct Pool {
     warm: [[u64; WARM]; CLASSES],
     count: [u8; CLASSES],
-    /// For each class that fits into a word, where its next search starts: what is given back is lent before what was never used, and the
-    /// area's pages that are present stay few.
+    /// For each class smaller than a word: the word where its next search starts. Pages given back are lent before pages never used, so
+    /// that few of the area's pages become present.
     hands: [usize; SMALL],
 }
 
@@ -55,7 +55,7 @@ impl Pool {
         self.lend_leaving(class, pages, 0, word)
     }
 
-    /// As [`lend`](Self::lend), unless fewer than `leave` pages would be left for others. A warm ring takes nothing from them.
+    /// As [`lend`](Self::lend), unless fewer than `leave` pages would stay free. A warm ring is lent in any case: it takes no free page.
     pub fn lend_leaving<'a>(
         &mut self,
         class: usize,
@@ -82,7 +82,7 @@ impl Pool {
         first.map(|page| Ring::new(page as u64 * u64::from(RING_MIN), (FIRST as usize + class) as u8))
     }
 
-    /// The warm ring of the smallest class that is lent when `n` more have been.
+    /// The warm ring of the smallest class that will be lent after `n` others.
     #[must_use]
     #[inline]
     pub fn ahead(&self, n: usize) -> Option<Ring> {
@@ -90,12 +90,12 @@ impl Pool {
         Some(Ring::new(self.warm[0][i] * u64::from(RING_MIN), FIRST as u8))
     }
 
-    /// Takes a ring back.
+    /// Takes a ring back, and keeps it warm if it is small.
     #[inline]
     pub fn give_back<'a>(&mut self, ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
         let class = class_of(ring.size() as usize);
         let n = usize::from(self.count[class]);
-        // Large rings go straight back: warmth buys nothing and they would be missed elsewhere.
+        // Large rings go straight back to the bitmap: a cache holds little of them, and other flows need the pages.
         if n < WARM && class < 5 {
             self.warm[class][n] = ring.offset() / u64::from(RING_MIN);
             self.count[class] += 1;
@@ -104,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// Takes a ring back without keeping it warm.
+    /// Takes a ring back and returns it to the bitmap.
     pub fn give_up<'a>(&mut self, ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
         let word_of_it = (ring.offset() / u64::from(RING_MIN)) as usize / 64;
         let fit = class_of(ring.size() as usize).saturating_add(1).min(SMALL);
@@ -124,13 +124,13 @@ impl Pool {
         self.count = [0; CLASSES];
     }
 
-    /// How many of the first `pages` pages are not lent.
+    /// Number of pages among the first `pages` that are not lent.
     fn free<'a>(pages: usize, word: impl Fn(usize) -> &'a AtomicU64) -> usize {
         let free = |i| (word(i).load(Relaxed) | beyond(i, pages)).count_zeros() as usize;
         (0..pages.div_ceil(64)).map(free).sum()
     }
 
-    /// Marks a ring's pages free: it goes back without being kept warm.
+    /// Marks a ring's pages as free in the bitmap.
     pub fn release<'a>(ring: Ring, word: impl Fn(usize) -> &'a AtomicU64) {
         let page = (ring.offset() / u64::from(RING_MIN)) as usize;
         let n = ring.pages();
@@ -144,7 +144,7 @@ impl Pool {
         }
     }
 
-    /// Aligned free pages inside one word.
+    /// Lends aligned pages inside one word; returns the first page.
     fn search_within<'a>(
         &mut self,
         class: usize,
@@ -171,7 +171,7 @@ impl Pool {
         None
     }
 
-    /// `n` pages that are whole words.
+    /// Lends `n` pages that are whole words; returns the first page.
     fn search_words<'a>(n: usize, pages: usize, word: &impl Fn(usize) -> &'a AtomicU64) -> Option<usize> {
         let (words, need) = (pages / 64, n / 64);
         let mut w = 0;
@@ -195,7 +195,7 @@ const fn mask(n: usize) -> u64 {
     (1 << n) - 1
 }
 
-/// The bits of word `w` that stand for no page of the first `pages`.
+/// The bits of word `w` beyond the first `pages` pages.
 const fn beyond(w: usize, pages: usize) -> u64 {
     if w == pages / 64 { !mask(pages % 64) } else { 0 }
 }

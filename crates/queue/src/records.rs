@@ -1,12 +1,12 @@
-//! Where the records of a stream end (`MSG_EOR`): a table in the producer's data area, lent like a ring.
+//! Ends of a stream's records (`MSG_EOR`): a table in the producer's data area, lent like a ring.
 //!
 //! ```text
 //!   0  count u64 | 8  end[0] u64 | 16  end[1] | ... | end[SLOTS - 1]        end `i` stands in `end[i % SLOTS]`
 //! ```
 //!
-//! Ends are positions of the stream and only grow. At most [`OPEN_MAX`] of them lie where the consumer has not been yet, fewer than
-//! half the slots: what a consumer looks at is not overwritten while it looks. What a hostile producer writes here makes
-//! shorter segments, and nothing else.
+//! Ends are stream positions and only grow. At most [`OPEN_MAX`] of them, less than half the slots, lie beyond the consumer's position:
+//! so an end is not overwritten while the consumer reads it. If a hostile producer writes anything here, its segments
+//! become shorter, and nothing else happens.
 
 use crate::{Ring, Violation};
 use base::limits::RING_MIN;
@@ -18,10 +18,10 @@ use shm::{Region, Side};
 pub const CLASS: usize = 2;
 const LOG2: u8 = RING_MIN.trailing_zeros() as u8 + CLASS as u8;
 const SLOTS: u64 = (1 << LOG2) / 8 - 1;
-/// Records not consumed, at most. Linux, which takes a buffer of its own for each, holds as many in some 2 MiB of `SO_SNDBUF`.
+/// Most records not consumed. Linux, which uses a buffer for each, holds as many in some 2 MiB of `SO_SNDBUF`.
 pub const OPEN_MAX: u64 = SLOTS / 2;
 
-/// A table in one side's data area.
+/// A table of record ends in one side's data area.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     region: &'a Region,
@@ -29,10 +29,10 @@ pub struct Records<'a> {
     ring: Ring,
 }
 
-/// Where the table lies that `flags` (of `shm::application_flags`) name. `None`: no record ever ended.
+/// The place of the table that `flags` (of `shm::application_flags`) name. `None`: no record ever ended.
 ///
 /// # Errors
-/// It would lie outside the data area.
+/// [`Violation::Ring`], when it would lie outside the data area.
 #[inline]
 pub fn place(flags: u64, data_len: u64) -> Result<Option<Ring>, Violation> {
     match (flags & RECORDS) >> RECORDS_SHIFT {
@@ -41,7 +41,7 @@ pub fn place(flags: u64, data_len: u64) -> Result<Option<Ring>, Violation> {
     }
 }
 
-/// The flags that say that the table lies in `ring`.
+/// The flags that name the table in `ring`.
 #[must_use]
 pub const fn flags_of(ring: Ring) -> u64 {
     (ring.offset() / RING_MIN as u64 + 1) << RECORDS_SHIFT
@@ -54,28 +54,28 @@ impl<'a> Records<'a> {
         Self { region, side, ring }
     }
 
-    /// Producer: makes an empty table of whatever lies there.
+    /// Producer: makes the table empty; its memory may hold any bytes.
     pub fn clear(&self) {
         self.store(0, 0);
     }
 
-    /// Producer: whether all that may be open is open, where the consumer has come to `consumed`.
+    /// Producer: true when no more records may end until the consumer, which has come to `consumed`, moves on.
     #[must_use]
     pub fn is_full(&self, consumed: u64) -> bool {
         let count = self.load(0);
         count >= OPEN_MAX && self.end(count - OPEN_MAX) > consumed
     }
 
-    /// Producer: a record ends at `end`, behind all others. Call before more bytes are published; there must be room.
+    /// Producer: adds the end of a record, after all others. Call before more bytes are published, and if the table is not full.
     pub fn add(&self, end: u64) {
         let count = self.load(0);
         self.store(1 + count % SLOTS, end);
-        // The end before the count that announces it (pairs with the fence in `around`).
+        // The end before the count that makes it visible (pairs with the fence in `around`).
         fence(Ordering::Release);
         self.store(0, count.wrapping_add(1));
     }
 
-    /// Consumer: the record that the byte at `position` belongs to, `[start, end)`; `u64::MAX` is the end of one that is open.
+    /// Consumer: the record `[start, end)` that contains the byte at `position`; `end` is `u64::MAX` if the record has not ended.
     #[must_use]
     pub fn around(&self, position: u64) -> (u64, u64) {
         let count = self.load(0);
@@ -92,7 +92,7 @@ impl<'a> Records<'a> {
         }
         let start = if low > oldest { self.end(low - 1) } else { 0 };
         let end = if low < count { self.end(low) } else { u64::MAX };
-        // A hostile table may say anything: a record holds its own byte.
+        // A hostile table may hold anything: make sure that the record contains its own byte.
         (start.min(position), end.max(position.saturating_add(1)))
     }
 

@@ -1,20 +1,20 @@
-//! Where a stream's bytes lie: a power-of-two window of a data area, indexed by absolute position.
+//! A ring: a power-of-two part of a data area, indexed by absolute stream position.
 
 use base::limits::{RING_MAX, RING_MIN};
 
-/// What the other side wrote that it must not. The offender is detached; the text is the reason in the log.
+/// A value of the other side that breaks the rules. That side is detached; the text is the reason in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// A ring descriptor lies outside the data area or has a forbidden size.
     Ring(u64),
-    /// A position moved by more than the ring holds, or backwards.
+    /// A position moved by more than the ring holds, or went backwards.
     Position {
         /// The position last known to be good.
         known: u64,
-        /// What was found.
+        /// The position that was found.
         found: u64,
     },
-    /// No ring covers the position although bytes are announced there.
+    /// No ring covers this position although bytes are published there.
     NoRing(u64),
 }
 
@@ -39,7 +39,7 @@ pub struct Ring {
     log2: u8,
 }
 
-/// Two consecutive pieces of a data area, `(offset, length)`; the second is empty when nothing wraps.
+/// Two consecutive pieces of a data area, `(offset, length)`; the second is empty unless the range wraps.
 pub type Spans = [(usize, usize); 2];
 
 impl Ring {
@@ -68,15 +68,15 @@ impl Ring {
         }
     }
 
-    /// What [`packed`](Self::packed) has made, by this process and kept where nobody else writes: nothing is checked.
+    /// The inverse of [`packed`](Self::packed), unchecked: only for a word that this process has packed and kept in its own memory.
     #[must_use]
     #[inline]
     pub const fn unpacked(word: u64) -> Self {
         Self { offset: (word as u32 as u64) * RING_MIN as u64, log2: (word >> 32) as u8 }
     }
 
-    /// Where the byte at `position` lies if `packed` is a ring of an area of `data_len` bytes: a hint, for nothing else is checked than
-    /// that the place is inside the area.
+    /// Offset of the byte at `position` if `packed` is a ring of an area of `data_len` bytes. Only for prefetching: nothing is checked
+    /// except that the offset lies inside the area.
     #[must_use]
     #[inline]
     pub const fn hint(packed: u64, position: u64, data_len: u64) -> Option<usize> {
@@ -85,34 +85,34 @@ impl Ring {
         if at < data_len { Some(at as usize) } else { None }
     }
 
-    /// As one word; never 0.
+    /// The ring as one word; never 0.
     #[must_use]
     #[inline]
     pub const fn packed(self) -> u64 {
         (self.offset / RING_MIN as u64) | ((self.log2 as u64) << 32)
     }
 
-    /// Bytes it holds.
+    /// Size of the ring in bytes.
     #[must_use]
     #[inline]
     pub const fn size(self) -> u64 {
         1u64.wrapping_shl(self.log2 as u32)
     }
 
-    /// Where it begins in the data area.
+    /// Offset of the ring in the data area, bytes.
     #[must_use]
     #[inline]
     pub const fn offset(self) -> u64 {
         self.offset
     }
 
-    /// Pages it covers.
+    /// Number of pages that it covers.
     #[must_use]
     pub const fn pages(self) -> usize {
         (self.size() / RING_MIN as u64) as usize
     }
 
-    /// Where the `len` bytes from `position` lie. `len` must not exceed the size.
+    /// The pieces of the `len` bytes from `position` on. `len` must not exceed the size.
     #[must_use]
     #[inline]
     pub fn spans(self, position: u64, len: usize) -> Spans {

@@ -17,21 +17,21 @@ use crate::{Ring, Violation, fence};
 use base::limits::RING_MAX;
 use shm::{Half, SockBlock, half_flags};
 
-/// Bytes at the reader's position that lie in one ring.
+/// Bytes at the consumer's position that lie in one ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readable {
-    /// Where they lie, in the *other* side's data area.
+    /// The ring, in the *other* side's data area.
     pub ring: Ring,
-    /// How many, at most the ring's size.
+    /// Number of bytes in this ring.
     pub len: usize,
-    /// How many in all, in this and the next ring.
+    /// Number of bytes in this and the next ring.
     pub total: usize,
 }
 
-/// Consumer: what can be read at `tail` of the stream that `peer` produces. `None` when nothing.
+/// Consumer: the bytes that can be read at position `tail` of the stream that `peer` produces. `None` when there are none.
 ///
 /// # Errors
-/// The producer announced something impossible: a bug or an attack on its side; treat the connection as reset.
+/// [`Violation`], when the producer published something impossible: a bug or an attack; treat the connection as reset.
 #[inline(always)]
 pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable>, Violation> {
     // Acquire: pairs with the Release in `publish`; bytes, rings and starts of all positions below `head` are visible.
@@ -62,7 +62,7 @@ pub fn readable(peer: &Half, tail: u64, data_len: u64) -> Result<Option<Readable
     Ok(Some(Readable { ring, len: len as usize, total: total as usize }))
 }
 
-/// Consumer: publishes that everything before `tail` is consumed. True when the producer waits for space and should be
+/// Consumer: publishes that everything before `tail` is consumed. True when the producer waits for space and must be
 /// told.
 #[must_use]
 #[inline]
@@ -72,11 +72,11 @@ pub fn consumed(own: &Half, peer: &Half, tail: u64) -> bool {
     wants_space(peer)
 }
 
-/// Who consumes little by little asks behind a barrier at least every so many bytes.
+/// Bytes after which a consumer that consumes little by little executes a barrier at the latest.
 const STEP: u64 = 512;
 
-/// Consumer: as [`consumed`], where bytes from `from` on were consumed and more are there. The barrier is a good part of what a small
-/// read costs: without it who begins to wait for space at this very moment may be overlooked, for fewer bytes than a step.
+/// Consumer: as [`consumed`], when bytes from `from` on were consumed and more are there. The barrier is a good part of the cost of a
+/// small read. Without it a producer that begins to wait for space at this very moment may be missed, for less than a step of bytes.
 #[must_use]
 #[inline]
 pub fn consumed_some(own: &Half, peer: &Half, from: u64, tail: u64) -> bool {
@@ -87,48 +87,48 @@ pub fn consumed_some(own: &Half, peer: &Half, from: u64, tail: u64) -> bool {
     wants_space(peer)
 }
 
-/// Consumer: as [`consumed`] for one of many streams: after all of them comes one [`barrier`], and then [`wants_space`] is asked.
+/// Consumer: as [`consumed`] for one of several streams; after all of them call [`barrier`] once, then [`wants_space`] for each.
 #[inline]
 pub fn note_consumed(own: &Half, tail: u64) {
     // Release: the bytes were copied out before the producer may overwrite them (pairs with Acquire in `Sender::space`).
     own.rx_tail.store(tail, Release);
 }
 
-/// Producer: as [`Sender::publish`] for one of many streams: after all of them comes one [`barrier`], and then [`watcher`] is asked.
+/// Producer: as [`Sender::publish`] for one of several streams; after all of them call [`barrier`] once, then [`watcher`] for each.
 #[inline]
 pub fn note_produced(own: &Half, head: u64) {
     // Release: bytes and rings before the head that announces them (pairs with Acquire in `readable`).
     own.tx_head.store(head, Release);
 }
 
-/// Between what was published and the question who wants to know of it.
+/// Full barrier between publishing positions and checking whether the other side waits for them.
 #[inline]
 pub fn barrier() {
     // Pairs with the fences in `watch` and in `Sender::want_space`: one of the two sides sees the other's store.
     fence(SeqCst);
 }
 
-/// Does the producer wait for space?
+/// True when the producer waits for space.
 #[must_use]
 #[inline]
 pub fn wants_space(peer: &Half) -> bool {
     peer.flags.load(Relaxed) & half_flags::WANT_SPACE != 0
 }
 
-/// The producer's trusted view of its stream. Plain data: load it from the socket block, change it, store it back.
+/// The producer's own, trusted state of its stream. Plain data: load it from the socket block, change it, store it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sender {
-    /// Bytes produced.
+    /// Number of bytes produced.
     pub head: u64,
-    /// Bytes the consumer is known to have consumed.
+    /// Number of bytes that the consumer is known to have consumed.
     pub tail: u64,
     /// The ring that takes the next byte.
     pub ring: Option<Ring>,
-    /// The position from which the descriptor `index` rules.
+    /// The position from which on bytes lie in `ring`.
     pub start: u64,
-    /// The ring before it, until the consumer has passed `start`.
+    /// The earlier ring, until the consumer has passed `start`.
     pub old: Option<Ring>,
-    /// Which of the two descriptors the current ring uses.
+    /// Index (0 or 1) of the descriptor that holds the current ring.
     pub index: u8,
 }
 
@@ -141,7 +141,7 @@ impl Default for Sender {
 const INDEX_BIT: u64 = 1 << 63;
 
 impl Sender {
-    /// As kept in a socket block.
+    /// Loads the state kept in a socket block.
     #[must_use]
     #[inline]
     pub fn of(block: &SockBlock, data_len: u64) -> Self {
@@ -156,11 +156,11 @@ impl Sender {
         }
     }
 
-    /// Keeps it in a socket block.
+    /// Stores the state in a socket block.
     #[inline]
     pub fn keep(&self, block: &SockBlock) {
         let index = if self.index == 0 { 0 } else { INDEX_BIT };
-        // Release: who announces in our place (`held`) announces bytes and rings that are there.
+        // Release: if the service publishes held-back bytes (`held`), it sees them and their rings.
         block.tx_head.store(self.head, Release);
         block.spare.store(self.tail, Relaxed);
         block.tx_ring.store(self.ring.map_or(0, Ring::packed) | index, Relaxed);
@@ -168,15 +168,15 @@ impl Sender {
         block.tx_old.store(self.old.map_or(0, Ring::packed), Relaxed);
     }
 
-    /// As [`of`](Self::of), from the block of somebody who is not trusted, for whoever goes on in their name: `own` is their
-    /// half. What it held back is yet to be let go.
+    /// As [`of`](Self::of), from the block of an untrusted process, for the party that continues its stream: `own` is that process's
+    /// half. Bytes that it held back are still to be published.
     ///
     /// # Errors
-    /// The positions contradict each other or what was published; or their owner was killed in the middle of a send.
+    /// [`Violation`], when the positions contradict each other or those published, or the process was killed in the middle of a send.
     pub fn taken_over(block: &SockBlock, own: &Half, data_len: u64) -> Result<Self, Violation> {
         let sender = Self::of(block, data_len);
         let published = own.tx_head.load(Acquire);
-        // What is held back is written. Who published first, and was killed, has not noted what.
+        // Bytes held back are written already. A process killed between publishing and keeping has a smaller head in its block.
         if sender.head < published {
             return Err(Violation::Position { known: sender.head, found: published });
         }
@@ -190,10 +190,10 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Takes in how far the consumer has come. Returns a ring that nobody needs any more, to be given back.
+    /// Reads how far the consumer has come. Returns a ring that is no longer in use, to be given back.
     ///
     /// # Errors
-    /// The consumer claims bytes that were never sent, or went backwards.
+    /// [`Violation::Position`], when the consumer claims bytes that were never sent, or went backwards.
     #[inline]
     pub fn update(&mut self, peer: &Half) -> Result<Option<Ring>, Violation> {
         // Acquire: pairs with the Release in `consumed`.
@@ -201,10 +201,10 @@ impl Sender {
         self.acknowledge(tail)
     }
 
-    /// As [`update`](Self::update) with a position that came another way.
+    /// As [`update`](Self::update), with a position that was read before.
     ///
     /// # Errors
-    /// `tail` is before the known position or after everything sent.
+    /// [`Violation::Position`], when `tail` is before the known position or after everything sent.
     #[inline]
     pub fn acknowledge(&mut self, tail: u64) -> Result<Option<Ring>, Violation> {
         if !(self.tail <= tail && tail <= self.head) {
@@ -238,8 +238,8 @@ impl Sender {
         self.old.is_none() || self.head == self.start
     }
 
-    /// Puts a new ring under the stream from the present head on. Returns the ring it replaces when that is already
-    /// empty and can be given back at once; otherwise [`update`](Self::update) returns it later.
+    /// Makes `ring` the current one from the present head on. Returns the ring that it replaces if that is empty
+    /// and can be given back at once; otherwise [`update`](Self::update) returns it later.
     pub fn lend(&mut self, own: &Half, ring: Ring) -> Option<Ring> {
         assert!(self.may_lend(), "one switch of rings at a time");
         let before = self.ring.replace(ring);
@@ -262,24 +262,24 @@ impl Sender {
         None
     }
 
-    /// Puts a longer ring in the place of the current one, which it returns: with the same bytes from `start` on, whatever lies in the one
-    /// before it. A consumer may read them where they were until it has consumed what is written now; it looks at the descriptor after
-    /// the head, so what comes later it finds in the new ring.
+    /// Replaces the current ring by a longer one and returns it. The caller has copied the bytes from `start` on; an earlier ring stays
+    /// as it is. A consumer may read the old copy until it has consumed the bytes written so far; it reads the descriptor after the head,
+    /// so it finds later bytes in the new ring.
     pub fn relocate(&mut self, own: &Half, ring: Ring) -> Option<Ring> {
         debug_assert!(self.ring.is_some_and(|before| before.size() < ring.size()));
-        // Before the head that makes it matter.
+        // Before the head that publishes bytes in the new ring.
         own.ring[usize::from(self.index)].store(ring.packed(), Release);
         self.ring.replace(ring)
     }
 
-    /// Takes the ring back from an empty stream. `None` when it holds none or bytes are unread.
+    /// Takes the ring from an empty stream. `None` when there is no ring, or bytes are unread.
     #[inline]
     pub fn give_back(&mut self) -> Option<Ring> {
         if self.is_empty() && self.old.is_none() { self.ring.take() } else { None }
     }
 
-    /// Publishes `n` more bytes, already copied to `spans(head, n)` of the current ring. Afterwards read the peer's
-    /// `context` and ring its doorbell.
+    /// Publishes `n` more bytes, already copied to `spans(head, n)` of the current ring. Afterwards the caller reads the peer's
+    /// `context` and rings its doorbell.
     #[inline]
     pub fn publish(&mut self, own: &Half, n: usize) {
         debug_assert!(n <= self.space());
@@ -288,10 +288,10 @@ impl Sender {
         barrier();
     }
 
-    /// Announces that the producer waits for space. True: still none, wait for the doorbell. False: try again.
+    /// Announces that the producer waits for space. True: there is still none, so wait for the doorbell. False: try again.
     ///
     /// # Errors
-    /// As [`update`](Self::update), whose returned ring is handed to `give`.
+    /// As [`update`](Self::update). The ring that `update` returns is passed to `give`.
     pub fn want_space(
         &mut self,
         own: &Half,
@@ -313,15 +313,15 @@ impl Sender {
     }
 }
 
-/// The context of `half`'s owner that wants news, if any.
+/// The context of `half`'s owner to ring for news of the slot, if there is one.
 #[must_use]
 #[inline]
 pub fn watcher(half: &Half) -> Option<u32> {
     half.context.load(Relaxed).checked_sub(1)
 }
 
-/// Announces on one's own half that `context` wants news of this slot (`None`: nobody). Check for news once more
-/// afterwards: what was published before the fence rang nobody.
+/// Announces on one's own half that `context` is to be rung for this slot (`None`: none). Check for news once more
+/// afterwards: positions published before the fence caused no doorbell.
 #[inline]
 pub fn watch(own: &Half, context: Option<u32>) {
     own.context.store(context.map_or(0, |c| c + 1), Relaxed);
@@ -329,7 +329,7 @@ pub fn watch(own: &Half, context: Option<u32>) {
     fence(SeqCst);
 }
 
-/// Publishes a flag of one's own half (`FIN`, `RESET`, ...) after everything already published.
+/// Sets a flag of one's own half (`FIN`, `RESET`, ...) after everything already published.
 #[inline]
 pub fn raise(own: &Half, flag: u32) {
     own.flags.fetch_or(flag, SeqCst);

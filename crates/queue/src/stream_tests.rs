@@ -1,5 +1,5 @@
-//! The byte stream against an oracle: whatever is lent, grown, given back and read in pieces, bytes come out as they
-//! went in; whatever the other side writes, nothing panics and nothing is read outside its area.
+//! The byte stream against an oracle. However rings are lent, replaced and given back, and in whatever pieces bytes are read, they come
+//! out as they went in; whatever the other side writes, nothing panics and nothing is read outside its area.
 
 #![allow(clippy::unwrap_used)]
 
@@ -184,7 +184,7 @@ fn a_hostile_block_is_refused_or_has_positions_that_hold() {
     let mut rng = Seed::new(5);
     let mut taken = 0;
     for _ in 0..200_000 {
-        // Near each other, so that some make sense.
+        // Near each other, so that some combinations are valid.
         let mut word = || match rng.below(4) {
             0 => rng.next_u64(),
             _ => rng.below(20_000),

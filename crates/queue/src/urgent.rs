@@ -1,17 +1,17 @@
-//! How far the urgent bytes of a stream reach (RFC 9293 section 3.8.5): a word for each side and slot, of which the consumer learns by
-//! a flag of the producer's half. Who never sends any touches none of it.
+//! The end of a stream's urgent bytes (RFC 9293 section 3.8.5): a word for each side and slot, valid while URGENT is set in the
+//! producer's half. Connections without urgent bytes do not touch it.
 //!
 //! The word is "the sequence number of the octet following the urgent data", as a stream position. A hostile producer may write
-//! anything here, and shows its peer a wrong place in its own stream.
+//! any value; it then only shows its peer a wrong position in its own stream.
 
 use crate::stream::raise;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use shm::{Region, Side, half_flags};
 
-/// Producer: the stream of `side` in `slot` is urgent up to `position`. Call before the bytes are published.
+/// Producer: the stream of `side` in `slot` has urgent bytes up to `position`. Call before the bytes are published.
 pub fn announce(region: &Region, side: Side, slot: u32, position: u64) {
     let (Some(urgent), Some(slot)) = (region.urgent(slot), region.slot(slot)) else { return };
-    // Release, and once more in `raise`, and in `publish`: who sees the bytes, or the flag, sees the word.
+    // Release here, and again in `raise` and in `publish`: a consumer that sees the bytes, or the flag, sees the word.
     urgent.up[side.index()].store(position, Release);
     let half = &slot.half[side.index()];
     if half.flags.load(Relaxed) & half_flags::URGENT == 0 {
@@ -19,11 +19,11 @@ pub fn announce(region: &Region, side: Side, slot: u32, position: u64) {
     }
 }
 
-/// Consumer: up to where the stream of `side` is urgent, or `None` when nothing of it ever was.
+/// Consumer: the position after the last urgent byte of the stream of `side`, or `None` when it has had none.
 #[must_use]
 pub fn up(region: &Region, side: Side, slot: u32) -> Option<u64> {
     let flags = &region.slot(slot)?.half[side.index()].flags;
-    // Acquire: pairs with `raise`; on the word, with its own Release when the flag is an old one.
+    // Acquire: pairs with `raise`; if the flag was set earlier, the word's own Acquire pairs with its Release.
     let is_announced = flags.load(Acquire) & half_flags::URGENT != 0;
     is_announced.then(|| region.urgent(slot).map_or(0, |urgent| urgent.up[side.index()].load(Acquire)))
 }

@@ -1,4 +1,4 @@
-//! The atomics of the layout: the processor's, or loom's when a model is checked.
+//! The atomic types of the layout: those of `core`, or loom's when a model is checked.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64};

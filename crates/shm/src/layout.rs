@@ -1,4 +1,4 @@
-//! The bytes of a region, drawn and asserted. Never maps, never decides.
+//! The bytes of a region, drawn and asserted. Maps no memory.
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use base::limits::{PAGE, RING_MIN, SLOTS_MAX};
@@ -6,18 +6,18 @@ use core::sync::atomic::Ordering;
 
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
-/// Changes whenever a byte of this file's tables moves. A library of another version is refused at registration.
+/// Changes whenever a byte of this file's tables moves. The service refuses a library of another version at registration.
 pub const VERSION: u32 = 6;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
-/// Words of a context's bit table: one bit per slot.
+/// Number of words of a context's bit table: one bit per slot.
 #[cfg(not(loom))]
 pub const WORDS_MAX: usize = SLOTS_MAX / 64;
-/// A model has few slots, so that all interleavings can be walked.
+/// For loom models: few slots, so that all interleavings can be checked.
 #[cfg(loom)]
 pub const WORDS_MAX: usize = 2;
 
-/// One of the two parties of a region.
+/// One of the two sides of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Side {
@@ -28,7 +28,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other party.
+    /// The other side of the region.
     #[must_use]
     #[inline]
     pub const fn other(self) -> Self {
@@ -38,14 +38,14 @@ impl Side {
         }
     }
 
-    /// 0 or 1.
+    /// The side as an index, 0 or 1.
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// From 0 or 1.
+    /// The side with index 0 or 1; `None` for other numbers.
     #[must_use]
     pub const fn from_index(i: u8) -> Option<Self> {
         match i {
@@ -56,13 +56,13 @@ impl Side {
     }
 }
 
-/// What a region is for.
+/// The two kinds of region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// Service and application.
+    /// Application region: side 0 is the service, side 1 the application.
     Application = 1,
-    /// Application and application.
+    /// Pair region: both sides are applications of this host.
     Pair = 2,
 }
 
@@ -77,35 +77,36 @@ pub enum Kind {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Header {
-    /// [`MAGIC`].
+    /// Equal to [`MAGIC`] once the header is complete.
     pub magic: AtomicU64,
-    /// [`VERSION`].
+    /// Layout version of the creator: [`VERSION`].
     pub version: AtomicU32,
-    /// [`Kind`] as a number.
+    /// The region's [`Kind`] as a number.
     pub kind: AtomicU32,
     /// Number of slots, a power of two, 64..=65536.
     pub slots: AtomicU32,
-    /// In an application region: whether the application is to count its cycles. Written by the service at any time; 0: no. What else
-    /// it says is crate `cycles`' matter.
+    /// In an application region: a word of the service, changed at any time, that says whether the application is to count its cycles; 0:
+    /// no.
+    /// Its format is that of `Switch` in crate `cycles`.
     pub cycles: AtomicU32,
-    /// Bytes of each side's data area.
+    /// Size of each side's data area, bytes.
     pub data_len: AtomicU64,
-    /// The service's name for this region.
+    /// The service's number of this region.
     pub id: AtomicU64,
-    /// Which bits of `SockBlock::holders` are some process's; in the oldest ancestor's application region. A parent takes
-    /// one for each child before it forks, the service frees those of the dead.
+    /// Bits of `SockBlock::holders` that belong to a process each; used in the oldest ancestor's application region. A parent takes
+    /// one for each child before it forks; the service frees the bits of dead processes.
     pub holders_taken: AtomicU64,
-    /// Which [`ThreadAccount`]s are some thread's, a bit each: the application's.
+    /// Bits of the [`ThreadAccount`]s that belong to a thread each; written by the application.
     pub accounts_taken: AtomicU64,
     pad: AtomicU64,
-    /// Which contexts of each side are in use, so that the forked children of a process take others.
+    /// Contexts of each side in use, a bit each, so that the forked children of a process take others.
     pub context_taken: [[AtomicU64; CONTEXTS / 64]; 2],
-    /// The socket block that was looked at last, modulo the slots, by all processes that take one: the application's.
+    /// Where the search for a free socket block goes on, modulo the slots; shared by all processes of the application.
     pub hand: AtomicU32,
     tail: [AtomicU32; 15],
 }
 
-/// Where one context of one side is told which of its slots have news.
+/// The doorbell of one context of one side: its slots with news.
 ///
 /// ```text
 ///   line 0:  top u64 | sleeping u32 | - u32 | words[0..6]      slots 0..383 need this one line
@@ -118,17 +119,17 @@ pub struct Header {
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 pub struct ContextBlock {
-    /// Which groups of words have set bits.
+    /// Bit `g`: group `g` of `words` has a set bit.
     pub top: AtomicU64,
     /// 1 while the consumer sleeps, or is about to, and wants its eventfd written.
     pub sleeping: AtomicU32,
     reserved: AtomicU32,
-    /// A bit per slot.
+    /// One bit per slot: the slot has news.
     pub words: [AtomicU64; WORDS_MAX],
     tail: [AtomicU64; 6],
 }
 
-/// What one side says about one connection: one cache line, written by that side only, read by the other.
+/// One side's state of one connection: one cache line, written by that side only, read by the other.
 ///
 /// ```text
 ///   0  tx_head u64      bytes this side ever produced
@@ -136,32 +137,32 @@ pub struct ContextBlock {
 ///   16 ring[2] u64      where this side's payload lies: offset/4096 (bits 0..32) | log2(size) (bits 32..40)
 ///   32 start[2] u64     first position that lies in ring[i]; the larger start at or below a position rules
 ///   48 flags u32        see half_flags
-///   52 context u32      1 + the context of this side that wants news of this slot; 0: nobody does
-///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; pair region: bits 32..64 say when
-///                       this side rang for the slot, so that what has come can be put in order
+///   52 context u32      1 + the context of this side to ring for news of this slot; 0: none
+///   56 extra u64        application region, side 1: see application_flags; side 0: see Sending; pair region: bits 32..64 are the
+///                       time at which this side rang for the slot, so that slots with news can be put in order
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 pub struct Half {
-    /// Bytes produced so far.
+    /// Number of bytes that this side has produced.
     pub tx_head: AtomicU64,
-    /// Bytes consumed so far.
+    /// Number of bytes that this side has consumed.
     pub rx_tail: AtomicU64,
-    /// Packed ring descriptors.
+    /// Packed descriptors of this side's rings; 0: none.
     pub ring: [AtomicU64; 2],
-    /// First position of each ring.
+    /// First stream position in each ring.
     pub start: [AtomicU64; 2],
-    /// See [`half_flags`].
+    /// State of this side: bits of [`half_flags`].
     pub flags: AtomicU32,
-    /// 1 + the context to tell, or 0.
+    /// 1 + the context of this side to ring for news of this slot; 0: none.
     pub context: AtomicU32,
-    /// See [`application_flags`] and [`Sending`].
+    /// Depends on region and side: [`application_flags`], [`Sending`], or a time.
     pub extra: AtomicU64,
 }
 
 impl Half {
-    /// As if never used, before a slot is handed out. `tx_head` comes last and releases: whoever sees it cleared sees the rest
+    /// Clears a half before its slot is handed out. `tx_head` is cleared last, with Release: a thread that sees it cleared sees the rest
     /// cleared.
     pub fn clear(&self) {
         self.flags.store(0, Ordering::Relaxed);
@@ -178,100 +179,101 @@ impl Half {
 
 /// Bits of [`Half::flags`]. Each is written by the half's owner (or by the service for a dead owner).
 pub mod half_flags {
-    /// This side has connected (application region: the service says that the handshake is over).
+    /// This side has connected (application region, side 0: the handshake is complete).
     pub const OPEN: u32 = 1;
-    /// Nothing follows `tx_head`: RFC 9293's FIN.
+    /// The stream of this side ends at `tx_head`: RFC 9293's FIN.
     pub const FIN: u32 = 1 << 1;
-    /// The connection was reset by this side.
+    /// This side has reset the connection.
     pub const RESET: u32 = 1 << 2;
-    /// This side reads no more (`SHUT_RD`, or fully closed).
+    /// This side reads no more (`SHUT_RD`, or closed).
     pub const READ_CLOSED: u32 = 1 << 3;
-    /// This side found no space and wants news when there is some.
+    /// This side found no space and is to be rung when there is some.
     pub const WANT_SPACE: u32 = 1 << 4;
-    /// Every holder on this side has let go: the slot may be reused once both sides say so.
+    /// All holders on this side have released the slot: it may be reused when both sides have set this flag.
     pub const RELEASED: u32 = 1 << 5;
-    /// The connection failed; the errno stands in bits 16..28.
+    /// The connection failed; the errno is in bits 16..28.
     pub const FAILED: u32 = 1 << 6;
-    /// This side's stream has had urgent bytes: how far the last of them reach stands in the table behind the slots.
+    /// This side's stream has had urgent bytes: [`Urgent::up`](super::Urgent::up) tells the position after the last of them.
     pub const URGENT: u32 = 1 << 7;
-    /// This side rings nobody any more (pair regions): its process has locked itself in, and may lack an eventfd.
+    /// This side rings no more (pair regions): its process is under a seccomp filter, and may lack an eventfd of the other side.
     pub const MUTE: u32 = 1 << 8;
-    /// Bytes that this side wants to be there before they are news (`SO_RCVLOWAT`): see [`low_water`](super::low_water). Who has no
-    /// space for so many tells.
+    /// log2 of the number of bytes for which this side waits before it is to be rung (`SO_RCVLOWAT`): see
+    /// [`low_water`](super::low_water).
+    /// A producer that has no space for so many rings as well.
     pub const LOW_WATER: u32 = 0x1F << LOW_WATER_SHIFT;
-    /// Where [`LOW_WATER`] begins.
+    /// Lowest bit of [`LOW_WATER`].
     pub const LOW_WATER_SHIFT: u32 = 9;
-    /// At an acceptor's half (pair regions): the slot is lent, its connector may use it again once both sides have let go.
+    /// In an acceptor's half (pair regions): the slot is lent to its connector, which may reuse it when both sides have released it.
     pub const LENT: u32 = 1 << 14;
-    /// The service lets go what this side holds back: until it has, the slot is not used again.
+    /// The service is publishing bytes that this side holds back: the slot must not be reused meanwhile.
     pub const PUSHING: u32 = 1 << 15;
-    /// At the service's half: what the application sends stays on this host, by way of the service. As within a pair region, it holds
-    /// back by itself what `TCP_CORK` and `MSG_MORE` say.
+    /// In the service's half: the application's data stays on this host, forwarded by the service. As in a pair region, the application
+    /// itself holds back bytes for `TCP_CORK` and `MSG_MORE`.
     pub const NEAR: u32 = 1 << 28;
-    /// Where the errno of [`FAILED`] begins.
+    /// Lowest bit of the errno of [`FAILED`].
     pub const ERRNO_SHIFT: u32 = 16;
 }
 
-/// Bytes that the side with these `flags` wants to be there before they are news, rounded up to a power of two; 1: any byte is.
+/// Number of bytes for which the side with these `flags` waits before it is to be rung, a power of two; 1: any byte is news.
 #[must_use]
 #[inline]
 pub const fn low_water(flags: u32) -> u32 {
     1 << ((flags & half_flags::LOW_WATER) >> half_flags::LOW_WATER_SHIFT)
 }
 
-/// The flags that say so of `bytes`.
+/// The flags for `bytes`, rounded up to a power of two: the inverse of [`low_water`].
 #[must_use]
 pub const fn low_water_flags(bytes: u32) -> u32 {
     let log2 = if bytes > 1 { u32::BITS - (bytes - 1).leading_zeros() } else { 0 };
     (if log2 > 31 { 31 } else { log2 }) << half_flags::LOW_WATER_SHIFT
 }
 
-/// Bits of [`Half::extra`] of an application's half in its application region: what the service's TCP should know.
+/// Bits of [`Half::extra`] of an application's half in its application region: socket options for the service's TCP.
 pub mod application_flags {
     /// `TCP_NODELAY`: small segments do not wait for acknowledgements.
     pub const NODELAY: u64 = 1;
     /// `TCP_QUICKACK`: acknowledgements do not wait for data.
     pub const QUICKACK: u64 = 1 << 1;
-    /// `TCP_CORK`: a partial segment waits for more.
+    /// `TCP_CORK`: a partial segment is held back until more is written.
     pub const CORK: u64 = 1 << 2;
-    /// The last call that sent said `MSG_MORE`: as [`CORK`], until the peer is heard.
+    /// The last call that sent had `MSG_MORE`: as [`CORK`], until the next segment from the peer.
     pub const MORE: u64 = 1 << 3;
-    /// Either of the two.
+    /// [`CORK`] or [`MORE`]: partial segments are held back.
     pub const HOLD: u64 = CORK | MORE;
     /// The service keeps [`Sending`](super::Sending) up to date with every segment.
     pub const WATCH: u64 = 1 << 4;
-    /// 1 + the page of the table that says where records end (`MSG_EOR`, see `queue::records`); 0: no record ever did.
+    /// 1 + the page of the table of record ends (`MSG_EOR`, see `queue::records`); 0: no record was ended yet.
     pub const RECORDS: u64 = ((1 << 25) - 1) << RECORDS_SHIFT;
-    /// Where [`RECORDS`] begins.
+    /// Lowest bit of [`RECORDS`].
     pub const RECORDS_SHIFT: u32 = 5;
-    /// As [`half_flags::URGENT`](super::half_flags::URGENT), where the service looks when it sends.
+    /// As [`half_flags::URGENT`](super::half_flags::URGENT), in the word that the service reads when it sends.
     pub const URGENT: u64 = 1 << 30;
-    /// From here on: the low half of a stream position. What ends there is not held back: `TCP_NODELAY` was set then.
+    /// Lowest bit of the low half of a stream position: a partial segment that ends there is not held back (`TCP_NODELAY` was set there).
     pub const PUSHED_SHIFT: u32 = 32;
 }
 
-/// [`Half::extra`] of the service's half in an application region: what bounds a sender beside the bytes that are not consumed.
-/// Written when the application waits for space or asks for it by [`application_flags::WATCH`], and when the connection is made.
+/// [`Half::extra`] of the service's half in an application region: bounds of the sender besides its ring. Written when the connection
+/// is made, when the application waits for space, and after every segment if it has set [`application_flags::WATCH`].
 ///
 /// ```text
-///   0..32  sent: low half of the position up to which the stream has been sent
-///   32..48 goal: bytes that are taken at once
-///   48..64 buffer: bytes that may be on their way or wait for it, in units of 256; 0: no bound
+///   0..32  sent: low half of the stream position up to which data was sent
+///   32..48 goal: bytes to write at once
+///   48..64 buffer: most bytes unacknowledged or unsent, in units of 256; 0: no bound
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sending {
-    /// Low half of a stream position.
+    /// Low half of the stream position up to which data was sent.
     pub sent: u32,
-    /// Bytes.
+    /// Bytes that the application should write at once.
     pub goal: u16,
-    /// Bytes; 0: no bound.
+    /// Most bytes unacknowledged or unsent; 0: no bound.
     pub buffer: u32,
 }
 
 impl Sending {
     const UNIT: u32 = 256;
 
-    /// As one word. The buffer is rounded down to its unit, and is one unit at least where there is a bound.
+    /// The value as one word. The buffer is rounded down to its unit, but a bound is at least one unit.
     #[must_use]
     pub const fn packed(self) -> u64 {
         let units = self.buffer / Self::UNIT;
@@ -284,7 +286,7 @@ impl Sending {
         self.sent as u64 | (self.goal as u64) << 32 | (units as u64) << 48
     }
 
-    /// From a word; any will do.
+    /// The value of a word; every word is valid.
     #[must_use]
     #[inline]
     pub const fn unpack(word: u64) -> Self {
@@ -292,42 +294,42 @@ impl Sending {
     }
 }
 
-/// One connection: a line per side.
+/// One connection: a cache line per side.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Indexed by [`Side::index`].
+    /// The halves, indexed by [`Side::index`].
     pub half: [Half; 2],
 }
 
-/// Urgent bytes of one connection; each word is one side's (indexed by [`Side::index`]) and means something only where a flag of that
-/// side says so, so that who has no urgent bytes touches none of it.
+/// Urgent bytes of one connection; each word belongs to one side (indexed by [`Side::index`]) and is valid only while a flag of that
+/// side says so, so that connections without urgent bytes do not touch it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Urgent {
-    /// One after the last urgent byte of this side's stream: [`half_flags::URGENT`].
+    /// Position after the last urgent byte of this side's stream; valid with [`half_flags::URGENT`].
     pub up: [AtomicU64; 2],
-    /// What this side remembers of the other's: the socket library's.
+    /// The socket library's state of the other side's urgent bytes.
     pub seen: [AtomicU64; 2],
 }
 
-/// The bit of [`SockBlock::holders`] by which the service holds a connection for whoever shows its descriptor next.
+/// The bit of [`SockBlock::holders`] with which the service holds a connection for the process that shows its descriptor next.
 pub const TRUST: u64 = 1 << 63;
-/// In [`SockBlock::state`]: `SockBlock::tx_head` may be ahead of the half's, by what is held back (`TCP_CORK`, `MSG_MORE`).
+/// In [`SockBlock::state`]: `SockBlock::tx_head` may be ahead of the half's, by bytes held back (`TCP_CORK`, `MSG_MORE`).
 pub const HELD: u32 = 1 << 8;
 /// In [`SockBlock::state`] of an accept queue: the program waits for connections by calls that the library sees.
 pub const AWAITED: u32 = 1 << 13;
-/// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection lives in another process now.
+/// In [`SockBlock::tx_lock`] and [`SockBlock::rx_lock`], in place of a thread: the connection was moved to another process.
 pub const MOVED: u32 = u32::MAX;
 
-/// In [`SockBlock::rx_lock`], in place of a thread: the service takes back what waits in an accept queue. It takes a moment.
+/// In [`SockBlock::rx_lock`], in place of a thread: the service takes connections back from an accept queue, for a moment.
 pub const SEIZED: u32 = u32::MAX - 1;
 /// In [`SockBlock::flags`]: `O_NONBLOCK`.
 pub const NONBLOCK: u32 = 1;
 
 /// An application's own state of one socket: two lines in the application region, shared with forked children.
-/// The service reads `holders`, `region` and `slot` (hostile) to clean up after a death, and takes over locks and positions
-/// when the connection moves to another process; everything else is the library's. Crate `socket` gives the fields their
+/// The service reads `holders`, `region` and `slot`, untrusted, to clean up after a death, and takes over locks and positions
+/// when the connection moves to another process; all other fields are the library's. Crate `socket` defines their
 /// meaning.
 ///
 /// ```text
@@ -340,72 +342,72 @@ pub const NONBLOCK: u32 = 1;
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 pub struct SockBlock {
-    /// A bit per process that holds the socket.
+    /// Processes that hold the socket, a bit each.
     pub holders: AtomicU64,
-    /// The position this side trusts (its own half can be scribbled over by the other side).
+    /// Number of bytes produced: the library's trusted copy (the half may be overwritten by the other side).
     pub tx_head: AtomicU64,
-    /// The position this side trusts.
+    /// Number of bytes consumed: the library's trusted copy.
     pub rx_tail: AtomicU64,
-    /// The packed ring this side trusts; bit 63: which of the two descriptors it is.
+    /// The packed current ring, trusted; bit 63: index of its descriptor.
     pub tx_ring: AtomicU64,
-    /// First position of that ring.
+    /// First stream position in that ring.
     pub tx_start: AtomicU64,
-    /// The packed ring before it while bytes in it are unread, or 0.
+    /// The packed earlier ring while bytes in it are unread, or 0.
     pub tx_old: AtomicU64,
-    /// Owner of the sending side, 0 when free.
+    /// Thread that holds the lock of the sending side; 0: free.
     pub tx_lock: AtomicU32,
-    /// Owner of the receiving side, 0 when free.
+    /// Thread that holds the lock of the receiving side; 0: free.
     pub rx_lock: AtomicU32,
-    /// Life cycle.
+    /// State of the socket's life cycle, with bits such as [`HELD`].
     pub state: AtomicU32,
     /// Open-file flags and shutdown bits.
     pub flags: AtomicU32,
-    /// Region the connection lives in.
+    /// Index of the region that the connection is in.
     pub region: AtomicU32,
-    /// Slot in that region.
+    /// Slot of the connection in that region.
     pub slot: AtomicU32,
-    /// Pending `SO_ERROR`.
+    /// Pending `SO_ERROR`: an errno, or 0.
     pub error: AtomicU32,
-    /// 1 + the page of the table of record ends, or 0.
+    /// 1 + the page of the table of record ends; 0: none.
     pub records: AtomicU32,
-    /// Local address.
+    /// Local IP address, 16 bytes.
     pub local: [AtomicU64; 2],
-    /// Peer address.
+    /// Peer's IP address, 16 bytes.
     pub peer: [AtomicU64; 2],
-    /// Local port, peer port.
+    /// Local port (high half) and peer's port (low half).
     pub ports: AtomicU32,
-    /// Address family.
+    /// Address family of the socket.
     pub family: AtomicU32,
-    /// Spare.
+    /// `queue::Sender::tail`: number of bytes that the peer is known to have consumed.
     pub spare: AtomicU64,
 }
 
-/// Accounts of an application region.
+/// Number of thread accounts in an application region.
 pub const ACCOUNTS: usize = 64;
-/// Sections of a [`ThreadAccount`].
+/// Number of sections of a [`ThreadAccount`].
 pub const SECTIONS: usize = 8;
 
-/// Where the time of one thread of the application went: written by that thread only, and said by the application, so that the service
-/// shows it and does nothing else with it. The first account is everybody's: of threads that have ended.
+/// Time spent by one thread of the application, by section: written by that thread only. The service only displays it, because an
+/// application may write anything. The first account is shared: it sums up threads that have ended.
 ///
 /// ```text
-///   0  generation u32 | section u32    which counting this is, and what the thread does now
-///   8  at u64 | owner u32              the counter when it began to; whose it is
+///   0  generation u32 | section u32    number of the measurement; what the thread does now
+///   8  at u64 | owner u32              counter when the section was entered; the thread
 ///   64 spent[8] of (ticks u64 | times u64)
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ThreadAccount {
-    /// As the switch said.
+    /// Generation of the [`Header::cycles`] switch that is counted.
     pub generation: AtomicU32,
-    /// Index in `spent`.
+    /// Present section: an index of `spent`.
     pub section: AtomicU32,
-    /// The counter when the section was entered.
+    /// Value of the counter when the section was entered.
     pub at: AtomicU64,
-    /// The thread, as the kernel names it; the application's.
+    /// The kernel's id of the thread; written by the application.
     pub owner: AtomicU32,
     pad: [AtomicU32; 11],
-    /// By section: ticks, and how often it was entered.
+    /// By section: ticks, and number of times that it was entered.
     pub spent: [[AtomicU64; 2]; SECTIONS],
 }
 
@@ -423,27 +425,27 @@ const _: () = {
     assert!(core::mem::offset_of!(ContextBlock, words) == 16);
 };
 
-/// What a creator chooses.
+/// Parameters of a region, chosen by its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// For whom.
+    /// Application region or pair region.
     pub kind: Kind,
-    /// The service's name for it.
+    /// The service's number of the region.
     pub id: u64,
-    /// Number of connections at most: a power of two, 64..=65536.
+    /// Most connections: a power of two, 64..=65536.
     pub slots: u32,
-    /// Payload bytes per side: a multiple of 1 MiB, at most 64 GiB.
+    /// Bytes of each side's data area: a multiple of 1 MiB, at most 64 GiB.
     pub data_len: u64,
 }
 
-/// Where everything lies: computed from [`Params`] by both sides, never read from shared memory.
+/// Offsets of all parts of a region: computed from [`Params`] by both sides, never read from shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// What it was computed from.
+    /// Parameters from which it was computed.
     pub params: Params,
-    /// Offset of the context blocks.
+    /// Offset of the context blocks, bytes.
     pub contexts: usize,
-    /// Offset of the slots.
+    /// Offset of the slots, bytes.
     pub slots: usize,
     /// Offset of the table of urgent bytes: an [`Urgent`] for each slot.
     pub urgent: usize,
@@ -453,16 +455,16 @@ pub struct Layout {
     pub socks: usize,
     /// Offset of the threads' accounts (application regions; else equal to `socks`).
     pub accounts: usize,
-    /// Offset of each side's payload.
+    /// Offset of each side's data area.
     pub data: [usize; 2],
-    /// Bytes in all.
+    /// Size of the region in bytes.
     pub total: usize,
-    /// Words of a context's table covered by one bit of `top`.
+    /// Number of a context's words covered by one bit of `top`.
     pub words_per_group: usize,
 }
 
 impl Layout {
-    /// The layout of `params`, or `None` when they break a limit.
+    /// The layout for `params`, or `None` when they break a limit.
     #[must_use]
     pub fn new(params: Params) -> Option<Self> {
         let slots_ok = params.slots.is_power_of_two() && (64..=SLOTS_MAX as u32).contains(&params.slots);

@@ -1,8 +1,8 @@
-//! Shared memory between two parties who do not trust each other: sealed memfd regions and their layout.
+//! Shared memory between two parties that do not trust each other: sealed memfd regions and their layout.
 //!
 //! A [`Region`] has two sides. In an *application region* side 0 is the service and side 1 the application; in a
 //! *pair region* the sides are two applications of one host. The layout is the same, so the same code moves bytes
-//! over both. Nothing here decides anything: the protocol over these lines is in crate `queue`.
+//! through both. The protocol over these cache lines is in crate `queue`.
 //!
 //! ```text
 //!   offset        what                                   written by

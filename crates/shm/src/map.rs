@@ -4,7 +4,7 @@ use rustix::fd::BorrowedFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ptr::NonNull;
 
-/// A mapping of `len` bytes, shared with whoever holds the memfd.
+/// A mapping of `len` bytes, shared with all processes that map the memfd.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -27,16 +27,16 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Makes `[offset, offset + len)` present by touching it for writing in this process, so that this process's
-    /// memory control group is charged. Page-aligned.
+    /// Makes `[offset, offset + len)` present by a write access in this process, so that its memory control group is charged.
+    /// Both must be multiples of a page.
     pub fn populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
         assert!(offset <= self.len && len <= self.len - offset, "populate inside the mapping");
         // SAFETY: the range was checked to lie inside the mapping; populating changes no contents.
         unsafe { madvise(self.start.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) }
     }
 
-    /// For each page of `[offset, offset + 4096 * pages.len())` writes whether it is in memory (bit 0). Takes no lock of the file's, so no other
-    /// process that has the file open can delay it. A page that was swapped out counts as absent. Page-aligned.
+    /// Sets bit 0 of each byte of `pages` if that page, from `offset` on, is in memory; a page that was swapped out is not. Takes no lock
+    /// of the file, so no other process that has the file open can delay it. `offset` must be a multiple of a page.
     pub fn residency(&self, offset: usize, pages: &mut [u8]) -> rustix::io::Result<()> {
         let len = pages.len() * base::limits::PAGE;
         assert!(offset <= self.len && len <= (self.len - offset).next_multiple_of(base::limits::PAGE));
@@ -46,7 +46,7 @@ impl Mapping {
         if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// Address of `offset`.
+    /// The address of byte `offset`.
     #[inline]
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.len, "offset inside the mapping");

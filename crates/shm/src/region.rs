@@ -10,16 +10,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use std::fmt;
 
-/// Why a region could not be made or mapped. The text is the message.
+/// Why a region could not be made or mapped.
 #[derive(Debug)]
 pub enum RegionError {
     /// The parameters break a limit of `Layout::new`.
     Params(Params),
-    /// The descriptor is no memfd sealed against resizing, or has another size than announced.
+    /// The descriptor is no memfd sealed against resizing, or its size is not the one announced.
     NotSealed,
-    /// The header's magic or version is not ours.
+    /// The header's magic or layout version is another; the version found.
     Version(u32),
-    /// The kernel refused.
+    /// A system call failed with this error.
     Os(rustix::io::Errno),
 }
 
@@ -42,7 +42,7 @@ impl From<rustix::io::Errno> for RegionError {
     }
 }
 
-/// A mapped region.
+/// A mapped region with its layout.
 #[derive(Debug)]
 pub struct Region {
     map: Mapping,
@@ -50,7 +50,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region: a memfd of the right size that can neither shrink nor grow, its header filled.
+    /// Makes a region: a memfd of the right size that can neither shrink nor grow, with its header filled in.
     pub fn create(params: Params) -> Result<(Self, OwnedFd), RegionError> {
         let layout = Layout::new(params).ok_or(RegionError::Params(params))?;
         let fd = memfd_create(c"towpath-region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -85,13 +85,14 @@ impl Region {
         }
     }
 
-    /// Ends all new writable mappings of the memfd, and with them hole punching (`fallocate` and
-    /// `madvise(MADV_REMOVE)` fail with EPERM). Existing mappings stay writable. From here on no page can be taken away again.
-    /// Takes the file's lock, which another process that has the file open can hold as long as it likes: the service's control thread
-    /// leaves this to the application, and looks afterwards ([`is_sealed`](Self::is_sealed)).
+    /// Seals the memfd against new writable mappings, and with them hole punching (`fallocate` and `madvise(MADV_REMOVE)` fail with
+    /// EPERM).
+    /// Existing mappings stay writable. From here on no page can be taken away again. Takes the file's lock, which another process that
+    /// has the file open can hold as long as it likes: so the service's control thread leaves this to the application, and checks
+    /// afterwards ([`is_sealed`](Self::is_sealed)).
     pub fn seal(fd: BorrowedFd<'_>) -> Result<(), RegionError> {
         match fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
-            // Sealed before.
+            // EPERM: it was sealed before.
             Err(rustix::io::Errno::PERM) if Self::is_sealed(fd) => Ok(()),
             other => Ok(other?),
         }
@@ -103,14 +104,14 @@ impl Region {
         fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::FUTURE_WRITE | SealFlags::SEAL))
     }
 
-    /// Where things lie.
+    /// Offsets of the region's parts.
     #[must_use]
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The header page.
+    /// The header at offset 0.
     #[must_use]
     pub fn header(&self) -> &Header {
         // SAFETY: offset 0 is page-aligned and the mapping is longer than a header; atomics allow other writers.
@@ -150,7 +151,7 @@ impl Region {
         prefetch_at(core::ptr::from_ref(&slot.half[side.index()]).cast(), is_written);
     }
 
-    /// The urgent bytes of slot `index`, or `None` past the slots. What no flag speaks of is of a connection before.
+    /// The urgent bytes of slot `index`, or `None` past the slots. Words that no flag declares valid are left from an earlier connection.
     #[must_use]
     pub fn urgent(&self, index: u32) -> Option<&Urgent> {
         if index >= self.layout.params.slots {
@@ -175,7 +176,7 @@ impl Region {
         Some(unsafe { &*self.map.at(offset).cast::<SockBlock>() })
     }
 
-    /// Account `index`, or `None` past [`ACCOUNTS`] or in a pair region.
+    /// Thread account `index`, or `None` past [`ACCOUNTS`] or in a pair region.
     #[must_use]
     pub fn account(&self, index: u32) -> Option<&ThreadAccount> {
         let in_range = (index as usize) < ACCOUNTS && self.layout.params.kind == crate::Kind::Application;
@@ -198,7 +199,7 @@ impl Region {
         Some(unsafe { &*self.map.at(self.layout.pages[side.index()] + index * 8).cast::<AtomicU64>() })
     }
 
-    /// Words of a page bitmap.
+    /// Number of words of a page bitmap.
     #[must_use]
     #[inline]
     pub fn page_words(&self) -> usize {
@@ -228,7 +229,7 @@ impl Region {
         unsafe { core::ptr::copy_nonoverlapping(at, out.as_mut_ptr(), out.len()) };
     }
 
-    /// The `len` bytes at `offset` of `side`'s data area where they lie: for who hands them on and does not look.
+    /// The `len` bytes at `offset` of `side`'s data area, without a copy: for callers that pass them on and do not look at them.
     ///
     /// # Panics
     /// When the range leaves the area.
@@ -255,7 +256,7 @@ impl Region {
         Ok(self.map.populate(at, len)?)
     }
 
-    /// Writes for each page from byte `offset` of the region whether it is in memory: see `Mapping::residency`.
+    /// Sets bit 0 of each byte of `pages` if that page, from byte `offset` of the region on, is in memory: see `Mapping::residency`.
     ///
     /// # Panics
     /// When the pages leave the region, or `offset` is no multiple of a page.
@@ -275,9 +276,9 @@ impl Region {
 #[inline(always)]
 fn prefetch_at(at: *const u8, is_written: bool) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching has no architectural effect and faults on no address. Where PREFETCHW is not known it is a NOP. Spelled out,
-    // because without the target feature the compiler makes PREFETCHT0 of `_MM_HINT_ET0`, and whoever writes a line that the other
-    // side has read waits for it a second time.
+    // SAFETY: prefetching has no architectural effect and faults on no address. Where PREFETCHW is not known it is a NOP. Written in
+    // assembly, because without the target feature the compiler makes PREFETCHT0 of `_MM_HINT_ET0`, and a write to a line that the
+    // other side has read would then wait a second time.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         if is_written {

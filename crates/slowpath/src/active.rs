@@ -318,8 +318,7 @@ impl SlowPath {
         match self.give_birth(now, &born) {
             Ok(flow) => {
                 // The end that opens a connection usually sends first, and may have no data with which to acknowledge the peer's reply.
-                // So, as
-                // in Linux, acknowledgements are not delayed until the application has replied once.
+                // So, as in Linux, acknowledgements are not delayed until the application has replied once.
                 self.with_flow(flow, |parts| parts.rx.set(state::QUICK));
                 self.output.command(core, Command::Ack { flow });
                 self.events.push_back(Event::Established { token: opening.token, flow });

@@ -50,7 +50,7 @@ impl SlowPath {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (ip.src, ip.dst) else { return };
         let Ok(message) = Icmpv6Message::parse(&src, &dst, ip.payload.of(frame)) else { return };
         let (fault, quoted) = match message {
-            // To a group: an answer "SHOULD" come from one of our addresses (RFC 4443 section 4.2); we do not answer, as ARP's groups.
+            // To a group: an answer "SHOULD" come from one of our addresses (RFC 4443 section 4.2); we send no answer.
             Icmpv6Message::EchoRequest { .. } if dst.is_multicast() => {
                 return self.counters.add(Count::OtherIcmp);
             }

@@ -139,7 +139,7 @@ impl Neighbours {
         Learned { frames, is_changed, is_refused: false }
     }
 
-    /// To be called [`ASK_INTERVAL`] after a question: tells what to do next.
+    /// Called [`ASK_INTERVAL`] after a question: tells what to do next.
     pub(crate) fn wait_is_over(&mut self, addr: IpAddr) -> Patience {
         let Some(entry) = self.entries.get_mut(&addr) else { return Patience::Answered };
         if entry.asks == 0 {

@@ -45,9 +45,9 @@ pub struct FlowOptions {
 /// How long an orphan (its application has let go) stays in FIN-WAIT-2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Linger2 {
-    /// It waits for the peer's FIN for this time.
+    /// The orphan waits for the peer's FIN for this time.
     Wait(Duration),
-    /// It does not wait: RST at once, as Linux does for negative values.
+    /// The orphan does not wait: RST at once, as Linux does for negative values.
     Reset,
 }
 

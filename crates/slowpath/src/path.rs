@@ -76,8 +76,7 @@ impl SlowPath {
         let flags = self.keeper.lock(flow).parts().rx.flags;
         let mss = mtu - headers(is_v4) - options(flags);
         // Each packet in flight may cause a message of its own: only the first changes anything. "A node MUST NOT increase its estimate
-        // of
-        // the Path MTU in response to the contents of a Packet Too Big message"; but the message may be about a probe.
+        // of the Path MTU in response to the contents of a Packet Too Big message"; but the message may be about a probe.
         if !lower(now, &mut self.keeper.lock(flow).parts(), mss) {
             return connection.search.limit(mss);
         }

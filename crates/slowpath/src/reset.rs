@@ -43,9 +43,8 @@ impl SlowPath {
     }
 
     /// Resets a flow that got data after its application let go: "if the user closed ... and data is received ... the TCP endpoint SHOULD
-    /// send a RST
-    /// to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that the peer has acknowledged last, which is
-    /// exactly what it expects; our own next number may be further on.
+    /// send a RST to show that data was lost" (RFC 9293 MAY-1, SHLD-3). Its number is the one that the peer has acknowledged last, which
+    /// is exactly what it expects; our own next number may be further on.
     pub(crate) fn on_late_data(&mut self, now: Instant, flow: FlowId) {
         let Some(connection) = self.connections.get(&flow).filter(|c| !c.is_over) else { return };
         let (core, tuple) = (connection.owner.core, connection.tuple);

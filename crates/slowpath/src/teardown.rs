@@ -80,8 +80,7 @@ impl State {
     }
 
     /// The state with the record's flags taken into account: our FIN may have been sent in the meantime. If the peer's FIN came before
-    /// it,
-    /// this state contains that already, or will when the core's report is handled.
+    /// it, this state contains that already, or will when the core's report is handled.
     #[must_use]
     pub(crate) const fn with_own_fin(self, flags: u32, closed_first: bool) -> Self {
         let is_sent = flags & state::FIN_SENT != 0;

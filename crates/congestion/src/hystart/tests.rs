@@ -1,16 +1,16 @@
-//! RFC 9406 section 4.2, sentence by sentence.
+//! RFC 9406 section 4.2, one test per sentence.
 
 extern crate std;
 use super::*;
 use std::vec::Vec;
 
-/// One round of `n` acknowledgements of 1000 bytes; what each lets the window do.
+/// One round of `n` acknowledgements of 1000 bytes; returns the growth that each allows.
 fn round(h: &mut HyStart, n: u32, rtt_us: impl Fn(u32) -> u32) -> Vec<Growth> {
     let in_flight = |i| if i + 1 == n { n * 1000 } else { (n - i - 1) * 1000 };
     (0..n).map(|i| h.on_ack(1000, Some(rtt_us(i)), in_flight(i), None)).collect()
 }
 
-/// After the first acknowledgement and two rounds of ten with a round-trip time of `rtt_us`.
+/// The state after a first acknowledgement and two rounds of ten with a round-trip time of `rtt_us`.
 fn started(rtt_us: u32) -> HyStart {
     let mut h = HyStart::NEW;
     assert_eq!(h.on_ack(1000, Some(rtt_us), 10_000, None), Growth::By(1000));
@@ -26,8 +26,8 @@ fn steady_delay_stays_in_slow_start() {
     assert!((0..20).all(|_| round(&mut h, 10, |_| 50_000) == [Growth::By(1000); 10]));
 }
 
-/// "For rounds where at least N_RTT_SAMPLE RTT samples have been obtained": with the eighth the window still grows as in slow
-/// start, for the update of cwnd comes before; from the next on by a quarter (CSS_GROWTH_DIVISOR).
+/// "For rounds where at least N_RTT_SAMPLE RTT samples have been obtained": at the eighth sample the window still grows as in slow
+/// start, because cwnd is updated first; from the ninth on by a quarter (CSS_GROWTH_DIVISOR).
 #[test]
 fn the_eighth_sample_slows_the_growth() {
     let mut h = started(50_000);
@@ -52,7 +52,7 @@ fn the_threshold_is_an_eighth_within_its_bounds() {
     }
 }
 
-/// The least of a round counts: "currentRoundMinRTT = min(currentRoundMinRTT, currRTT)", also what comes after the eighth.
+/// The least sample of a round counts: "currentRoundMinRTT = min(currentRoundMinRTT, currRTT)", even if it is the eighth.
 #[test]
 fn one_low_sample_says_that_there_is_no_queue() {
     for low in [0, 7] {
@@ -75,7 +75,7 @@ fn five_rounds_with_the_first_partial_one_end_it() {
     assert_eq!((last[8], last[9]), (Growth::By(250), Growth::Leave));
 }
 
-/// "if (currentRoundMinRTT < cssBaselineMinRtt) ... resume slow start including HyStart++": as soon as eight samples say so.
+/// "if (currentRoundMinRTT < cssBaselineMinRtt) ... resume slow start including HyStart++": as soon as there are eight samples.
 #[test]
 fn delay_that_falls_again_resumes_slow_start() {
     let mut h = started(50_000);
@@ -86,7 +86,7 @@ fn delay_that_falls_again_resumes_slow_start() {
     assert_eq!(again[9], Growth::By(250), "it is still watched");
 }
 
-/// One acknowledgement of the whole window ends a round and begins one of all that follows it.
+/// One acknowledgement of the whole window ends a round; the next round consists of the segments that it allows to be sent.
 #[test]
 fn a_round_has_what_its_first_acknowledgement_lets_out() {
     let mut h = HyStart::NEW;

@@ -1,4 +1,4 @@
-//! The RFCs' rules, one test each, and any order of inputs.
+//! One test for each rule of the RFCs, and one that calls the inputs in any order.
 
 extern crate std;
 use super::*;
@@ -10,10 +10,10 @@ fn at(ms: u64) -> Instant {
     Instant::from_ns(ms * 1_000_000)
 }
 
-/// One acknowledgement. True when it reduced the window for an echo.
+/// Passes in one acknowledgement. True when it reduced the window for an echo.
 fn ack(w: &mut Window, ms: u64, acked: u32, rtt_us: Option<u32>, echo: bool, in_flight: u32) -> bool {
     let marked_bytes = if echo { acked } else { 0 };
-    let is_app_limited = true; // The window's own rule of use decides.
+    let is_app_limited = true; // `is_used`, the window's own rule, decides.
     let s = Signals {
         acked_bytes: acked,
         marked_bytes,
@@ -33,7 +33,7 @@ fn round(w: &mut Window, start_ms: u64, rtt_ms: u64) {
     round_by(w, start_ms + rtt_ms, rtt_ms as u32 * 1000);
 }
 
-/// One of `rtt_us` that ends at `end_ms`.
+/// One round trip of `rtt_us` microseconds that ends at `end_ms`.
 fn round_by(w: &mut Window, end_ms: u64, rtt_us: u32) {
     let mut left = w.cwnd();
     while left > 0 {
@@ -130,8 +130,8 @@ fn cubic_is_never_slower_than_reno_on_short_paths() {
     assert!(cubic.cwnd() >= before + 50_000, "{}", cubic.cwnd());
 }
 
-/// RFC 9438 section 4.8: after a timeout K is 0 and the curve begins at the window that slow start has reached; section 4.3: what
-/// Reno would have grows by 9/17 of a segment a round trip until it has reached the window before the reduction.
+/// RFC 9438 section 4.8: after a timeout K is 0 and the curve begins at the window that slow start has reached; section 4.3: W_est
+/// grows by 9/17 of a segment a round trip until it has reached the window before the reduction.
 #[test]
 fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
     let mut w = Window::new(Algorithm::Cubic, MSS, at(0));
@@ -150,7 +150,7 @@ fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
     for i in 1..=17 {
         round(&mut w, ms + i * 10, 10);
     }
-    // Nine segments more in 17 round trips, but for roundings; with Reno's step it would be 17.
+    // Nine segments more in 17 round trips, except for rounding; with Reno's step it would be 17.
     assert!((begun + 8_000..=begun + 9_500).contains(&w.cwnd()), "{} of {begun}", w.cwnd());
     for i in 18..40 {
         round(&mut w, ms + i * 10, 10);
@@ -165,7 +165,7 @@ fn cubic_after_a_timeout_grows_gently_up_to_the_window_before() {
     );
 }
 
-/// As Linux's does, by a segment a round trip; a millisecond is far enough for RFC 9438 section 4.3 to the letter.
+/// Below a millisecond W_est grows by a segment a round trip, as in Linux; from a millisecond on as in RFC 9438 section 4.3.
 #[test]
 fn cubic_grows_by_a_whole_segment_on_the_shortest_paths() {
     for (rtt_us, grown) in [(150, 10_000), (999, 10_000), (1_000, 5_300)] {
@@ -185,7 +185,7 @@ fn cubic_grows_by_a_whole_segment_on_the_shortest_paths() {
 fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
         let mut w = Window::new(algorithm, MSS, at(0));
-        // Nine segments of ten, in slow start: grows to twice as many, though the last acknowledgements find few in flight.
+        // Nine of ten segments are used, in slow start: the window doubles, though few are in flight at the last acknowledgements.
         let signals = |flight_max, acked_bytes| Signals {
             flight_max,
             acked_bytes,
@@ -194,7 +194,7 @@ fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
         };
         let seen = [2_000; 5].map(|acked| w.on_ack(&signals(9_000, acked)).cwnd);
         assert_eq!(seen, [12_000, 14_000, 16_000, 18_000, 18_000]);
-        // Half of it is not all of it.
+        // Half of the window is used.
         assert_eq!(w.on_ack(&signals(9_000, 1_000)).cwnd, 18_000);
         w.on_fast_retransmit(at(2), 18_000);
         let before = w.cwnd();
@@ -209,7 +209,7 @@ fn the_window_grows_only_when_it_was_used_up_in_the_last_round_trip() {
     }
 }
 
-/// RFC 5681 section 3.1: the threshold is not lowered twice for what was lost with one window.
+/// RFC 5681 section 3.1: the threshold is not lowered twice for losses of the same window.
 #[test]
 fn a_timeout_within_a_recovery_keeps_the_threshold() {
     for algorithm in [Algorithm::Reno, Algorithm::Cubic] {
@@ -340,8 +340,8 @@ fn an_echo_in_congestion_avoidance_backs_off_less_than_a_loss() {
     }
 }
 
-/// "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2): but to the
-/// next window's, also where one acknowledgement covers each.
+/// "TCP should not react to congestion indications more than once every window of data" (RFC 3168 section 6.1.2): but it reacts to
+/// those of the next window, even if one acknowledgement covers each window.
 #[test]
 fn an_echo_is_answered_anew_when_nothing_is_left_of_the_window_before() {
     let mut w = Window::new(Algorithm::Reno, MSS, at(0));
