@@ -147,11 +147,8 @@ mod tests {
     #[test]
     fn breach_and_unknown_crate_are_found() {
         let package = |noun: &str, needs: &[&str]| Package {
-            noun: noun.to_owned(),
             needs: needs.iter().map(|need| (*need).to_owned()).collect(),
-            borrows: Vec::new(),
-            folder: format!("crates/{noun}"),
-            target_roots: Vec::new(),
+            ..Package::bare(noun)
         };
         let findings = check(&[package("fastpath", &["base", "slowpath"]), package("novelty", &[])]);
         assert!(findings.iter().any(|f| f.contains("`fastpath` must not need `slowpath`")));

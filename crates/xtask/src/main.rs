@@ -93,8 +93,9 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let mut findings = law::check(&workspace.packages);
     let sources = rules::read_sources(workspace)?;
     findings.extend(rules::check(workspace, &sources));
-    findings.extend(modules::check(workspace, &sources));
-    findings.extend(prose::check(workspace, &sources));
+    let product = rules::product(&sources);
+    findings.extend(modules::check(workspace, &product));
+    findings.extend(prose::check(workspace, &product));
     findings.extend(manual::check(workspace, &sources)?);
     Ok(findings)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rules::{is_inside, is_test_file};
+use crate::rules::is_inside;
 use crate::source::Source;
 use crate::workspace::{Package, Workspace};
 
@@ -15,12 +15,12 @@ const LARGER: [(&str, usize); 4] = [("bench", 33), ("fastpath", 13), ("service",
 type Module = Vec<String>;
 
 /// The crates in which too many modules need each other.
-pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
-    workspace.packages.iter().filter_map(|package| check_package(package, sources)).collect()
+pub fn check(workspace: &Workspace, product: &[&Source]) -> Vec<String> {
+    workspace.packages.iter().filter_map(|package| check_package(package, product)).collect()
 }
 
-fn check_package(package: &Package, sources: &[Source]) -> Option<String> {
-    let cycle = largest_cycle(&needs(package, sources));
+fn check_package(package: &Package, product: &[&Source]) -> Option<String> {
+    let cycle = largest_cycle(&needs(package, product));
     let known = LARGER.iter().find(|(noun, _)| *noun == package.noun).map(|(_, most)| *most);
     let most = known.unwrap_or(CYCLE_MAX);
     if known.is_some() && cycle.len() < most {
@@ -42,16 +42,11 @@ fn check_package(package: &Package, sources: &[Source]) -> Option<String> {
 }
 
 /// Which modules of a package each of its modules needs. The root does not count: it names every module.
-fn needs(package: &Package, sources: &[Source]) -> BTreeMap<Module, BTreeSet<Module>> {
+fn needs(package: &Package, product: &[&Source]) -> BTreeMap<Module, BTreeSet<Module>> {
     let folder = format!("{}/src", package.folder);
-    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
-    let is_product =
-        |source: &&Source| is_inside(&source.path, &folder) && !is_test_file(&source.path, &test_modules);
-    let files: BTreeMap<Module, &Source> = sources
-        .iter()
-        .filter(is_product)
-        .map(|source| (module_of(&source.path[folder.len() + 1..]), source))
-        .collect();
+    let inside = product.iter().filter(|source| is_inside(&source.path, &folder));
+    let files: BTreeMap<Module, &Source> =
+        inside.map(|source| (module_of(&source.path[folder.len() + 1..]), *source)).collect();
     let exports = files.get(&Module::new()).map(|root| exports(&root.product)).unwrap_or_default();
     let known: BTreeSet<&Module> = files.keys().collect();
     let mut needs = BTreeMap::new();
@@ -96,9 +91,9 @@ fn resolve(
             let ups = path.iter().take_while(|part| *part == "super").count();
             [&module[..module.len().saturating_sub(ups)], &path[ups..]].concat()
         }
-        child => {
+        _ => {
             let below = [module, std::slice::from_ref(first)].concat();
-            if child.is_empty() || !known.contains(&below) {
+            if !known.contains(&below) {
                 return None;
             }
             [module, path].concat()
@@ -194,22 +189,12 @@ fn reachable<'a>(needs: &'a BTreeMap<Module, BTreeSet<Module>>, from: &Module) -
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn package(files: &[(&str, &str)]) -> (Package, Vec<Source>) {
-        let package = Package {
-            noun: "x".to_owned(),
-            needs: Vec::new(),
-            borrows: Vec::new(),
-            folder: "crates/x".to_owned(),
-            target_roots: Vec::new(),
-        };
-        let source = |(name, text): &(&str, &str)| Source::new(&format!("crates/x/src/{name}"), text);
-        (package, files.iter().map(source).collect())
-    }
+    use crate::rules;
 
     fn cycle(files: &[(&str, &str)]) -> String {
-        let (package, sources) = package(files);
-        let names = largest_cycle(&needs(&package, &sources))
+        let source = |(name, text): &(&str, &str)| Source::new(&format!("crates/x/src/{name}"), text);
+        let sources: Vec<Source> = files.iter().map(source).collect();
+        let names = largest_cycle(&needs(&Package::bare("x"), &rules::product(&sources)))
             .iter()
             .map(|module| module.join("::"))
             .collect::<Vec<_>>();

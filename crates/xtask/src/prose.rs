@@ -1,6 +1,6 @@
 //! How comments read: things have names, and a doc comment says something.
 
-use crate::rules::{is_inside, is_test_file};
+use crate::rules::is_inside;
 use crate::source::Source;
 use crate::workspace::{Package, Workspace};
 
@@ -42,18 +42,15 @@ impl Share {
 }
 
 /// The crates whose comments hide what they speak of.
-pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
-    workspace.packages.iter().flat_map(|package| check_package(package, sources)).collect()
+pub fn check(workspace: &Workspace, product: &[&Source]) -> Vec<String> {
+    workspace.packages.iter().flat_map(|package| check_package(package, product)).collect()
 }
 
-fn check_package(package: &Package, sources: &[Source]) -> Vec<String> {
+fn check_package(package: &Package, product: &[&Source]) -> Vec<String> {
     let folder = format!("{}/src", package.folder);
-    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
     let mut pronouns = Share { of: 0, found: Vec::new() };
     let mut short = Share { of: 0, found: Vec::new() };
-    for source in
-        sources.iter().filter(|s| is_inside(&s.path, &folder) && !is_test_file(&s.path, &test_modules))
-    {
+    for source in product.iter().filter(|source| is_inside(&source.path, &folder)) {
         for (line, text) in &source.comments {
             pronouns.of += 1;
             if has_pronoun(text) {
@@ -113,20 +110,14 @@ fn docs(comments: &[(usize, String)]) -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules;
 
     fn findings(text: &str) -> Vec<String> {
-        let package = Package {
-            noun: "x".to_owned(),
-            needs: Vec::new(),
-            borrows: Vec::new(),
-            folder: "crates/x".to_owned(),
-            target_roots: Vec::new(),
-        };
         let sources = [
             Source::new("crates/x/src/lib.rs", text),
             Source::new("crates/x/src/tests.rs", "// nobody\n/// That.\n"),
         ];
-        check_package(&package, &sources)
+        check_package(&Package::bare("x"), &rules::product(&sources))
     }
 
     #[test]

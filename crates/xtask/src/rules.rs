@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use crate::source::{SETUP_MARKER, Source, line_of, occurrences};
-use crate::workspace::Workspace;
+use crate::workspace::{Package, Workspace};
 
 /// The most lines of a file (STYLE: aim for 100-400 lines).
 const LINES_MAX: usize = 600;
@@ -18,9 +18,8 @@ const CLOCKS: [&str; 6] =
 const PACKET_CRATES: [&str; 3] = ["fastpath", "flow", "queue"];
 /// Files of these crates with code that runs only at start.
 const SETUP_FILES: [&str; 2] = ["setup.rs", "pool.rs"];
-/// The root of a crate's tests if they are one program, and files beside it that are separate test programs.
-const TESTS_ROOT: &str = "/tests/all.rs";
-const TEST_PROGRAMS: [&str; 1] = ["allocation"];
+/// The root of a crate's tests, below its folder `tests`, where they are one program.
+const TESTS_ROOT: &str = "all.rs";
 /// Words that the packet path must not contain, each with advice.
 const PACKET_PATH: [(&str, &str); 21] = [
     ("std::thread", THREADS),
@@ -65,9 +64,8 @@ pub fn read_sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
 
 /// Every breach of these rules.
 pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
-    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
     let mut findings = Vec::new();
-    for source in sources.iter().filter(|source| !is_test_file(&source.path, &test_modules)) {
+    for source in product(sources) {
         let noun = noun_of(workspace, &source.path);
         findings.extend(check_length(source));
         if !CLOCK_CRATES.contains(&noun) {
@@ -77,30 +75,32 @@ pub fn check(workspace: &Workspace, sources: &[Source]) -> Vec<String> {
             findings.extend(check_packet_path(source));
         }
     }
-    findings.extend(forgotten_tests(sources));
+    findings.extend(workspace.packages.iter().flat_map(|package| forgotten_tests(package, sources)));
     findings
 }
 
-/// If a crate's tests are one program, each file beside its root must be one of its modules or a listed test program. Otherwise it would
+/// Files that are in the product: not those that only tests see.
+pub fn product(sources: &[Source]) -> Vec<&Source> {
+    let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
+    sources.iter().filter(|source| !is_test_file(&source.path, &test_modules)).collect()
+}
+
+/// If a crate's tests are one program, each file beside its root must be one of its modules or the root of a program. Otherwise it would
 /// never run, and the compiler does not report that.
-fn forgotten_tests(sources: &[Source]) -> Vec<String> {
-    let mut findings = Vec::new();
-    for root in sources.iter().filter(|source| source.path.ends_with(TESTS_ROOT)) {
-        let folder = root.path.trim_end_matches("all.rs");
-        for source in sources.iter().filter(|source| source.path != root.path) {
-            let name = source.path.strip_prefix(folder).and_then(|rest| rest.strip_suffix(".rs"));
-            let Some(name) = name.filter(|name| !name.contains('/') && !TEST_PROGRAMS.contains(name)) else {
-                continue;
-            };
-            if occurrences(&root.code, &format!("mod {name}")).next().is_none() {
-                findings.push(format!(
-                    "{}:1: tests: nothing runs this file; add `mod {name};` to {}",
-                    source.path, root.path
-                ));
-            }
-        }
-    }
-    findings
+fn forgotten_tests(package: &Package, sources: &[Source]) -> Vec<String> {
+    let folder = format!("{}/tests/", package.folder);
+    let root_path = format!("{folder}{TESTS_ROOT}");
+    let Some(root) = sources.iter().find(|source| source.path == root_path) else { return Vec::new() };
+    let is_run = |name: &str| occurrences(&root.code, &format!("mod {name}")).next().is_some();
+    let programs = |source: &&Source| !package.test_roots.contains(&source.path);
+    let beside = sources.iter().filter(programs).filter_map(|source| {
+        let name = source.path.strip_prefix(&folder)?.strip_suffix(".rs")?;
+        (!name.contains('/') && !is_run(name)).then_some((source, name))
+    });
+    let say = |(source, name): (&Source, &str)| {
+        format!("{}:1: tests: nothing runs this file; add `mod {name};` to {root_path}", source.path)
+    };
+    beside.map(say).collect()
 }
 
 fn check_length(source: &Source) -> Option<String> {
@@ -154,7 +154,7 @@ fn is_setup_file(path: &str) -> bool {
 }
 
 /// True for files that are not in the product: by their name, or because they are declared for tests only.
-pub fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
+fn is_test_file(path: &str, test_modules: &[&String]) -> bool {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop();
     name == Some("tests.rs")

@@ -23,10 +23,9 @@ fn the_requirement_tables_are_true() {
 }
 
 fn workspace_of(noun: &str) -> Workspace {
-    let folder = format!("crates/{noun}");
-    let target_roots = vec![format!("{folder}/src/lib.rs")];
-    let package =
-        Package { noun: noun.to_owned(), needs: Vec::new(), borrows: Vec::new(), folder, target_roots };
+    let target_roots = vec![format!("crates/{noun}/src/lib.rs")];
+    let test_roots = ["all", "allocation"].map(|name| format!("crates/{noun}/tests/{name}.rs")).to_vec();
+    let package = Package { target_roots, test_roots, ..Package::bare(noun) };
     Workspace { root: root(), packages: vec![package], files: Vec::new() }
 }
 

@@ -31,6 +31,23 @@ pub struct Package {
     pub folder: String,
     /// Root files of its library and programs, relative to the root.
     pub target_roots: Vec<String>,
+    /// Root files of its test programs, relative to the root.
+    pub test_roots: Vec<String>,
+}
+
+#[cfg(test)]
+impl Package {
+    /// A package below `crates` that has a name and nothing else.
+    pub fn bare(noun: &str) -> Self {
+        Self {
+            noun: noun.to_owned(),
+            needs: Vec::new(),
+            borrows: Vec::new(),
+            folder: format!("crates/{noun}"),
+            target_roots: Vec::new(),
+            test_roots: Vec::new(),
+        }
+    }
 }
 
 impl Workspace {
@@ -89,13 +106,18 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
 
     let manifest = Path::new(text(package, "manifest_path")?);
     let folder = manifest.parent().context("a manifest lies in a folder")?;
-    let mut target_roots = Vec::new();
+    let (mut target_roots, mut test_roots) = (Vec::new(), Vec::new());
     for target in array(package, "targets")? {
-        let is_product = array(target, "kind")?.iter().filter_map(Value::as_str).any(|kind| {
-            matches!(kind, "lib" | "rlib" | "cdylib" | "dylib" | "staticlib" | "proc-macro" | "bin")
-        });
-        if is_product {
-            target_roots.push(relative(root, Path::new(text(target, "src_path")?))?);
+        let path = relative(root, Path::new(text(target, "src_path")?))?;
+        let has_kind = |kinds: &[&str]| {
+            Ok::<_, anyhow::Error>(
+                array(target, "kind")?.iter().filter_map(Value::as_str).any(|kind| kinds.contains(&kind)),
+            )
+        };
+        if has_kind(&["lib", "rlib", "cdylib", "dylib", "staticlib", "proc-macro", "bin"])? {
+            target_roots.push(path);
+        } else if has_kind(&["test"])? {
+            test_roots.push(path);
         }
     }
     Ok(Package {
@@ -104,6 +126,7 @@ fn parse_package(root: &Path, package: &Value) -> anyhow::Result<Package> {
         borrows,
         folder: relative(root, folder)?,
         target_roots,
+        test_roots,
     })
 }
 
