@@ -2,6 +2,7 @@
 everything is killed after it."""
 
 import argparse
+import contextlib
 import importlib
 import os
 import shutil
@@ -157,8 +158,9 @@ def work(tests, options, root, numbers, results):
     """A worker's life: takes the numbers of tests until none is left, tells each outcome."""
     process.become_subreaper()
     if os.geteuid() == 0:
-        # What one worker's tests listen at is not in the way of another's.
-        process.own_network()
+        # What one worker's tests listen at is not in the way of another's; where that is not allowed, their ports are chosen at random.
+        with contextlib.suppress(process.Skip):
+            process.own_network()
     while number := os.read(numbers, RECORD):
         test = tests[int(number)]
         directory = root / number.decode().strip()

@@ -113,9 +113,15 @@ def run(suite, options):
             parts = options.only or list(suite.parts)
             # Each program ends with the thread that started it: the threads stay until all parts are done.
             with ThreadPoolExecutor(suite.jobs) as pool:
-                for part, (bad, told, text) in zip(parts, pool.map(lambda part: judge(suite, world, part), parts)):
-                    lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
-                    good &= show(not bad, f"suite.{suite.name}.{part}", told, lines)
+                try:
+                    for part, (bad, told, text) in zip(parts, pool.map(lambda part: judge(suite, world, part), parts)):
+                        lines = [f"failed: {name}" for name in bad] + (text.splitlines()[-40:] if bad else [])
+                        good &= show(not bad, f"suite.{suite.name}.{part}", told, lines)
+                except BaseException:
+                    # Interrupted: without their programs the threads have nothing to wait for.
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    process.kill_descendants()
+                    raise
             if not options.kernel:
                 good &= judge_share(suite, world)
         finally:
