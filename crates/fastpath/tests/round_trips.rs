@@ -31,8 +31,7 @@ impl Scene {
     /// The peer acknowledges `ack` segments and reports `blocks`, `us` microseconds later.
     fn hears(&mut self, after: u64, ack: u32, blocks: &[(u32, u32)]) {
         self.now = self.now.plus(us(after));
-        self.peer.sack = blocks.iter().map(|(l, r)| (l * MSS, r * MSS)).collect();
-        self.peer.ack(0, ack * MSS);
+        self.reports(ack, blocks);
         self.poll();
     }
     /// A flow of which one round trip of 8 ms is measured, with `n` segments in flight, numbered from 1 on.

@@ -1,5 +1,4 @@
 //! A service in a thread and a small application that speaks `control` and `queue` directly.
-#![allow(dead_code)]
 
 use control::{
     AcceptRecord, Lent, Line, PROTOCOL, Parent, Push, RECORD_LEN, RegionInfo, Reply, Report, Request,

@@ -3,7 +3,7 @@
     dead_code,
     missing_docs,
     clippy::unwrap_used,
-    reason = "each test file uses its part; a failed test may panic"
+    reason = "the bench uses a part of it; a failed test may panic"
 )]
 
 use base::{Duration, Instant, SeqNumber};
