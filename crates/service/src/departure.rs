@@ -6,9 +6,11 @@ use crate::cores::Command;
 use crate::lines::InUse;
 use crate::listeners::QueueKey;
 use crate::region::{AppRegion, PairRegion, Stage, Use};
-use crate::registry::{Answer, BellChange, Registry};
+use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use control::{Push, TRUST_CONTEXT};
+use queue::Doorbell;
 use queue::stream::raise;
+use rustix::fd::AsFd;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
 use std::collections::HashSet;
@@ -109,6 +111,7 @@ impl Registry {
             family.holders &= !(1 << a.holder);
         }
         let unknown = self.release_holders(family_id, 1 << a.holder, offender);
+        self.wake_for_dead(&a);
         // Only after the bit is out of every block: a parent gives it to its next child at once.
         if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
             header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
@@ -211,7 +214,7 @@ impl Registry {
         let alive = self.families.get(&family).map_or(0, |f| f.holders) | TRUST;
         let members: Vec<u32> =
             self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
-        let (mut unknown, mut orphans) = (0, Vec::new());
+        let (mut unknown, mut orphans, mut shared) = (0, Vec::new(), Vec::new());
         for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
             for block in r.sock_blocks() {
                 let before = block.holders.load(Ordering::Acquire);
@@ -228,11 +231,13 @@ impl Registry {
                 let named = Named::in_block(block);
                 let before = block.holders.fetch_and(!bits, Ordering::AcqRel);
                 unknown |= before & !bits & !alive;
-                if before & bits != 0 && before & !bits == 0 && is_here {
-                    orphans.push(named);
+                if before & bits != 0 && is_here {
+                    let of = if before & !bits == 0 { &mut orphans } else { &mut shared };
+                    of.push(named);
                 }
             }
         }
+        shared.into_iter().for_each(|named| self.announce_for_dead(&members, named));
         orphans.into_iter().for_each(|named| self.close_named(&members, named, offender));
         unknown
     }
@@ -278,7 +283,47 @@ impl Registry {
         raise(own, end | READ_CLOSED | RELEASED);
         let other = if side == 0 { Side::One } else { Side::Zero };
         if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
-            self.ring(&pair.region, other, family, slot);
+            self.ring_for_dead(&pair.region, other, family, slot);
+        }
+    }
+
+    /// Wakes all that the process may have been about to wake when it was killed. A producer sets a bit, takes the mark of the sleeper and
+    /// writes its eventfd; once the mark is taken no other producer writes it. Its relatives use the same doorbells.
+    fn wake_for_dead(&self, dead: &Application) {
+        for pair in self.pairs.values() {
+            if !pair.parties.iter().any(|party| dead.descends_from(*party)) {
+                continue;
+            }
+            let words_per_group = pair.region.layout().words_per_group;
+            let is_rung = |side, context| {
+                let block = pair.region.context(side, context);
+                block.is_some_and(|block| Doorbell::new(block, words_per_group).is_rung())
+            };
+            for (side, party) in [Side::Zero, Side::One].into_iter().zip(pair.parties) {
+                let Some(family) = self.family_of(party) else { continue };
+                let contexts = self.families.get(&family).into_iter().flat_map(|f| f.contexts.keys());
+                let all = contexts.copied().chain([TRUST_CONTEXT]);
+                all.filter(|context| is_rung(side, *context)).for_each(|context| self.wake(family, context));
+            }
+        }
+        let regions = self.regions.values().filter(|r| dead.descends_from(r.owner));
+        regions.flat_map(|r| &r.bells).for_each(|bell| write_eventfd(bell.as_fd()));
+    }
+
+    /// Announces what a process has published on a connection that others go on using: it may have been killed before it did so.
+    fn announce_for_dead(&self, members: &[u32], Named { region, slot, ports, .. }: Named) {
+        if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
+            if let Some(Use::Relay(..) | Use::Flow(_)) = r.slots.get(slot) {
+                r.memory.ring_service(slot);
+                r.bells.iter().for_each(|bell| write_eventfd(bell.as_fd()));
+            }
+            return;
+        }
+        let Some(pair) = self.pairs.get(&region) else { return };
+        let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
+        let other = if side == 0 { Side::One } else { Side::Zero };
+        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
+            self.ring_for_dead(&pair.region, other, family, slot);
         }
     }
 

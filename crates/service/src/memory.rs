@@ -4,7 +4,8 @@ use crate::bells::Bells;
 use crate::present::Pages;
 use flow::{AppRegion, tell};
 use queue::pages::Pool;
-use queue::{Ring, Violation};
+use queue::stream::watcher;
+use queue::{Doorbell, Ring, Violation};
 use rustix::fd::{AsFd, OwnedFd};
 use shm::{Half, Region, Side};
 use std::sync::Arc;
@@ -81,6 +82,14 @@ impl Memory {
     /// The two halves of a slot: the service's and the application's.
     pub fn halves(&self, slot: u32) -> Option<(&Half, &Half)> {
         self.area.halves(slot)
+    }
+
+    /// Sets the bit of `slot` in the service's doorbell, in the application's place. The thread behind it is to be woken afterwards.
+    pub fn ring_service(&self, slot: u32) {
+        let Some(context) = self.halves(slot).and_then(|(own, _)| watcher(own)) else { return };
+        if let Some(block) = self.region().context(Side::Zero, context) {
+            let _ = Doorbell::new(block, self.region().layout().words_per_group).ring(slot);
+        }
     }
 
     /// Rings the application's doorbell for `slot`, and wakes the application if it sleeps.

@@ -222,6 +222,15 @@ impl Registry {
         }
     }
 
+    /// As [`Self::ring`], for a process that has ended: it may have taken the mark of the sleeper, and been killed before it wrote the
+    /// eventfd.
+    pub fn ring_for_dead(&self, region: &Region, side: Side, family: u32, slot: u32) {
+        self.ring(region, side, family, slot);
+        if let Some(context) = region.slot(slot).and_then(|s| watcher(&s.half[side.index()])) {
+            self.wake(family, context);
+        }
+    }
+
     /// Writes the eventfd of a context.
     pub fn wake(&self, family: u32, context: u32) {
         if context == TRUST_CONTEXT {

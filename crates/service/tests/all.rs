@@ -9,6 +9,7 @@ mod deferred;
 mod freeze;
 mod held;
 mod hostile;
+mod killed;
 mod lines;
 mod moving;
 mod policy;

@@ -413,6 +413,15 @@ impl App {
 
     /// Sends what fits now.
     pub fn send_some(&mut self, conn: &mut Conn, bytes: &[u8]) -> usize {
+        let n = self.publish(conn, bytes);
+        if n > 0 {
+            self.tell(conn);
+        }
+        n
+    }
+
+    /// Puts what fits now into the ring, and tells nobody.
+    pub fn publish(&mut self, conn: &mut Conn, bytes: &[u8]) -> usize {
         let own_region = conn.region == self.info.id;
         let pool = self.pools.entry(conn.region).or_default();
         let region = if own_region { &self.region } else { &self.pairs[&conn.region].0 };
@@ -437,7 +446,6 @@ impl App {
             region.write(me, a, &bytes[..an]);
             region.write(me, b, &bytes[an..an + bn]);
             conn.sender.publish(own, n);
-            self.tell(conn);
         } else {
             let _ = conn.sender.want_space(own, peer, |ring| pool.give_back(ring, word)).unwrap();
         }
@@ -534,10 +542,7 @@ impl App {
         }
         let mut woken = false;
         if !news {
-            let timeout = Timespec { tv_sec: 0, tv_nsec: most.as_nanos() as i64 };
-            let mut events = Vec::with_capacity(8);
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            woken = epoll::wait(&self.set, spare, Some(&timeout)).unwrap() > 0;
+            woken = self.is_woken_within(most);
         }
         for (block, layout) in blocks {
             let bell = Doorbell::new(block, layout.words_per_group);
@@ -546,6 +551,13 @@ impl App {
         }
         self.listen_to_pushes();
         woken
+    }
+
+    /// True when an eventfd or the control line wakes the process within that time.
+    pub fn is_woken_within(&self, most: Duration) -> bool {
+        let timeout = Timespec::try_from(most).unwrap();
+        let mut events = Vec::with_capacity(8);
+        epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap() > 0
     }
 
     /// Waits until `f` holds.
