@@ -5,7 +5,7 @@ use crate::cancel::point;
 use crate::readiness::limit;
 use crate::{fail, next, pointers, programs};
 use libc::{c_int, c_uint, mmsghdr, timespec};
-use socket::{Errno, fds};
+use socket::{Errno, file};
 use std::time::Instant;
 
 /// `UIO_MAXIOV`: the most messages that one call of sendmmsg sends.
@@ -37,7 +37,7 @@ unsafe fn received_each(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if !fds::is_stream(fd) {
+    if !file::is_stream(fd) {
         // SAFETY: C's contract; the kernel has filled in `done` messages.
         return unsafe {
             let done = next::recvmmsg(fd, messages, count, flags, timeout);
@@ -50,7 +50,7 @@ unsafe fn received_each(
         Ok(limit) => limit.and_then(|limit| Instant::now().checked_add(limit)),
         Err(e) => return fail(e),
     };
-    if let Some(e) = fds::pending(fd) {
+    if let Some(e) = file::pending(fd) {
         return fail(e);
     }
     if messages.is_null() && count > 0 {
@@ -95,10 +95,10 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !fds::is_stream(fd) {
+    if !file::is_stream(fd) {
         // SAFETY: C's contract.
         return unsafe {
-            if fds::has_any() {
+            if file::has_any() {
                 programs::sending_all(messages, count.min(MESSAGES_MAX));
             }
             next::sendmmsg(fd, messages, count, flags)

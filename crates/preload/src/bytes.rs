@@ -5,7 +5,7 @@ use crate::checks::{measured, says_what_a_stream_knows, unsendable};
 use crate::readiness::check;
 use crate::{fail, next, pointers, programs, status};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use socket::{Errno, fds, io, sys};
+use socket::{Errno, file, socket::io, sys};
 use std::time::SystemTime;
 
 /// Vectors up to this length need no allocation.
@@ -58,10 +58,10 @@ fn writable_part(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Result<usiz
         return Some(Err(Err(Errno::FAULT)));
     }
     let found = match io::receive(fd, &mut [&mut [0]], flags & libc::MSG_DONTWAIT | libc::MSG_PEEK)? {
-        Ok(n) if n > 0 => fds::unread(fd).unwrap_or(0).max(n),
+        Ok(n) if n > 0 => file::unread(fd).unwrap_or(0).max(n),
         answer => return Some(Err(answer)),
     };
-    let wanted = fds::low_water(fd).unwrap_or(1);
+    let wanted = file::low_water(fd).unwrap_or(1);
     let most = if flags & libc::MSG_WAITALL != 0 { total } else { total.min(found.max(wanted)) };
     let mut left = most;
     let good = parts.iter().all(|v| {
@@ -81,7 +81,7 @@ pub unsafe fn scatter(
     flags: c_int,
     too_many: Errno,
 ) -> Option<Result<usize, Errno>> {
-    if !fds::is_stream(fd) {
+    if !file::is_stream(fd) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -125,7 +125,7 @@ pub unsafe fn gather(
     flags: c_int,
     too_many: Errno,
 ) -> Option<Result<usize, Errno>> {
-    if !fds::is_stream(fd) {
+    if !file::is_stream(fd) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -192,7 +192,7 @@ unsafe fn give(fd: c_int, at: *const c_void, len: usize, flags: c_int) -> Option
 pub unsafe fn empty(fd: c_int, vector: *const iovec, count: usize) -> Option<Result<usize, Errno>> {
     // SAFETY: the caller's promise.
     let is_empty = unsafe { matches!(measured(vector, count, Errno::INVAL), Ok((0, _))) };
-    (is_empty && fds::is_stream(fd)).then_some(Ok(0))
+    (is_empty && file::is_stream(fd)).then_some(Ok(0))
 }
 
 /// The result of a `read` of no bytes (0), or of more bytes than there is address space (EFAULT).
@@ -208,7 +208,7 @@ fn odd_length(len: usize) -> ssize_t {
 pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: C's contract.
     point(|| unsafe {
-        if len.wrapping_sub(1) >= isize::MAX as usize && fds::is_stream(fd) {
+        if len.wrapping_sub(1) >= isize::MAX as usize && file::is_stream(fd) {
             return odd_length(len);
         }
         match take(fd, buffer, len, 0) {
@@ -355,7 +355,7 @@ pub unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: C's contract.
     point(|| unsafe {
-        if !name.is_null() && fds::is_stream(fd) {
+        if !name.is_null() && file::is_stream(fd) {
             if name_len as usize > NAME_MAX {
                 return fail(Errno::INVAL) as ssize_t;
             }
@@ -374,10 +374,10 @@ pub unsafe extern "C-unwind" fn sendto(
 /// # Safety
 /// `message` is a valid message header.
 pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
-    if fds::is_stream(fd) && !pointers::is_writable(message, size_of::<msghdr>()) {
+    if file::is_stream(fd) && !pointers::is_writable(message, size_of::<msghdr>()) {
         return Some(Err(Errno::FAULT));
     }
-    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 && fds::is_stream(fd) {
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 && file::is_stream(fd) {
         return Some(Err(Errno::INVAL));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
@@ -399,7 +399,7 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
             message.msg_namelen = 0;
         }
         message.msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB);
-        let beside = fds::beside(fd);
+        let beside = file::beside(fd);
         let is_read = flags & libc::MSG_OOB == 0 && result != Ok(0);
         let mut used = 0;
         // SAFETY: the caller's promise.
@@ -504,7 +504,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 /// # Safety
 /// `message` is a valid message header.
 unsafe fn gathered(fd: c_int, message: &msghdr, flags: c_int) -> Option<Result<usize, Errno>> {
-    if !fds::is_stream(fd) {
+    if !file::is_stream(fd) {
         return None;
     }
     // Linux ignores a name of valid length, and cuts a longer one.

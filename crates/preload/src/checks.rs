@@ -2,7 +2,8 @@
 
 use crate::{next, pointers};
 use libc::{c_int, iovec, msghdr};
-use socket::{Errno, fds, io};
+use socket::socket::io;
+use socket::{Errno, file};
 
 /// Longest vector, as Linux's `UIO_MAXIOV`.
 const IOV_MAX: usize = 1024;
@@ -11,7 +12,9 @@ const IOV_MAX: usize = 1024;
 pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
     match io::send(fd, &[], flags & !libc::MSG_MORE) {
         Some(Err(trouble)) => Err(trouble),
-        _ if e == Errno::FAULT && fds::has_space(fd) == Some(false) && !waits(fd, flags) => Err(Errno::AGAIN),
+        _ if e == Errno::FAULT && file::has_space(fd) == Some(false) && !waits(fd, flags) => {
+            Err(Errno::AGAIN)
+        }
         _ => Err(e),
     }
 }
@@ -19,7 +22,7 @@ pub fn unsendable(fd: c_int, flags: c_int, e: Errno) -> Result<usize, Errno> {
 /// True when a call with these flags blocks.
 fn waits(fd: c_int, flags: c_int) -> bool {
     // SAFETY: numbers.
-    let mode = fds::open_flags(fd, || unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
+    let mode = file::open_flags(fd, || unsafe { next::fcntl(fd, libc::F_GETFL, 0) });
     flags & libc::MSG_DONTWAIT == 0 && mode & libc::O_NONBLOCK == 0
 }
 

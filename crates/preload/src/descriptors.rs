@@ -3,8 +3,9 @@
 use crate::cancel::point;
 use crate::{fail, look_for_deepbound, next, stdio};
 use libc::{c_int, c_uint, c_ulong};
-use socket::fds::{self, Nonblocking};
-use socket::signals;
+use socket::file;
+use socket::file::Nonblocking;
+use socket::wait::sigio;
 
 /// See close(2).
 ///
@@ -13,7 +14,7 @@ use socket::signals;
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     look_for_deepbound();
-    point(|| match fds::closing(fd) {
+    point(|| match file::closing(fd) {
         // SAFETY: a number.
         Ok(_changing) => unsafe { next::close(fd) },
         Err(e) => fail(e),
@@ -26,9 +27,9 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let _changing = fds::closing_many();
+    let _changing = file::closing_many();
     let closes = flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0;
-    let ranges = if closes && first <= last { fds::closing_range(first, last) } else { None };
+    let ranges = if closes && first <= last { file::closing_range(first, last) } else { None };
     let whole = vec![(first, last)];
     let mut result = 0;
     for (first, last) in ranges.unwrap_or(whole) {
@@ -54,8 +55,8 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let _changing = fds::duplicating(fd);
-    if let Err(e) = fds::single_out(fd) {
+    let _changing = file::duplicating(fd);
+    if let Err(e) = file::single_out(fd) {
         return fail(e);
     }
     // SAFETY: a number.
@@ -68,14 +69,14 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// Notes that `new` is a duplicate of `old`.
 fn duplicated(old: c_int, new: c_int) {
-    fds::duplicated(old, new);
+    file::duplicated(old, new);
     stdio::follow(new);
 }
 
 /// True when `fd` is open: a failing `dup2` must leave the descriptor to be replaced untouched.
 fn is_open(fd: c_int) -> bool {
     // SAFETY: numbers.
-    !socket::locked::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
+    !socket::session::detached::may(libc::SYS_fcntl) || unsafe { next::fcntl(fd, libc::F_GETFD, 0) } >= 0
 }
 
 /// See dup2(2).
@@ -89,11 +90,11 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup2(old, new);
         }
-        if let Err(e) = fds::single_out(old) {
+        if let Err(e) = file::single_out(old) {
             return fail(e);
         }
-        let _changing = match fds::closing(new) {
-            Ok(changing) => (changing, fds::duplicating(old)),
+        let _changing = match file::closing(new) {
+            Ok(changing) => (changing, file::duplicating(old)),
             Err(e) => return fail(e),
         };
         let result = next::dup2(old, new);
@@ -125,11 +126,11 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if old == new || !is_open(old) {
             return next::dup3(old, new, flags);
         }
-        if let Err(e) = fds::single_out(old) {
+        if let Err(e) = file::single_out(old) {
             return fail(e);
         }
-        let _changing = match fds::closing(new) {
-            Ok(changing) => (changing, fds::duplicating(old)),
+        let _changing = match file::closing(new) {
+            Ok(changing) => (changing, file::duplicating(old)),
             Err(e) => return fail(e),
         };
         let result = next::dup3(old, new, flags);
@@ -151,9 +152,9 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
         match command {
             libc::F_SETFL => {
                 let flags = argument as c_int;
-                let kept = match fds::set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
+                let kept = match file::set_nonblocking(fd, flags & libc::O_NONBLOCK != 0) {
                     Nonblocking::Ours if flags & BEYOND == 0 => return 0,
-                    Nonblocking::Ours => match fds::single_out(fd) {
+                    Nonblocking::Ours => match file::single_out(fd) {
                         Ok(()) => 0,
                         Err(e) => return fail(e),
                     },
@@ -164,9 +165,9 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
                 if flags & libc::O_ASYNC != 0 { told_of(fd, result) } else { result }
             }
             libc::F_GETFD => next::fcntl(fd, command, argument),
-            libc::F_SETFD => fds::steadily(fd, || next::fcntl(fd, command, argument)),
-            libc::F_GETFL => fds::open_flags(fd, || next::fcntl(fd, command, 0)),
-            _ => match fds::single_out(fd) {
+            libc::F_SETFD => file::steadily(fd, || next::fcntl(fd, command, argument)),
+            libc::F_GETFL => file::open_flags(fd, || next::fcntl(fd, command, 0)),
+            _ => match file::single_out(fd) {
                 Ok(()) => fcntl_beyond(fd, command, argument),
                 Err(e) => fail(e),
             },
@@ -184,7 +185,7 @@ unsafe fn fcntl_beyond(fd: c_int, command: c_int, argument: usize) -> c_int {
         match command {
             libc::F_SETOWN | F_SETOWN_EX => told_of(fd, next::fcntl(fd, command, argument)),
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                let _changing = fds::duplicating(fd);
+                let _changing = file::duplicating(fd);
                 let new = next::fcntl(fd, command, argument);
                 if new >= 0 {
                     duplicated(fd, new);
@@ -229,7 +230,7 @@ const BEYOND: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_
 /// After the kernel has set a signal's receiver for `fd` with the given `result`: lets the library send its signals, too.
 fn told_of(fd: c_int, result: c_int) -> c_int {
     if result == 0 {
-        signals::asked(fd);
+        sigio::asked(fd);
     }
     result
 }
@@ -240,7 +241,7 @@ fn told_of(fd: c_int, result: c_int) -> c_int {
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
-    match fds::is_at_mark(fd) {
+    match file::is_at_mark(fd) {
         Some(is_at_mark) => c_int::from(is_at_mark),
         // SAFETY: a number.
         None => unsafe { next::sockatmark(fd) },
@@ -256,18 +257,18 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // SAFETY: C's contract: these requests point to an int.
     unsafe {
         let count = match request {
-            libc::FIONREAD => fds::unread(fd),
-            libc::TIOCOUTQ => fds::unsent(fd),
-            SIOCOUTQNSD => fds::held_back(fd),
-            SIOCATMARK => fds::is_at_mark(fd).map(usize::from),
+            libc::FIONREAD => file::unread(fd),
+            libc::TIOCOUTQ => file::unsent(fd),
+            SIOCOUTQNSD => file::held_back(fd),
+            SIOCATMARK => file::is_at_mark(fd).map(usize::from),
             libc::FIONBIO if argument != 0 => {
-                match fds::set_nonblocking(fd, *(argument as *const c_int) != 0) {
+                match file::set_nonblocking(fd, *(argument as *const c_int) != 0) {
                     Nonblocking::Kernels => None,
                     Nonblocking::Stays | Nonblocking::Ours => return 0,
                 }
             }
             libc::FIOCLEX | libc::FIONCLEX => {
-                return fds::steadily(fd, || next::ioctl(fd, request, argument));
+                return file::steadily(fd, || next::ioctl(fd, request, argument));
             }
             _ => None,
         };
@@ -275,7 +276,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             *(argument as *mut c_int) = n.min(c_int::MAX as usize) as c_int;
             return 0;
         }
-        match fds::single_out(fd) {
+        match file::single_out(fd) {
             Err(e) => fail(e),
             Ok(()) if [SIOCSPGRP, FIOSETOWN, libc::FIOASYNC].contains(&request) => {
                 told_of(fd, next::ioctl(fd, request, argument))

@@ -2,12 +2,12 @@
 
 use crate::next;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, timespec, uid_t};
-use socket::fds;
+use socket::file;
 
 /// Before a call that examines `fd`: gives it a kernel socket of its own. If the kernel has none, the call sees the common one.
 fn about(fd: c_int) {
-    if fds::has_any() {
-        let _ = fds::single_out(fd);
+    if file::has_any() {
+        let _ = file::single_out(fd);
     }
 }
 

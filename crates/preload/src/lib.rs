@@ -55,23 +55,23 @@ fn look_for_deepbound() {
 }
 
 extern "C" fn before_fork() {
-    socket::fork::prepare();
+    socket::process::fork::prepare();
 }
 
 extern "C" fn in_parent() {
-    socket::fork::parent();
+    socket::process::fork::parent();
 }
 
 extern "C" fn in_child() {
-    socket::fds::settle();
-    socket::fork::child();
+    socket::file::settle();
+    socket::process::fork::child();
 }
 
 /// Initializes the library once: from the constructor, or from the first call before that.
 fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
-        socket::fds::settle();
+        socket::file::settle();
         socket::sys::learn_threads();
         // SAFETY: three functions that live as long as the process. Without memory there are no handlers, and children inherit nothing.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -81,14 +81,14 @@ fn start() {
 extern "C" fn construct() {
     start();
     environment::remember();
-    socket::config::remember();
-    socket::moving::inherit();
+    socket::session::config::remember();
+    socket::process::fd_passing::inherit();
     (0..3).for_each(stdio::follow);
 }
 
 extern "C" fn destruct() {
     stdio::flush();
-    socket::fork::ending();
+    socket::process::fork::ending();
 }
 
 #[used]

@@ -2,11 +2,13 @@
 
 use crate::{next, pointers};
 use libc::{c_int, c_uint, pid_t, rlimit};
-use socket::{address_space, fds, placeholder};
+use socket::file;
+use socket::process::rlimit_as;
+use socket::socket::placeholder;
 
 /// True for `RLIMIT_AS`, the one limit that this library adjusts.
 fn is_ours(resource: c_uint) -> bool {
-    resource == libc::RLIMIT_AS as c_uint && !fds::is_borrowed()
+    resource == libc::RLIMIT_AS as c_uint && !file::is_borrowed()
 }
 
 /// Replaces the limits that the kernel returned by those that the program is to see.
@@ -16,7 +18,7 @@ fn is_ours(resource: c_uint) -> bool {
 unsafe fn show(limits: *mut rlimit) {
     // SAFETY: the caller's promise.
     unsafe {
-        let [rlim_cur, rlim_max] = address_space::seen([(*limits).rlim_cur, (*limits).rlim_max]);
+        let [rlim_cur, rlim_max] = rlimit_as::seen([(*limits).rlim_cur, (*limits).rlim_max]);
         *limits = rlimit { rlim_cur, rlim_max };
     }
 }
@@ -66,7 +68,7 @@ pub unsafe extern "C" fn prlimit(
     unsafe {
         if !is_ours(resource) || (pid != 0 && pid != libc::getpid()) {
             let result = next::prlimit(pid, resource, new, old);
-            if resource == libc::RLIMIT_NOFILE && result == 0 && !new.is_null() && !fds::is_borrowed() {
+            if resource == libc::RLIMIT_NOFILE && result == 0 && !new.is_null() && !file::is_borrowed() {
                 placeholder::fit();
             }
             return result;
@@ -82,7 +84,7 @@ pub unsafe extern "C" fn prlimit(
             return tell(new);
         }
         let mut result = 0;
-        address_space::set([(*new).rlim_cur, (*new).rlim_max], |[rlim_cur, rlim_max]| {
+        rlimit_as::set([(*new).rlim_cur, (*new).rlim_max], |[rlim_cur, rlim_max]| {
             result = tell(&rlimit { rlim_cur, rlim_max });
             result == 0
         });

@@ -5,7 +5,8 @@ use libc::{
     msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rlimit,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
-use socket::account::{self, Section};
+use socket::sys::cycle_account;
+use socket::sys::cycle_account::Section;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address of the symbol `name` (with its final 0) in the next library; looked up once.
@@ -41,9 +42,9 @@ macro_rules! next {
             // SAFETY: the symbol has this type; the caller answers for the arguments. It may end its thread, which unwinds this frame.
             unsafe {
                 let f = std::mem::transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(at);
-                let before = account::turn(Section::Kernel);
+                let before = cycle_account::turn(Section::Kernel);
                 let answer = f($($a),*);
-                account::leave(before);
+                cycle_account::leave(before);
                 answer
             }
         }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 /// True when all pointers are checked, not only for NULL.
 #[inline]
 pub fn are_checked() -> bool {
-    socket::config::checks_pointers()
+    socket::session::config::checks_pointers()
 }
 
 /// False when `len` bytes at `at` cannot be read: NULL, or unreadable if pointers are checked.

@@ -5,7 +5,9 @@ use crate::{next, pointers};
 use libc::{
     FILE, c_char, c_int, c_uint, mmsghdr, msghdr, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
 };
-use socket::{fds, moving, placeholder, sys};
+use socket::process::fd_passing;
+use socket::socket::placeholder;
+use socket::{file, sys};
 
 /// See _exit(2).
 ///
@@ -13,7 +15,7 @@ use socket::{fds, moving, placeholder, sys};
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    socket::fork::ending();
+    socket::process::fork::ending();
     socket::sys::exit(status)
 }
 
@@ -38,7 +40,7 @@ pub unsafe extern "C" fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::execve(path, arguments, all)) }
 }
@@ -73,7 +75,7 @@ pub unsafe extern "C" fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::execvpe(file, arguments, all)) }
 }
@@ -119,9 +121,9 @@ macro_rules! doors {
 }
 
 doors! {
-    execl by before_execl says moving::before_exec();
-    execlp by before_execlp says moving::before_exec();
-    execle by before_execle says moving::before_exec();
+    execl by before_execl says fd_passing::before_exec();
+    execlp by before_execlp says fd_passing::before_exec();
+    execle by before_execle says fd_passing::before_exec();
     vfork by before_vfork says placeholder::own_each();
     __vfork by before_vfork_2 says placeholder::own_each();
     clone by before_clone says placeholder::own_each();
@@ -138,7 +140,7 @@ pub unsafe extern "C" fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::fexecve(fd, arguments, all)) }
 }
@@ -155,7 +157,7 @@ pub unsafe extern "C" fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { with_ours(gets_sockets, environment, |all| next::execveat(folder, path, arguments, all, flags)) }
 }
@@ -189,7 +191,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    moving::before_chroot();
+    fd_passing::before_chroot();
     // SAFETY: C's contract.
     unsafe { next::chroot(path) }
 }
@@ -207,7 +209,7 @@ pub unsafe extern "C" fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe {
         with_ours(gets_sockets, environment.cast(), |all| {
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    let gets_sockets = moving::before_exec();
+    let gets_sockets = fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe {
         with_ours(gets_sockets, environment.cast(), |all| {
@@ -244,7 +246,7 @@ pub unsafe extern "C" fn posix_spawnp(
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    moving::before_exec();
+    fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { next::system(command) }
 }
@@ -255,7 +257,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 /// As C's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, how: *const c_char) -> *mut FILE {
-    moving::before_exec();
+    fd_passing::before_exec();
     // SAFETY: C's contract.
     unsafe { next::popen(command, how) as *mut FILE }
 }
@@ -270,7 +272,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     old: c_int,
     new: c_int,
 ) -> c_int {
-    moving::leaving(old);
+    fd_passing::leaving(old);
     // SAFETY: C's contract.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, old, new) }
 }
@@ -310,11 +312,11 @@ pub unsafe fn sending(message: *const msghdr) {
     // SAFETY: the caller's promise.
     if let Some(message) = unsafe { message.as_ref() }
         && message.msg_controllen > 0
-        && fds::has_any()
+        && file::has_any()
         && sys::is_readable(message.msg_control as usize, message.msg_controllen)
     {
         // SAFETY: the caller's promise.
-        unsafe { each_descriptor(message, moving::leaving) };
+        unsafe { each_descriptor(message, fd_passing::leaving) };
     }
 }
 
@@ -329,7 +331,7 @@ pub unsafe fn received(message: *const msghdr) {
         && message.msg_controllen > 0
     {
         // SAFETY: the caller's promise.
-        unsafe { each_descriptor(message, moving::found) };
+        unsafe { each_descriptor(message, fd_passing::found) };
     }
 }
 

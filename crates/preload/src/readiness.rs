@@ -3,8 +3,9 @@
 use crate::cancel::point;
 use crate::{fail, next, pointers};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use socket::poll::{self as towpath, Wait};
-use socket::{Errno, fds};
+use socket::wait::poll as towpath;
+use socket::wait::poll::Wait;
+use socket::{Errno, file};
 use std::time::{Duration, Instant};
 
 /// `epoll_wait` fails with EINVAL for more events than this.
@@ -70,7 +71,7 @@ fn count(result: Result<usize, Errno>) -> c_int {
 pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     crate::start();
     // SAFETY: a number.
-    fds::open_set(|| unsafe { next::epoll_create(size) })
+    file::open_set(|| unsafe { next::epoll_create(size) })
 }
 
 /// See epoll_create1(2).
@@ -81,7 +82,7 @@ pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     crate::start();
     // SAFETY: a number.
-    fds::open_set(|| unsafe { next::epoll_create1(flags) })
+    file::open_set(|| unsafe { next::epoll_create1(flags) })
 }
 
 /// See epoll_ctl(2).
@@ -101,7 +102,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
             return next::epoll_ctl(epfd, op, fd, event);
         }
         let wanted = if op == libc::EPOLL_CTL_DEL { None } else { event.as_ref().copied() };
-        match fds::epoll_control(epfd, op, fd, wanted) {
+        match file::epoll_control(epfd, op, fd, wanted) {
             Some(result) => crate::int(result),
             None => next::epoll_ctl(epfd, op, fd, event),
         }
@@ -119,7 +120,7 @@ unsafe fn waited(
     if !(1..=EVENTS_MAX).contains(&n) {
         return None;
     }
-    let set = fds::set(epfd)?;
+    let set = file::set(epfd)?;
     let wait = |found: &mut [epoll_event]| wait().and_then(|(timeout, mask)| set.wait(found, timeout, mask));
     // SAFETY: the caller's promise, or the check just made.
     Some(count(unsafe {
@@ -201,7 +202,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 unsafe fn polled(list: *mut pollfd, n: nfds_t, wait: impl FnOnce() -> Result<Wait, Errno>) -> Option<c_int> {
     // A list that cannot be read is left to the kernel, which returns the error.
     let length = (n as usize).saturating_mul(size_of::<pollfd>());
-    if list.is_null() || n == 0 || !fds::has_any() || !pointers::is_writable(list, length) {
+    if list.is_null() || n == 0 || !file::has_any() || !pointers::is_writable(list, length) {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -299,7 +300,7 @@ unsafe fn selected(
     let length = (most.max(0) as usize).div_ceil(64) * size_of::<u64>();
     let good = |set: &*mut fd_set| set.is_null() || pointers::is_writable(*set, length);
     // A set that cannot be read is left to the kernel, which returns the error.
-    if !(fds::has_any() && sets.iter().all(good)) {
+    if !(file::has_any() && sets.iter().all(good)) {
         return None;
     }
     // SAFETY: the caller's promise.

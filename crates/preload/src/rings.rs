@@ -2,7 +2,8 @@
 
 use crate::pointers;
 use libc::{c_int, epoll_event};
-use socket::rings::{self, IoringEnterFlags, IoringSetupFlags, io_uring_params};
+use socket::process::io_uring;
+use socket::process::io_uring::{IoringEnterFlags, IoringSetupFlags, io_uring_params};
 use socket::{Errno, sys};
 
 /// See io_uring_setup(2).
@@ -18,7 +19,7 @@ pub unsafe fn setup(a: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let make = || unsafe { sys::raw(libc::SYS_io_uring_setup, a) }.map(|ring| ring as c_int);
     // SAFETY: readable as above, and the kernel has just filled it in.
-    rings::set_up(flags, make, || unsafe { params.read_unaligned() }).map(|ring| ring as usize)
+    io_uring::set_up(flags, make, || unsafe { params.read_unaligned() }).map(|ring| ring as usize)
 }
 
 /// See io_uring_enter(2).
@@ -34,7 +35,7 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
     let [ring, count, _, flags, ..] = a;
     let is_index =
         IoringEnterFlags::from_bits_retain(flags as u32).contains(IoringEnterFlags::REGISTERED_RING);
-    let _closing = (!is_index).then(|| rings::entering(ring as c_int, count as u32, event));
+    let _closing = (!is_index).then(|| io_uring::entering(ring as c_int, count as u32, event));
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_io_uring_enter, a) }
 }
@@ -44,7 +45,7 @@ pub unsafe fn enter(a: [usize; 6]) -> Result<usize, Errno> {
 /// # Safety
 /// As the call's.
 pub unsafe fn register(a: [usize; 6]) -> Result<usize, Errno> {
-    rings::registering(a[0] as c_int, a[1] as u32)?;
+    io_uring::registering(a[0] as c_int, a[1] as u32)?;
     // SAFETY: the caller's promise.
     unsafe { sys::raw(libc::SYS_io_uring_register, a) }
 }

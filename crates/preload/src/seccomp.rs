@@ -2,7 +2,8 @@
 
 use crate::status;
 use libc::{c_int, c_long, c_uint, sock_filter, sock_fprog};
-use socket::locked::{self, Instruction, Lock};
+use socket::session::detached;
+use socket::session::detached::{Instruction, Lock};
 use socket::sys;
 
 /// The filter at `at`; `None`: it cannot be read, and the kernel returns the error.
@@ -38,7 +39,7 @@ unsafe fn make(lock: Option<Lock>, n: c_long, a: [usize; 6]) -> c_long {
     // SAFETY: the caller's promise.
     let install = || unsafe { sys::raw(n, a) };
     let result = match lock {
-        Some(lock) => locked::enter(&lock, install),
+        Some(lock) => detached::enter(&lock, install),
         None => install(),
     };
     status(result) as c_long

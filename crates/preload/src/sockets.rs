@@ -3,8 +3,10 @@
 use crate::cancel::point;
 use crate::{fail, int, look_for_deepbound, next, pointers, start, status};
 use libc::{c_int, c_void, sockaddr, socklen_t};
-use socket::fds::Connect;
-use socket::{Errno, address, fallback, fds};
+use socket::connect::fallback;
+use socket::file::Connect;
+use socket::sys::address;
+use socket::{Errno, file};
 use std::net::SocketAddr;
 
 /// Longest option value in bytes that this library handles.
@@ -63,7 +65,7 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
     // SAFETY: three numbers.
     let fd = unsafe { next::socket(domain, kind, protocol) };
     if fd >= 0 {
-        fds::opened(fd, domain, kind, protocol);
+        file::opened(fd, domain, kind, protocol);
     }
     fd
 }
@@ -86,7 +88,7 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, name: *const sockaddr, len: sock
         if !is_name(name, len) {
             return next::bind(fd, name, len);
         }
-        match fds::bind(fd, input(name.cast(), len as usize)) {
+        match file::bind(fd, input(name.cast(), len as usize)) {
             Some(result) => int(result),
             None => next::bind(fd, name, len),
         }
@@ -99,7 +101,7 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, name: *const sockaddr, len: sock
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    match fds::listen(fd, backlog) {
+    match file::listen(fd, backlog) {
         Some(result) => int(result),
         // SAFETY: two numbers.
         None => unsafe { next::listen(fd, backlog) },
@@ -117,7 +119,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, len: s
         if !is_name(name, len) {
             return next::connect(fd, name, len);
         }
-        match fds::connect(fd, input(name.cast(), len as usize)) {
+        match file::connect(fd, input(name.cast(), len as usize)) {
             Connect::Made(result) => int(result),
             Connect::Kernel => next::connect(fd, name, len),
             Connect::KernelPerhaps => {
@@ -171,7 +173,7 @@ pub unsafe extern "C-unwind" fn accept4(
 /// As accept4's.
 unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Option<c_int> {
     look_for_deepbound();
-    let accepted = match fds::accept(fd, flags)? {
+    let accepted = match file::accept(fd, flags)? {
         Ok(accepted) => accepted,
         Err(e) => return Some(fail(e)),
     };
@@ -201,7 +203,7 @@ unsafe fn accepted(fd: c_int, name: *mut sockaddr, len: *mut socklen_t, flags: c
 /// None needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    match fds::shutdown(fd, how) {
+    match file::shutdown(fd, how) {
         Some(result) => int(result),
         // SAFETY: two numbers.
         None => unsafe { next::shutdown(fd, how) },
@@ -216,7 +218,7 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn getsockname(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        match fds::local_name(fd) {
+        match file::local_name(fd) {
             Some((address, family)) => int(output(address, family, name, len)),
             None => next::getsockname(fd, name, len),
         }
@@ -231,7 +233,7 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, name: *mut sockaddr, len:
 pub unsafe extern "C-unwind" fn getpeername(fd: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        match fds::peer_name(fd) {
+        match file::peer_name(fd) {
             Some(Ok((address, family))) => int(output(address, family, name, len)),
             Some(Err(e)) => fail(e),
             None => next::getpeername(fd, name, len),
@@ -262,7 +264,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
     // SAFETY: C's contract: `*len` bytes at `value`.
     unsafe {
         let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), room);
-        match fds::option(fd, level, name, out) {
+        match file::option(fd, level, name, out) {
             Some(Ok(n)) => {
                 *len = n as socklen_t;
                 0
@@ -288,14 +290,14 @@ pub unsafe extern "C-unwind" fn setsockopt(
     // SAFETY: C's contract.
     unsafe {
         if value.is_null() || !pointers::is_readable(value, len as usize) {
-            if let Err(e) = fds::single_out(fd) {
+            if let Err(e) = file::single_out(fd) {
                 return fail(e);
             }
             return next::setsockopt(fd, level, name, value, len);
         }
         // Some options do not reach the kernel, which would report a bad address: their value is checked here.
         let is_good = || pointers::is_known(value, size_of::<c_int>());
-        match fds::set_option(fd, level, name, input(value, len as usize), is_good) {
+        match file::set_option(fd, level, name, input(value, len as usize), is_good) {
             Some(result) => status(result.map(|()| 0)) as c_int,
             None => next::setsockopt(fd, level, name, value, len),
         }

@@ -3,7 +3,7 @@
 
 use crate::{bytes, descriptors, next};
 use libc::{FILE, c_char, c_int, c_void, off_t, size_t, ssize_t};
-use socket::fds;
+use socket::file;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -148,7 +148,7 @@ unsafe fn open(fd: c_int, mode: *const c_char) -> *mut FILE {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: C's contract.
-    unsafe { if fds::is_ours(fd) && !fds::is_borrowed() { open(fd, mode) } else { next::fdopen(fd, mode) } }
+    unsafe { if file::is_ours(fd) && !file::is_borrowed() { open(fd, mode) } else { next::fdopen(fd, mode) } }
 }
 
 /// See fclose(3).
@@ -170,7 +170,7 @@ static STANDARD: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut())
 /// Descriptor `fd` has just been replaced: if it is a standard one and now a socket, its standard stream is replaced, too.
 pub fn follow(fd: c_int) {
     let Some(ours) = usize::try_from(fd).ok().and_then(|fd| STANDARD.get(fd)) else { return };
-    if !fds::is_ours(fd) || fds::is_borrowed() {
+    if !file::is_ours(fd) || file::is_borrowed() {
         return;
     }
     // SAFETY: the C library's variables, which a program may assign to; a program that puts a socket in the place of a standard
@@ -253,7 +253,7 @@ unsafe fn print(fd: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_in
 pub unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        if !fds::is_ours(fd) {
+        if !file::is_ours(fd) {
             return next::vdprintf(fd, format, list);
         }
         print(fd, |text| vasprintf(text, format, list))
@@ -273,7 +273,7 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
 ) -> c_int {
     // SAFETY: C's contract.
     unsafe {
-        if !fds::is_ours(fd) {
+        if !file::is_ours(fd) {
             return next::__vdprintf_chk(fd, flag, format, list);
         }
         print(fd, |text| __vasprintf_chk(text, flag, format, list))

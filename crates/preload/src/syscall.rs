@@ -4,7 +4,7 @@ use crate::{
     batches, bytes, descriptors, fail, files, limits, programs, readiness, rings, seccomp, sockets, transfer,
 };
 use libc::{c_long, sigset_t};
-use socket::fds;
+use socket::file;
 
 /// Calls one of our functions with arguments converted to C's types.
 macro_rules! ours {
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn syscall(
             return copied.map_or_else(|error| c_long::from(fail(error)), |child| child as c_long);
         }
         if makes_another(n) {
-            socket::placeholder::own_each();
+            socket::socket::placeholder::own_each();
         }
         let arguments = [a, b, c, d, e, f];
         let result = match n {
@@ -119,8 +119,8 @@ unsafe fn portable(n: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> 
             libc::SYS_epoll_ctl => ours!(readiness::epoll_ctl, a, b, c, d),
             libc::SYS_epoll_pwait => ours!(readiness::epoll_pwait, a, b, c, d, e),
             libc::SYS_epoll_pwait2 => ours!(readiness::epoll_pwait2, a, b, c, d, e),
-            libc::SYS_ppoll if fds::has_any() => ours!(readiness::ppoll, a, b, c, d),
-            libc::SYS_pselect6 if fds::has_any() => {
+            libc::SYS_ppoll if file::has_any() => ours!(readiness::ppoll, a, b, c, d),
+            libc::SYS_pselect6 if file::has_any() => {
                 // The sixth argument points to the mask's address and length.
                 let mask = (f as *const *const sigset_t).as_ref().map_or(std::ptr::null(), |mask| *mask);
                 ours!(readiness::pselect, a, b, c, d, e, mask)
@@ -154,8 +154,8 @@ unsafe fn old(n: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
             libc::SYS_setrlimit => ours!(limits::setrlimit, a, b),
             libc::SYS_epoll_create => ours!(readiness::epoll_create, a),
             libc::SYS_epoll_wait => ours!(readiness::epoll_wait, a, b, c, d),
-            libc::SYS_poll if fds::has_any() => ours!(readiness::poll, a, b, c),
-            libc::SYS_select if fds::has_any() => ours!(readiness::select, a, b, c, d, e),
+            libc::SYS_poll if file::has_any() => ours!(readiness::poll, a, b, c),
+            libc::SYS_select if file::has_any() => ours!(readiness::select, a, b, c, d, e),
             _ => return None,
         }
     })

@@ -4,8 +4,9 @@ use crate::bytes::{empty, gather, scatter};
 use crate::cancel::{point, through};
 use crate::{fail, next, pointers, status};
 use libc::{c_int, c_uint, iovec, loff_t, off_t, size_t, ssize_t};
-use socket::locked::may;
-use socket::{Errno, fds, io};
+use socket::session::detached::may;
+use socket::socket::io;
+use socket::{Errno, file};
 use std::mem::MaybeUninit;
 
 /// Bytes that `sendfile` moves in one step.
@@ -35,7 +36,7 @@ pub unsafe extern "C-unwind" fn sendfile(
 /// # Safety
 /// As sendfile's.
 unsafe fn sent_file(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    if !fds::is_stream(out) {
+    if !file::is_stream(out) {
         // SAFETY: C's contract.
         return unsafe { next::sendfile(out, from, offset, count) };
     }
@@ -139,7 +140,7 @@ pub unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let (takes, gives) = (fds::is_stream(to), fds::is_stream(from));
+    let (takes, gives) = (file::is_stream(to), file::is_stream(from));
     // SAFETY: C's contract.
     point(|| unsafe {
         if len == 0 || !(takes || gives) {
@@ -149,7 +150,7 @@ pub unsafe extern "C-unwind" fn splice(
         if let Err(e) = spliceable(at, [gives, takes], flags) {
             return fail(e) as ssize_t;
         }
-        if fds::is_at_mark(from) == Some(true) {
+        if file::is_at_mark(from) == Some(true) {
             // As on Linux, splice does not read past urgent data.
             return 0;
         }
@@ -233,7 +234,7 @@ unsafe fn splice_in(from: c_int, to: c_int, len: usize, flags: c_uint) -> ssize_
     let want = len.min(buffer.len());
     // SAFETY: numbers; the buffer is a local.
     unsafe {
-        if !is_ready(from, libc::POLLIN, flags) || fds::has_space(to) == Some(false) {
+        if !is_ready(from, libc::POLLIN, flags) || file::has_space(to) == Some(false) {
             return fail(Errno::AGAIN) as ssize_t;
         }
         // Bytes taken from the pipe must not be lost: an error of the connection is reported before that.
@@ -262,7 +263,7 @@ pub unsafe extern "C-unwind" fn preadv2(
 ) -> ssize_t {
     // SAFETY: C's contract.
     point(|| unsafe {
-        if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
+        if at == -1 && flags & !RWF_NOWAIT == 0 && file::is_stream(fd) {
             let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
             let result = empty(fd, vector, count as usize)
                 .or_else(|| scatter(fd, vector, count as usize, patience, Errno::INVAL));
@@ -286,7 +287,7 @@ pub unsafe extern "C-unwind" fn pwritev2(
 ) -> ssize_t {
     // SAFETY: C's contract.
     point(|| unsafe {
-        if at == -1 && flags & !RWF_NOWAIT == 0 && fds::is_stream(fd) {
+        if at == -1 && flags & !RWF_NOWAIT == 0 && file::is_stream(fd) {
             let patience = if flags == 0 { 0 } else { libc::MSG_DONTWAIT };
             let result = empty(fd, vector, count as usize)
                 .or_else(|| gather(fd, vector, count as usize, patience, Errno::INVAL));

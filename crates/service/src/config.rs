@@ -1,11 +1,14 @@
 //! The configuration of the service. Each key can be given as a flag, as a `TOWPATH_*` variable and in one TOML file; a flag overrides a
 //! variable, a variable the file, the file the default.
 
+pub(crate) mod values;
+
 use crate::ServiceError;
-use crate::policy::{self, Door, Limits, Policy, Source};
+use crate::config::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
+use crate::policy;
+use crate::policy::{Door, Limits, Policy, Source};
 use crate::privilege::User;
 use crate::sys;
-use crate::values::{Congestion, Mac, Network, PortChoice, PortKind, Rate};
 use base::limits::{BUFFER_INITIAL_DEFAULT, RECEIVE_MAX_DEFAULT, RING_MAX, RING_MAX_DEFAULT, SLOTS_MAX};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};

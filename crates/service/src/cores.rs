@@ -1,15 +1,18 @@
 //! The threads that move bytes. Each runs one core of the fast path over one queue of the port; the first also runs the relays. A thread
 //! sleeps on one epoll: its command bell, a bell per application region, and the port.
 
+pub(crate) mod meter;
+pub(crate) mod wakers;
+
 use crate::ServiceError;
-use crate::bells::Bells;
-use crate::clock::Clock;
-use crate::end::End;
-use crate::meter::CoreMeter;
+use crate::cores::meter::CoreMeter;
+use crate::cores::wakers::Bells;
+use crate::daemon::clock::Clock;
+use crate::registry::registration::new_eventfd;
 use crate::registry::write_eventfd;
+use crate::relay::endpoint::End;
 use crate::relay::{Outcome, Relays};
-use crate::requests::new_eventfd;
-use crate::traffic::Counted;
+use crate::report::port_stats::Counted;
 use base::{Duration, Instant};
 use flow::{CommandSender, ExceptionReceiver, Flows, commands, exceptions};
 use port::{Port, Wait};

@@ -1,11 +1,16 @@
 //! Listening, and how a connection gets into an accept queue.
 
-use crate::application::Application;
-use crate::listeners::{Incoming, Listener, Origin, Queue, QueueKey};
+pub(crate) mod defer_accept;
+pub(crate) mod direct;
+pub(crate) mod handover;
+pub(crate) mod table;
+
+use crate::listen::table::{Incoming, Listener, Origin, Queue, QueueKey};
+use crate::local::shown::Shown;
 use crate::memory::Memory;
-use crate::region::{AppRegion, Stage, Use};
+use crate::memory::region::{AppRegion, Stage, Use};
+use crate::registry::application::Application;
 use crate::registry::{Answer, Registry};
-use crate::shown::Shown;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, SLOW_CONTEXT, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};

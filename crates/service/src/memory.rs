@@ -1,7 +1,11 @@
 //! The memory of one application region, shared by all threads of the service.
 
-use crate::bells::Bells;
-use crate::present::Pages;
+pub(crate) mod region;
+pub(crate) mod residency;
+pub(crate) mod slots;
+
+use crate::cores::wakers::Bells;
+use crate::memory::residency::Pages;
 use flow::{AppRegion, tell};
 use queue::pages::Pool;
 use queue::stream::watcher;

@@ -7,6 +7,9 @@
 //!   else   in the service's own network namespace all that Linux allows, in any other nothing
 //! ```
 
+pub(crate) mod permission;
+pub(crate) mod rates;
+
 mod names;
 mod parse;
 #[cfg(test)]

@@ -3,26 +3,31 @@
 //! Values from shared memory are loaded once and checked. An application that broke the rules is put on `doomed`, and the control loop
 //! detaches it before it serves another one.
 
-use crate::application::{Application, Family};
-use crate::bells::Bells;
+pub(crate) mod application;
+pub(crate) mod claiming;
+pub(crate) mod reaper;
+pub(crate) mod registration;
+
 use crate::config::Config;
 use crate::cores::Core;
-use crate::counting::Counting;
-use crate::held::Holds;
-use crate::helpers::Watched;
-use crate::judge::Judge;
-use crate::listeners::Listeners;
-use crate::log_limit::LogLimit;
+use crate::cores::wakers::Bells;
+use crate::daemon::helpers::Watched;
+use crate::daemon::log_limit::LogLimit;
+use crate::handover::trusts::Trusts;
+use crate::listen::table::Listeners;
+use crate::local::cork_timer::Holds;
+use crate::local::judge::Judge;
+use crate::local::port_space::PortSpace;
 use crate::memory::Memory;
+use crate::memory::region::{AppRegion, PairRegion, Relay};
+use crate::memory::slots::Slots;
 use crate::policy::Policy;
-use crate::port_space::PortSpace;
-use crate::rates::Rates;
-use crate::region::{AppRegion, PairRegion, Relay};
-use crate::slots::Slots;
-use crate::statistics::{Process, Statistics};
+use crate::policy::rates::Rates;
+use crate::registry::application::{Application, Family};
+use crate::report::profile_switch::Counting;
+use crate::report::statistics::{Process, Statistics};
 use crate::sys;
 use crate::tcp::Tcp;
-use crate::trusts::Trusts;
 use control::{CONTROL_SLOT, LineError, Push, Reply, TRUST_CONTEXT, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};

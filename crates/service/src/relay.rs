@@ -9,9 +9,12 @@
 //! on one side fills the ring of the other. A connection that was passed to another process also goes through a relay; one end is then a
 //! deputy, which acts for the process that passed it on.
 
-use crate::bells::Bells;
-use crate::deputies::Deputies;
-use crate::end::{End, Seat};
+pub(crate) mod endpoint;
+pub(crate) mod proxy;
+
+use crate::cores::wakers::Bells;
+use crate::relay::endpoint::{End, Seat};
+use crate::relay::proxy::Deputies;
 use queue::Violation;
 use queue::pages::{Pool, class_of};
 use queue::stream::{consumed, readable};

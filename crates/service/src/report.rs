@@ -1,12 +1,20 @@
 //! Reports for the command line: sockets and counters, as JSON in a memfd.
 
+pub(crate) mod bottleneck;
+pub(crate) mod explain;
+pub(crate) mod port_stats;
+pub(crate) mod profile;
+pub(crate) mod profile_switch;
+pub(crate) mod statistics;
+pub mod text;
+
 use crate::cores::Core;
-use crate::explain::{self, Detail};
-use crate::limit::Limit;
-use crate::lines::InUse;
-use crate::region::{Connection, PairRegion, Relay, Stage};
+use crate::listen::direct::InUse;
+use crate::memory::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::{Answer, Registry};
-use crate::traffic::Traffic;
+use crate::report::bottleneck::Limit;
+use crate::report::explain::Detail;
+use crate::report::port_stats::Traffic;
 use control::{Reply, Report};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};

@@ -6,14 +6,16 @@
 //!                                              '------------- core lets go: Released -------------+---------'
 //! ```
 
+pub(crate) mod options;
+
 use crate::ServiceError;
-use crate::clock::Clock;
 use crate::config::Config;
-use crate::listeners::{Origin, QueueKey};
+use crate::config::values::{Mac, PortKind};
+use crate::daemon::clock::Clock;
+use crate::listen::table::{Origin, QueueKey};
 use crate::memory::Memory;
-use crate::region::Use;
+use crate::memory::region::Use;
 use crate::registry::{Answer, Registry};
-use crate::values::{Mac, PortKind};
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
@@ -363,7 +365,7 @@ impl Registry {
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
             return Answer::kernel("its region is full");
         };
-        let bound = crate::listeners::canonical(local);
+        let bound = crate::listen::table::canonical(local);
         let what = Connect {
             token: 0,
             local: Some(if bound.ip().is_unspecified() {
@@ -374,7 +376,7 @@ impl Registry {
             }),
             remote: Endpoint::new(remote.ip(), remote.port()),
             owner,
-            options: crate::options::of_flow(&options),
+            options: crate::tcp::options::of_flow(&options),
         };
         let local = match self.tcp.slow.connect(self.tcp.clock.now(), &what) {
             Ok(end) => SocketAddr::new(end.addr, end.port),
@@ -403,7 +405,7 @@ impl Registry {
             side: 1,
             is_own: true,
         };
-        let local = crate::connect::as_asked(local, asked);
+        let local = crate::local::as_asked(local, asked);
         Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
     }
 

@@ -10,7 +10,7 @@ use port::Capabilities;
 use rustix::fd::AsFd;
 use shm::{Kind, Params, Region, Side};
 use slowpath::{Event, OwnAddress, Owner, Release, SlowPath};
-use socket::region::Mapped;
+use socket::endpoint::region::Mapped;
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::MacAddr;

@@ -14,7 +14,7 @@ use libc::{
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2, Owner};
-use socket::link::Link;
+use socket::endpoint::Link;
 use std::num::NonZeroU64;
 
 /// From `linux/tcp.h`; `libc` does not define it.
@@ -143,7 +143,7 @@ const BUFFER_MAX: i32 = 212_992;
 /// Half of the size to which a receive buffer may grow, bytes.
 const LOW_WATER_MAX: i32 = 16 << 20;
 /// The same minimum as in the socket library.
-const SEND_BUFFER_MIN: i32 = socket::room::BUFFER_MIN as i32;
+const SEND_BUFFER_MIN: i32 = socket::endpoint::send_buffer::BUFFER_MIN as i32;
 /// "The minimum (doubled) value for this option is 256" (socket(7)); 2304 is what present kernels return.
 const RECEIVE_BUFFER_MIN: i32 = 2_304;
 

@@ -6,10 +6,10 @@ use cycles::{Switch, Ticks};
 use queue::stream::{raise, watch};
 use shm::half_flags::OPEN;
 use shm::{Kind, Params, Region, Side};
-use socket::account::{self, Section};
-use socket::link::Link;
-use socket::region::Mapped;
-use socket::stream::{How, Progress, Said};
+use socket::endpoint::Link;
+use socket::endpoint::region::Mapped;
+use socket::endpoint::stream::{How, Progress, Said};
+use socket::sys::cycle_account::{self, Section};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,15 +64,15 @@ fn section(switch: Switch) {
     let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: 1 << 20 };
     let home = Arc::new(Region::create(params).unwrap().0);
     home.header().cycles.store(switch.word(), Ordering::Relaxed);
-    account::follow(&home);
-    drop(account::enter(Section::Send));
+    cycle_account::follow(&home);
+    drop(cycle_account::enter(Section::Send));
     (0..RPCS).for_each(|_| counted_section());
     println!("{RPCS} sections");
 }
 
 #[inline(never)]
 fn counted_section() {
-    let _in = account::enter(Section::Send);
+    let _in = cycle_account::enter(Section::Send);
     std::hint::black_box(());
 }
 

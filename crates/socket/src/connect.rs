@@ -1,14 +1,24 @@
 //! `connect`: the service's answer decides whether it or the kernel carries the connection.
 
-use crate::address;
-use crate::client::{self, Client};
-use crate::link::{Link, state};
-use crate::log::{Level, log};
-use crate::sock::{Role, Sock};
-use crate::stream::ready;
+pub mod direct;
+pub(crate) mod direct_queue;
+pub(crate) mod disconnect;
+pub mod fallback;
+pub(crate) mod listen;
+
+use crate::endpoint::stream::ready;
+use crate::endpoint::{Link, state};
+use crate::process::{fd_passing, io_uring, visibility};
+use crate::session;
+use crate::session::Client;
+use crate::session::detached;
+use crate::session::log::{Level, log};
+use crate::socket::placeholder;
+use crate::socket::{Role, Sock};
+use crate::sys::address;
 use crate::sys::signal::Deferred;
 use crate::wait::Patience;
-use crate::{fallback, give_up, listener, locked, moving, placeholder, rings, sys, unseen, wait, ways};
+use crate::{sys, wait};
 use control::{Reply, Request};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -44,10 +54,10 @@ impl Why {
 pub fn whom_to_ask(sock: &Sock, fd: RawFd) -> Result<Arc<Client>, Why> {
     match sock.kernel_only().or_else(fallback::reason) {
         Some(word) => Err(Why::asked(word)),
-        None if locked::is_locked() => Err(Why::asked("seccomp")),
+        None if detached::is_locked() => Err(Why::asked("seccomp")),
         None => {
-            let client = client::current().ok_or(Why::NO_SERVICE)?;
-            unseen::look(&client, sock, fd).map(|()| client)
+            let client = session::current().ok_or(Why::NO_SERVICE)?;
+            visibility::look(&client, sock, fd).map(|()| client)
         }
     }
 }
@@ -108,7 +118,7 @@ fn must_be_shown(client: &Client, sock: &Sock, fd: RawFd) -> Result<bool, Errno>
             return Ok(true);
         }
     }
-    Ok(moving::namespace(fd) != client.namespace)
+    Ok(fd_passing::namespace(fd) != client.namespace)
 }
 
 /// The source address of connections to this host.
@@ -132,7 +142,7 @@ fn name_of(fd: RawFd) -> Result<SocketAddr, Errno> {
 pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Errno> {
     match sock.role() {
         Some(Role::Listener(link)) if is_unspecified(name) => {
-            listener::stop(link);
+            listen::stop(link);
             // The kernel's socket must stop listening, too.
             return Ok(Connected::Nowhere);
         }
@@ -149,9 +159,9 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         Ok(client) => client,
         Err(why) => return Ok(Connected::Kernel(why)),
     };
-    if let Err(why) = rings::look(sock) {
+    if let Err(why) = io_uring::look(sock) {
         let is_put_off =
-            is_candidate(&client, address::plain(remote).ip()) && rings::put_off_connect(sock, name);
+            is_candidate(&client, address::plain(remote).ip()) && io_uring::put_off_connect(sock, name);
         return if is_put_off { Err(Errno::INPROGRESS) } else { Ok(Connected::Kernel(why)) };
     }
     let plain = address::plain(remote);
@@ -166,16 +176,16 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     let Some(index) = client.take_block() else {
         return kernel("the application has as many sockets as it may", Errno::NOBUFS);
     };
-    let by_grant = if is_shown { None } else { ways::connect(&client, sock, index, plain) };
+    let by_grant = if is_shown { None } else { direct::connect(&client, sock, index, plain) };
     if let Some(link) = by_grant {
-        crate::options::advise_all(sock, &link);
+        crate::socket::options::advise_all(sock, &link);
         return establish(sock, link);
     }
     if !client.has_room() {
         free(&client, index);
         return kernel("no descriptor is left for its memory", Errno::MFILE);
     }
-    let options = crate::options::of_socket(sock);
+    let options = crate::socket::options::of_socket(sock);
     let request = |has_looked| Request::Connect { remote, options, has_looked };
     match ask(&client, request, is_shown.then_some(fd)) {
         Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
@@ -184,14 +194,14 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
                 free(&client, index);
                 return Err(Errno::NOBUFS);
             };
-            lent.iter().for_each(|lent| ways::learn(&client, plain, &mapped, lent));
+            lent.iter().for_each(|lent| direct::learn(&client, plain, &mapped, lent));
             client.expect(&mapped, slot);
             let link = Link::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             if deferred {
                 link.note(state::DEFERRED);
             }
-            crate::options::advise_all(sock, &link);
+            crate::socket::options::advise_all(sock, &link);
             store_addresses(&link, local, plain, sock.family());
             establish(sock, link)
         }
@@ -219,7 +229,7 @@ fn ask(
     shown: Option<RawFd>,
 ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
     match client.ask_with(request(false), shown) {
-        Ok((Reply::Look { asker, acceptors }, _)) => match rings::reason_for_kernel(asker, &acceptors) {
+        Ok((Reply::Look { asker, acceptors }, _)) => match io_uring::reason_for_kernel(asker, &acceptors) {
             None => client.ask_with(request(true), shown),
             Some(reason) => Ok((Reply::Kernel { reason: reason.to_owned() }, Vec::new())),
         },
@@ -250,7 +260,7 @@ pub fn fits(sock: &Sock, name: &[u8]) -> bool {
 
 /// The error of `bind` on a socket that is connected, and so has an address: the kernel's for a bad name, else EINVAL.
 pub fn why_not_bound(sock: &Sock, name: &[u8]) -> Errno {
-    let _changing = unseen::begin();
+    let _changing = visibility::begin();
     let Ok(other) = placeholder::idle(sock.family()) else { return Errno::INVAL };
     let bound = sys::bind(other, name);
     let _ = sys::close(other);
@@ -272,7 +282,7 @@ impl Link {
         // Only one of several threads says it.
         if self.state() & state::DEFERRED != 0
             && self.forget(state::DEFERRED) & state::DEFERRED != 0
-            && let Some(client) = client::present()
+            && let Some(client) = session::present()
         {
             client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });
         }
@@ -326,7 +336,7 @@ fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno>
         return Ok(if is_unspecified(name) { Connected::Now } else { Connected::Nowhere });
     }
     if is_unspecified(name) {
-        return give_up::give_up(sock, link).map(|()| Connected::Now);
+        return disconnect::give_up(sock, link).map(|()| Connected::Now);
     }
     if link.state() & state::TOLD != 0 {
         return Err(Errno::ISCONN);

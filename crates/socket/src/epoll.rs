@@ -8,22 +8,28 @@
 //!   sets; or it is in one, or polled  both, as a thread does (`wait`)
 //! ```
 
-mod kernel;
-mod rouse;
-mod sets;
+pub(crate) mod interest;
 
-pub use kernel::mark;
-pub use sets::{Asleep, SETS_DEEP};
+mod kernel_set;
+mod nested;
+mod rewait;
 
-use crate::client::{self, Client, lock};
-use crate::context::Context;
-use crate::few::Few;
-use crate::hold::Held;
-use crate::interest::Interest;
-use crate::region::Mapped;
-use crate::sock::{Role, Sock};
+pub use kernel_set::mark;
+pub use nested::{Asleep, SETS_DEEP};
+
+use crate::endpoint::region::Mapped;
+use crate::epoll::interest::Interest;
+use crate::process::fork;
+use crate::process::fork_locks::Held;
+use crate::session;
+use crate::session::detached;
+use crate::session::{Client, lock};
+use crate::socket::{Role, Sock};
+use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
-use crate::{account, fork, locked, sys, wait};
+use crate::sys::small_vec::Few;
+use crate::wait::sleeper::Context;
+use crate::{sys, wait};
 use cycles::Section;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -56,7 +62,7 @@ pub struct Set {
     /// Low half: threads that sleep on the context. High half: the fork generation of the process that counts them, since a parent's
     /// threads do not sleep in its child. Changed only with the interest locked.
     sleepers: AtomicU64,
-    family: sets::Family,
+    family: nested::Family,
 }
 
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -94,7 +100,7 @@ impl Set {
             generation: AtomicU32::new(fork::generation()),
             descriptors: AtomicU32::new(1),
             sleepers: AtomicU64::new(0),
-            family: sets::Family::default(),
+            family: nested::Family::default(),
         })
     }
 
@@ -126,10 +132,10 @@ impl Set {
     ) -> Result<(), Errno> {
         self.renew();
         if op == libc::EPOLL_CTL_ADD && sock.is_put_off() {
-            crate::rings::wanted(&share(), fd);
+            crate::process::io_uring::wanted(&share(), fd);
         }
         if sock.listener().is_some() {
-            crate::listener::await_by_call(&share());
+            crate::connect::listen::await_by_call(&share());
         }
         let mut inner = lock(&self.inner);
         let found = inner.find(fd, sock);
@@ -255,7 +261,7 @@ impl Set {
 
     /// Gets a context of the present registration and puts its descriptor into the kernel's set, unless that is done.
     fn prepare(&self) {
-        let Some(client) = client::current() else { return };
+        let Some(client) = session::current() else { return };
         let fresh = {
             let mut context = lock(&self.context);
             let kept = context.as_ref().is_some_and(|c| Arc::ptr_eq(&c.client, &client));
@@ -302,7 +308,7 @@ impl Set {
         self.number.store(u32::MAX, Ordering::Relaxed);
         let all = lock(&self.inner).all();
         for (_, sock) in &all {
-            crate::listener::share(sock);
+            crate::connect::listen::share(sock);
         }
         self.prepare();
         lock(&self.inner).enqueue_all();
@@ -363,7 +369,7 @@ impl Set {
         timeout: Option<Duration>,
         mask: Option<u64>,
     ) -> Result<usize, Errno> {
-        let _waiting = account::enter(Section::Wait);
+        let _waiting = cycle_account::enter(Section::Wait);
         self.renew();
         let instant = timeout.is_some_and(|t| t.is_zero());
         let deadline = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
@@ -373,7 +379,7 @@ impl Set {
             // Not atomic: turns of several threads may count as one.
             let turn = self.turns.load(Ordering::Relaxed);
             self.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
-            if locked::is_locked() {
+            if detached::is_locked() {
                 lock(&self.inner).enqueue_all();
             }
             // Sockets that tell another set or process of their news: looked at seldom, unless nothing else is ready.
@@ -454,7 +460,7 @@ impl Set {
             return Ok(0);
         }
         let Some(context) = context else {
-            let is_blind = self.accelerated.load(Ordering::SeqCst) || locked::is_locked();
+            let is_blind = self.accelerated.load(Ordering::SeqCst) || detached::is_locked();
             return self.kernel_events(out, 0, None, if is_blind { blind } else { left }, mask);
         };
         let is_deaf = context.is_deaf();
@@ -522,7 +528,7 @@ impl Set {
     /// True when some news wakes no thread here: it goes to another set or process, the peer never rings, or we are locked in.
     fn is_blind(&self) -> bool {
         let inner = lock(&self.inner);
-        fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || locked::is_locked()
+        fork::may_dispute() && inner.is_disputed(self) || inner.is_mute() || detached::is_locked()
     }
 
     /// Queues the sockets that tell another set or process of their news. False: there are none.

@@ -3,12 +3,16 @@
 //! Calls that rustix offers safely (its linux-raw backend makes the call itself) are used directly elsewhere. This file has the
 //! calls that rustix does not offer in the shape we need: signal masks, C's own event arrays, descriptors by number.
 
+pub mod address;
+pub mod cycle_account;
+pub(crate) mod small_vec;
+
 pub mod signal;
 pub mod thread;
 
-use crate::locked::may;
-use crate::log::{Level, log};
-use crate::{account, cancel};
+use crate::session::detached::may;
+use crate::session::log::{Level, log};
+use crate::wait::cancel;
 use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -95,7 +99,7 @@ pub fn epoll_wait(
     if timeout.is_some_and(|t| t.is_zero()) {
         return epoll_pwait(epfd, events, timeout, mask);
     }
-    let _asleep = account::enter(Section::Asleep);
+    let _asleep = cycle_account::enter(Section::Asleep);
     cancel::sleep(|| epoll_pwait(epfd, events, timeout, mask))
 }
 
@@ -143,7 +147,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>, mask: Option<u6
     if timeout.is_some_and(|t| t.is_zero()) {
         return ppoll(fds, timeout, mask);
     }
-    let _asleep = account::enter(Section::Asleep);
+    let _asleep = cycle_account::enter(Section::Asleep);
     cancel::sleep(|| ppoll(fds, timeout, mask))
 }
 
@@ -530,7 +534,7 @@ pub fn is_pipe(fd: RawFd) -> bool {
 
 /// Wakes the thread that sleeps on the eventfd `fd`.
 pub fn ring(fd: &OwnedFd) {
-    let _waking = account::enter(Section::Wake);
+    let _waking = cycle_account::enter(Section::Wake);
     // EAGAIN (the counter is at its limit) loses no wake-up: the descriptor is readable then.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

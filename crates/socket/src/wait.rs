@@ -4,18 +4,27 @@
 //! unless some handler of the process was installed without `SA_RESTART` (the kernel decides by the one handler that ran;
 //! which one that was cannot be found out afterwards).
 
-use crate::client;
-use crate::context::{self, Context};
+pub mod cancel;
+pub mod poll;
+pub mod sigio;
+pub(crate) mod sleeper;
+pub(crate) mod spin;
+pub(crate) mod watchers;
+
+use crate::connect::listen;
+use crate::endpoint::Link;
+use crate::endpoint::low_water::SoFar;
+use crate::endpoint::region::Mapped;
+use crate::endpoint::stream::ready;
 use crate::epoll::{Asleep, SETS_DEEP, Set};
-use crate::few::Few;
-use crate::link::Link;
-use crate::listener;
-use crate::low_water::SoFar;
-use crate::region::Mapped;
-use crate::sock::{InUse, Role, Sock};
-use crate::stream::ready;
+use crate::session;
+use crate::session::detached;
+use crate::socket::{InUse, Role, Sock};
+use crate::sys;
+use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
-use crate::{account, locked, sys};
+use crate::sys::small_vec::Few;
+use crate::wait::sleeper::Context;
 use cycles::Section;
 use queue::Doorbell;
 use rustix::fd::RawFd;
@@ -115,8 +124,8 @@ fn sleep_after(
     kernel: &mut [libc::pollfd],
     (deadline, mask): (Option<Instant>, Option<u64>),
 ) -> Result<usize, Errno> {
-    if locked::is_locked() {
-        let _waiting = account::enter(Section::Wait);
+    if detached::is_locked() {
+        let _waiting = cycle_account::enter(Section::Wait);
         return look(parties, kernel, deadline, mask);
     }
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
@@ -138,8 +147,8 @@ fn spin_and_sleep(
     is_ready: impl Fn() -> bool,
     doze: impl FnOnce(&Arc<Context>, &mut [libc::pollfd]) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let _waiting = account::enter(Section::Wait);
-    let Some(context) = client::present().and_then(|c| context::of_thread(&c).ok()) else {
+    let _waiting = cycle_account::enter(Section::Wait);
+    let Some(context) = session::present().and_then(|c| sleeper::of_thread(&c).ok()) else {
         return sys::poll(kernel, Some(at_most(left(deadline), BLIND)), mask);
     };
     let start = Instant::now();
@@ -169,10 +178,10 @@ fn look(
 ) -> Result<usize, Errno> {
     let start = Instant::now();
     loop {
-        let slice = locked::slice(start.elapsed());
+        let slice = detached::slice(start.elapsed());
         let left = at_most(left(deadline), slice);
         let reported = sys::poll(kernel, Some(left), mask)?;
-        if let Some(client) = client::present() {
+        if let Some(client) = session::present() {
             client.look_for_end();
         }
         if reported > 0 || left < slice || parties.iter().any(|party| party.ready() != 0) {
@@ -201,7 +210,7 @@ fn each_bell(parties: &Parties, context: u32, mut show: impl FnMut(Doorbell<'_>)
             link.mapped.own_bell(context).into_iter().for_each(&mut show);
         }
         if let Some(link) = sock.link().filter(|link| link.is_queue()) {
-            listener::each_other_queue(sock, link, |queue| {
+            listen::each_other_queue(sock, link, |queue| {
                 queue.mapped.own_bell(context).into_iter().for_each(&mut show);
             });
         }
@@ -329,9 +338,9 @@ pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>)
 /// # Errors
 /// EINTR.
 pub fn spin_for_listener(sock: &Sock, fd: Option<RawFd>, deadline: Option<Instant>) -> Result<bool, Errno> {
-    let _waiting = account::enter(Section::Wait);
+    let _waiting = cycle_account::enter(Section::Wait);
     let is_ready = || sock.is_closed() || sock.readiness() & (ready::IN | ready::ALWAYS) != 0;
-    let Some(context) = client::present().and_then(|client| context::of_thread(&client).ok()) else {
+    let Some(context) = session::present().and_then(|client| sleeper::of_thread(&client).ok()) else {
         return Ok(false);
     };
     let mut kernel = [libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
@@ -358,7 +367,7 @@ pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Resu
 /// The connection of `sock`, if it can be waited for by [`sleep_alone`].
 fn alone(sock: &Sock) -> Option<&Link> {
     match sock.decided() {
-        Some(Role::Stream(link)) if !locked::is_locked() => Some(link),
+        Some(Role::Stream(link)) if !detached::is_locked() => Some(link),
         _ => None,
     }
 }

@@ -101,7 +101,7 @@ impl Process {
     /// The name of the process's command.
     pub fn name(&self) -> String {
         let name = std::fs::read_to_string(self.folder.join("comm")).unwrap_or_default();
-        service::text::bounded(name.trim_end(), 64)
+        service::report::text::bounded(name.trim_end(), 64)
     }
 
     /// The variables and the profile that the process was started with, if they have an effect.

@@ -3,7 +3,7 @@
 use crate::ask::report;
 use control::Report;
 use serde_json::Value;
-use service::text;
+use service::report::text;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 

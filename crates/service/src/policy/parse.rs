@@ -116,7 +116,7 @@ fn set(
 
 fn wrong<T>(value: &Value<'_>, expected: &str) -> Result<T, Wrong> {
     let found = match value.get_ref() {
-        DeValue::String(text) => format!("`{}`", crate::text::shown(text)),
+        DeValue::String(text) => format!("`{}`", crate::report::text::shown(text)),
         DeValue::Integer(number) => number.as_str().to_owned(),
         other => format!("a value of the type {}", other.type_str()),
     };

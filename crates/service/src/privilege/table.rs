@@ -2,7 +2,7 @@
 //! from it; each row has a test (`crates/towpath/tests/privileges.rs`).
 
 use crate::config::Config;
-use crate::values::PortKind;
+use crate::config::values::PortKind;
 use rustix::thread::CapabilitySet;
 
 /// A system call: the constant's name in `libc`, and this machine's number.

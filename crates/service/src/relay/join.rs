@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Outcome, Relays};
-use crate::end::End;
+use crate::relay::endpoint::End;
 use shm::Side;
 
 impl Relays {

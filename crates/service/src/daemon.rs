@@ -1,0 +1,496 @@
+//! The control thread: one epoll over the control socket, all control lines, signals and the slow-path bells of the application regions.
+//! Sleeps without a timeout while no deadline is set.
+
+pub(crate) mod clock;
+pub(crate) mod control_lines;
+pub(crate) mod control_socket;
+pub(crate) mod helpers;
+pub(crate) mod log_limit;
+pub(crate) mod net_port;
+
+use crate::ServiceError;
+use crate::config::Config;
+use crate::cores::wakers::Bells;
+use crate::cores::{Common, Core};
+use crate::daemon::clock::Clock;
+use crate::daemon::control_lines::Peer;
+use crate::daemon::control_socket::Listening;
+use crate::daemon::helpers::{Helpers, Message, Watched};
+use crate::daemon::log_limit::log_for;
+use crate::memory::region::Use;
+use crate::registry::claiming;
+use crate::registry::registration::{Credentials, new_eventfd};
+use crate::registry::{Answer, BellChange, Registry};
+use crate::report::Viewer;
+use crate::report::profile_switch::{Counting, Part};
+use crate::tcp;
+use crate::tcp::Tcp;
+use crate::{privilege, sys};
+use control::{Line, LineError, Reply, Report, Request, SLOW_CONTEXT, ToApplication, ToService};
+use queue::Doorbell;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use shm::Side;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// First and longest pause between sweeps of closed pair slots; doubles while a sweep finds nothing.
+pub(crate) const SWEEP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+/// First pause after a process has died: its peers are about to read the end and close their sides.
+const SOON: Duration = Duration::from_millis(50);
+/// A process that has said that it no longer listens mostly closes the descriptor within this time.
+const CLOSING: Duration = Duration::from_millis(1);
+/// A private service waits this long after its last application has ended, and this long for its first.
+const GRACE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// The report of cycles that does not change the counting.
+const LOOK: Report = Report::Cycles(control::Counting::AsItIs);
+
+pub(crate) const LISTENING: u64 = 0;
+const SIGNALS: u64 = 1;
+pub(crate) const LINES: u64 = 1 << 32;
+const CORES: u64 = 2;
+const HELPERS: u64 = 3;
+const LISTENERS: u64 = 4;
+const BELLS: u64 = 2 << 32;
+
+/// A service that is ready: its control socket accepts connections.
+#[derive(Debug)]
+pub struct Service {
+    pub(crate) listening: Listening,
+    pub(crate) epoll: OwnedFd,
+    signals: OwnedFd,
+    /// Eventfd that the cores write when they have reported something.
+    _told: Arc<OwnedFd>,
+    pub(crate) peers: HashMap<u32, Peer>,
+    pub(crate) next_peer: u32,
+    /// Threads for calls that an application can make wait.
+    pub(crate) helpers: Helpers,
+    /// Control lines that are to be closed, with their users.
+    pub(crate) closing: Vec<(Arc<Line>, u32)>,
+    pub(crate) registry: Registry,
+    /// Time of the next sweep of pair slots, and the pause before it.
+    pub(crate) sweep: Option<(Instant, Duration)>,
+    /// When to look again for descriptors that no process has, and for ghosts that have waited long enough.
+    reap: Option<Instant>,
+    /// When a private service ends, if no application comes.
+    leave: Option<Instant>,
+    /// The listening socket is not watched, because descriptors ran out.
+    pub(crate) deaf: bool,
+    /// Regions with bells that kept ringing while they were read: looked at again before sleeping.
+    restless: Vec<u32>,
+    /// The cores have reported more than one turn takes, or were not heard yet.
+    more: bool,
+    /// When the slow path's next timer is due.
+    tcp_due: Option<Instant>,
+    over: bool,
+}
+
+/// Opens the port, gives up the privileges that only opening needed, starts the cores, and makes an empty registry. Threads inherit the
+/// signal mask, so no signal interrupts a core.
+fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Registry, ServiceError> {
+    let mut opened = net_port::open(&config)?;
+    let clock = Clock::start();
+    claiming::claim(&mut opened, &config.link, clock)?;
+    privilege::confine(&config)?;
+    let common = Common {
+        flows: tcp::flows(&config)?,
+        bells: Arc::new(Bells::default()),
+        told,
+        clock,
+        spin: base::Duration::from_ns(config.spin_ns),
+        cycles: Arc::default(),
+    };
+    let (mut cores, mut rings) = (Vec::new(), Vec::new());
+    for (i, queue) in opened.queues.into_iter().enumerate() {
+        let (core, exceptions, commands) = Core::start(i as u8, common.clone(), queue)?;
+        cores.push(core);
+        rings.push((exceptions, commands));
+    }
+    let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
+    let counting = Counting::new(common.cycles);
+    let mut registry = Registry::new(config, (cores, common.bells, tcp), counting, watched);
+    registry.port = opened.description;
+    Ok(registry)
+}
+
+fn os(doing: &'static str) -> impl FnOnce(Errno) -> ServiceError {
+    move |error| ServiceError::Os { doing, error }
+}
+
+impl Service {
+    /// Opens the port, starts the cores, and last the control socket: from then on applications can connect. `run` answers them.
+    ///
+    /// # Errors
+    /// See [`ServiceError`].
+    pub fn open(config: Config) -> Result<Self, ServiceError> {
+        raise_descriptor_limit();
+        let listening = Listening::open(&config)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
+        let signals = sys::signals().map_err(os("watch signals"))?;
+        let told = new_eventfd().map_err(os("make an eventfd"))?;
+        let watched = Watched::open().map_err(os("make an epoll instance"))?;
+        let registry = registry(config, told.clone(), &watched)?;
+        let helpers = Helpers::new(watched).map_err(os("make an eventfd"))?;
+        let private = registry.config.private;
+        let service = Self {
+            leave: private.then(|| Instant::now() + GRACE.1),
+            listening,
+            epoll,
+            signals,
+            _told: told.clone(),
+            peers: HashMap::new(),
+            next_peer: 1,
+            helpers,
+            closing: Vec::new(),
+            registry,
+            sweep: None,
+            reap: None,
+            deaf: false,
+            restless: Vec::new(),
+            // The cores run already. They are heard before the first sleep; from then on they wake this thread.
+            more: true,
+            tcp_due: None,
+            over: false,
+        };
+        service.watch(service.listening.fd.as_fd(), LISTENING, epoll::EventFlags::IN)?;
+        service.watch(service.signals.as_fd(), SIGNALS, epoll::EventFlags::IN)?;
+        service.watch(told.as_fd(), CORES, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        service.watch(
+            service.helpers.told.as_fd(),
+            HELPERS,
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        for set in service.registry.listeners.alive.sets() {
+            service.watch(set, LISTENERS, epoll::EventFlags::IN)?;
+        }
+        // Last, because from here on nothing fails.
+        service.listening.begin()?;
+        Ok(service)
+    }
+
+    pub(crate) fn watch(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        flags: epoll::EventFlags,
+    ) -> Result<(), ServiceError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(os("watch a descriptor"))
+    }
+
+    /// Serves until a signal, `Report::Shutdown` or, for a private service, the end of the last application.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait for events.
+    pub fn run(mut self) -> Result<(), ServiceError> {
+        let mut events = Vec::with_capacity(256);
+        while !self.over {
+            let pause = self.pause(Instant::now());
+            self.registry.counting.enter(Part::Asleep);
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(os("wait for events")(e)),
+            }
+            for event in events.drain(..) {
+                let token = event.data.u64();
+                let part = if token == CORES { Part::Exceptions } else { Part::Requests };
+                self.registry.counting.enter(part);
+                match (token & !u64::from(u32::MAX), token as u32) {
+                    (LINES, id) => self.line_event(id),
+                    (BELLS, region) => self.bell(region),
+                    _ if token == LISTENING => self.accept(),
+                    _ if token == CORES => self.hear_cores(),
+                    // `hear_helpers` below takes the results.
+                    _ if token == HELPERS => {}
+                    _ if token == LISTENERS => self.registry.hear_ended_listeners(),
+                    _ => self.signal(),
+                }
+                self.detach_doomed();
+            }
+            for region in std::mem::take(&mut self.restless) {
+                self.bell(region);
+            }
+            if self.more {
+                self.registry.counting.enter(Part::Exceptions);
+                self.hear_cores();
+            }
+            self.hear_helpers(Instant::now());
+            self.registry.counting.enter(Part::Timers);
+            self.timers(Instant::now());
+            self.close_lines(Instant::now());
+        }
+        self.hang_up_all();
+        Ok(())
+    }
+
+    /// How long to sleep; `None` while no deadline is set.
+    fn pause(&self, now: Instant) -> Option<Timespec> {
+        if self.more || !self.restless.is_empty() || self.registry.trusts.changed {
+            return Some(Timespec::default());
+        }
+        let sweep = self.sweep.map(|(at, _)| at);
+        let counting = self.registry.counting.due();
+        let (relief, deferred) = (self.registry.listeners.relief, self.registry.listeners.deferred.due());
+        let held = self.registry.held.due();
+        let helpers = self.helpers.due();
+        let at = [sweep, self.reap, self.leave, self.tcp_due, counting, held, relief, deferred, helpers]
+            .into_iter()
+            .flatten()
+            .min()?;
+        let left = at.saturating_duration_since(now);
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    fn timers(&mut self, now: Instant) {
+        if std::mem::take(&mut self.registry.trusts.changed) {
+            self.reap = Some(now);
+        }
+        if std::mem::take(&mut self.registry.trusts.soon) {
+            let soon = now + CLOSING;
+            self.reap = Some(self.reap.map_or(soon, |at| at.min(soon)));
+        }
+        if self.reap.is_some_and(|at| at <= now) {
+            self.reap = self.registry.reap(now, false);
+            self.sweep_survivors(now);
+        }
+        match self.sweep {
+            Some((at, pause)) if at <= now => {
+                let (freed, open) = self.registry.sweep();
+                self.registry.release_ports();
+                let pause = match freed {
+                    0 => (pause * 2).min(SWEEP.1),
+                    _ if self.registry.has_survivors() => pause.min(SWEEP.0),
+                    _ => SWEEP.0,
+                };
+                self.sweep = open.then_some((now + pause, pause));
+                if self.deaf {
+                    self.listen_again();
+                }
+            }
+            _ => {}
+        }
+        self.registry.look_at_held(now);
+        self.registry.relieve(now);
+        self.registry.announce_due(now);
+        if self.registry.counting.handle_timer(now) {
+            self.registry.spread_switch();
+        }
+        // A program that has just been started may yet ask for a connection or listener that was left with the service.
+        let registry = &self.registry;
+        let is_waited_for = || !registry.trusts.is_empty() || registry.listeners.deserted().next().is_some();
+        if self.leave.is_some_and(|at| at <= now) && is_waited_for() {
+            self.leave = Some(now + GRACE.0);
+        }
+        if self.leave.is_some_and(|at| at <= now) {
+            tracing::info!("no application is left; this private service leaves");
+            self.over = true;
+        }
+        self.registry.tcp.handle_timers();
+        self.registry.pump_tcp();
+        self.detach_doomed();
+        self.follow_bells();
+        // Detaching processes may have closed flows.
+        self.registry.pump_tcp();
+        self.tcp_due = self.registry.tcp.due();
+    }
+
+    pub(crate) fn message(&mut self, id: u32, line: &Arc<Line>, message: Message) {
+        let Message { said: ToService { number, request }, shown, is_short } = message;
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let who = peer.who;
+        let answer = match request {
+            Request::Listen { .. } if is_short => Answer::kernel("the service is out of descriptors"),
+            _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
+            Request::Report(report) => {
+                peer.asked = true;
+                self.people(who, report)
+            }
+            request if self.registry.applications.contains_key(&id) => {
+                self.registry.request(id, request, shown.as_ref())
+            }
+            request => {
+                let answer = self.registry.hello(id, line.clone(), who, request);
+                if self.registry.applications.contains_key(&id) {
+                    self.leave = None;
+                }
+                answer
+            }
+        };
+        self.follow_bells();
+        match answer {
+            Answer::Offence(reason) => self.detach(id, &reason),
+            Answer::Reply(reply, fds) if number != 0 => {
+                if matches!(reply, Reply::Connecting { .. }) {
+                    self.sweep_in(SWEEP.0, Instant::now());
+                }
+                let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+                let sent = line.send(&ToApplication::Reply(number, reply), &fds, false);
+                if let Err(e @ (LineError::WouldBlock | LineError::Os(_) | LineError::Garbled)) = sent {
+                    self.detach(id, &format!("its reply cannot be sent: {e}"));
+                }
+            }
+            Answer::Reply(..) | Answer::Silent => {}
+        }
+    }
+
+    /// Answers a report. Users that the policy admits may read reports; only the service's own user and root may change or end it.
+    fn people(&mut self, who: Credentials, report: Report) -> Answer {
+        if !self.registry.admits(who) {
+            return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
+        }
+        let is_free =
+            !matches!(report, Report::Shutdown | Report::Reload | Report::Cycles(_)) || report == LOOK;
+        if is_free {
+            return self.registry.report(report, Viewer::of(who.uid));
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if !(who.uid == own || who.uid == 0) {
+            let reason = "only the service's own user and root may end it, or change what it does";
+            return Answer::refused(Errno::PERM, reason);
+        }
+        match report {
+            Report::Shutdown => {}
+            Report::Reload => return self.registry.reload(),
+            _ => return self.registry.report(report, Viewer::of(who.uid)),
+        }
+        tracing::info!(pid = who.pid, "told to leave");
+        self.over = true;
+        Answer::plain(Reply::Done)
+    }
+
+    /// Removes a line that is closed at its other end.
+    pub(crate) fn hang_up(&mut self, id: u32) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        let _ = epoll::delete(&self.epoll, peer.line.as_fd());
+        let was_application = self.registry.applications.contains_key(&id);
+        self.depart(id, false);
+        self.closing.push((peer.line, peer.who.uid));
+        if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
+            // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
+            let grace = if was_application { GRACE.0 } else { GRACE.1 };
+            let at = Instant::now() + grace;
+            self.leave = Some(self.leave.map_or(at, |known| known.max(at)));
+        }
+        if self.deaf {
+            self.listen_again();
+        }
+    }
+
+    /// Detaches a process that misbehaved: ends its registration and its control line.
+    pub(crate) fn detach(&mut self, id: u32, reason: &str) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let Credentials { pid, uid, .. } = peer.who;
+        log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
+        self.registry.statistics.detached += 1;
+        self.depart(id, true);
+        self.hang_up(id);
+    }
+
+    fn depart(&mut self, id: u32, offender: bool) {
+        let now = Instant::now();
+        self.registry.depart(id, offender, now);
+        self.reap = self.registry.reap(now, false);
+        self.sweep_survivors(now);
+        self.follow_bells();
+    }
+
+    /// Schedules a sweep within `pause`. An earlier one stays: a stream of new connections must not postpone it.
+    fn sweep_in(&mut self, pause: Duration, now: Instant) {
+        if self.sweep.is_none_or(|(at, _)| now + pause < at) {
+            self.sweep = Some((now + pause, pause));
+        }
+    }
+
+    /// Sweeps soon while a pair region has a dead side, so that its memory goes as soon as the live side has closed.
+    fn sweep_survivors(&mut self, now: Instant) {
+        if self.registry.has_survivors() {
+            self.sweep_in(SOON, now);
+        }
+    }
+
+    pub(crate) fn detach_doomed(&mut self) {
+        while let Some((id, reason)) = self.registry.doomed.pop() {
+            self.detach(id, &reason);
+        }
+    }
+
+    /// Starts and stops watching the bells of regions that were added or removed.
+    fn follow_bells(&mut self) {
+        for change in std::mem::take(&mut self.registry.bells_changed) {
+            match change {
+                BellChange::New(region, fd) => {
+                    // Edge-triggered and never read: the application shares the descriptor and could make a read block.
+                    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+                    if let Err(e) = self.watch(fd.as_fd(), BELLS | u64::from(region), flags) {
+                        tracing::error!("{e}");
+                    }
+                }
+                // The application has the descriptor too, so that closing the service's own would not end the watch.
+                BellChange::Gone(fd) => drop(epoll::delete(&self.epoll, fd.as_fd())),
+            }
+        }
+    }
+
+    /// Handles what the cores have reported.
+    fn hear_cores(&mut self) {
+        self.registry.hear_cores();
+        self.more = self.registry.tcp.hear();
+    }
+
+    /// Description of the port, for the banner.
+    #[must_use]
+    pub fn port(&self) -> &str {
+        &self.registry.port
+    }
+
+    /// The slow-path bell of a region has rung: an accept queue was read, or bytes are held back.
+    fn bell(&mut self, region: u32) {
+        let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
+        let Some(block) = memory.region().context(Side::Zero, SLOW_CONTEXT) else { return };
+        let layout = memory.region().layout();
+        let bell = Doorbell::new(block, layout.words_per_group);
+        let mut slots = Vec::new();
+        // A hostile application can ring without end: other regions are served between two looks.
+        bell.drain(layout.params.slots, |slot| slots.push(slot));
+        if !bell.prepare_sleep() {
+            self.restless.push(region);
+        }
+        for slot in slots {
+            let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
+            if let Some(Use::Queue) = used {
+                self.registry.admit_queue((region, slot));
+            }
+        }
+        self.registry.hear_held(region, Instant::now());
+    }
+
+    /// Reads the signals that came. SIGHUP reads the policy again where it has a file; any other signal, or SIGHUP without a file, ends the
+    /// service.
+    fn signal(&mut self) {
+        // A `signalfd_siginfo` begins with the signal's number.
+        let mut info = [0; 128];
+        let hang_up = rustix::process::Signal::HUP.as_raw() as u32;
+        while rustix::io::read(&self.signals, &mut info) == Ok(info.len()) {
+            let [a, b, c, d, ..] = info;
+            let has_file = self.registry.config.policy_source.path().is_some();
+            if u32::from_ne_bytes([a, b, c, d]) == hang_up && has_file {
+                self.registry.reload();
+            } else {
+                tracing::info!("told to leave by a signal");
+                self.over = true;
+            }
+        }
+    }
+}
+
+/// Each application costs several descriptors: raises the soft limit to the hard limit.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(e) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!("the limit of descriptors stays as it is: {e}");
+    }
+}

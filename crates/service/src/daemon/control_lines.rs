@@ -1,0 +1,232 @@
+//! The control lines (UNIX sockets of applications): accepts them, reads one message at a time, hands messages with descriptors to helper
+//! threads, and closes lines.
+
+use crate::ServiceError;
+use crate::daemon::helpers::{Done, Job, Message};
+use crate::daemon::log_limit::log_for;
+use crate::daemon::{LINES, LISTENING, SWEEP, Service};
+use crate::policy::permission::is_privileged;
+use crate::registry::registration::Credentials;
+use crate::sys;
+use control::{Line, LineError, Received, Request, ToService};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most lines accepted in one turn of the control loop.
+const ACCEPTS: usize = 64;
+/// Lines allowed beyond the most applications: for reports, and for processes about to say hello.
+const SPARE_LINES: usize = 64;
+/// Further lines kept for root and the service's own user, so that they can always ask and end the service.
+const KEPT_LINES: usize = 16;
+/// Why a line is closed when a helper could not read its messages.
+const STICKS: &str = "a descriptor that its user has shown cannot be looked into or closed";
+
+/// One control line and the process that made it.
+#[derive(Debug)]
+pub struct Peer {
+    /// The accepted UNIX socket.
+    pub line: Arc<Line>,
+    /// The process at the other end (`SO_PEERCRED`).
+    pub who: Credentials,
+    /// It has asked for a report: it is a command-line tool, not an application.
+    pub asked: bool,
+}
+
+impl Service {
+    pub(crate) fn accept(&mut self) {
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = match accept_with(&self.listening.fd, flags) {
+                Ok(fd) => fd,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    tracing::error!("out of descriptors: new applications wait; raise the limit (ulimit -n)");
+                    let _ = epoll::delete(&self.epoll, &self.listening.fd);
+                    self.deaf = true;
+                    self.sweep.get_or_insert((Instant::now() + SWEEP.0, SWEEP.0));
+                    return;
+                }
+                Err(_) => continue,
+            };
+            let Ok(who) = rustix::net::sockopt::socket_peercred(&fd) else { continue };
+            // The kernel gives the accepted socket the network namespace of the connecting one.
+            let namespace = sys::namespace_cookie(fd.as_fd()).unwrap_or(0);
+            let (pid, uid, gid) = (who.pid.as_raw_pid(), who.uid.as_raw(), who.gid.as_raw());
+            let who = Credentials { pid, uid, gid, namespace };
+            self.make_room(who);
+            let kept = if is_privileged(uid) { KEPT_LINES } else { 0 };
+            let most = self.registry.config.max_applications as usize + SPARE_LINES + kept;
+            if self.peers.len() >= most {
+                log_for!(
+                    self.registry.log_limit,
+                    uid,
+                    warn,
+                    "more control connections than {most}: one is closed"
+                );
+                self.closing.push((Arc::new(Line::new(fd)), uid));
+                continue;
+            }
+            self.add_peer(fd, who);
+        }
+    }
+
+    /// Closes the oldest unregistered line of a user that has as many as it may, so that its new line can be served.
+    fn make_room(&mut self, who: Credentials) {
+        let subject = self.registry.subject_of(who);
+        let most = self.registry.policy.limits(&subject).unfinished_hellos as usize;
+        let is_unfinished = |(id, peer): &(&u32, &Peer)| {
+            peer.who.uid == who.uid && !self.registry.applications.contains_key(id)
+        };
+        let unfinished = || self.peers.iter().filter(is_unfinished).map(|(id, _)| *id);
+        if unfinished().count() < most {
+            return;
+        }
+        // Ids rise until 2^32 lines were accepted, so the least id is the oldest line.
+        if let Some(oldest) = unfinished().min() {
+            log_for!(
+                self.registry.log_limit,
+                who.uid,
+                warn,
+                "a user has {most} control connections that say no hello: one is closed"
+            );
+            self.hang_up(oldest);
+        }
+    }
+
+    fn add_peer(&mut self, fd: OwnedFd, who: Credentials) {
+        let id = self.next_peer;
+        self.next_peer = self.next_peer.checked_add(1).unwrap_or(1);
+        let line = Arc::new(Line::new(fd));
+        if self.watch_line(id, &line).is_ok() {
+            self.peers.insert(id, Peer { line, who, asked: false });
+        } else {
+            self.closing.push((line, who.uid));
+        }
+    }
+
+    fn watch_line(&self, id: u32, line: &Line) -> Result<(), ServiceError> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        self.watch(line.as_fd(), LINES | u64::from(id), flags)
+    }
+
+    pub(crate) fn listen_again(&mut self) {
+        let flags = epoll::EventFlags::IN;
+        self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
+    }
+
+    /// Takes one message from one line. A program waits for the answer before it asks again, so there is seldom another; epoll reports it
+    /// then.
+    pub(crate) fn line_event(&mut self, id: u32) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let line = peer.line.clone();
+        let received = match line.has_descriptors() {
+            Ok(true) => return self.look_into(id, &line),
+            Ok(false) => line.receive::<ToService>(false),
+            Err(e) => Err(e),
+        };
+        match received {
+            Ok(Received { message, .. }) => {
+                self.message(id, &line, Message { said: message, shown: None, is_short: false });
+            }
+            Err(LineError::WouldBlock) => {}
+            Err(LineError::Closed) => self.hang_up(id),
+            Err(e) => self.detach(id, &e.to_string()),
+        }
+    }
+
+    /// Has a helper receive a message with descriptors. Nothing else is read from that line until the helper has answered.
+    fn look_into(&mut self, id: u32, line: &Arc<Line>) {
+        let Some(uid) = self.peers.get(&id).map(|peer| peer.who.uid) else { return };
+        if self.helpers.ask(uid, Job::Receive(id, line.clone()), Instant::now()).is_ok() {
+            let _ = epoll::delete(&self.epoll, line.as_fd());
+        } else {
+            self.detach(id, STICKS);
+        }
+    }
+
+    /// Handles the results of the helpers' jobs.
+    pub(crate) fn hear_helpers(&mut self, now: Instant) {
+        for (id, region, memfd) in std::mem::take(&mut self.registry.to_seal) {
+            let uid = self.peers.get(&id).map_or(0, |peer| peer.who.uid);
+            let _ = self.helpers.ask(uid, Job::Seal(region, memfd), now);
+        }
+        for done in self.helpers.finished(now) {
+            match done {
+                Done::Received(id, result) => self.looked_into(id, result),
+                Done::Sealed(region) => {
+                    if let Some(pair) = self.registry.pairs.get_mut(&region) {
+                        pair.sealed = true;
+                    }
+                }
+                Done::Stuck(id) => self.detach(id, STICKS),
+            }
+            self.detach_doomed();
+        }
+    }
+
+    fn looked_into(&mut self, id: u32, result: Result<Message, LineError>) {
+        // The process may have been detached meanwhile.
+        let Some(line) = self.peers.get(&id).map(|peer| peer.line.clone()) else { return };
+        if let Err(e) = self.watch_line(id, &line) {
+            return self.detach(id, &e.to_string());
+        }
+        match result {
+            Ok(Message { said, shown: None, is_short: false }) => {
+                let what = match said.request {
+                    Request::Listen { .. }
+                    | Request::Leave(_)
+                    | Request::Present { .. }
+                    | Request::Connect { .. } => "it showed something that is no TCP socket",
+                    _ => "it sent descriptors that nobody asked for",
+                };
+                self.detach(id, what);
+            }
+            Ok(message) => self.message(id, &line, message),
+            Err(LineError::Closed) => self.hang_up(id),
+            Err(e) => self.detach(id, &e.to_string()),
+        }
+    }
+
+    /// Closes control lines. A line that still holds unread descriptors is closed by a helper, together with them.
+    pub(crate) fn close_lines(&mut self, now: Instant) {
+        for (line, uid) in std::mem::take(&mut self.closing) {
+            let line = match Arc::try_unwrap(line) {
+                Ok(line) => line,
+                // A helper still uses the line.
+                Err(line) => {
+                    self.closing.push((line, uid));
+                    continue;
+                }
+            };
+            // From here on no new message can arrive.
+            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Both);
+            let has_descriptors = loop {
+                match line.has_descriptors() {
+                    Ok(true) => break true,
+                    Ok(false) => drop(line.receive::<ToService>(false)),
+                    Err(_) => break false,
+                }
+            };
+            if has_descriptors {
+                let _ = self.helpers.ask(uid, Job::Close(line.into()), now);
+            }
+        }
+    }
+
+    /// At the service's end: closes all control lines, those not yet accepted too.
+    pub(crate) fn hang_up_all(&mut self) {
+        self.accept();
+        let ids: Vec<u32> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.registry.applications.remove(&id);
+            self.closing.extend(self.peers.remove(&id).map(|peer| (peer.line, peer.who.uid)));
+        }
+        self.close_lines(Instant::now());
+        // A helper still uses these lines: the kernel closes them when the process ends.
+        std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
+    }
+}

@@ -1,0 +1,243 @@
+//! The life of a connection inside this host after the request, shared or relayed: it is established, accepted, or reset because its
+//! listener is gone.
+
+use crate::cores::Command;
+use crate::listen::table::{Incoming, Origin, QueueKey};
+use crate::local::as_asked;
+use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::registry::{Answer, Registry};
+use crate::relay::Outcome;
+use crate::relay::endpoint::End;
+use control::{AcceptRecord, RegionInfo, Reply};
+use cycles::now_ns;
+use queue::stream::{raise, watch};
+use shm::Side;
+use shm::half_flags::{FIN, NEAR, OPEN, READ_CLOSED, RELEASED, RESET};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+/// Index of the core that relays.
+const RELAY_CORE: u32 = 0;
+
+impl Registry {
+    /// Sets up a connection that the service relays.
+    pub fn connect_relay(
+        &mut self,
+        parties: [u32; 2],
+        key: QueueKey,
+        addresses: [SocketAddr; 2],
+        asked: SocketAddr,
+    ) -> Answer {
+        let connector = self.applications.get(&parties[0]).and_then(|a| a.region);
+        let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
+            return Answer::kernel("its region is not mapped");
+        };
+        let id = self.new_relay_id();
+        let regions = [own, key.0];
+        let Some(slots) = self.take_relay_slots(id, regions) else {
+            return Answer::kernel("an application region is full");
+        };
+        let places = [(own, slots[0]), (key.0, slots[1])];
+        let ends =
+            [0, 1].map(|i| self.regions.get(&regions[i]).map(|r| End::new(r.memory.clone(), slots[i])));
+        let [Some(first), Some(second)] = ends else { return Answer::Silent };
+        self.cores[RELAY_CORE as usize].say(Command::Open(id, Box::new([first, second])));
+        let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
+        self.relays.insert(id, Relay { places, connection, gone: [false; 2] });
+        for party in parties {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets += 1;
+            }
+        }
+        let [peer, local] = addresses;
+        let record =
+            AcceptRecord { region: key.0, slot: slots[1], side: 1, local, peer, time: now_ns(), line: 0 };
+        let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
+        self.accelerated(parties[0], |p| &mut p.connected, 1);
+        let Some(region) = self.regions.get(&own) else { return Answer::Silent };
+        let params = region.memory.region().layout().params;
+        let info = RegionInfo {
+            id: own,
+            pair: false,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 1,
+            is_own: true,
+        };
+        let local = as_asked(addresses[0], asked);
+        Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
+    }
+
+    /// A slot with cleared halves in each of the two regions (which may be the same one), or no slot at all.
+    fn take_relay_slots(&mut self, relay: u32, regions: [u32; 2]) -> Option<[u32; 2]> {
+        let mut slots = [0; 2];
+        for end in 0..2 {
+            let taken =
+                self.regions.get_mut(&regions[end]).and_then(|r| r.slots.take(Use::Relay(relay, end)).ok());
+            let Some(slot) = taken else {
+                if end == 1 {
+                    self.regions.get_mut(&regions[0]).and_then(|r| r.slots.release(slots[0]));
+                }
+                return None;
+            };
+            slots[end] = slot;
+            let lines = self.regions.get(&regions[end])?.memory.region().slot(slot)?;
+            lines.half.iter().for_each(shm::Half::clear);
+            raise(&lines.half[0], NEAR);
+            watch(&lines.half[0], Some(RELAY_CORE));
+        }
+        Some(slots)
+    }
+
+    /// The record is in the accept queue: marks one end established. The acceptor's end, 1, must come before the connector's, 0: once its
+    /// end is established the connector may tell other processes.
+    pub fn establish(&mut self, origin: Origin, end: usize) {
+        self.set_stage(origin, Stage::Queued);
+        match origin {
+            Origin::Pair(region, slot) => {
+                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(lines) = pair.region.slot(slot) else { return };
+                raise(&lines.half[end ^ 1], OPEN);
+                if let Some(family) = self.family_of(pair.parties[0]).filter(|_| end == 0) {
+                    self.ring(&pair.region, Side::Zero, family, slot);
+                }
+            }
+            // The slow path has done that.
+            Origin::Flow(..) => {}
+            Origin::Relay(id) => {
+                let Some((region, slot)) = self.relays.get(&id).map(|relay| relay.places[end]) else {
+                    return;
+                };
+                let Some(memory) = self.regions.get(&region).map(|r| &r.memory) else { return };
+                if let Some((own, _)) = memory.halves(slot) {
+                    raise(own, OPEN);
+                    memory.tell(&self.bells, slot);
+                }
+            }
+        }
+    }
+
+    /// Sets the stage of a connection inside this host.
+    pub fn set_stage(&mut self, origin: Origin, stage: Stage) {
+        let connection = match origin {
+            Origin::Pair(region, slot) => self.pairs.get_mut(&region).and_then(|p| p.slots.get_mut(slot)),
+            Origin::Relay(id) => self.relays.get_mut(&id).map(|r| &mut r.connection),
+            Origin::Flow(..) => None,
+        };
+        if let Some(connection) = connection {
+            connection.stage = stage;
+        }
+    }
+
+    /// The connection of this host with its connector's end in that slot.
+    pub fn origin_at(&self, region: u32, slot: u32) -> Origin {
+        match self.regions.get(&region).and_then(|r| r.slots.get(slot)) {
+            Some(Use::Relay(relay, _)) => Origin::Relay(*relay),
+            _ => Origin::Pair(region, slot),
+        }
+    }
+
+    /// The service's record of a connection inside this host; `None`: there is none.
+    pub fn connection_of(&self, origin: Origin) -> Option<&Connection> {
+        match origin {
+            Origin::Pair(region, slot) => self.pairs.get(&region)?.slots.get(slot),
+            Origin::Relay(id) => self.relays.get(&id).map(|relay| &relay.connection),
+            // Only the slow path knows it.
+            Origin::Flow(..) => None,
+        }
+    }
+
+    /// The flags of the connector's half. Hostile.
+    pub fn connector_flags(&self, origin: Origin) -> Option<u32> {
+        let half = match origin {
+            Origin::Pair(region, slot) => &self.pairs.get(&region)?.region.slot(slot)?.half[0],
+            Origin::Relay(id) => {
+                let (region, slot) = self.relays.get(&id)?.places[0];
+                self.regions.get(&region)?.memory.halves(slot)?.1
+            }
+            Origin::Flow(..) => return None,
+        };
+        Some(half.flags.load(Ordering::Acquire))
+    }
+
+    /// True when the connector has closed before the connection was established. A later close does not matter: as on Linux it can still be
+    /// accepted.
+    pub fn is_given_up(&self, origin: Origin) -> bool {
+        let is_pending = self.connection_of(origin).is_some_and(|c| c.stage == Stage::Pending);
+        is_pending && self.connector_flags(origin).is_some_and(|flags| flags & RELEASED != 0)
+    }
+
+    /// Resets a connection after its listener ended without accepting it.
+    pub fn reset_unaccepted(&mut self, (origin, record): Incoming) {
+        match origin {
+            Origin::Pair(region, slot) => {
+                let Some(pair) = self.pairs.get(&region) else { return };
+                let Some(lines) = pair.region.slot(slot) else { return };
+                raise(&lines.half[1], RESET | READ_CLOSED | RELEASED);
+                if let Some(family) = self.family_of(pair.parties[0]) {
+                    self.ring(&pair.region, Side::Zero, family, slot);
+                }
+            }
+            // The relay may have become part of another one.
+            Origin::Relay(_) => {
+                let used = self.regions.get(&record.region).and_then(|r| r.slots.get(record.slot));
+                if let Some(Use::Relay(id, end)) = used {
+                    self.close_relay_end(*id, *end, true);
+                }
+            }
+            Origin::Flow(region, slot) => self.close_flow(region, slot, true),
+        }
+    }
+
+    /// Closes one end of a relay as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
+    pub fn close_relay_end(&self, id: u32, end: usize, reset: bool) {
+        let Some(relay) = self.relays.get(&id).filter(|r| !r.gone[end]) else { return };
+        let (region, slot) = relay.places[end];
+        let Some((own, app)) = self.regions.get(&region).and_then(|r| r.memory.halves(slot)) else { return };
+        if app.flags.load(Ordering::Acquire) & RELEASED == 0 {
+            let unread = own.tx_head.load(Ordering::Acquire) != app.rx_tail.load(Ordering::Acquire);
+            raise(app, if unread || reset { RESET } else { FIN } | READ_CLOSED | RELEASED);
+        }
+        self.look_at_relay(id);
+    }
+
+    /// Tells the core to look at a relay again.
+    pub fn look_at_relay(&self, id: u32) {
+        self.cores[RELAY_CORE as usize].say(Command::Look(id));
+    }
+
+    /// Handles what the cores' relays have reported.
+    pub fn hear_cores(&mut self) {
+        let outcomes: Vec<Outcome> = self.cores.iter().flat_map(|core| core.outcomes.try_iter()).collect();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::EndGone(id, end) => self.relay_end_gone(id, end),
+                Outcome::Joined { outer, inner } => self.joined(outer, inner),
+                Outcome::Violation(region, violation) => {
+                    if let Some(owner) = self.regions.get(&region).map(|r| r.owner) {
+                        self.doom(owner, format!("in a relayed connection: {violation}"));
+                    }
+                }
+                Outcome::MemoryShort(region) => self.grow(region),
+            }
+        }
+    }
+
+    fn relay_end_gone(&mut self, id: u32, end: usize) {
+        if end == 0 {
+            self.let_in(Origin::Relay(id));
+        }
+        self.deputy_gone(id, end);
+        let Some(relay) = self.relays.get_mut(&id).filter(|relay| !relay.gone[end]) else { return };
+        relay.gone[end] = true;
+        let (region, slot) = relay.places[end];
+        let party = relay.connection.applications[end];
+        if relay.gone == [true; 2] {
+            self.relays.remove(&id);
+        }
+        self.regions.get_mut(&region).and_then(|r| r.slots.release(slot));
+        if let Some(a) = self.applications.get_mut(&party) {
+            a.sockets = a.sockets.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Regions: their memory, parties and slots, and what each slot is used for.
+
+use crate::listen::table::QueueKey;
+use crate::memory::Memory;
+use crate::memory::residency::Pages;
+use crate::memory::slots::Slots;
+use crate::tcp::Flow;
+use queue::pages::Pool;
+use rustix::fd::{AsFd, OwnedFd};
+use shm::{Half, Kind, Layout, Params, Region, RegionError, SockBlock};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a slot of an application region is used for.
+#[derive(Debug)]
+pub enum Use {
+    /// The stream of an accept queue.
+    Queue,
+    /// One end of a relayed connection: the relay's id and the end's index.
+    Relay(u32, usize),
+    /// A connection over the port.
+    Flow(Flow),
+}
+
+/// An application region, as the control thread knows it.
+#[derive(Debug)]
+pub struct AppRegion {
+    /// The region's memory, which all threads share.
+    pub memory: Arc<Memory>,
+    /// Id of the process that the region was made for.
+    pub owner: u32,
+    /// The owner has mapped and sealed it.
+    pub sealed: bool,
+    /// Bytes that the application was asked to populate (`Push::Grow`) and has not yet; `None`: it was not asked.
+    pub growing: Option<u64>,
+    /// Uses of the slots. Slot 0 is the control slot.
+    pub slots: Slots<Use>,
+    /// Rings that the control thread keeps warm.
+    pub pool: Pool,
+    /// Eventfds by which the application wakes the service: first the slow path, then each core.
+    pub bells: Vec<Arc<OwnedFd>>,
+}
+
+/// Slots and payload bytes of the smallest region.
+const LEAST: (u32, u64) = (64, 1 << 20);
+
+/// Slots and payload bytes for an application region: the `usual` ones, halved until the region needs at most half of `room` bytes of
+/// address space.
+pub fn fitting(usual: (u32, u64), room: u64) -> (u32, u64) {
+    let (mut slots, mut data_len) = usual;
+    let total = |slots, data_len| {
+        Layout::new(Params { kind: Kind::Application, id: 0, slots, data_len }).map_or(0, |l| l.total as u64)
+    };
+    while total(slots, data_len) > room / 2 && (slots, data_len) != LEAST {
+        slots = (slots / 2).max(LEAST.0);
+        data_len = (data_len / 2).next_multiple_of(LEAST.1);
+    }
+    (slots, data_len)
+}
+
+impl AppRegion {
+    /// Makes a region for the process `owner`.
+    pub fn create(
+        (id, index): (u32, u16),
+        owner: u32,
+        (slots, data_len): (u32, u64),
+        bells: Vec<Arc<OwnedFd>>,
+    ) -> Result<Self, RegionError> {
+        let params = Params { kind: Kind::Application, id: u64::from(id), slots, data_len };
+        let (region, fd) = Region::create(params)?;
+        Ok(Self {
+            memory: Arc::new(Memory::new(id, index, region, fd)),
+            owner,
+            sealed: false,
+            growing: None,
+            slots: Slots::new(1, slots),
+            pool: Pool::default(),
+            bells,
+        })
+    }
+
+    /// The socket blocks in pages that are present; no other block can be in use.
+    pub fn sock_blocks(&self) -> impl Iterator<Item = &SockBlock> {
+        let region = self.memory.region();
+        let start = region.layout().socks as u64;
+        let size = size_of::<SockBlock>() as u64;
+        let end = start + u64::from(region.layout().params.slots) * size;
+        Pages { region, fd: self.memory.fd.as_fd() }
+            .present_parts(&(start..end))
+            .into_iter()
+            .flat_map(move |part| (part.start - start) / size..(part.end - start).div_ceil(size))
+            .filter_map(|i| region.sock(i as u32))
+    }
+}
+
+/// State of a slot of a pair region, or of a relayed connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// The accept queue is full, and the connector waits.
+    Pending,
+    /// Established, and in the accept queue.
+    Queued,
+    /// Established, and accepted by a process.
+    Accepted,
+    /// Lent to the connector, which may make a connection in it without the service, again and again, always with these addresses.
+    Lent,
+    /// The slot is a line, not a connection.
+    Line,
+}
+
+/// A connection inside this host.
+#[derive(Debug)]
+pub struct Connection {
+    /// Addresses of the connector and of the acceptor.
+    pub addresses: [SocketAddr; 2],
+    /// Ids of the connecting process and of the accepting one.
+    pub applications: [u32; 2],
+    /// How far the connection has come.
+    pub stage: Stage,
+}
+
+/// A line: by it a process connects to an accept queue without asking the service.
+#[derive(Debug)]
+pub struct Line {
+    /// Its slot in the pair region.
+    pub slot: u32,
+    /// The accept queue that its connections go to.
+    pub queue: QueueKey,
+    /// Address and port of the acceptor.
+    pub local: SocketAddr,
+    /// Address of the connector, for all connections through this line.
+    pub source: IpAddr,
+    /// Most records in it at once.
+    pub most: u32,
+    /// Stream positions of the connections made, and of those accepted, that the statistics include.
+    pub counted: [u64; 2],
+    /// When the positions were last read.
+    pub asked: Instant,
+}
+
+/// A connection that the service copies between two application regions.
+#[derive(Debug)]
+pub struct Relay {
+    /// Region and slot of the connector's end, and of the acceptor's.
+    pub places: [(u32, u32); 2],
+    /// Addresses, processes and stage.
+    pub connection: Connection,
+    /// Ends that no longer use their slots.
+    pub gone: [bool; 2],
+}
+
+/// The region of one ordered pair of processes: the first connects, the second accepts.
+#[derive(Debug)]
+pub struct PairRegion {
+    /// The service's mapping of the region.
+    pub region: Arc<Region>,
+    /// The memfd of the region.
+    pub fd: Arc<OwnedFd>,
+    /// Ids of the connector and of the acceptor.
+    pub parties: [u32; 2],
+    /// The parties that have mapped it.
+    pub mapped: [bool; 2],
+    /// It is sealed: no further writable mapping, no hole punching.
+    pub sealed: bool,
+    /// Sides on which no process lives any more.
+    pub dead: [bool; 2],
+    /// Connections, lent slots and lines, by slot.
+    pub slots: Slots<Connection>,
+    /// The lines among the slots.
+    pub lines: Vec<Line>,
+    /// Number of lent slots among them.
+    pub lent: u32,
+    /// Eventfds by which one side wakes a context of the other. Key: the sleeper's side and its context.
+    pub wakers: HashMap<(usize, u32), Arc<OwnedFd>>,
+}
+
+impl PairRegion {
+    /// Makes a region for two processes: the connector and the acceptor.
+    pub fn create(id: u32, parties: [u32; 2], (slots, data_len): (u32, u64)) -> Result<Self, RegionError> {
+        let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
+        let (region, fd) = Region::create(params)?;
+        Ok(Self {
+            region: Arc::new(region),
+            fd: Arc::new(fd),
+            parties,
+            mapped: [false; 2],
+            sealed: false,
+            dead: [false; 2],
+            slots: Slots::new(0, slots),
+            lines: Vec::new(),
+            lent: 0,
+            wakers: HashMap::new(),
+        })
+    }
+
+    /// Takes a slot with cleared halves. Returns the connection when no slot is free.
+    pub fn take(&mut self, connection: Connection) -> Result<u32, Connection> {
+        let slot = self.slots.take(connection)?;
+        self.region.slot(slot).iter().flat_map(|slot| &slot.half).for_each(Half::clear);
+        Ok(slot)
+    }
+
+    /// True when no process of one side, or of both, lives.
+    pub fn has_dead_side(&self) -> bool {
+        self.dead != [false; 2]
+    }
+}

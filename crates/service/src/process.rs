@@ -1,0 +1,4 @@
+//! What the kernel says of processes: their files under `/proc`, and whether the sockets behind their descriptors still live.
+
+pub mod fd_liveness;
+pub mod procfs;

@@ -1,0 +1,147 @@
+//! The service's data about one registered process, and about its family: all processes that it and its children have forked.
+
+use crate::report::statistics::Process;
+use control::Line;
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most processes of a family at once: each has one bit in `SockBlock::holders`; the last bit is `shm::TRUST`.
+pub const HOLDERS: u8 = 63;
+/// Holder bits kept free for children that a server forks to serve connections that wait to be accepted.
+const HOLDERS_SPARE: u32 = 15;
+
+/// A registered process, as the control thread knows it.
+#[derive(Debug)]
+pub struct Application {
+    /// Number of the process in the service: that of its control line; never 0.
+    pub id: u32,
+    /// Index of its bit in `SockBlock::holders`, below [`HOLDERS`].
+    pub holder: u8,
+    /// The user that it runs as (`SO_PEERCRED`).
+    pub uid: u32,
+    /// That user's primary group (`SO_PEERCRED`).
+    pub gid: u32,
+    /// Path of its control group; read only while a policy rule names control groups.
+    pub cgroup: Option<String>,
+    /// Number of the process (`SO_PEERCRED`).
+    pub pid: i32,
+    /// Network namespace in which its control line was made (`SO_NETNS_COOKIE`); 0: not known.
+    pub namespace: u64,
+    /// Ids of its ancestors, the root of the family first.
+    pub ancestors: Vec<u32>,
+    /// Its control line: the accepted UNIX socket.
+    pub line: Arc<Line>,
+    /// Id of its own application region, once `OpenRegion` was asked.
+    pub region: Option<u32>,
+    /// It lacks address space for regions of the usual size: all its connections go through its own, smaller region.
+    pub is_cramped: bool,
+    /// Ids of the pair regions that it has been told of.
+    pub pairs: BTreeSet<u32>,
+    /// Slots that it uses in all regions.
+    pub sockets: u32,
+    /// Those of `sockets` that are connections over the port.
+    pub flows: u32,
+    /// Its counts, as `towpath stat` shows them.
+    pub process: Process,
+    /// Its sockets that the kernel serves, for `towpath explain`.
+    pub fallen: Fallen,
+}
+
+/// Sockets of one process that fell back to the kernel, by inode, with the reason; at most [`Fallen::MAX`], the oldest are forgotten.
+#[derive(Debug, Default)]
+pub struct Fallen {
+    sockets: VecDeque<(u64, String)>,
+}
+
+impl Fallen {
+    /// Most sockets remembered of one process.
+    pub const MAX: usize = 1024;
+
+    /// Adds a socket that fell back. Inode 0 stands for an unknown inode and is ignored.
+    pub fn add(&mut self, inode: u64, reason: String) {
+        if inode == 0 {
+            return;
+        }
+        if self.sockets.len() == Self::MAX {
+            self.sockets.pop_front();
+        }
+        self.sockets.push_back((inode, reason));
+    }
+
+    /// Removes a socket that is accelerated after all. Returns the reason for which it had fallen back.
+    pub fn take(&mut self, inode: u64) -> Option<String> {
+        let at = self.sockets.iter().rposition(|(other, _)| *other == inode)?;
+        self.sockets.remove(at).map(|(_, reason)| reason)
+    }
+
+    /// Inodes and reasons, the oldest first. Where an inode comes twice, the last entry is the valid one.
+    pub fn iter(&self) -> impl Iterator<Item = &(u64, String)> {
+        self.sockets.iter()
+    }
+}
+
+impl Application {
+    /// Id of its family: the id of the family's root.
+    pub fn family(&self) -> u32 {
+        self.ancestors.first().copied().unwrap_or(self.id)
+    }
+
+    /// True when this process is `other` or one of its descendants by fork: it then has `other`'s mappings.
+    pub fn descends_from(&self, other: u32) -> bool {
+        self.id == other || self.ancestors.contains(&other)
+    }
+}
+
+/// A context (one place where a thread sleeps) of an application, and the eventfd that wakes it.
+#[derive(Debug)]
+pub struct Context {
+    /// Id of the process that sleeps there.
+    pub application: u32,
+    /// The service writes it to wake the process, and never reads it.
+    pub eventfd: Arc<OwnedFd>,
+}
+
+/// A process of a family: alive, or dead while it may have children that have not said hello.
+#[derive(Debug)]
+pub struct Member {
+    /// Random number that a forked child shows to prove its descent.
+    pub secret: u64,
+    /// Ids of its ancestors, the root first.
+    pub ancestors: Vec<u32>,
+    /// Set when the process is dead and its sockets have holder bits of no known process: a forked child may be about to say hello. Until
+    /// this time the service waits for it; the bits are the unknown ones that are left.
+    pub ghost: Option<(Instant, u64)>,
+}
+
+/// A process and all its descendants by fork: they share regions, context numbers and holder bits.
+#[derive(Debug, Default)]
+pub struct Family {
+    /// Contexts of all its processes, by context number.
+    pub contexts: HashMap<u32, Context>,
+    /// Holder bits of its live processes.
+    pub holders: u64,
+    /// Live processes, and dead ones with children that may still say hello, by id.
+    pub members: HashMap<u32, Member>,
+}
+
+impl Family {
+    /// True when holder bits run short: a forked child without one could not use the connections that its parent accepted.
+    pub fn is_crowded(&self) -> bool {
+        self.holders.count_ones() + HOLDERS_SPARE >= u32::from(HOLDERS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_kernel_sockets_the_last_are_known() {
+        let mut fallen = Fallen::default();
+        (0..5_000).for_each(|inode| fallen.add(inode, format!("reason {inode}")));
+        assert_eq!(fallen.iter().count(), Fallen::MAX);
+        assert_eq!(fallen.iter().last(), Some(&(4_999, "reason 4999".to_owned())));
+    }
+}

@@ -1,0 +1,448 @@
+//! Ends of sockets, applications and regions. Sockets of a dead process are closed as Linux would close them, and their peers are told at
+//! once.
+
+use crate::cores::Command;
+use crate::listen::direct::InUse;
+use crate::listen::table::QueueKey;
+use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
+use crate::registry::application::Application;
+use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use control::{Push, TRUST_CONTEXT};
+use queue::Doorbell;
+use queue::stream::raise;
+use rustix::fd::AsFd;
+use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
+use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long the sockets of a dead process wait for a forked child that has not said hello. A child does that first of all, and a dead
+/// process's sockets must be free within a second.
+const GHOST: Duration = Duration::from_millis(500);
+
+/// The connection that a socket block names. Hostile.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    region: u32,
+    slot: u32,
+    ports: u32,
+    /// End of its stream, if bytes of it are held back.
+    head: Option<u64>,
+}
+
+impl Named {
+    fn in_block(block: &SockBlock) -> Self {
+        Self {
+            region: block.region.load(Ordering::Relaxed),
+            slot: block.slot.load(Ordering::Relaxed),
+            ports: block.ports.load(Ordering::Relaxed),
+            head: (block.state.load(Ordering::Acquire) & HELD != 0)
+                .then(|| block.tx_head.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Publishes the bytes that a dead process held back before its stream ends, as Linux does.
+    fn say_last_words(&self, own: &Half) {
+        if let Some(head) = self.head
+            && own.flags.load(Ordering::Acquire) & RELEASED == 0
+        {
+            own.tx_head.fetch_max(head, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Index of the side of a pair region that a socket block names, given whether a process is of the block's family. `None`: neither side.
+pub fn side_named(
+    pair: &PairRegion,
+    slot: u32,
+    ports: u32,
+    is_relative: impl Fn(u32) -> bool,
+) -> Option<usize> {
+    match pair.parties.map(is_relative) {
+        [true, false] => Some(0),
+        [false, true] => Some(1),
+        [false, false] => None,
+        // Both sides are of this family: the block's ports tell which end it is.
+        [true, true] => match pair.slots.get(slot) {
+            Some(c) if ports >> 16 == u32::from(c.addresses[0].port()) => Some(0),
+            _ => Some(1),
+        },
+    }
+}
+
+impl Registry {
+    /// Answers `Request::Closed`: a process has closed a relayed connection or one over the port.
+    pub fn closed(&mut self, id: u32, region: u32, slot: u32) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let Some(r) = self.regions.get(&region) else {
+            // The acceptor could not map the pair region.
+            if self.pairs.get(&region).is_some_and(|pair| a.descends_from(pair.parties[1])) {
+                self.close_end(region, slot, 1, true);
+            }
+            return Answer::Silent;
+        };
+        if !a.descends_from(r.owner) {
+            return Answer::Offence("it closed a stranger's socket".to_owned());
+        }
+        match r.slots.get(slot) {
+            Some(Use::Relay(relay, _)) => self.look_at_relay(*relay),
+            Some(Use::Flow(_)) => self.close_flow(region, slot, false),
+            // An accept queue ends by `Request::Unlisten`.
+            Some(Use::Queue) | None => {}
+        }
+        Answer::Silent
+    }
+
+    /// A process has ended, or is detached for misbehaviour (`offender`): closes everything that no other process holds.
+    pub fn depart(&mut self, id: u32, offender: bool, now: Instant) {
+        self.count_lines();
+        let Some(a) = self.applications.remove(&id) else { return };
+        tracing::debug!(application = id, pid = a.process.pid, offender, "left");
+        let family_id = a.family();
+        self.free_contexts(&a);
+        let queues = self.listeners.queues.iter().filter(|(_, q)| q.application == id);
+        let queues: Vec<QueueKey> = queues.map(|(key, _)| *key).collect();
+        queues.into_iter().for_each(|key| self.leave_deferred(key, true, offender));
+        let shares = self.listeners.queues.iter().filter(|(_, q)| q.application == id && q.sock.is_none());
+        let shares: Vec<QueueKey> = shares.map(|(key, _)| *key).collect();
+        shares.into_iter().for_each(|key| self.close_queue(key, offender));
+        if let Some(family) = self.families.get_mut(&family_id) {
+            family.holders &= !(1 << a.holder);
+        }
+        let unknown = self.release_holders(family_id, 1 << a.holder, offender);
+        self.wake_for_dead(&a);
+        // Only after the bit is out of every block: a parent gives it to its next child at once.
+        if let Some(header) = self.oldest_region(&a).map(|r| r.memory.region().header()) {
+            header.holders_taken.fetch_and(!(1 << a.holder), Ordering::AcqRel);
+        }
+        self.statistics.end(a.process);
+        self.trusts.hurry();
+        // Unknown holder bits are left: a child forked just before may be about to say hello.
+        if let Some(m) = self.families.get_mut(&family_id).and_then(|f| f.members.get_mut(&id)) {
+            m.ghost = (unknown != 0 && !offender).then_some((now + GHOST, unknown));
+        }
+        self.reap(now, offender);
+        self.announce_left();
+    }
+
+    /// Ends everything that no live process holds. Returns when to look again.
+    pub fn reap(&mut self, now: Instant, offender: bool) -> Option<Instant> {
+        let (mut next, mut over, mut expired) = (self.settle_trusts(now), Vec::new(), Vec::new());
+        for (id, family) in &mut self.families {
+            let mut waits = self.trusts.has_family(*id);
+            for member in family.members.values_mut() {
+                match member.ghost {
+                    // All unknown holders have said hello.
+                    Some((_, 0)) => member.ghost = None,
+                    Some((until, bits)) if until <= now => {
+                        expired.push((*id, bits & !family.holders));
+                        member.ghost = None;
+                    }
+                    Some((until, _)) => {
+                        waits = true;
+                        next = Some(next.map_or(until, |n| n.min(until)));
+                    }
+                    None => {}
+                }
+            }
+            if family.holders == 0 && !waits {
+                over.push(*id);
+            }
+        }
+        for (family, bits) in expired.into_iter().chain(over.iter().map(|f| (*f, u64::MAX))) {
+            self.release_holders(family, bits, offender);
+        }
+        let held = self.held();
+        self.end_sides(&held, offender);
+        let gone: Vec<u32> =
+            self.regions.values().filter(|r| !held.contains(&r.owner)).map(|r| r.memory.id).collect();
+        gone.into_iter().for_each(|id| self.drop_region(id, offender));
+        over.iter().for_each(|id| drop(self.families.remove(id)));
+        self.forget_members();
+        next
+    }
+
+    /// Forgets dead processes that nothing refers to. A server that forks for each connection has very many of them.
+    fn forget_members(&mut self) {
+        let owners = self.regions.values().map(|r| r.owner);
+        let parties = self.pairs.values().flat_map(|pair| pair.parties);
+        let left: HashSet<u32> = owners.chain(parties).chain(self.trusts.owners()).collect();
+        let Self { families, applications, .. } = self;
+        for family in families.values_mut() {
+            family.members.retain(|id, member| {
+                member.ghost.is_some() || applications.contains_key(id) || left.contains(id)
+            });
+        }
+    }
+
+    /// Processes that must count as alive: those that live, their ancestors, those that may have unknown children, and owners of
+    /// connections that were left with the service.
+    fn held(&self) -> HashSet<u32> {
+        let living = self.applications.values().map(|a| (a.id, &a.ancestors));
+        let members = self.families.values().flat_map(|f| &f.members);
+        let ghosts = members.filter(|(_, m)| m.ghost.is_some()).map(|(id, m)| (*id, &m.ancestors));
+        let all = living.chain(ghosts).flat_map(|(id, ancestors)| ancestors.iter().copied().chain([id]));
+        all.chain(self.trusts.owners()).collect()
+    }
+
+    fn free_contexts(&mut self, a: &Application) {
+        let Some(family) = self.families.get_mut(&a.family()) else { return };
+        let mine: Vec<u32> =
+            family.contexts.iter().filter(|(_, c)| c.application == a.id).map(|(n, _)| *n).collect();
+        for n in &mine {
+            family.contexts.remove(n);
+            self.bells.set_context(a.family(), *n, None);
+        }
+        if let Some(region) = self.oldest_region(a) {
+            let taken = &region.memory.region().header().context_taken[Side::One.index()];
+            for n in mine {
+                taken[n as usize / 64].fetch_and(!(1 << (n % 64)), Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The region where the family takes numbers of contexts and holder bits: that of the oldest ancestor with a region.
+    fn oldest_region(&self, a: &Application) -> Option<&AppRegion> {
+        let line = a.ancestors.iter().copied().chain([a.id]);
+        line.filter_map(|id| self.regions.values().find(|r| r.owner == id)).next()
+    }
+
+    /// Clears `bits` in every socket block of the family and closes the sockets that no process holds then. Returns the holder bits found
+    /// that belong to no live process.
+    fn release_holders(&mut self, family: u32, bits: u64, offender: bool) -> u64 {
+        let alive = self.families.get(&family).map_or(0, |f| f.holders) | TRUST;
+        let members: Vec<u32> =
+            self.families.get(&family).map(|f| f.members.keys().copied().collect()).unwrap_or_default();
+        let (mut unknown, mut orphans, mut shared) = (0, Vec::new(), Vec::new());
+        for r in self.regions.values().filter(|r| members.contains(&r.owner)) {
+            for block in r.sock_blocks() {
+                let before = block.holders.load(Ordering::Acquire);
+                if before == 0 {
+                    continue;
+                }
+                if before & bits == 0 {
+                    unknown |= before & !alive;
+                    continue;
+                }
+                // The slot of a moved connection may have another one by now. Read before the bits are cleared: after that the block may be
+                // reused.
+                let is_here = block.rx_lock.load(Ordering::Acquire) != MOVED;
+                let named = Named::in_block(block);
+                let before = block.holders.fetch_and(!bits, Ordering::AcqRel);
+                unknown |= before & !bits & !alive;
+                if before & bits != 0 && is_here {
+                    let of = if before & !bits == 0 { &mut orphans } else { &mut shared };
+                    of.push(named);
+                }
+            }
+        }
+        shared.into_iter().for_each(|named| self.announce_for_dead(&members, named));
+        orphans.into_iter().for_each(|named| self.close_named(&members, named, offender));
+        unknown
+    }
+
+    /// Closes the connection that a dead process's socket block names, if it belongs to that family.
+    fn close_named(&mut self, members: &[u32], named: Named, offender: bool) {
+        let Named { region, slot, ports, .. } = named;
+        if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
+            match r.slots.get(slot) {
+                Some(Use::Queue) => self.close_queue((region, slot), offender),
+                Some(Use::Relay(relay, end)) => {
+                    if let Some((_, app)) = r.memory.halves(slot) {
+                        named.say_last_words(app);
+                    }
+                    self.close_relay_end(*relay, *end, offender);
+                }
+                Some(Use::Flow(_)) => self.close_flow(region, slot, offender),
+                None => {}
+            }
+            return;
+        }
+        let Some(pair) = self.pairs.get(&region) else { return };
+        let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
+        if let Some(lines) = pair.region.slot(slot).filter(|_| pair.slots.get(slot).is_some()) {
+            named.say_last_words(&lines.half[side]);
+        }
+        self.close_end(region, slot, side, offender);
+    }
+
+    /// Closes one end of a pair connection as Linux does when a process dies: by a reset if bytes are unread, else by a FIN.
+    pub fn close_end(&self, region: u32, slot: u32, side: usize, reset: bool) {
+        let Some(pair) = self.pairs.get(&region) else { return };
+        if pair.slots.get(slot).is_none() {
+            return;
+        }
+        let Some(half) = pair.region.slot(slot).map(|s| &s.half) else { return };
+        let (own, peer) = (&half[side], &half[side ^ 1]);
+        if own.flags.load(Ordering::Acquire) & RELEASED != 0 {
+            return;
+        }
+        let unread = peer.tx_head.load(Ordering::Acquire) != own.rx_tail.load(Ordering::Acquire);
+        let end = if unread || reset { RESET } else { FIN };
+        raise(own, end | READ_CLOSED | RELEASED);
+        let other = if side == 0 { Side::One } else { Side::Zero };
+        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
+            self.ring_for_dead(&pair.region, other, family, slot);
+        }
+    }
+
+    /// Wakes all that the process may have been about to wake when it was killed. A producer sets a bit, takes the mark of the sleeper and
+    /// writes its eventfd; once the mark is taken no other producer writes it. Its relatives use the same doorbells.
+    fn wake_for_dead(&self, dead: &Application) {
+        for pair in self.pairs.values() {
+            if !pair.parties.iter().any(|party| dead.descends_from(*party)) {
+                continue;
+            }
+            let words_per_group = pair.region.layout().words_per_group;
+            let is_rung = |side, context| {
+                let block = pair.region.context(side, context);
+                block.is_some_and(|block| Doorbell::new(block, words_per_group).is_rung())
+            };
+            for (side, party) in [Side::Zero, Side::One].into_iter().zip(pair.parties) {
+                let Some(family) = self.family_of(party) else { continue };
+                let contexts = self.families.get(&family).into_iter().flat_map(|f| f.contexts.keys());
+                let all = contexts.copied().chain([TRUST_CONTEXT]);
+                all.filter(|context| is_rung(side, *context)).for_each(|context| self.wake(family, context));
+            }
+        }
+        let regions = self.regions.values().filter(|r| dead.descends_from(r.owner));
+        regions.flat_map(|r| &r.bells).for_each(|bell| write_eventfd(bell.as_fd()));
+    }
+
+    /// Announces what a process has published on a connection that others go on using: it may have been killed before it did so.
+    fn announce_for_dead(&self, members: &[u32], Named { region, slot, ports, .. }: Named) {
+        if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
+            if let Some(Use::Relay(..) | Use::Flow(_)) = r.slots.get(slot) {
+                r.memory.ring_service(slot);
+                r.bells.iter().for_each(|bell| write_eventfd(bell.as_fd()));
+            }
+            return;
+        }
+        let Some(pair) = self.pairs.get(&region) else { return };
+        let Some(side) = side_named(pair, slot, ports, |id| members.contains(&id)) else { return };
+        let other = if side == 0 { Side::One } else { Side::Zero };
+        if let Some(family) = self.family_of(pair.parties[side ^ 1]) {
+            self.ring_for_dead(&pair.region, other, family, slot);
+        }
+    }
+
+    /// Closes all connections on sides of pair regions where no process lives any more.
+    fn end_sides(&mut self, held: &HashSet<u32>, offender: bool) {
+        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let mut ended = Vec::new();
+        for id in ids {
+            for side in 0..2 {
+                let Some(pair) = self.pairs.get(&id) else { break };
+                if pair.dead[side] || held.contains(&pair.parties[side]) {
+                    continue;
+                }
+                let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).collect();
+                slots.into_iter().for_each(|slot| self.close_end(id, slot, side, offender));
+                if let Some(pair) = self.pairs.get_mut(&id) {
+                    // An offender's region ends at once: the offender could go on writing as long as its peer reads.
+                    pair.dead[side] = true;
+                    pair.dead[side ^ 1] |= offender;
+                    let parties = pair.parties;
+                    self.pair_of.remove(&parties);
+                    ended.push(id);
+                }
+            }
+        }
+        // Sweeps find the ends in regions where one side was dead before.
+        let in_use = self.lent_in_use(&ended);
+        for id in ended {
+            self.sweep_pair(id, &in_use);
+            self.drop_pair_if_over(id);
+        }
+    }
+
+    /// True while a pair region has a dead side and the other side has not closed all its connections.
+    pub fn has_survivors(&self) -> bool {
+        self.pairs.values().any(PairRegion::has_dead_side)
+    }
+
+    /// Ends a pair region with a dead side when its last connection has ended, or both sides are dead.
+    fn drop_pair_if_over(&mut self, id: u32) {
+        let Some(pair) = self.pairs.get(&id) else { return };
+        let over = pair.dead == [true; 2] || (pair.has_dead_side() && pair.slots.used() == 0);
+        if !over {
+            return;
+        }
+        let Some(pair) = self.pairs.remove(&id) else { return };
+        self.pair_of.retain(|_, region| *region != id);
+        for (_, bell) in pair.wakers.iter().filter(|((_, context), _)| *context == TRUST_CONTEXT) {
+            self.cores[0].say(Command::Unwatch(bell.clone()));
+        }
+        for (_, connection) in pair.slots.iter() {
+            for party in connection.applications {
+                if let Some(a) = self.applications.get_mut(&party) {
+                    a.sockets = a.sockets.saturating_sub(1);
+                }
+            }
+        }
+        // A forked child has its parent's mappings without having asked for them.
+        let has = |a: &&Application| {
+            a.pairs.contains(&id) || pair.parties.iter().any(|party| a.descends_from(*party))
+        };
+        let told: Vec<u32> = self.applications.values().filter(has).map(|a| a.id).collect();
+        for application in told {
+            if let Some(a) = self.applications.get_mut(&application) {
+                a.pairs.remove(&id);
+            }
+            self.push(application, None, Push::Revoked { region: id }, &[]);
+        }
+    }
+
+    /// Frees the slots of one pair region that are closed at both ends. Returns how many.
+    pub fn sweep_pair(&mut self, id: u32, in_use: &InUse) -> usize {
+        let Some(pair) = self.pairs.get_mut(&id) else { return 0 };
+        let is_over = |slot: &u32| pair.is_over(*slot, || in_use.contains(&(id, *slot)));
+        let slots: Vec<u32> = pair.slots.iter().map(|(slot, _)| slot).filter(is_over).collect();
+        let ended: Vec<_> = slots.iter().filter_map(|slot| pair.slots.release(*slot)).collect();
+        pair.lent -= ended.iter().filter(|c| c.stage == Stage::Lent).count() as u32;
+        if ended.iter().any(|c| c.stage == Stage::Line) {
+            pair.lines.retain(|line| !slots.contains(&line.slot));
+        }
+        for party in ended.iter().flat_map(|c| c.applications) {
+            if let Some(a) = self.applications.get_mut(&party) {
+                a.sockets = a.sockets.saturating_sub(1);
+            }
+        }
+        ended.len()
+    }
+
+    /// Frees the slots of closed connections in all pair regions. Returns how many, and whether sweeping must go on.
+    pub fn sweep(&mut self) -> (usize, bool) {
+        let ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let (mut freed, in_use) = (0, self.lent_in_use(&ids));
+        for id in ids {
+            freed += self.sweep_pair(id, &in_use);
+            self.drop_pair_if_over(id);
+        }
+        // A lent slot stays the connector's: while both parties live there is nothing to sweep.
+        let has_own = |p: &PairRegion| p.slots.used() as usize > p.lent as usize + p.lines.len();
+        (freed, self.pairs.values().any(|p| has_own(p) || p.has_dead_side()))
+    }
+
+    fn drop_region(&mut self, id: u32, offender: bool) {
+        let queues: Vec<QueueKey> = self.listeners.queues.keys().filter(|k| k.0 == id).copied().collect();
+        queues.into_iter().for_each(|key| self.close_queue(key, offender));
+        let ends = self.relays.iter().flat_map(|(relay, r)| {
+            (0..2).filter(|end| r.places[*end].0 == id && !r.gone[*end]).map(|end| (*relay, end))
+        });
+        let ends: Vec<(u32, usize)> = ends.collect();
+        ends.into_iter().for_each(|(relay, end)| self.close_relay_end(relay, end, offender));
+        let uses = self.regions.get(&id).into_iter().flat_map(|r| r.slots.iter());
+        let flows: Vec<u32> = uses.filter(|(_, u)| matches!(u, Use::Flow(_))).map(|(slot, _)| slot).collect();
+        flows.into_iter().for_each(|slot| self.close_flow(id, slot, offender));
+        if let Some(region) = self.regions.remove(&id) {
+            self.bells_changed.push(BellChange::Gone(region.bells[0].clone()));
+            self.bells.set_region(region.memory.index, None);
+            for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
+                core.say(Command::Unwatch(bell.clone()));
+            }
+            self.depart_region(region.memory, offender);
+        }
+    }
+}

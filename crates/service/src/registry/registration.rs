@@ -1,0 +1,465 @@
+//! Registration and regions: every request that is not a listen, connect or report.
+
+use crate::config::values::PortKind;
+use crate::cores::Command;
+use crate::local::shown::Shown;
+use crate::memory::region::{AppRegion, fitting};
+use crate::process::procfs;
+use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
+use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use crate::report::statistics::Process;
+use crate::report::text;
+use control::{
+    HELD_CONTEXT, Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings,
+    TRUST_CONTEXT, Welcome,
+};
+use queue::Doorbell;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use shm::{CONTEXTS, Region, Side, TRUST};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The process at the other end of a control line, as the kernel reports it (`SO_PEERCRED`).
+#[derive(Clone, Copy, Debug)]
+pub struct Credentials {
+    /// Number of the process.
+    pub pid: i32,
+    /// User that it runs as.
+    pub uid: u32,
+    /// That user's primary group.
+    pub gid: u32,
+    /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
+    pub namespace: u64,
+}
+
+/// Most characters kept of a program's name.
+const NAME_LEN: usize = 32;
+
+/// A non-blocking eventfd with counter 0.
+pub fn new_eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+}
+
+/// An eventfd to write, and a descriptor for its sleeper. A process that has the eventfd can fill it and clear its `O_NONBLOCK`, so that
+/// the next writer blocks. So an untrusted sleeper gets an epoll descriptor that watches the eventfd instead; it wakes the sleeper equally
+/// well (edge-triggered, never read).
+fn new_bell(trusted: bool) -> rustix::io::Result<(Arc<OwnedFd>, Arc<OwnedFd>)> {
+    let bell = new_eventfd()?;
+    let shell = shell_of(&bell, trusted)?;
+    Ok((bell, shell))
+}
+
+/// The descriptor that a sleeper gets: `bell` itself, or an epoll descriptor that watches it.
+fn shell_of(bell: &Arc<OwnedFd>, trusted: bool) -> rustix::io::Result<Arc<OwnedFd>> {
+    if trusted {
+        return Ok(bell.clone());
+    }
+    let shell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&shell, bell.as_fd(), epoll::EventData::new_u64(0), flags)?;
+    Ok(Arc::new(shell))
+}
+
+impl Registry {
+    /// Answers `Request::Hello` on the control line with number `id`: registers the process.
+    pub fn hello(&mut self, id: u32, line: Arc<Line>, who: Credentials, request: Request) -> Answer {
+        let Request::Hello { protocol, layout, name, parent } = request else {
+            return Answer::Offence("its first message was no hello".to_owned());
+        };
+        if (protocol, layout) != (PROTOCOL, shm::VERSION) {
+            return Answer::refused(
+                Errno::PROTO,
+                &format!(
+                    "the library speaks protocol {protocol} with memory layout {layout}, the service \
+                     {PROTOCOL} with {}: use the library of the service's version",
+                    shm::VERSION
+                ),
+            );
+        }
+        if !self.admits(who) {
+            return Answer::refused(Errno::ACCESS, "the service's policy does not admit this user");
+        }
+        if self.applications.len() >= self.config.max_applications as usize {
+            return Answer::refused(Errno::USERS, "the service has as many applications as it may");
+        }
+        let (ancestors, holder) = match self.place(id, parent) {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
+        let Some(secret) = secret() else {
+            return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
+        };
+        self.admit_application(id, line, who, &name, (ancestors, holder, secret));
+        let settings = Settings {
+            own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
+            has_port: self.config.port != PortKind::None,
+            ring_max: self.config.ring_max,
+            spin_ns: self.config.spin_ns,
+            cores: self.cores.len() as u8,
+        };
+        Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
+    }
+
+    /// Ancestors of a new process and its holder bit; checks that it is the child that it says it is.
+    fn place(&self, id: u32, parent: Option<Parent>) -> Result<(Vec<u32>, u8), Box<Answer>> {
+        let Some(parent) = parent else { return Ok((Vec::new(), 0)) };
+        let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
+        let member = family.and_then(|(_, f)| f.members.get(&parent.application));
+        let (Some((_, family)), Some(member)) = (family, member) else {
+            return Err(Box::new(Answer::refused(Errno::SRCH, "its parent is not registered here")));
+        };
+        let free = parent.holder < HOLDERS && family.holders & (1 << parent.holder) == 0;
+        if member.secret != parent.secret || !free {
+            return Err(Box::new(Answer::Offence(format!("process {id} is no child of that parent"))));
+        }
+        let mut ancestors = member.ancestors.clone();
+        ancestors.push(parent.application);
+        Ok((ancestors, parent.holder))
+    }
+
+    fn admit_application(
+        &mut self,
+        id: u32,
+        line: Arc<Line>,
+        who: Credentials,
+        name: &str,
+        (ancestors, holder, secret): (Vec<u32>, u8, u64),
+    ) {
+        let name = text::bounded(name, NAME_LEN);
+        tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
+        let root = ancestors.first().copied().unwrap_or(id);
+        let family = self.families.entry(root).or_default();
+        family.holders |= 1 << holder;
+        // The bit may have been an unknown one that a dead process waited for; its process is known now.
+        for (_, bits) in family.members.values_mut().filter_map(|m| m.ghost.as_mut()) {
+            *bits &= !(1 << holder);
+        }
+        let member = Member { secret, ancestors: ancestors.clone(), ghost: None };
+        family.members.insert(id, member);
+        let process =
+            Process { pid: who.pid, process: name, uid: who.uid, alive: true, ..Process::default() };
+        let application = Application {
+            id,
+            holder,
+            uid: who.uid,
+            gid: who.gid,
+            cgroup: if self.policy.asks_for_cgroups() { procfs::cgroup(who.pid) } else { None },
+            pid: who.pid,
+            namespace: who.namespace,
+            ancestors,
+            line,
+            region: None,
+            is_cramped: false,
+            pairs: BTreeSet::new(),
+            sockets: 0,
+            flows: 0,
+            process,
+            fallen: Fallen::default(),
+        };
+        self.applications.insert(id, application);
+    }
+
+    /// Answers the requests of a registered process.
+    pub fn request(&mut self, id: u32, request: Request, shown: Option<&Shown>) -> Answer {
+        match request {
+            Request::Leave(left) => self.leave(id, left, shown),
+            Request::Present { sock } => self.present(id, sock, shown),
+            Request::LetGo => {
+                self.trusts.changed = true;
+                self.trusts.hurry();
+                Answer::Silent
+            }
+            Request::Hello { .. } => Answer::Offence("a second hello".to_owned()),
+            Request::OpenRegion { room } => self.open_region(id, room),
+            Request::Room { room } => {
+                let usual = self.usual_size();
+                if let Some(a) = self.applications.get_mut(&id) {
+                    a.is_cramped = fitting(usual, room) != usual;
+                }
+                Answer::Silent
+            }
+            Request::Mapped { region } => self.mapped(id, region),
+            Request::Context { context } => self.context(id, context),
+            Request::Waker { region, context } => self.waker(id, region, context),
+            Request::Populated { region, bytes } => self.populated(id, region, bytes),
+            Request::Listen { sock, backlog } => self.listen(id, (sock, backlog), shown),
+            Request::ShareListener { region, slot } => self.share(id, (region, slot)),
+            Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
+            Request::Announce { region, slot } => self.announce(id, region, slot),
+            Request::Connect { remote, options, has_looked } => {
+                self.connect(id, shown, remote, options, has_looked)
+            }
+            Request::Grants { region, line, slot } => self.grants(id, region, (line, slot)),
+            Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
+            Request::Closed { region, slot } => self.closed(id, region, slot),
+            Request::Info { region, slot } => self.flow_info(id, region, slot),
+            Request::Region { region } => self.tell_region(id, region),
+            Request::Refused => {
+                if let Some(a) = self.applications.get_mut(&id) {
+                    a.process.refused += 1;
+                }
+                Answer::Silent
+            }
+            Request::FellBack { reason, inode } => {
+                if let Some(a) = self.applications.get_mut(&id) {
+                    let known = a.process.fell_back(&reason);
+                    a.fallen.add(inode, known);
+                }
+                Answer::Silent
+            }
+            Request::Report(_) => Answer::Offence("a report that the control loop did not take".to_owned()),
+        }
+    }
+
+    /// Slots and payload bytes of a region, as configured.
+    pub fn usual_size(&self) -> (u32, u64) {
+        (self.config.region_slots, self.config.region_data)
+    }
+
+    fn open_region(&mut self, id: u32, room: u64) -> Answer {
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        if a.region.is_some() {
+            return Answer::Offence("it asked for a second region".to_owned());
+        }
+        let bells: rustix::io::Result<Vec<_>> = (0..=self.cores.len()).map(|_| new_eventfd()).collect();
+        let Ok(bells) = bells else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let family = a.family();
+        let region_id = self.new_region_id();
+        let Ok(index) = self.indices.take(region_id) else {
+            return Answer::refused(Errno::USERS, "the service has as many regions as it may");
+        };
+        let usual = self.usual_size();
+        let size = fitting(usual, room);
+        let region = match AppRegion::create((region_id, index as u16), id, size, bells) {
+            Ok(region) => region,
+            Err(e) => {
+                self.indices.release(index);
+                return Answer::refused(Errno::NOMEM, &e.to_string());
+            }
+        };
+        self.bells.set_region(index as u16, Some(family));
+        self.bells.set_context(family, TRUST_CONTEXT, Some(self.cores[0].bell()));
+        for (core, bell) in self.cores.iter().zip(&region.bells[1..]) {
+            core.say(Command::Watch(bell.clone()));
+        }
+        self.tcp.slow.add_region(index as u16, &region.memory.area);
+        arm(region.memory.region());
+        region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
+        let params = region.memory.region().layout().params;
+        let info = RegionInfo {
+            id: region_id,
+            pair: false,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: 1,
+            is_own: true,
+        };
+        let Ok(memfd) = region.memory.fd.try_clone() else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let mut fds = vec![Arc::new(memfd)];
+        fds.extend(region.bells.iter().cloned());
+        self.bells_changed.push(BellChange::New(region_id, region.bells[0].clone()));
+        self.regions.insert(region_id, region);
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.region = Some(region_id);
+            a.is_cramped = size != usual;
+        }
+        Answer::Reply(Reply::Region(info), fds)
+    }
+
+    fn mapped(&mut self, id: u32, region: u32) -> Answer {
+        if let Some(r) = self.regions.get_mut(&region).filter(|r| r.owner == id) {
+            r.sealed = Region::is_sealed(r.memory.fd.as_fd());
+            if !r.sealed {
+                return Answer::Offence("its region is not sealed".to_owned());
+            }
+            return Answer::plain(Reply::Done);
+        }
+        // A forked child reads records in its parent's accept queue, and then maps the pair regions that they name.
+        let parties = self.pairs.get(&region).map(|pair| pair.parties);
+        let alone = parties.is_some_and(|parties| parties.iter().all(|p| !self.has_forked(*p)));
+        let Some(pair) = self.pairs.get_mut(&region) else {
+            // The pair region may have ended meanwhile.
+            return Answer::plain(Reply::Done);
+        };
+        for side in 0..2 {
+            pair.mapped[side] |= pair.parties[side] == id;
+        }
+        if pair.mapped == [true; 2] && alone && !pair.sealed {
+            self.to_seal.push((id, region, pair.fd.clone()));
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    /// True when a process has forked or is about to: the library takes a holder bit for the child before it forks.
+    pub fn has_forked(&self, id: u32) -> bool {
+        let Some(a) = self.applications.get(&id) else { return false };
+        let oldest = a.ancestors.first().copied().unwrap_or(id);
+        let region = self.regions.values().find(|r| r.owner == oldest);
+        region.is_some_and(|r| {
+            (r.memory.region().header().holders_taken.load(Ordering::Relaxed) & !TRUST).count_ones() > 1
+        })
+    }
+
+    fn context(&mut self, id: u32, context: u32) -> Answer {
+        let Some(family) = self.applications.get(&id).map(Application::family) else {
+            return Answer::Silent;
+        };
+        if context as usize >= CONTEXTS || context == TRUST_CONTEXT {
+            return Answer::Offence(format!("context {context} is out of range"));
+        }
+        // The service must never block in a write because of an application.
+        let Ok((eventfd, shell)) = new_bell(false) else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        let Some(contexts) = self.families.get_mut(&family).map(|f| &mut f.contexts) else {
+            return Answer::Silent;
+        };
+        if contexts.get(&context).is_some_and(|c| c.application != id) {
+            return Answer::Offence(format!("context {context} is another process's"));
+        }
+        contexts.insert(context, Context { application: id, eventfd: eventfd.clone() });
+        self.bells.set_context(family, context, Some(eventfd));
+        self.hand_over_wakers(id, family, context);
+        Answer::Reply(Reply::Done, vec![shell])
+    }
+
+    /// The context number may have been a dead relative's. Other processes have eventfds that wake it, and its new owner must sleep on the
+    /// same ones.
+    fn hand_over_wakers(&mut self, id: u32, family: u32, context: u32) {
+        let uid = |application| self.applications.get(&application).map(|a| a.uid);
+        let mut known = Vec::new();
+        for (region, pair) in &self.pairs {
+            for side in (0..2).filter(|side| self.family_of(pair.parties[*side]) == Some(family)) {
+                if let Some(bell) = pair.wakers.get(&(side, context)) {
+                    known.push((*region, bell.clone(), uid(pair.parties[side ^ 1]) == uid(id)));
+                }
+            }
+        }
+        for (region, bell, trusted) in known {
+            if let Ok(shell) = shell_of(&bell, trusted) {
+                self.push(id, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+            }
+        }
+    }
+
+    /// Side of a pair region that a process is on: as a party, else as a party's descendant.
+    pub fn side_in(&self, pair: u32, id: u32) -> Option<usize> {
+        let (pair, a) = (self.pairs.get(&pair)?, self.applications.get(&id)?);
+        let exact = pair.parties.iter().position(|p| *p == id);
+        exact.or_else(|| pair.parties.iter().position(|p| a.descends_from(*p)))
+    }
+
+    fn waker(&mut self, id: u32, region: u32, context: u32) -> Answer {
+        let Some(side) = self.side_in(region, id) else {
+            return Answer::refused(Errno::NOENT, "that pair region is gone");
+        };
+        let sleeper = side ^ 1;
+        if context == TRUST_CONTEXT {
+            self.cores[0].wake();
+            let bell = self.pairs.get(&region).and_then(|pair| pair.wakers.get(&(sleeper, context)).cloned());
+            return bell.map_or_else(
+                || Answer::refused(Errno::NOENT, "nobody sleeps there"),
+                |bell| Answer::Reply(Reply::Done, vec![bell]),
+            );
+        }
+        let party = self.pairs.get(&region).map_or(0, |p| p.parties[sleeper]);
+        let family = self.family_of(party);
+        let found =
+            family.and_then(|f| Some((f, self.families.get(&f)?.contexts.get(&context)?.application)));
+        let Some((family, target)) = found else {
+            return Answer::refused(Errno::NOENT, "nobody sleeps there");
+        };
+        self.wake(family, context);
+        let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
+        if let Some(known) = pair.wakers.get(&(sleeper, context)) {
+            return Answer::Reply(Reply::Done, vec![known.clone()]);
+        }
+        let uid = |application| self.applications.get(&application).map(|a| a.uid);
+        // Two processes of one user could stop each other anyway, so they share the eventfd itself, which is faster.
+        let Ok((new, shell)) = new_bell(uid(id) == uid(target)) else {
+            return Answer::refused(Errno::MFILE, "the service is out of descriptors");
+        };
+        // Before any other process has it: an epoll set that adds it later then reports it at once.
+        write_eventfd(new.as_fd());
+        if let Some(pair) = self.pairs.get_mut(&region) {
+            pair.wakers.insert((sleeper, context), new.clone());
+        }
+        self.push(target, Some(context), Push::Waker { region, context }, &[shell.as_fd()]);
+        Answer::Reply(Reply::Done, vec![new])
+    }
+
+    fn populated(&mut self, id: u32, number: u32, bytes: u64) -> Answer {
+        const STEP: u64 = 64 << 10;
+        let Some(a) = self.applications.get(&id) else { return Answer::Silent };
+        let Some(region) = self.regions.get_mut(&number).filter(|r| a.descends_from(r.owner)) else {
+            return Answer::Offence("it populated a region that is none of its".to_owned());
+        };
+        if !region.sealed {
+            return Answer::Offence("it populated its region before saying that it is mapped".to_owned());
+        }
+        if !(bytes.is_multiple_of(STEP) && region.memory.raise_watermark(bytes)) {
+            return Answer::Offence(format!("its region is not populated up to {bytes}"));
+        }
+        if region.growing.is_some_and(|wanted| wanted <= bytes) {
+            region.growing = None;
+        }
+        let is_first = a.region == Some(number) && !a.ancestors.is_empty();
+        self.admit_waiting(number);
+        self.cores.iter().for_each(|core| core.say(Command::Fed(number)));
+        if is_first {
+            self.ask_to_grow(id);
+        }
+        Answer::plain(Reply::Done)
+    }
+
+    fn tell_region(&mut self, id: u32, region: u32) -> Answer {
+        let side = self.side_in(region, id);
+        let (Some(side), Some(pair)) = (side, self.pairs.get(&region)) else {
+            return Answer::refused(Errno::NOENT, "that pair region is gone");
+        };
+        // Asked by the acceptor, which has read an accept record; in a region of a process with itself both sides are its own.
+        let side = if pair.parties[0] == pair.parties[1] { 1 } else { side };
+        let params = pair.region.layout().params;
+        let info = RegionInfo {
+            id: region,
+            pair: true,
+            slots: params.slots,
+            data_len: params.data_len,
+            side: side as u8,
+            is_own: pair.parties[side] == id,
+        };
+        let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
+        if let Some(a) = self.applications.get_mut(&id) {
+            a.pairs.insert(region);
+        }
+        Answer::Reply(Reply::Region(info), fds)
+    }
+}
+
+/// Prepares a new region. Announces the sleep of the control thread, so that the application writes its bell only once until the bell was
+/// read. Marks the context and the holder bit of the service as taken.
+fn arm(region: &Region) {
+    let header = region.header();
+    header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
+    let word = TRUST_CONTEXT as usize / 64;
+    header.context_taken[Side::One.index()][word].fetch_or(1 << (TRUST_CONTEXT % 64), Ordering::Relaxed);
+    for block in
+        [SLOW_CONTEXT, HELD_CONTEXT].iter().filter_map(|context| region.context(Side::Zero, *context))
+    {
+        // A new region cannot have news yet.
+        let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
+    }
+}
+
+fn secret() -> Option<u64> {
+    let mut bytes = [0; 8];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
+    (n == bytes.len()).then(|| u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,226 @@
+//! Counts of accelerated sockets and of sockets that fell back to the kernel, by process and reason.
+
+use crate::report::Viewer;
+use crate::report::port_stats::Traffic;
+use crate::report::text;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most ended processes that are listed one by one.
+const ENDED_MAX: usize = 256;
+/// Most different reasons kept for one process, and for a sum of processes; sockets with further reasons count under [`OTHER`].
+const REASONS_MAX: (usize, usize) = (16, 64);
+/// Most characters of a reason.
+const REASON_LEN: usize = 80;
+/// The reason under which sockets count when there is no room for theirs.
+const OTHER: &str = "other";
+
+/// Counts of one process.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Process {
+    /// Number of the process.
+    pub pid: i32,
+    /// Command of the process.
+    pub process: String,
+    /// User of the process.
+    pub uid: u32,
+    /// False when the process has ended.
+    pub alive: bool,
+    /// Accelerated sockets: connections made or accepted, and listeners.
+    pub accelerated: u64,
+    /// Those of `accelerated` that are connections made by the process.
+    pub connected: u64,
+    /// Those of `accelerated` that are connections to its listeners.
+    pub accepted: u64,
+    /// Those of `accelerated` that are listeners.
+    pub listeners: u64,
+    /// Sockets that fell back to the kernel.
+    pub fallen_back: u64,
+    /// Those of `fallen_back` by reason.
+    pub by_reason: BTreeMap<String, u64>,
+    /// Connects given to the kernel because no socket listened there; they made no connection.
+    pub refused: u64,
+}
+
+impl Process {
+    /// Counts a socket that fell back. Returns the reason in printable form.
+    pub fn fell_back(&mut self, reason: &str) -> String {
+        let reason = text::bounded(reason, REASON_LEN);
+        self.fallen_back += 1;
+        count(&mut self.by_reason, &reason, 1, REASONS_MAX.0);
+        reason
+    }
+
+    /// A socket that had fallen back for `reason` is accelerated after all.
+    pub fn came_back(&mut self, reason: &str) {
+        self.fallen_back -= 1;
+        let key = if self.by_reason.contains_key(reason) { reason } else { OTHER };
+        if let Some(count) = self.by_reason.get_mut(key) {
+            *count -= 1;
+            self.by_reason.retain(|_, count| *count > 0);
+        }
+    }
+}
+
+/// Counts of all processes, also of those that have ended.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    ended: VecDeque<Process>,
+    /// Sums of the ended processes that are no longer listed.
+    pub forgotten: Process,
+    /// Number of applications detached for misbehaviour.
+    pub detached: u64,
+    /// Bytes that relays have copied.
+    pub relayed_bytes: u64,
+}
+
+/// The report of `towpath stat`.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// Version of the service.
+    pub version: &'static str,
+    /// Sockets accelerated since the service started.
+    pub accelerated: u64,
+    /// Sockets that fell back to the kernel.
+    pub fallen_back: u64,
+    /// Those of `fallen_back` by reason.
+    pub by_reason: BTreeMap<String, u64>,
+    /// Connects given to the kernel because no socket listened there; they made no connection.
+    pub refused: u64,
+    /// Number of applications registered now.
+    pub applications: usize,
+    /// Number of applications detached for misbehaviour.
+    pub detached: u64,
+    /// Bytes that relays have copied.
+    pub relayed_bytes: u64,
+    /// Packets and bytes of the port, and drops by reason.
+    pub traffic: Traffic,
+    /// Counts by process; ended processes come last.
+    pub per_process: Vec<Process>,
+}
+
+impl Statistics {
+    /// Moves the counts of a process that has ended to the list of ended ones.
+    pub fn end(&mut self, mut process: Process) {
+        process.alive = false;
+        self.ended.push_front(process);
+        if self.ended.len() > ENDED_MAX
+            && let Some(old) = self.ended.pop_back()
+        {
+            add(&mut self.forgotten, &old);
+        }
+    }
+
+    /// The report, with the counts of live processes. An ordinary user sees its own processes and their sums.
+    pub fn summary<'a>(
+        &self,
+        alive: impl Iterator<Item = &'a Process>,
+        traffic: Traffic,
+        viewer: Viewer,
+    ) -> Summary {
+        let mut per_process: Vec<Process> = alive.filter(|p| viewer.sees(p.uid)).cloned().collect();
+        let applications = per_process.len();
+        per_process.sort_by_key(|p| p.pid);
+        per_process.extend(self.ended.iter().filter(|p| viewer.sees(p.uid)).cloned());
+        let mut sum = if viewer == Viewer::All { self.forgotten.clone() } else { Process::default() };
+        per_process.iter().for_each(|p| add(&mut sum, p));
+        Summary {
+            version: env!("CARGO_PKG_VERSION"),
+            accelerated: sum.accelerated,
+            fallen_back: sum.fallen_back,
+            by_reason: sum.by_reason,
+            refused: sum.refused,
+            applications,
+            detached: self.detached,
+            relayed_bytes: self.relayed_bytes,
+            traffic,
+            per_process,
+        }
+    }
+}
+
+fn add(sum: &mut Process, p: &Process) {
+    sum.accelerated += p.accelerated;
+    sum.fallen_back += p.fallen_back;
+    sum.refused += p.refused;
+    for (reason, n) in &p.by_reason {
+        count(&mut sum.by_reason, reason, *n, REASONS_MAX.1);
+    }
+}
+
+/// Adds `n` sockets to their reason, or to [`OTHER`] when there is no room for it.
+fn count(by_reason: &mut BTreeMap<String, u64>, reason: &str, n: u64, most: usize) {
+    let has_room = by_reason.contains_key(reason) || by_reason.len() < most;
+    *by_reason.entry(if has_room { reason } else { OTHER }.to_owned()).or_default() += n;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_processes_stay_in_the_sums() {
+        let mut all = Statistics::default();
+        for pid in 0..ENDED_MAX as i32 + 50 {
+            let mut p = Process { pid, accelerated: 2, ..Process::default() };
+            assert_eq!(p.fell_back("no listener"), "no listener");
+            all.end(p);
+        }
+        let alive = [Process { accelerated: 1, ..Process::default() }];
+        let sum = all.summary(alive.iter(), Traffic::default(), Viewer::All);
+        assert_eq!((sum.accelerated, sum.fallen_back), (2 * 306 + 1, 306));
+        assert_eq!(sum.by_reason["no listener"], 306);
+        assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);
+    }
+
+    #[test]
+    fn invented_reasons_cannot_grow_the_table() {
+        let mut all = Statistics::default();
+        for pid in 0..300 {
+            let mut p = Process { pid, ..Process::default() };
+            let told: Vec<String> =
+                (0..324).map(|i| p.fell_back(&format!("{pid} {i}\n{}", "x".repeat(500)))).collect();
+            assert_eq!(p.by_reason.len(), 17);
+            assert!(told.iter().chain(p.by_reason.keys()).all(|reason| reason.len() <= REASON_LEN));
+            assert_eq!((p.fallen_back, p.by_reason.values().sum()), (324, 324));
+            told.iter().rev().take(320).for_each(|reason| p.came_back(reason));
+            assert_eq!(
+                (p.fallen_back, p.by_reason.values().sum()),
+                (4, 4),
+                "what is no more leaves its count"
+            );
+            (0..320).for_each(|i| drop(p.fell_back(&format!("{pid} {i}"))));
+            all.end(p);
+        }
+        let sum = all.summary([].iter(), Traffic::default(), Viewer::All);
+        assert_eq!((sum.fallen_back, sum.by_reason.values().sum()), (300 * 324, 300 * 324));
+        assert!(sum.by_reason.len() <= 65);
+    }
+
+    #[test]
+    fn a_reason_cannot_hide_what_stands_around_it() {
+        let mut p = Process::default();
+        assert_eq!(p.fell_back("evil\u{202e}live\n\u{1b}[2J"), "evil\\u{202e}live\\u{a}\\u{1b}[2J");
+    }
+
+    #[test]
+    fn an_ordinary_user_sees_its_own_processes_and_their_sums() {
+        let mut all = Statistics {
+            forgotten: Process { accelerated: 7, ..Process::default() },
+            ..Statistics::default()
+        };
+        let process = |uid, reason: &str| {
+            let mut p = Process { uid, accelerated: 2, ..Process::default() };
+            p.fell_back(reason);
+            p
+        };
+        all.end(process(1, "mine"));
+        all.end(process(2, "theirs"));
+        let alive = [process(1, "mine"), process(2, "theirs"), process(0, "root's")];
+        let sum = |viewer| all.summary(alive.iter(), Traffic::default(), viewer);
+        let (seen, known) = (sum(Viewer::User(1)), sum(Viewer::All));
+        assert_eq!((seen.applications, seen.per_process.len(), seen.accelerated), (1, 2, 4));
+        assert!(seen.by_reason.keys().eq(["mine"]) && seen.per_process.iter().all(|p| p.uid == 1));
+        assert_eq!((known.applications, known.per_process.len(), known.accelerated), (3, 5, 17));
+    }
+}

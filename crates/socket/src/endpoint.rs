@@ -1,0 +1,547 @@
+//! A socket's place in shared memory: its slot, and its block, which holds the state that the peer cannot write.
+
+pub(crate) mod cork;
+pub mod low_water;
+pub(crate) mod populate;
+pub(crate) mod receive_fast;
+pub(crate) mod records;
+pub mod region;
+pub(crate) mod ring_cache;
+pub(crate) mod ring_reclaim;
+pub mod send_buffer;
+pub(crate) mod send_ring;
+pub mod stream;
+pub(crate) mod urgent;
+
+use crate::endpoint::region::Mapped;
+use crate::session::detached;
+use crate::{session, sys};
+use base::limits::SLOTS_MAX;
+use queue::Violation;
+use queue::stream::{Sender, raise};
+use rustix::io::Errno;
+use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
+use shm::{Half, MOVED, SEIZED, Side, SockBlock, TRUST, half_flags};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The bits of `SockBlock::state`.
+pub mod state {
+    /// The peer's `OPEN` was seen: the handshake is over.
+    pub const OPEN: u32 = 1;
+    /// The end of the connection was noted: it was reset, it failed, or its region is gone.
+    pub const OVER: u32 = 1 << 1;
+    /// The program has called `shutdown(SHUT_RD)`.
+    pub const SHUT_RD: u32 = 1 << 2;
+    /// The program has called `shutdown(SHUT_WR)`.
+    pub const SHUT_WR: u32 = 1 << 3;
+    /// `connect` has reported success to the program, or the connection was accepted.
+    pub const TOLD: u32 = 1 << 4;
+    /// Bytes were sent to a peer that has closed: the next send fails.
+    pub const INTO_THE_VOID: u32 = 1 << 5;
+    /// The error queue may hold a `MSG_ZEROCOPY` notice.
+    pub const NOTICE: u32 = 1 << 6;
+    /// The program gave up the connection, or the attempt to make one: the socket is unconnected again.
+    pub const UNCONNECTED: u32 = 1 << 7;
+    /// Sent bytes may be held back. The service reads this.
+    pub const HELD: u32 = shm::HELD;
+    /// The program has set `TCP_CORK`.
+    pub const CORKED: u32 = 1 << 9;
+    /// A non-blocking send has found no space, and the program was told so.
+    pub const TOLD_FULL: u32 = 1 << 10;
+    /// This side is `Side::One` of the connection.
+    pub const SIDE_ONE: u32 = 1 << 11;
+    /// No socket uses the block: it names a ring that an open socket has given up.
+    pub const RETIRED: u32 = 1 << 12;
+    /// An accept queue: the program waits for it, has waited, or is sure to, by a call that we see. The service reads this.
+    pub const AWAITED: u32 = shm::AWAITED;
+    /// The listener waits for data (`TCP_DEFER_ACCEPT`): the service is to be told of the first bytes.
+    pub const DEFERRED: u32 = 1 << 14;
+    /// Mask: a send must decide whether to hold bytes back.
+    pub const HOLDS: u32 = HELD | CORKED;
+}
+
+/// The bits of `SockBlock::flags`.
+pub mod flags {
+    /// The program has set `O_NONBLOCK`.
+    pub const NONBLOCK: u32 = shm::NONBLOCK;
+    /// A send found no space, and no later send has found any.
+    pub const FULL: u32 = 1 << 1;
+    /// The connection was accepted, not connected.
+    pub const PASSIVE: u32 = 1 << 2;
+    /// The program has set `SO_OOBINLINE`.
+    pub const INLINE: u32 = 1 << 3;
+    /// An urgent mark was seen: `queue::urgent` says which.
+    pub const MARKED: u32 = 1 << 4;
+    /// Lowest bit of `SO_RCVLOWAT` in bytes; the value 0 means 1.
+    pub const MARK_SHIFT: u32 = 5;
+}
+
+/// The bits of `Link::marks`.
+mod marks {
+    /// A send waits for space no longer: other threads that wait for it are to be told.
+    pub const FREED: u32 = 1;
+    /// The link is an accept queue, and always was.
+    pub const QUEUE: u32 = 1 << 1;
+    /// An accept queue: the connection accepted last came from it, not from the kernel.
+    pub const BUSY: u32 = 1 << 2;
+    /// One send that found no space; from this bit on they are counted.
+    pub const STALL: u32 = 1 << 3;
+}
+
+/// A connection or an accept queue in shared memory.
+#[derive(Debug)]
+pub struct Link {
+    /// The region of the connection or accept queue.
+    pub mapped: Arc<Mapped>,
+    /// The application region that holds the socket block.
+    pub home: Arc<Mapped>,
+    slot: u16,
+    index: u16,
+    /// Bits and a counter: see [`marks`].
+    marks: AtomicU32,
+    /// Bound of the send buffer from `SO_SNDBUF`, bytes; 0: not set.
+    pub(crate) buffer: AtomicU32,
+    /// `TCP_NOTSENT_LOWAT` as set, bytes; 0: the system's default.
+    pub(crate) lowat: AtomicU32,
+}
+
+// A program may have very many sockets, so each is small.
+const _: () = assert!(size_of::<Link>() == 32 && SLOTS_MAX <= 1 << 16);
+
+/// The lock of one direction, unlocked when dropped.
+#[derive(Debug)]
+pub struct Owned<'a>(&'a AtomicU32);
+
+impl Drop for Owned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with the next owner's Acquire, which sees what was done under the lock.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's ID, asked for once.
+#[inline]
+pub fn thread_number() -> u32 {
+    let ask = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    TID.try_with(|t| match t.get() {
+        0 => {
+            t.set(ask());
+            t.get()
+        }
+        n => n,
+    })
+    .unwrap_or_else(|_| ask())
+}
+
+/// In a forked child: the thread has another ID.
+pub fn forget_thread_number() {
+    let _ = TID.try_with(|t| t.set(0));
+}
+
+/// Takes one direction's lock; waits for it.
+///
+/// # Errors
+/// EAGAIN when this very thread holds it: a signal handler has interrupted a call on the same socket. ENOTCONN when the
+/// connection has gone to another process with a descriptor.
+#[inline]
+pub fn own(word: &AtomicU32) -> Result<Owned<'_>, Errno> {
+    own_at_once(word).map_or_else(|| wait_for(word, thread_number()), Ok)
+}
+
+/// Takes one direction's lock if it is free.
+#[inline]
+pub fn own_at_once(word: &AtomicU32) -> Option<Owned<'_>> {
+    // Acquire: pairs with the Release of the last owner.
+    let owned = word.compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed);
+    owned.is_ok().then(|| Owned(word))
+}
+
+#[cold]
+fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
+    for round in 1u32.. {
+        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Ok(Owned(word)),
+            Err(owner) if owner == me => return Err(Errno::AGAIN),
+            Err(MOVED) => return Err(Errno::NOTCONN),
+            // The owner was killed while it held the lock: it was a forked process that shared the socket.
+            Err(owner) if round.is_multiple_of(256) && is_dead(owner, round) => {
+                if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Ok(Owned(word));
+                }
+            }
+            Err(_) => {}
+        }
+        sys::give_way();
+    }
+    Err(Errno::AGAIN)
+}
+
+fn is_dead(thread: u32, round: u32) -> bool {
+    if thread == SEIZED {
+        // The service holds a lock for a moment only: after so many rounds it must have died.
+        return round >= 1 << 20;
+    }
+    if !detached::may(libc::SYS_kill) {
+        return false;
+    }
+    let pid = rustix::process::Pid::from_raw(thread as i32);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+impl Link {
+    /// A connection in slot `slot` of `mapped`, with block `index` of `home`.
+    pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
+        Self::with(mapped, slot, home, index, 0)
+    }
+
+    /// An accept queue in slot `slot` of `mapped`, with block `index` of `home`.
+    pub const fn queue(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
+        Self::with(mapped, slot, home, index, marks::QUEUE)
+    }
+
+    const fn with(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32, marks: u32) -> Self {
+        assert!(slot < SLOTS_MAX as u32 && index < SLOTS_MAX as u32, "no region has so many");
+        Self {
+            mapped,
+            home,
+            slot: slot as u16,
+            index: index as u16,
+            marks: AtomicU32::new(marks),
+            buffer: AtomicU32::new(0),
+            lowat: AtomicU32::new(0),
+        }
+    }
+
+    /// The number of the slot in the region.
+    #[inline]
+    pub fn slot(&self) -> u32 {
+        u32::from(self.slot)
+    }
+
+    /// The number of the block in `home`.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        u32::from(self.index)
+    }
+
+    /// True for an accept queue.
+    #[inline]
+    pub fn is_queue(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::QUEUE != 0
+    }
+
+    /// True for an accept queue when the connection accepted last came from it, not from the kernel.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::BUSY != 0
+    }
+
+    /// Sets what [`Link::is_busy`] says.
+    pub(crate) fn note_busy(&self, on: bool) {
+        if self.is_busy() == on {
+            return;
+        }
+        if on {
+            self.marks.fetch_or(marks::BUSY, Ordering::Relaxed);
+        } else {
+            self.marks.fetch_and(!marks::BUSY, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a send that found no space: the next space is news (see [`Link::pulse`]).
+    pub(crate) fn stall(&self) {
+        self.marks.fetch_add(marks::STALL, Ordering::Relaxed);
+    }
+
+    /// Notes that a send waits for space no longer, or has found that the peer is gone.
+    pub(crate) fn free(&self) {
+        self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
+    }
+
+    /// True once after `free`: other threads that wait for space are to be told.
+    #[inline]
+    pub fn was_freed(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & marks::FREED != 0
+            && self.marks.fetch_and(!marks::FREED, Ordering::Relaxed) & marks::FREED != 0
+    }
+
+    /// The socket block: state that the peer cannot write.
+    ///
+    /// # Panics
+    /// Never: the index was taken from the region.
+    #[inline]
+    pub fn block(&self) -> &SockBlock {
+        self.home.region.sock(self.index()).expect("a block's index was checked when it was taken")
+    }
+
+    /// This side's half of the slot, and the peer's.
+    #[inline]
+    pub fn halves(&self) -> (&Half, &Half) {
+        self.mapped.halves(self.slot())
+    }
+
+    /// Initializes the block of a fresh connection.
+    pub fn begin(&self, nonblock: bool, passive: bool) {
+        let b = self.block();
+        self.store(&Sender::default());
+        b.rx_tail.store(0, Ordering::Relaxed);
+        b.tx_lock.store(0, Ordering::Relaxed);
+        b.rx_lock.store(0, Ordering::Relaxed);
+        // `connect` need not report an accepted connection.
+        let side = if self.mapped.side == Side::One { state::SIDE_ONE } else { 0 };
+        b.state.store(if passive { state::TOLD } else { 0 } | side, Ordering::Relaxed);
+        b.error.store(0, Ordering::Relaxed);
+        b.records.store(0, Ordering::Relaxed);
+        let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
+        b.flags.store(bits, Ordering::Relaxed);
+        b.slot.store(self.slot(), Ordering::Relaxed);
+        b.region.store(self.mapped.id, Ordering::Release);
+    }
+
+    /// The sending side's positions, from the block.
+    #[inline]
+    pub fn sender(&self) -> Sender {
+        Sender::of(self.block(), self.mapped.data_len())
+    }
+
+    /// Stores the sending side's positions in the block.
+    #[inline]
+    pub fn store(&self, s: &Sender) {
+        s.keep(self.block());
+    }
+
+    /// Sets or clears `flags` of `shm::application_flags`. True when one of them was set before.
+    pub(crate) fn advise(&self, flags: u64, on: bool) -> bool {
+        if self.has_moved() {
+            // The slot may belong to another connection.
+            return on;
+        }
+        let own = self.halves().0;
+        let before = if on {
+            own.extra.fetch_or(flags, Ordering::AcqRel)
+        } else {
+            own.extra.fetch_and(!flags, Ordering::AcqRel)
+        };
+        before & flags != 0
+    }
+
+    /// Changes whenever bytes have come or a send found no space: with the readiness this tells new events from repeated ones.
+    #[inline]
+    pub fn pulse(&self) -> (u64, u32) {
+        (self.halves().1.tx_head.load(Ordering::Acquire), self.marks.load(Ordering::Relaxed) / marks::STALL)
+    }
+
+    /// Tells the peer that there is news.
+    #[inline]
+    pub fn tell(&self) {
+        self.tell_of(self.halves().1);
+    }
+
+    /// Like [`Self::tell`], for a caller that has looked up the peer's half.
+    #[inline]
+    pub(crate) fn tell_of(&self, peer: &Half) {
+        if let Some(context) = self.mapped.tell_of(peer, self.slot())
+            && let Some(client) = session::present()
+        {
+            client.wake_other(&self.mapped, context);
+        }
+    }
+
+    /// Returns the bits of [`state`] that are set.
+    #[inline]
+    pub fn state(&self) -> u32 {
+        self.block().state.load(Ordering::Relaxed)
+    }
+
+    /// Sets bits of [`state`]. Returns the bits before.
+    pub fn note(&self, bits: u32) -> u32 {
+        self.block().state.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// Clears bits of [`state`]. Returns the bits before.
+    pub fn forget(&self, bits: u32) -> u32 {
+        self.block().state.fetch_and(!bits, Ordering::AcqRel)
+    }
+
+    /// True when the program has set `O_NONBLOCK`.
+    #[inline]
+    pub fn is_nonblocking(&self) -> bool {
+        self.block().flags.load(Ordering::Relaxed) & flags::NONBLOCK != 0
+    }
+
+    /// The peer's flags; an end of the connection that they announce is noted.
+    #[inline]
+    pub fn peer_flags(&self) -> u32 {
+        self.flags_of(self.halves().1)
+    }
+
+    /// Like [`Self::peer_flags`], for a caller that has looked up the peer's half.
+    #[inline]
+    pub(crate) fn flags_of(&self, peer: &Half) -> u32 {
+        // Acquire: read the flags before the bytes, so that all bytes published before a FIN are seen.
+        let seen = peer.flags.load(Ordering::Acquire);
+        if seen & (RESET | FAILED | MUTE) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
+            self.take_note(seen);
+        }
+        seen
+    }
+
+    #[cold]
+    fn take_note(&self, seen: u32) {
+        if seen & MUTE != 0 {
+            self.mapped.fall_silent();
+        }
+        if seen & (RESET | FAILED) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
+            self.end(seen);
+        }
+    }
+
+    fn end(&self, seen: u32) {
+        let before = self.note(state::OVER);
+        if before & state::OVER != 0 {
+            return;
+        }
+        let error = if seen & FAILED != 0 {
+            (seen >> half_flags::ERRNO_SHIFT & 0xfff) as i32
+        } else if seen & FIN != 0 && before & state::SHUT_WR != 0 && self.mapped.pair {
+            // Both sides had finished: nothing is left to be reset.
+            0
+        } else if seen & (FIN | RESET) == FIN | RESET && before & state::SHUT_WR == 0 {
+            // In CLOSE-WAIT.
+            libc::EPIPE
+        } else if seen & (OPEN | RESET) == RESET && before & state::OPEN == 0 {
+            // In SYN-SENT.
+            libc::ECONNREFUSED
+        } else {
+            libc::ECONNRESET
+        };
+        self.block().error.store(error as u32, Ordering::Release);
+    }
+
+    /// True once the connection has ended other than by FIN.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.state() & state::OVER != 0
+    }
+
+    /// True once both sides have finished and all bytes have arrived: TCP's state is CLOSED (or TIME-WAIT, in which no socket is). Within
+    /// one host, bytes arrive when they are written. Also true after a send to a peer that has closed.
+    pub fn is_closed(&self) -> bool {
+        if self.state() & state::INTO_THE_VOID != 0 {
+            return true;
+        }
+        let finished = self.halves().1.flags.load(Ordering::Acquire) & FIN != 0;
+        finished && self.state() & state::SHUT_WR != 0 && (self.mapped.pair || self.unsent() == 0)
+    }
+
+    /// True for an accepted connection.
+    pub fn is_passive(&self) -> bool {
+        self.block().flags.load(Ordering::Relaxed) & flags::PASSIVE != 0
+    }
+
+    /// True once the handshake is over.
+    pub fn is_open(&self) -> bool {
+        self.state() & state::OPEN != 0 || {
+            let open = self.halves().1.flags.load(Ordering::Acquire) & OPEN != 0;
+            if open {
+                self.note(state::OPEN);
+            }
+            open
+        }
+    }
+
+    /// Takes the pending error.
+    pub fn take_error(&self) -> Option<Errno> {
+        let b = self.block();
+        if b.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match b.error.swap(0, Ordering::AcqRel) {
+            0 => None,
+            e => Some(Errno::from_raw_os_error(e as i32)),
+        }
+    }
+
+    /// The peer broke the protocol: resets the connection.
+    #[cold]
+    pub fn violated(&self, violation: Violation) -> Errno {
+        if self.note(state::OVER) & state::OVER == 0 {
+            crate::session::log::log(
+                crate::session::log::Level::Error,
+                format_args!("peer misbehaved: {violation}"),
+            );
+            raise(self.halves().0, RESET);
+            self.tell();
+        }
+        Errno::CONNRESET
+    }
+
+    /// True when another process has the connection, or the program gave it up: the slot says nothing about this socket any more.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.block().rx_lock.load(Ordering::Acquire) == MOVED
+    }
+
+    /// True when another process has the connection.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        self.has_moved() && !self.is_unconnected()
+    }
+
+    /// True when only the service holds the connection, for the next process that shows its descriptor.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.block().holders.load(Ordering::Acquire) == TRUST
+    }
+
+    /// Raises flags of this side's half and tells the peer.
+    pub fn raise(&self, bits: u32) {
+        raise(self.halves().0, bits);
+        self.tell();
+    }
+
+    /// This process (`ours`: its holder bit) holds the socket no more. The last holder closes the connection by Linux's rule: unread input
+    /// or `hard` resets it, else FIN. True when this process was the last.
+    pub fn release(&self, ours: u64, hard: bool) -> bool {
+        let b = self.block();
+        // Exactly one process is the last; it holds the block until the connection is closed.
+        let others = |holders: u64| Some(holders & !ours).filter(|rest| *rest != 0);
+        if b.holders.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
+            return false;
+        }
+        if self.has_moved() {
+            // The slot may belong to another connection.
+            b.region.store(0, Ordering::Release);
+            b.holders.store(0, Ordering::Release);
+            return false;
+        }
+        let (own_half, peer) = self.halves();
+        // Take both locks: another thread's copy finishes first. A copy that this very call interrupted cannot.
+        let _locks = (own(&b.tx_lock), own(&b.rx_lock));
+        let _ = self.peer_flags();
+        let unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
+        let finished = own_half.flags.load(Ordering::Relaxed) & FIN != 0;
+        // A connection that was cut must not end like a finished one: the reader would take a part for the whole.
+        let end = match (self.is_over(), finished) {
+            (true, true) => 0,
+            (true, false) => RESET,
+            (false, _) if unread || hard => RESET,
+            (false, _) => FIN,
+        };
+        self.let_go_owned();
+        raise(own_half, end | READ_CLOSED | RELEASED);
+        self.tell();
+        self.announce();
+        if !self.leave_rings() {
+            b.region.store(0, Ordering::Release);
+        }
+        b.holders.store(0, Ordering::Release);
+        true
+    }
+}

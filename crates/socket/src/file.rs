@@ -1,0 +1,574 @@
+//! The calls of the sockets API, by descriptor. `None` from any of them: the kernel is to make the call.
+
+mod amounts;
+
+use crate::connect;
+use crate::connect::Connected;
+use crate::connect::disconnect;
+use crate::connect::fallback;
+use crate::connect::fallback::fall_back;
+use crate::connect::listen;
+use crate::connect::listen::{Accepted, Listened};
+use crate::endpoint::Link;
+use crate::epoll::Set;
+use crate::fd::reserved;
+use crate::fd::table::Table;
+pub use crate::process::visibility::Changing;
+use crate::process::{fd_passing, io_uring, visibility};
+use crate::session::config;
+use crate::session::log::{Level, log};
+use crate::socket::{Role, Sock};
+use crate::socket::{options, pending_sockopts, placeholder, reported};
+use crate::sys::address;
+use crate::sys::cycle_account;
+use crate::sys::signal::Deferred;
+use crate::{session, sys};
+pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
+use control::NO_LISTENER;
+use cycles::Section;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+/// The result of a call; `None` when the kernel is to make the call.
+pub type Handled<T> = Option<Result<T, Errno>>;
+
+/// Sockets that are, or may become, accelerated.
+pub static SOCKS: Table<Sock> = Table::new();
+/// The program's epoll sets, by descriptor.
+pub static SETS: Table<Set> = Table::new();
+
+/// True once anything was put into `SOCKS` or `SETS`.
+static USED: AtomicBool = AtomicBool::new(false);
+/// True once the program has made an epoll set.
+static HAS_SETS: AtomicBool = AtomicBool::new(false);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Remembers this process's ID; called again in a forked child.
+pub fn settle() {
+    PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+}
+
+/// True in a `vfork` child, which shares our memory and must not change it.
+pub fn is_borrowed() -> bool {
+    let known = PROCESS.load(Ordering::Relaxed);
+    // `sys::pid()` is `None` where a seccomp filter forbids `getpid`: such a process is still the one that `settle` saw.
+    known != 0 && sys::pid().is_some_and(|pid| pid != known)
+}
+
+/// True when `fd` stands in one of our tables.
+#[inline]
+pub fn is_ours(fd: RawFd) -> bool {
+    SOCKS.is_taken(fd) || SETS.is_taken(fd)
+}
+
+/// False in a process that never had a socket or an epoll set: nothing of any call is ours.
+#[inline]
+pub fn has_any() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// Puts `object` behind the new descriptor `fd`. Waits while a call on the number's last owner is ending. False: given up.
+pub(crate) fn put<T>(table: &Table<T>, fd: RawFd, mut object: Arc<T>) -> bool {
+    USED.store(true, Ordering::Relaxed);
+    for _ in 0..100_000 {
+        match table.insert(fd, object) {
+            Ok(()) => return true,
+            Err(back) => object = back,
+        }
+        if fd as usize >= 1 << 20 {
+            return false;
+        }
+        sys::give_way();
+    }
+    log(Level::Error, format_args!("descriptor {fd} stays with the kernel: its last owner is still busy"));
+    false
+}
+
+/// Notes a socket that the kernel has made, if it is a TCP socket.
+pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
+    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
+    let stream = kind & 0xf == libc::SOCK_STREAM && tcp;
+    let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    let _controlling = cycle_account::enter(Section::Control);
+    if !(stream && inet) || config::is_disabled() || is_borrowed() {
+        return;
+    }
+    if let Some(reason) = fallback::reason() {
+        return fallback::count(reason, Some(fd));
+    }
+    if PROCESS.load(Ordering::Relaxed) == 0 {
+        settle();
+    }
+    let sock = Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0);
+    if protocol == libc::IPPROTO_MPTCP {
+        sock.keep_in_kernel("MPTCP");
+    }
+    put(&SOCKS, fd, Arc::new(sock));
+}
+
+/// Puts `sock`, which came from another process, behind `fd`.
+pub fn put_inherited(fd: RawFd, sock: Sock) {
+    if !is_borrowed() {
+        put(&SOCKS, fd, Arc::new(sock));
+    }
+}
+
+/// Notes the epoll set that the kernel makes by `make`. Returns what `make` returns: its descriptor, or a negative number.
+pub fn open_set(make: impl FnOnce() -> RawFd) -> RawFd {
+    let _deferred = Deferred::begin();
+    let _changing = visibility::begin();
+    let fd = make();
+    if fd >= 0 && !(config::is_disabled() || is_borrowed()) {
+        HAS_SETS.store(true, Ordering::Relaxed);
+        put(&SETS, fd, Set::new(fd));
+    }
+    fd
+}
+
+/// `fd` is about to be duplicated. The caller keeps the result until [`duplicated`] has returned.
+pub fn duplicating(fd: RawFd) -> Option<Changing> {
+    (SETS.is_taken(fd) || io_uring::is_watched(fd)).then(visibility::begin)
+}
+
+/// `fd` is about to be closed or replaced. The caller keeps the result until that is done.
+///
+/// # Errors
+/// EBADF when `fd` is one of the library's own descriptors.
+pub fn closing(fd: RawFd) -> Result<Option<Changing>, Errno> {
+    visibility::forget(fd);
+    if reserved::is_internal(fd) {
+        // A `vfork` child may not close them either: it has yet to say what it takes along to its program.
+        return Err(Errno::BADF);
+    }
+    if !(is_ours(fd) || io_uring::is_watched(fd)) || is_borrowed() {
+        return Ok(None);
+    }
+    let _deferred = Deferred::begin();
+    let _controlling = cycle_account::enter(Section::Control);
+    io_uring::settle_connect(fd);
+    if let Some(sock) = SOCKS.remove(fd) {
+        sock.close_common();
+        sock.drop_descriptor();
+    }
+    let changing = duplicating(fd);
+    io_uring::forget(fd);
+    if let Some(set) = SETS.remove(fd) {
+        set.drop_descriptor();
+    }
+    Ok(changing)
+}
+
+/// `new` was made a duplicate of `old`: both stand for the same object from now on.
+pub fn duplicated(old: RawFd, new: RawFd) {
+    if old == new {
+        return;
+    }
+    if is_borrowed() {
+        // A `vfork` child's numbers are not its parent's: by this cookie the parent's socket is found again.
+        if let (Some(sock), Some(cookie)) = (SOCKS.pin(old), crate::process::fd_passing::cookie(new)) {
+            sock.set(|settings| settings.cookie = cookie);
+        }
+        return;
+    }
+    if !(is_ours(old) || io_uring::is_watched(old)) {
+        return;
+    }
+    let _deferred = Deferred::begin();
+    if let Some(sock) = SOCKS.pin(old).map(|s| s.share()) {
+        sock.add_descriptor();
+        if !put(&SOCKS, new, sock.clone()) {
+            sock.drop_descriptor();
+        }
+    } else if io_uring::is_watched(old) {
+        io_uring::duplicated(old, new);
+    } else if let Some(set) = SETS.pin(old).map(|s| s.share()) {
+        set.add_descriptor();
+        if !put(&SETS, new, set.clone()) {
+            set.drop_descriptor();
+        }
+    }
+}
+
+/// Gives the socket behind `fd` a placeholder of its own (see `placeholder`), before the kernel is asked or told something about it, or
+/// duplicates it.
+///
+/// # Errors
+/// The kernel's, when it can make no socket.
+#[inline]
+pub fn single_out(fd: RawFd) -> Result<(), Errno> {
+    SOCKS.pin(fd).map_or(Ok(()), |sock| placeholder::own(&sock, fd))
+}
+
+/// Makes a call that changes only the descriptor's own flags (`FD_CLOEXEC`): see [`placeholder::steady`].
+pub fn steadily<R>(fd: RawFd, call: impl FnOnce() -> R) -> R {
+    match SOCKS.pin(fd) {
+        Some(sock) => placeholder::steady(&sock, call),
+        None => call(),
+    }
+}
+
+/// Many descriptors are about to be closed. The caller keeps the result until they are.
+pub fn closing_many() -> Changing {
+    visibility::begin()
+}
+
+/// Descriptors `first..=last` are about to be closed: releases the sockets and sets among them. Returns the ranges to close, which leave
+/// out the library's own descriptors; `None`: the range as it is.
+pub fn closing_range(first: u32, last: u32) -> Option<Vec<(u32, u32)>> {
+    let _deferred = Deferred::begin();
+    visibility::forget_all();
+    let (socks, sets) = (SOCKS.all(), SETS.all());
+    let ours =
+        socks.iter().map(|(fd, _)| *fd).chain(sets.iter().map(|(fd, _)| *fd)).chain(io_uring::watched());
+    for fd in ours {
+        if (first..=last).contains(&(fd as u32)) && !is_borrowed() {
+            let _ = closing(fd);
+        }
+    }
+    let kept = reserved::within(first, last);
+    if kept.is_empty() {
+        return None;
+    }
+    let mut ranges = Vec::new();
+    let mut from = first;
+    for fd in kept {
+        if from < fd {
+            ranges.push((from, fd - 1));
+        }
+        from = fd + 1;
+    }
+    if from <= last {
+        ranges.push((from, last));
+    }
+    Some(ranges)
+}
+
+/// Puts `fresh`, for which one descriptor is counted already, in the place of `old`: behind all its descriptors and in epoll sets.
+pub fn exchange(old: &Arc<Sock>, fresh: &Arc<Sock>) {
+    let stands_for = |fd: &RawFd| {
+        fresh.add_descriptor();
+        let done = SOCKS.exchange(*fd, old, fresh.clone());
+        if !done {
+            fresh.drop_descriptor();
+        }
+        done
+    };
+    let n = all_of(old).into_iter().filter(stands_for).count();
+    for (set, fd) in old.sets() {
+        set.exchange(fd, old, fresh);
+    }
+    fresh.drop_descriptor();
+    old.replace();
+    (0..n).for_each(|_| old.drop_descriptor());
+}
+
+/// `listen` on the socket behind `fd`.
+pub fn listen(fd: RawFd, backlog: i32) -> Handled<()> {
+    let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
+    let _controlling = cycle_account::enter(Section::Control);
+    let sock = match disconnect::begin_anew(fd)? {
+        Ok(sock) => sock,
+        Err(e) => return Some(Err(e)),
+    };
+    if sock.stream().is_some() {
+        return Some(Err(Errno::INVAL));
+    }
+    Some(listen::listen(&sock, fd, backlog).and_then(|listened| match listened {
+        Listened::Ours => Ok(()),
+        Listened::Kernel(why) => fall_back(fd, &sock, &why, format_args!("listen")).inspect_err(|_| {
+            // The kernel's socket listens already, because `listen::listen` asks the kernel first: make it stop.
+            let _ = rustix::net::shutdown(sys::borrow(fd), rustix::net::Shutdown::Read);
+        }),
+    }))
+}
+
+/// The descriptors of this process that stand for `sock`.
+pub fn all_of(sock: &Arc<Sock>) -> Vec<RawFd> {
+    let all = SOCKS.all().into_iter();
+    all.filter(|(_, other)| Arc::ptr_eq(sock, other)).map(|(fd, _)| fd).collect()
+}
+
+/// How a `connect` goes on.
+#[derive(Debug)]
+pub enum Connect {
+    /// The library has made the call, with this result.
+    Made(Result<(), Errno>),
+    /// The kernel is to make the call.
+    Kernel,
+    /// As `Kernel`, but perhaps nothing listens there: report the kernel's result to [`fallback::connected`].
+    KernelPerhaps,
+}
+
+/// `connect` of the socket behind `fd` to the C address `name`.
+pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
+    let _controlling = cycle_account::enter(Section::Control);
+    let Some(mut sock) = SOCKS.pin(fd).map(|sock| sock.share()) else { return Connect::Kernel };
+    let _deferred = Deferred::begin();
+    if let Err(e) = placeholder::own(&sock, fd) {
+        return Connect::Made(Err(e));
+    }
+    if sock.take_refusal() {
+        return Connect::Kernel;
+    }
+    if sock.is_unconnected() && connect::fits(&sock, name) {
+        sock = match disconnect::begin_anew(fd) {
+            Some(Ok(fresh)) => fresh,
+            Some(Err(e)) => return Connect::Made(Err(e)),
+            None => return Connect::Kernel,
+        };
+    }
+    let why = match connect::connect(&sock, fd, name) {
+        Ok(Connected::Now) => return Connect::Made(Ok(())),
+        Ok(Connected::Nowhere) => return Connect::Kernel,
+        Ok(Connected::Kernel(why)) => why,
+        Err(e) => return Connect::Made(Err(e)),
+    };
+    let Ok(to) = address::parse(name) else { return Connect::Kernel };
+    if why.reason == NO_LISTENER && !config::is_required() {
+        return Connect::KernelPerhaps;
+    }
+    fall_back(fd, &sock, &why, format_args!("connect to {to}"))
+        .map_or_else(|e| Connect::Made(Err(e)), |()| Connect::Kernel)
+}
+
+/// True for family `AF_UNSPEC` with address 0, which Linux's `bind` takes for `INADDR_ANY`.
+fn is_anywhere(sock: &Sock, name: &[u8]) -> bool {
+    let (family, address) = (name.get(..2), name.get(4..8));
+    let is_long = name.len() >= size_of::<libc::sockaddr_in>();
+    sock.family() == libc::AF_INET && is_long && family == Some(&[0; 2]) && address == Some(&[0; 4])
+}
+
+/// `bind`: lets the kernel's socket take an address that only the service has. For any address that may be the service's this registers the
+/// process, even at its first call.
+pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
+    let mut sock = SOCKS.pin(fd)?.share();
+    let _deferred = Deferred::begin();
+    if let Err(e) = placeholder::own(&sock, fd) {
+        return Some(Err(e));
+    }
+    sock.note_named();
+    if sock.is_unconnected() && !sock.is_bound() && connect::fits(&sock, name) {
+        sock = match disconnect::begin_anew(fd)? {
+            Ok(fresh) => fresh,
+            Err(e) => return Some(Err(e)),
+        };
+    }
+    if sock.stream().is_some_and(Link::is_passive) && (connect::fits(&sock, name) || is_anywhere(&sock, name))
+    {
+        // The kernel would bind it: the placeholder of an accepted connection has no address yet.
+        return Some(Err(Errno::INVAL));
+    }
+    if sock.stream().is_some_and(|link| !link.is_unconnected()) && connect::fits(&sock, name) {
+        return Some(Err(connect::why_not_bound(&sock, name)));
+    }
+    let ip = address::plain(address::parse(name).ok()?).ip();
+    if ip.is_loopback() || ip.is_unspecified() || sock.kernel_only().is_some() {
+        return None;
+    }
+    let client = session::current()?;
+    if connect::is_own(&client, ip) {
+        let (level, name) = match sock.family() {
+            libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+            _ => (libc::IPPROTO_IP, libc::IP_FREEBIND),
+        };
+        let _ = sys::setsockopt(fd, level, name, &1i32.to_ne_bytes());
+    }
+    None
+}
+
+/// True when no connection waits in the kernel's accept queue.
+fn is_idle(fd: RawFd) -> bool {
+    let mut entry = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    sys::poll(&mut entry, Some(Duration::ZERO), None) == Ok(0)
+}
+
+/// `accept4`. The accepted connection's descriptor is in `SOCKS` already.
+pub fn accept(fd: RawFd, flags: i32) -> Handled<Accepted> {
+    let _controlling = cycle_account::enter(Section::Control);
+    let sock = SOCKS.pin(fd)?;
+    let _deferred = Deferred::begin();
+    if sock.role().is_none() && sock.is_put_off() && !sock.is_nonblocking() && is_idle(fd) {
+        io_uring::wanted(&sock.share(), fd);
+    }
+    // Not a listener: the kernel refuses, with EMFILE first where no descriptor is free.
+    sock.listener()?;
+    // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
+    let shared = sock.share();
+    drop(sock);
+    let accepted = listen::accept(&shared, fd, flags).transpose();
+    if let Some(Ok(Accepted { fd, sock: Some(new), .. })) = &accepted
+        && !put(&SOCKS, *fd, new.clone())
+    {
+        // Without a table entry no later call would replace the common placeholder: do it now.
+        let _ = placeholder::own(new, *fd);
+    }
+    accepted
+}
+
+/// `shutdown` of a connection or listener.
+pub fn shutdown(fd: RawFd, how: i32) -> Handled<()> {
+    let _deferred = SOCKS.is_taken(fd).then(Deferred::begin);
+    let sock = fd_passing::settled(fd)?;
+    match sock.role()? {
+        Role::Stream(link) if (0..=2).contains(&how) && sock.is_connecting() => {
+            // As on Linux the attempt to connect ends, whatever `how` says.
+            Some(disconnect::give_up(&sock, link))
+        }
+        Role::Stream(link) => Some(match how {
+            libc::SHUT_RD => link.shut(true, false),
+            libc::SHUT_WR => link.shut(false, true),
+            libc::SHUT_RDWR => link.shut(true, true),
+            _ => Err(Errno::INVAL),
+        })
+        .inspect(|_| sock.pass_on()),
+        Role::Listener(link) => {
+            // Linux stops listening, so the accept queues in shared memory stop, too.
+            if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+                listen::stop(link);
+            }
+            None
+        }
+    }
+}
+
+/// `getsockname`: a connection's local address, and the socket's family.
+pub fn local_name(fd: RawFd) -> Option<(SocketAddr, i32)> {
+    let sock = SOCKS.pin(fd)?;
+    // For a socket that is unconnected again the placeholder knows the address that the program has bound.
+    let link = sock.stream().filter(|link| !(link.is_unconnected() && sock.is_bound()))?;
+    Some((connect::addresses(link).0, sock.family()))
+}
+
+/// `getpeername`: the peer's address, and the socket's family.
+pub fn peer_name(fd: RawFd) -> Handled<(SocketAddr, i32)> {
+    let sock = SOCKS.pin(fd)?;
+    let link = sock.stream()?;
+    let _ = link.peer_flags();
+    if link.is_over() || !link.is_open() || link.is_closed() {
+        return Some(Err(Errno::NOTCONN));
+    }
+    Some(Ok((connect::addresses(link).1, sock.family())))
+}
+
+/// `setsockopt`. `is_good` says whether the value's first bytes can be read; it is called where the kernel is not asked.
+pub fn set_option(
+    fd: RawFd,
+    level: i32,
+    name: i32,
+    value: &[u8],
+    is_good: impl FnOnce() -> bool,
+) -> Handled<()> {
+    let sock = SOCKS.pin(fd)?;
+    if pending_sockopts::set(&sock, fd, (level, name), value, is_good) {
+        return Some(Ok(()));
+    }
+    let _deferred = Deferred::begin();
+    Some(options::set(&sock, fd, level, name, value))
+}
+
+/// `getsockopt`. Returns the number of bytes written to `out`.
+pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize> {
+    let sock = SOCKS.pin(fd)?;
+    let _deferred = Deferred::begin();
+    if let Some(answer) = options::get(&sock, level, name, out) {
+        return Some(answer);
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(error) = sock.take_late_error()
+    {
+        return Some(Ok(options::put(out, error.raw_os_error())));
+    }
+    pending_sockopts::tell(&sock, fd)
+        .map_or_else(|e| Some(Err(e)), |()| reported::get(&sock, fd, (level, name), out))
+}
+
+/// Whether the kernel must be told of a change of `O_NONBLOCK`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nonblocking {
+    /// Tell the kernel as well.
+    Kernels,
+    /// Do not tell the kernel: a listener's kernel socket stays non-blocking.
+    Stays,
+    /// Do not tell the kernel: many connections share the placeholder.
+    Ours,
+}
+
+/// `fcntl(F_SETFL)` and `ioctl(FIONBIO)`: notes the program's `O_NONBLOCK`.
+pub fn set_nonblocking(fd: RawFd, on: bool) -> Nonblocking {
+    let Some(sock) = SOCKS.pin(fd) else { return Nonblocking::Kernels };
+    // First: for a socket that came from another program this fetches its state, `O_NONBLOCK` included.
+    let is_listener = sock.listener().is_some();
+    sock.set_nonblocking(on);
+    let whose = match is_listener {
+        true => Nonblocking::Stays,
+        false if placeholder::is_common(&sock) => Nonblocking::Ours,
+        false => Nonblocking::Kernels,
+    };
+    if !on || HAS_SETS.load(Ordering::Relaxed) || sock.decided().is_none() {
+        return whose;
+    }
+    // Without an epoll set of ours, the program may be about to add the socket to a set that it made by its own system calls.
+    let shared = sock.share();
+    drop(sock);
+    if visibility::notice(&shared, fd).is_none() || config::is_required() {
+        return whose;
+    }
+    // Such a program looks at the kernel's flag, too, so the placeholder must be the socket's own.
+    match placeholder::own(&shared, fd) {
+        Err(_) if whose == Nonblocking::Ours => whose,
+        _ => Nonblocking::Kernels,
+    }
+}
+
+/// `fcntl(F_GETFL)`: the kernel's flags, as `ask` returns them, with `O_NONBLOCK` as the program set it.
+pub fn open_flags(fd: RawFd, ask: impl FnOnce() -> i32) -> i32 {
+    // Look first whether the placeholder is shared: that may change once the kernel was asked.
+    let is_ours =
+        SOCKS.pin(fd).is_some_and(|sock| sock.listener().is_some() || placeholder::is_common(&sock));
+    match (ask(), SOCKS.pin(fd).filter(|_| is_ours)) {
+        (flags @ 0.., Some(sock)) if sock.is_nonblocking() => flags | libc::O_NONBLOCK,
+        (flags @ 0.., Some(_)) => flags & !libc::O_NONBLOCK,
+        (flags, _) => flags,
+    }
+}
+
+/// Takes the pending error of the connection behind `fd`.
+pub fn pending(fd: RawFd) -> Option<Errno> {
+    Some(SOCKS.pin(fd)?.take_error()).filter(|e| *e != 0).map(Errno::from_raw_os_error)
+}
+
+/// True when an accelerated connection is behind `fd`.
+#[inline]
+pub fn is_stream(fd: RawFd) -> bool {
+    SOCKS.pin(fd).is_some_and(|sock| sock.stream().is_some())
+}
+
+/// `epoll_ctl` for `fd` in the set `epfd`.
+pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_event>) -> Handled<()> {
+    let Some(set) = SETS.pin(epfd) else { return single_out(fd).err().map(Err) };
+    // Programs call `EPOLL_CTL_MOD` for each request: it is kept cheap, and defers no signals.
+    let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
+    io_uring::settle_connect(fd);
+    match SOCKS.pin(fd) {
+        Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
+        None => match SETS.pin(fd) {
+            Some(inner) => {
+                let (set, inner) = (set.share(), inner.share());
+                Some(set.control_set(op, fd, &inner, event))
+            }
+            None => {
+                set.has_kernel();
+                None
+            }
+        },
+    }
+}
+
+/// The epoll set behind `epfd`, to be waited on.
+pub fn set(epfd: RawFd) -> Option<Arc<Set>> {
+    Some(SETS.pin(epfd)?.share())
+}

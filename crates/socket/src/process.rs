@@ -1,0 +1,11 @@
+//! What a process is to the library: its forks, the descriptors that it passes on, the filters and limits that it sets itself, and the
+//! ways by which it uses sockets past the library.
+
+pub(crate) mod bpf;
+pub mod fd_passing;
+pub mod fork;
+pub(crate) mod fork_locks;
+pub mod io_uring;
+pub(crate) mod per_process;
+pub mod rlimit_as;
+pub(crate) mod visibility;

@@ -1,0 +1,360 @@
+//! Connections that leave this process with a descriptor, by `exec` or `SCM_RIGHTS`, and those that come in with one. Before a
+//! descriptor leaves, this process hands the connection to the service. A process that uses a descriptor that came in asks the service
+//! for the connection, and so does the first process if it goes on using its own: the process that used it last has the connection.
+
+use crate::connect::listen;
+use crate::connect::store_addresses;
+use crate::endpoint::{Link, flags, state, thread_number};
+use crate::fd::reserved;
+use crate::fd::table::Pinned;
+use crate::process::fork_locks::Held;
+use crate::process::io_uring;
+use crate::session;
+use crate::session::Client;
+use crate::session::log::{Level, log};
+use crate::session::{config, detached};
+use crate::socket::{Role, Sock};
+use crate::socket::{options, pending_sockopts, placeholder};
+use crate::sys::signal::Deferred;
+use crate::{file, sys};
+use control::{Left, Reply, Request, tcp_state};
+use queue::stream::{Sender, raise};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use shm::TRUST;
+use shm::half_flags::{FIN, READ_CLOSED};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How often the service is asked for a connection, and the pause after each try: the process that has it may be in the middle
+/// of a call, or its request to hand it over may still be on the way.
+const TRIES: (usize, Duration) = (5, Duration::from_millis(4));
+
+fn word<const N: usize>(fd: RawFd, level: i32, name: i32) -> Option<[u8; N]> {
+    let mut value = [0; N];
+    let n = sys::getsockopt(fd, level, name, &mut value).ok()?;
+    (n >= N).then_some(value)
+}
+
+fn number(fd: RawFd, name: i32) -> Option<i32> {
+    word(fd, libc::SOL_SOCKET, name).map(i32::from_ne_bytes)
+}
+
+/// The kernel's unique number (`SO_COOKIE`) of the socket behind a descriptor: the same in every process.
+pub fn cookie(fd: RawFd) -> Option<u64> {
+    word(fd, libc::SOL_SOCKET, libc::SO_COOKIE).map(u64::from_ne_bytes)
+}
+
+/// The kernel's unique number of a socket's network namespace (`SO_NETNS_COOKIE`); 0 before Linux 5.14.
+pub fn namespace(fd: RawFd) -> u64 {
+    word(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).map_or(0, u64::from_ne_bytes)
+}
+
+/// True for a TCP socket of the kernel that is not connected: a listener, a placeholder, or a socket not used yet.
+fn is_idle(fd: RawFd) -> bool {
+    !reserved::is_internal(fd)
+        && number(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+        && matches!(state_in_kernel(fd), Some(tcp_state::CLOSE | tcp_state::LISTEN))
+}
+
+fn state_in_kernel(fd: RawFd) -> Option<u8> {
+    // `tcpi_state` comes first.
+    word(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|[state]| state)
+}
+
+/// True when the kernel's TCP has no connection behind the descriptor and is not making one.
+pub fn is_unconnected_in_kernel(fd: RawFd) -> bool {
+    state_in_kernel(fd) == Some(tcp_state::CLOSE)
+}
+
+/// All descriptors of this process for which [`is_idle`] is true.
+fn idle() -> Vec<RawFd> {
+    let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    all.filter_map(number).filter(|fd| is_idle(*fd)).collect()
+}
+
+/// At the start of a program: registers the sockets that it has inherited.
+pub fn inherit() {
+    if !config::is_disabled() {
+        idle().into_iter().for_each(found);
+    }
+}
+
+/// Registers the descriptor `fd`, which has come into this process: a connection may come with it.
+pub fn found(fd: RawFd) {
+    if config::is_disabled() || detached::is_locked() || file::is_ours(fd) || !is_idle(fd) {
+        return;
+    }
+    let (Some(cookie), Some(family)) = (cookie(fd), number(fd, libc::SO_DOMAIN)) else { return };
+    match file::SOCKS.all().into_iter().find(|(number, sock)| is_behind(sock, *number, cookie)) {
+        Some((known, _)) => file::duplicated(known, fd),
+        None => {
+            let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+            let nonblock = flags & libc::O_NONBLOCK as usize != 0;
+            file::put_inherited(fd, Sock::inherited(family, nonblock, cookie));
+        }
+    }
+}
+
+/// True if `sock` is the socket with cookie `name`. A listener that this process made has no cookie noted yet; then `fd` is asked.
+fn is_behind(sock: &Sock, fd: RawFd, name: u64) -> bool {
+    let is_unnamed_listener = || sock.cookie() == 0 && matches!(sock.decided(), Some(Role::Listener(_)));
+    sock.cookie() == name || is_unnamed_listener() && cookie(fd) == Some(name)
+}
+
+/// First use of a socket that came into this process: asks the service for its connection or accept queue.
+#[cold]
+pub fn take_over(sock: &Sock) {
+    let mine = file::SOCKS.all().into_iter().find(|(_, other)| std::ptr::eq(&raw const **other, sock));
+    match mine {
+        Some((fd, sock)) if state_in_kernel(fd) == Some(tcp_state::LISTEN) => match io_uring::look(&sock) {
+            Ok(()) => listen::join(&sock, fd),
+            Err(_) => io_uring::put_off(&sock, fd),
+        },
+        Some((fd, _)) => drop(take(sock, fd)),
+        None => {}
+    }
+}
+
+/// Makes the connection behind `fd` the one of `sock`. False: the service has none for it.
+fn take(sock: &Sock, fd: RawFd) -> bool {
+    let Some(client) = session::current() else { return false };
+    let Some(index) = client.take_block() else { return false };
+    let Some(block) = client.home.region.sock(index) else { return false };
+    // Both directions stay locked until all is set up: a process that asks for the connection meanwhile must find us in a call.
+    Sender::default().keep(block);
+    block.rx_tail.store(0, Ordering::Relaxed);
+    for word in [&block.tx_lock, &block.rx_lock] {
+        word.store(thread_number(), Ordering::Release);
+    }
+    match ask(&client, fd, index).and_then(|reply| adopt(sock, &client, index, &reply)) {
+        Some(link) => {
+            options::take_over(sock, fd);
+            options::advise_all(sock, &link);
+            sock.decide(link)
+        }
+        None => {
+            block.holders.store(0, Ordering::Release);
+            false
+        }
+    }
+}
+
+/// Held while a connection is taken back: one at a time.
+static RECLAIM: Mutex<()> = Mutex::new(());
+
+/// Locks `RECLAIM` before a fork, as the first lock.
+pub fn hold_reclaim(held: &mut Held) {
+    held.take_static(&RECLAIM);
+}
+
+/// A call on `fd` has found that another process now has its connection: takes it back, for all descriptors of this process that refer
+/// to it. True: the caller tries its call again.
+#[cold]
+pub fn reclaim(fd: RawFd) -> bool {
+    if file::is_borrowed() || detached::is_locked() {
+        return false;
+    }
+    let _deferred = Deferred::begin();
+    let Ok(_one) = RECLAIM.try_lock() else {
+        // Another thread takes one back; or this thread does, and a signal handler interrupted it.
+        std::thread::sleep(Duration::from_millis(1));
+        return true;
+    };
+    let Some(old) = file::SOCKS.pin(fd).map(|sock| sock.share()) else { return false };
+    let (Some(Role::Stream(before)), Some(cookie)) = (old.decided(), cookie(fd)) else { return false };
+    if before.is_unconnected() {
+        return false;
+    }
+    if !before.has_moved() {
+        // Another thread was quicker.
+        return true;
+    }
+    let fresh = Arc::new(Sock::new(old.family(), old.is_nonblocking()));
+    pending_sockopts::keep(&old);
+    fresh.share_settings(old.settings());
+    fresh.set(|settings| settings.cookie = cookie);
+    fresh.tell_as(&old);
+    if !take(&fresh, fd) {
+        return false;
+    }
+    if let Some(link) = fresh.link() {
+        link.buffer.store(before.buffer.load(Ordering::Relaxed), Ordering::Relaxed);
+        link.lowat.store(before.lowat.load(Ordering::Relaxed), Ordering::Relaxed);
+        let inline = before.block().flags.load(Ordering::Relaxed) & flags::INLINE;
+        link.block().flags.fetch_or(inline, Ordering::Relaxed);
+    }
+    file::exchange(&old, &fresh);
+    true
+}
+
+/// The socket behind `fd`, for a call that needs its connection from the beginning; takes the connection back if it has moved.
+pub fn settled(fd: RawFd) -> Option<Pinned<'static, Sock>> {
+    let sock = file::SOCKS.pin(fd)?;
+    if !sock.has_moved() {
+        return Some(sock);
+    }
+    drop(sock);
+    reclaim(fd);
+    file::SOCKS.pin(fd)
+}
+
+fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
+    let mut tries = 0;
+    while tries < TRIES.0 {
+        match client.ask_with(Request::Present { sock }, Some(fd)).ok()?.0 {
+            Reply::Refused { errno, reason } => match Errno::from_raw_os_error(errno) {
+                // The handshake is not over yet.
+                Errno::INPROGRESS => {
+                    // That may take long, so it does not count as a try.
+                    sys::pause(TRIES.1);
+                    continue;
+                }
+                Errno::AGAIN => tries += 1,
+                _ => {
+                    log(Level::Info, format_args!("fd {fd} has no connection here: {reason}"));
+                    return None;
+                }
+            },
+            Reply::Kernel { .. } => tries += 1,
+            reply => return Some(reply),
+        }
+        std::thread::sleep(TRIES.1);
+    }
+    None
+}
+
+fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option<Link> {
+    let Reply::Moved { slot, local, peer, shut_read, shut_write } = *reply else { return None };
+    if !client.home.has(slot) {
+        return None;
+    }
+    let link = Link::new(client.home.clone(), slot, client.home.clone(), index);
+    link.begin(sock.is_nonblocking(), true);
+    store_addresses(&link, local, peer, sock.family());
+    let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];
+    link.note(shut.iter().filter(|(is, _)| *is).fold(state::OPEN | state::TOLD, |all, (_, bit)| all | bit));
+    let ended = [(shut_read, READ_CLOSED), (shut_write, FIN)];
+    raise(link.halves().0, ended.iter().filter(|(is, _)| *is).fold(0, |all, (_, bit)| all | bit));
+    Some(link)
+}
+
+/// Prepares the descriptor `fd` for leaving this process.
+pub fn leaving(fd: RawFd) {
+    // The process that receives it may bind it.
+    file::SOCKS.pin(fd).iter().for_each(|sock| sock.note_named());
+    let Some(sock) = file::SOCKS.pin(fd).map(|sock| sock.share()).filter(|_| !detached::is_locked()) else {
+        return;
+    };
+    if file::is_borrowed() {
+        return;
+    }
+    let _deferred = Deferred::begin();
+    io_uring::settle_connect(fd);
+    // A socket that many descriptors share must not leave, even if the rest fails.
+    let _ = placeholder::own(&sock, fd);
+    if let Some(client) = session::present() {
+        leave(&client, &sock, fd);
+    }
+}
+
+/// Before an `exec`, here or in a `vfork` child: hands over the connections of descriptors that are not close-on-exec. True: the new
+/// program gets some socket that only this library can use.
+pub fn before_exec() -> bool {
+    // A `vfork` child must not finish the registration that its parent has only announced.
+    if !file::has_any() || detached::is_locked() || (file::is_borrowed() && session::is_announced()) {
+        return false;
+    }
+    let _deferred = Deferred::begin();
+    io_uring::connect_each();
+    let stays =
+        |fd: &RawFd| sys::fcntl(*fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC as usize == 0);
+    let mut gets_sockets = false;
+    for fd in idle().into_iter().filter(stays) {
+        let Some(sock) = behind(fd) else { continue };
+        match sock.decided() {
+            // The new program asks for an accept queue of its own: the service need not be told now.
+            Some(Role::Listener(_)) => gets_sockets = true,
+            Some(Role::Stream(_)) => {
+                gets_sockets = true;
+                if let Some(client) = session::present() {
+                    leave(&client, &sock, fd);
+                }
+            }
+            // A socket from another program, not used here yet.
+            None => gets_sockets |= sock.cookie() != 0,
+        }
+    }
+    gets_sockets
+}
+
+/// The service cannot be reached from a new root directory: a process that has sockets, its own or inherited ones, registers before.
+pub fn before_chroot() {
+    if file::has_any() && !file::is_borrowed() {
+        drop(session::current());
+    }
+}
+
+/// The socket behind `fd`, found by its cookie: a `vfork` child's descriptors may differ from its parent's.
+fn behind(fd: RawFd) -> Option<Arc<Sock>> {
+    let cookie = cookie(fd)?;
+    let known = file::SOCKS.all().into_iter().find(|(_, sock)| sock.cookie() == cookie);
+    let by_number = || file::SOCKS.pin(fd).filter(|sock| sock.cookie() == 0).map(|s| s.share());
+    known.map(|(_, sock)| sock).or_else(by_number)
+}
+
+/// Before a fork of a child that gets no holder bit: hands over all connections, which the child then asks for by their descriptors.
+pub fn leave_all(client: &Client) {
+    for (fd, sock) in file::SOCKS.all() {
+        if sock.link().is_some_and(|link| link.block().holders.load(Ordering::Relaxed) & TRUST == 0) {
+            leave(client, &sock, fd);
+        }
+    }
+}
+
+/// In a forked child without a holder bit: turns the parent's connections into sockets as if they had come from another process.
+pub fn inherit_from_parent() {
+    for (_, sock) in file::SOCKS.all() {
+        if let (Some(Role::Stream(_)), cookie @ 1..) = (sock.decided(), sock.cookie()) {
+            let fresh = Arc::new(Sock::inherited(sock.family(), sock.is_nonblocking(), cookie));
+            fresh.share_settings(sock.settings());
+            // The replaced object belongs to the parent, which closes it.
+            file::exchange(&sock, &fresh);
+        }
+    }
+}
+
+fn leave(client: &Client, sock: &Sock, fd: RawFd) {
+    let link = match sock.decided() {
+        Some(Role::Stream(link)) => link,
+        // The receiving process gets an accept queue of its own. The cookie tells it is the same listener if it comes back here.
+        Some(Role::Listener(_)) => return sock.set(|settings| settings.cookie = cookie(fd).unwrap_or(0)),
+        None => return,
+    };
+    let _ = link.peer_flags();
+    if let Err(e) = pending_sockopts::tell(sock, fd) {
+        return log(Level::Info, format_args!("fd {fd} does not take its connection along: {e}"));
+    }
+    // If the connection has moved, the service has it already.
+    let (Some(cookie), false) = (cookie(fd), link.is_over() || link.has_moved()) else { return };
+    sock.set(|settings| settings.cookie = cookie);
+    link.block().holders.fetch_or(TRUST, Ordering::AcqRel);
+    let left = Left {
+        region: link.mapped.id,
+        slot: link.slot(),
+        side: link.mapped.side as u8,
+        home: link.home.id,
+        sock: link.index(),
+    };
+    if file::is_borrowed() {
+        // A `vfork` child uses its parent's control line and memory, but not its descriptors: an answer would come to the wrong table.
+        client.hint(Request::Leave(left), fd);
+        return;
+    }
+    match client.ask_with(Request::Leave(left), Some(fd)) {
+        Ok((Reply::Done, _)) => {}
+        other => log(Level::Info, format_args!("fd {fd} does not take its connection along: {other:?}")),
+    }
+}

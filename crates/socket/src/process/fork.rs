@@ -1,0 +1,254 @@
+//! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
+
+use crate::connect::{direct_queue, listen};
+use crate::process::fork_locks::Held;
+use crate::process::{fd_passing, io_uring, rlimit_as, visibility};
+use crate::session;
+use crate::session::Client;
+use crate::session::detached;
+use crate::session::log::{Level, log};
+use crate::socket;
+use crate::socket::{Role, Sock, flag};
+use crate::socket::{pending_sockopts, placeholder};
+use crate::sys;
+use crate::sys::Alone;
+use crate::sys::cycle_account;
+use crate::sys::signal::Deferred;
+use crate::wait::{cancel, sigio};
+use crate::{endpoint, file};
+use rustix::fd::RawFd;
+use shm::TRUST;
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static DISPUTE: AtomicBool = AtomicBool::new(false);
+/// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
+static HELD_AS: AtomicU64 = AtomicU64::new(0);
+
+/// How many forks lie between this process and the first one of its family: 0 in that one.
+#[inline]
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// True when two sets or two processes may want news of one socket.
+pub fn may_dispute() -> bool {
+    DISPUTE.load(Ordering::Relaxed)
+}
+
+/// From now on [`may_dispute`] is true.
+pub fn dispute() {
+    DISPUTE.store(true, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// True when the forking process has no other thread.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// The holder bit promised to the child that is about to be forked.
+    static PROMISED: Cell<Option<u8>> = const { Cell::new(None) };
+    /// The library's locks, between `prepare` and `parent` or `child`.
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Puts off signals meanwhile: a handler would wait for these locks.
+    static DEFERRED: Cell<Option<ManuallyDrop<Deferred>>> = const { Cell::new(None) };
+}
+
+/// In the parent, before the fork: promises the child a holder bit, then takes every lock, so that none is held by a thread that the child
+/// does not have.
+pub fn prepare() {
+    PROMISED.set(None);
+    DEFERRED.set(Deferred::begin().map(ManuallyDrop::new));
+    io_uring::connect_each();
+    // Without other threads no other thread holds a lock. What a call holds that a signal handler interrupted to fork, that call releases,
+    // in the child as here.
+    let alone = Alone::new();
+    ALONE.set(alone.is_some());
+    file::SETS.each(|_, set| set.before_fork());
+    placeholder::before_fork(alone.as_ref());
+    // Completes this process's own registration.
+    let _ = session::present();
+    let mut held = alone.is_none().then(Held::new);
+    if let Some(held) = &mut held {
+        fd_passing::hold_reclaim(held);
+        placeholder::hold(held);
+        rlimit_as::hold(held);
+        // From here on no thread registers: the child must find the registration that promised its bits.
+        session::hold_attempts(held);
+    }
+    let client = session::present();
+    if let Some(client) = &client {
+        promise(client, alone.as_ref());
+    }
+    if let Some(held) = &mut held {
+        hold(client.as_ref(), held);
+    }
+    // Set even to `None`: a child that used this first would have to allocate.
+    HELD.set(held);
+}
+
+fn hold(client: Option<&Arc<Client>>, held: &mut Held) {
+    let socks = each_once(file::SOCKS.all());
+    let sets = each_once(file::SETS.all());
+    sets.iter().for_each(|set| set.hold_context(held));
+    socks.iter().for_each(|sock| sock.hold(held));
+    sets.iter().for_each(|set| set.hold_interest(held));
+    listen::hold_own_queues(held);
+    sigio::hold(held);
+    direct_queue::hold(held);
+    if let Some(client) = client {
+        client.hold(held);
+    }
+    session::hold_current(held);
+    cancel::hold(held);
+}
+
+impl Sock {
+    /// True for a socket that a child without a holder bit has inherited: only the parent closes it and accepts from it.
+    pub fn is_parents(&self) -> bool {
+        self.has(flag::PARENTS)
+    }
+
+    /// Makes [`Self::is_parents`] true for a socket with a link.
+    pub fn leave_to_parent(&self) {
+        if self.link().is_some() {
+            self.mark(flag::PARENTS, true);
+        }
+    }
+}
+
+/// The objects in `all`, each once: several descriptors may stand for one.
+pub(crate) fn each_once<T>(all: Vec<(RawFd, Arc<T>)>) -> Vec<Arc<T>> {
+    let mut all: Vec<_> = all.into_iter().map(|(_, object)| object).collect();
+    all.sort_by_key(Arc::as_ptr);
+    all.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    all
+}
+
+/// Sets the child's holder bit on every socket; takes a bit when the first one is found.
+fn promise(client: &Client, alone: Option<&Alone>) {
+    // A child that cannot say hello cannot hold anything.
+    if client.dead.load(Ordering::Relaxed) || detached::is_locked() {
+        return;
+    }
+    let mut holder = None;
+    let mut give = |fd: RawFd, sock: &Sock| {
+        let Some(link) = sock.link() else { return };
+        if let Some(bit) = *holder.get_or_insert_with(|| take_holder(client)) {
+            link.block().holders.fetch_or(1 << bit, Ordering::SeqCst);
+            if let Some(lines) = direct_queue::of(link).filter(|_| link.is_queue()) {
+                for line in lines.iter() {
+                    line.block().holders.fetch_or(1 << bit, Ordering::AcqRel);
+                }
+            }
+            pending_sockopts::tell_switches(sock, fd);
+        }
+    };
+    match alone {
+        Some(alone) => file::SOCKS.each_alone(alone, &mut give),
+        None => file::SOCKS.each(|fd, sock| give(fd, sock)),
+    }
+    let Some(holder) = holder else { return };
+    dispute();
+    if holder.is_none() {
+        log(
+            Level::Info,
+            format_args!("no holder bit is left: the child gets connections by their descriptors"),
+        );
+        fd_passing::leave_all(client);
+    }
+    PROMISED.set(holder);
+}
+
+fn take_holder(client: &Client) -> Option<u8> {
+    let taken = &client.oldest.region.header().holders_taken;
+    let mut seen = taken.load(Ordering::Relaxed);
+    while seen != u64::MAX {
+        let bit = (!seen).trailing_zeros();
+        match taken.compare_exchange(seen, seen | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return Some(bit as u8),
+            Err(now) => seen = now,
+        }
+    }
+    None
+}
+
+/// In the parent, after the fork.
+pub fn parent() {
+    drop(HELD.take());
+    PROMISED.set(None);
+    placeholder::after_fork();
+    end();
+}
+
+fn end() {
+    drop(DEFERRED.take().map(ManuallyDrop::into_inner));
+}
+
+/// In the child, after the fork: another thread ID, no contexts, a registration of its own.
+pub fn child() {
+    become_child();
+    end();
+}
+
+fn become_child() {
+    if !ALONE.get() {
+        file::SOCKS.forget_pins();
+        file::SETS.forget_pins();
+        io_uring::forget_pins();
+    }
+    drop(HELD.take());
+    placeholder::in_child();
+    cycle_account::child();
+    endpoint::forget_thread_number();
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+    sigio::forget_all();
+    visibility::settle();
+    io_uring::forked();
+    let Some(parent) = session::present() else { return };
+    // The parent's registration is never dropped here: its descriptors and locks are copies of the parent's.
+    std::mem::forget(parent.clone());
+    if !(ALONE.get() && socket::none_decides()) {
+        let mut stuck = Vec::new();
+        file::SOCKS.each(|fd, sock| {
+            placeholder::forget_threads(sock);
+            if !sock.forget_threads() {
+                stuck.push(fd);
+            }
+        });
+        // Not dropped: that would take the stuck lock.
+        stuck.into_iter().filter_map(|fd| file::SOCKS.remove(fd)).for_each(std::mem::forget);
+        socket::nobody_decides();
+    }
+    HELD_AS.store(PROMISED.get().map_or(0, |holder| 1 << holder), Ordering::Relaxed);
+    let Some(holder) = PROMISED.take() else {
+        // No bit says that this child holds the sockets, too: if it closed one, the parent would lose it.
+        file::SOCKS.each(|_, sock| sock.leave_to_parent());
+        parent.hang_up();
+        session::replace(None);
+        fd_passing::inherit_from_parent();
+        return;
+    };
+    session::announce(parent, holder);
+}
+
+/// This process is about to end. A forked child lets go of what others hold, too: a process that has waited for its end then holds it
+/// alone, even if the service, which closes for the dead, has not heard yet. Takes no lock and makes no call: a signal handler may end the
+/// process, and a sandbox may forbid the call.
+pub fn ending() {
+    let ours = HELD_AS.load(Ordering::Relaxed);
+    // Another thread might be in the middle of a call.
+    if ours == 0 || file::is_borrowed() || !sys::is_single_threaded() {
+        return;
+    }
+    file::SOCKS.each(|_, sock| {
+        let Some(Role::Stream(link)) = sock.decided() else { return };
+        let others = |holders: u64| {
+            let rest = holders & !ours;
+            (holders & ours != 0 && rest != 0 && rest & TRUST == 0).then_some(rest)
+        };
+        // A socket that this process holds alone stays the service's to close.
+        let _ = link.block().holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, others);
+    });
+}

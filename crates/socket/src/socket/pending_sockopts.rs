@@ -1,0 +1,236 @@
+//! Options that the placeholder of a connection has not been given yet. A socket that never sends a byte has no use for its listener's
+//! options, nor for the TCP switches that programs set with every request (nginx corks and uncorks each answer). They are noted here, and
+//! set on the placeholder when it may be asked for them: by another process with its descriptor, or by a call for another option.
+//!
+//! ```text
+//!   bit   0..3          3..6                     6           7
+//!         switch is on  switch was set by that   switches    the listener's options
+//!                                                are untold  are untold
+//! ```
+
+use crate::endpoint::Link;
+use crate::session::detached;
+use crate::socket::Sock;
+use crate::socket::options::int;
+use crate::socket::placeholder;
+use crate::sys;
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+use shm::TRUST;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Options that are on or off and concern the TCP stack only.
+const SWITCHES: [i32; 3] = [libc::TCP_NODELAY, libc::TCP_CORK, libc::TCP_QUICKACK];
+
+const SWITCHES_UNTOLD: u8 = 1 << 6;
+const LISTENERS_UNTOLD: u8 = 1 << 7;
+
+const fn on(switch: usize) -> u8 {
+    1 << switch
+}
+
+const fn is_set(switch: usize) -> u8 {
+    1 << (switch + SWITCHES.len())
+}
+
+/// The bits drawn in the module's documentation.
+#[derive(Debug, Default)]
+pub struct Untold(AtomicU8);
+
+impl Untold {
+    fn bits(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, switch: usize, is_on: bool) {
+        let noted = |bits: u8| {
+            let rest = bits & !on(switch) | is_set(switch) | SWITCHES_UNTOLD;
+            Some(if is_on { rest | on(switch) } else { rest })
+        };
+        // The closure never refuses. AcqRel: as in `tell_switches`.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, noted);
+    }
+
+    /// The switches that were set, each with its value as the kernel takes it.
+    fn switches(bits: u8) -> impl Iterator<Item = (i32, [u8; 4])> {
+        let of = move |(i, name): (usize, i32)| (name, i32::from(bits & on(i) != 0).to_ne_bytes());
+        SWITCHES.into_iter().enumerate().filter(move |(i, _)| bits & is_set(*i) != 0).map(of)
+    }
+}
+
+/// The index of a switch in [`SWITCHES`]; `None` for any other option.
+fn switch(level: i32, name: i32) -> Option<usize> {
+    if level == libc::IPPROTO_TCP { SWITCHES.iter().position(|switch| *switch == name) } else { None }
+}
+
+/// True when no other process has the socket, so none can ask the placeholder.
+fn is_alone(link: &Link) -> bool {
+    let holders = link.block().holders.load(Ordering::SeqCst);
+    holders.is_power_of_two() && holders != TRUST
+}
+
+/// `setsockopt` of a switch: notes it. False: the kernel has to be called. `is_good`: the memory of `value` can be read.
+pub fn set(
+    sock: &Sock,
+    fd: RawFd,
+    (level, name): (i32, i32),
+    value: &[u8],
+    is_good: impl FnOnce() -> bool,
+) -> bool {
+    let Some(switch) = switch(level, name) else { return false };
+    let Some(link) = sock.stream() else { return false };
+    // The kernel takes the length as an int, and refuses a negative one.
+    let length = size_of::<i32>()..=i32::MAX as usize;
+    if detached::is_locked() || link.is_unconnected() || !is_alone(link) || !length.contains(&value.len()) {
+        return false;
+    }
+    let Some(number) = is_good().then(|| int(value)).flatten() else { return false };
+    let is_on = number != 0;
+    sock.untold.note(switch, is_on);
+    match name {
+        libc::TCP_NODELAY => link.set_no_delay(is_on),
+        libc::TCP_CORK => link.set_cork(is_on),
+        _ => link.set_quick_ack(is_on),
+    }
+    if !is_alone(link) {
+        // Another thread has just forked.
+        tell_switches(sock, fd);
+    }
+    true
+}
+
+/// `getsockopt` of a switch that the placeholder has not been given; `None`: the kernel knows the answer.
+pub fn get(sock: &Sock, level: i32, name: i32) -> Option<i32> {
+    let (bits, switch) = (sock.untold.bits(), switch(level, name)?);
+    let is_known = bits & SWITCHES_UNTOLD != 0 && bits & is_set(switch) != 0;
+    is_known.then_some(i32::from(bits & on(switch) != 0))
+}
+
+/// After a switch was set on the placeholder directly: forgets the value noted here.
+pub fn forget(sock: &Sock, level: i32, name: i32) {
+    if let Some(switch) = switch(level, name) {
+        sock.untold.0.fetch_and(!is_set(switch), Ordering::AcqRel);
+    }
+}
+
+/// Notes that the placeholder of an accepted socket has not been given its listener's options.
+pub fn begin(sock: &Sock) {
+    sock.untold.0.fetch_or(LISTENERS_UNTOLD, Ordering::Relaxed);
+}
+
+/// Sets the noted switches on the placeholder. Takes no lock, so a process that is about to fork can use it.
+pub fn tell_switches(sock: &Sock, fd: RawFd) {
+    // A common socket, which many connections share, gets no options.
+    if sock.untold.bits() & SWITCHES_UNTOLD == 0 || placeholder::own(sock, fd).is_err() {
+        return;
+    }
+    // AcqRel: of two threads that do this, the second finds the bits as the first left them.
+    let bits = sock.untold.0.fetch_and(!SWITCHES_UNTOLD, Ordering::AcqRel);
+    for (name, value) in Untold::switches(bits) {
+        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, name, &value);
+    }
+}
+
+/// Sets everything noted on the placeholder, after giving the socket one of its own: from here on it may be asked.
+///
+/// # Errors
+/// As [`placeholder::own`]'s.
+pub fn tell(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
+    placeholder::own(sock, fd)?;
+    if sock.untold.bits() & (SWITCHES_UNTOLD | LISTENERS_UNTOLD) == 0 {
+        return Ok(());
+    }
+    if sock.untold.0.fetch_and(!LISTENERS_UNTOLD, Ordering::AcqRel) & LISTENERS_UNTOLD != 0 {
+        for (level, name, value) in sock.settings().iter().flat_map(|settings| settings.passed_on()) {
+            // The kernel accepted each of these values on the listener.
+            let _ = sys::setsockopt(fd, *level, *name, value);
+        }
+    }
+    tell_switches(sock, fd);
+    Ok(())
+}
+
+/// Copies the noted switches into the settings, for another object or placeholder that is to stand for the socket.
+pub fn keep(sock: &Sock) {
+    for (name, value) in Untold::switches(sock.untold.bits()) {
+        sock.set(|settings| settings.note(libc::IPPROTO_TCP, name, &value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::stream::tests::ends;
+    use crate::socket::options;
+    use rustix::fd::AsRawFd;
+    use rustix::net::{AddressFamily, SocketType, socket};
+
+    const ON: [u8; 4] = 1i32.to_ne_bytes();
+    const OFF: [u8; 4] = 0i32.to_ne_bytes();
+
+    /// The value of a switch on the placeholder, and the value that the program gets.
+    fn of(sock: &Sock, fd: RawFd, name: i32) -> (i32, i32) {
+        let mut value = [0; 4];
+        sys::getsockopt(fd, libc::IPPROTO_TCP, name, &mut value).unwrap();
+        let kernels = i32::from_ne_bytes(value);
+        let told = options::get(sock, libc::IPPROTO_TCP, name, &mut value);
+        (kernels, told.map_or(kernels, |n| n.map(|_| i32::from_ne_bytes(value)).unwrap()))
+    }
+
+    fn set(sock: &Sock, fd: RawFd, name: i32, value: &[u8]) {
+        if !super::set(sock, fd, (libc::IPPROTO_TCP, name), value, || true) {
+            options::set(sock, fd, libc::IPPROTO_TCP, name, value).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_placeholder_hears_of_switches_once_somebody_else_may_ask_it() {
+        let placeholder = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let (fd, (link, _peer)) = (placeholder.as_raw_fd(), ends(5));
+        link.block().holders.store(1, Ordering::Relaxed);
+        let sock = Sock::accepted(libc::AF_INET, link);
+        let (cork, delay) = (libc::TCP_CORK, libc::TCP_NODELAY);
+        set(&sock, fd, cork, &ON);
+        set(&sock, fd, delay, &7i32.to_ne_bytes());
+        assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 1), (0, 1)]);
+        set(&sock, fd, cork, &OFF);
+        assert_eq!((of(&sock, fd, cork), sock.settings().is_none()), ((0, 0), true));
+        // As before a fork: the child will ask the kernel.
+        sock.link().unwrap().block().holders.store(3, Ordering::Relaxed);
+        tell_switches(&sock, fd);
+        assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 0), (1, 1)]);
+        set(&sock, fd, delay, &OFF);
+        assert_eq!(of(&sock, fd, delay), (0, 0));
+        // One holder again: what the kernel was given meanwhile is not set again.
+        sock.link().unwrap().block().holders.store(1, Ordering::Relaxed);
+        set(&sock, fd, cork, &ON);
+        assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 1), (0, 0)]);
+        assert!(options::set(&sock, fd, libc::IPPROTO_TCP, cork, &[1]).is_err(), "an int is longer");
+        assert!(!super::set(&sock, fd, (libc::IPPROTO_TCP, cork), &OFF, || false), "nobody reads there");
+        keep(&sock);
+        let kept = &sock.settings().unwrap().kept;
+        assert!(kept.contains(&(libc::IPPROTO_TCP, cork, ON.into())));
+    }
+
+    #[test]
+    fn what_was_set_on_a_listener_is_told_before_the_placeholder_is_asked() {
+        let placeholder = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let (fd, (link, _peer)) = (placeholder.as_raw_fd(), ends(5));
+        link.block().holders.store(1, Ordering::Relaxed);
+        let (listener, sock) = (Sock::new(libc::AF_INET, false), Sock::accepted(libc::AF_INET, link));
+        for name in [libc::SO_KEEPALIVE, libc::SO_PRIORITY] {
+            listener.set(|settings| settings.note(libc::SOL_SOCKET, name, &ON));
+        }
+        options::inherit(&listener, &sock);
+        let ask = |name| {
+            let mut value = [0; 4];
+            sys::getsockopt(fd, libc::SOL_SOCKET, name, &mut value).map(|_| i32::from_ne_bytes(value))
+        };
+        assert_eq!(ask(libc::SO_KEEPALIVE), Ok(0));
+        tell(&sock, fd).unwrap();
+        assert_eq!((ask(libc::SO_KEEPALIVE), ask(libc::SO_PRIORITY)), (Ok(1), Ok(0)));
+        options::set(&sock, fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &OFF).unwrap();
+        tell(&sock, fd).unwrap();
+        assert_eq!(ask(libc::SO_KEEPALIVE), Ok(0), "it is told once");
+    }
+}

@@ -1,0 +1,55 @@
+//! Options for which the kernel's answer about the placeholder must be corrected. Never changes an option.
+
+use crate::connect::listen::each_other_queue;
+use crate::endpoint::Link;
+use crate::endpoint::stream::ring_most;
+use crate::socket::Sock;
+use crate::{session, sys};
+use rustix::fd::RawFd;
+use rustix::io::Errno;
+
+/// Offset of `tcpi_unacked` in `struct tcp_info`, bytes: for a listener, the connections that wait for `accept`.
+const UNACKED_AT: usize = 24;
+
+/// `getsockopt`: the kernel's answer, corrected. `None`: it needs no correction; the kernel was not asked.
+pub fn get(
+    sock: &Sock,
+    fd: RawFd,
+    (level, name): (i32, i32),
+    out: &mut [u8],
+) -> Option<Result<usize, Errno>> {
+    match (level, name) {
+        // No send finds more room than the longest ring has: a program that relied on more would wait for ever.
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) if session::present().is_some() => {
+            Some(change(fd, (level, name), out, 0, |bytes| bytes.min(ring_most())))
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            let waiting = waiting(sock, sock.listener()?);
+            // The kernel's number covers its own queue only.
+            Some(change(fd, (level, name), out, UNACKED_AT, |own| own.saturating_add(waiting)))
+        }
+        _ => None,
+    }
+}
+
+/// Asks the kernel and changes the 32-bit number at byte `at` of its answer, if it reaches that far.
+fn change(
+    fd: RawFd,
+    (level, name): (i32, i32),
+    out: &mut [u8],
+    at: usize,
+    change: impl FnOnce(u32) -> u32,
+) -> Result<usize, Errno> {
+    let n = sys::getsockopt(fd, level, name, out)?;
+    if let Some(field) = out[..n].get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *field = change(u32::from_ne_bytes(*field)).to_ne_bytes();
+    }
+    Ok(n)
+}
+
+/// Number of connections that wait in this process's queues of a listener.
+fn waiting(sock: &Sock, link: &Link) -> u32 {
+    let mut bytes = link.unread();
+    each_other_queue(sock, link, |other| bytes += other.unread());
+    (bytes / control::RECORD_LEN) as u32
+}
