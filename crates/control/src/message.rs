@@ -10,12 +10,6 @@ use std::sync::Arc;
 pub const PROTOCOL: u32 = 15;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
-/// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
-pub const SLOW_CONTEXT: u32 = 255;
-/// The service-side context with a bit for each socket block that holds corked bytes. A process that finds it asleep wakes the slow path.
-pub const HELD_CONTEXT: u32 = 253;
-/// The application-side context that the service watches at a connection which it holds in the place of a process.
-pub const TRUST_CONTEXT: u32 = 254;
 
 /// The service's reason when a connection within this host is left to the kernel, because no accelerated listener exists at its address.
 pub const NO_LISTENER: &str = "no accelerated listener there";

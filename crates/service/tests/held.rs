@@ -1,9 +1,10 @@
 //! What programs hold back within one host, and whom the service has to speak for.
 
 use crate::common::{App, Conn, Daemon, listener};
-use control::{HELD_CONTEXT, Report};
+use control::Report;
 use queue::{Doorbell, Wake};
 use service::{Options, Sharing};
+use shm::HELD_CONTEXT;
 use shm::half_flags::{FIN, NEAR, PUSHING};
 use shm::{HELD, Side};
 use std::sync::atomic::Ordering;

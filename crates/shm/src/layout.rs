@@ -10,6 +10,12 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 pub const VERSION: u32 = 6;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
+/// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
+pub const SLOW_CONTEXT: u32 = 255;
+/// The service-side context with a bit for each socket block that holds corked bytes. A process that finds it asleep wakes the slow path.
+pub const HELD_CONTEXT: u32 = 253;
+/// The application-side context that the service watches at a connection which it holds in the place of a process.
+pub const TRUST_CONTEXT: u32 = 254;
 /// Number of words of a context's bit table: one bit per slot.
 #[cfg(not(loom))]
 pub const WORDS_MAX: usize = SLOTS_MAX / 64;

@@ -19,6 +19,7 @@
 //!
 //! The other side may write anything, anywhere, at any time: every value is loaded once, checked, then used.
 
+pub mod alone;
 mod atomic;
 mod layout;
 #[cfg(not(loom))]
@@ -27,9 +28,9 @@ mod map;
 mod region;
 
 pub use layout::{
-    ACCOUNTS, AWAITED, CONTEXTS, ContextBlock, HELD, Half, Header, Kind, Layout, MAGIC, MOVED, NONBLOCK,
-    Params, SECTIONS, SEIZED, Sending, Side, Slot, SockBlock, TRUST, ThreadAccount, Urgent, VERSION,
-    WORDS_MAX, application_flags, half_flags, low_water, low_water_flags,
+    ACCOUNTS, AWAITED, CONTEXTS, ContextBlock, HELD, HELD_CONTEXT, Half, Header, Kind, Layout, MAGIC, MOVED,
+    NONBLOCK, Params, SECTIONS, SEIZED, SLOW_CONTEXT, Sending, Side, Slot, SockBlock, TRUST, TRUST_CONTEXT,
+    ThreadAccount, Urgent, VERSION, WORDS_MAX, application_flags, half_flags, low_water, low_water_flags,
 };
 #[cfg(not(loom))]
 pub use region::{Region, RegionError};

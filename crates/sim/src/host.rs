@@ -4,19 +4,22 @@ use crate::interface::Interface;
 use crate::receive_offload::queue_of;
 use crate::sockets::{Fd, Sockets};
 use base::{Instant, Seed};
+use endpoint::host::{self, Solitary};
+use endpoint::region::Mapped;
 use fastpath::Core;
 use flow::{AppRegion, CommandSender, ExceptionReceiver, Flows};
 use port::Capabilities;
 use rustix::fd::AsFd;
 use shm::{Kind, Params, Region, Side};
 use slowpath::{Event, OwnAddress, Owner, Release, SlowPath};
-use socket::endpoint::region::Mapped;
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::MacAddr;
 
 /// The application's context, on which all its sockets' doorbells ring.
 pub(crate) const APPLICATION: u32 = 1;
+/// The process that all simulated applications are: it does not fork, and nothing in it sleeps.
+pub(crate) static PROCESS: host::Host = host::Host::new(&Solitary);
 /// Index of the application's region.
 pub(crate) const REGION: u16 = 0;
 /// A host that is still busy after this many rounds at one instant never comes to rest: a round handles at least 32 packets.
@@ -144,7 +147,7 @@ impl Host {
             turns: 0,
             exceptions_most: config.exceptions_most,
             region,
-            mapped: Arc::new(Mapped::new(1, Side::One, false, application, pages)),
+            mapped: Arc::new(Mapped::new(&PROCESS, Side::One, application, pages)),
             uses: vec![Use::Free; config.slots as usize],
             // Slot 0 is the control slot.
             free: (1..config.slots).rev().collect(),

@@ -2,7 +2,7 @@
 //! with configurable faults and applications that check every byte.
 //!
 //! ```text
-//!   sockets (socket::Link) --- region --- fastpath::Core --- interface --> frames --> the network
+//!   sockets (endpoint) --- region --- fastpath::Core --- interface --> frames --> the network
 //!        one thread, no clock       \----- slowpath::SlowPath --/
 //! ```
 //! Reads no clock and does no I/O: the same seed gives the same run, byte by byte.

@@ -5,6 +5,7 @@ use crate::sockets::{Fd, Role};
 use base::Duration;
 use congestion::Algorithm;
 use control::TcpInfo;
+use endpoint::Endpoint as Stream;
 use libc::{
     IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_TCLASS, IPV6_V6ONLY,
     SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_MAX_PACING_RATE, SO_OOBINLINE, SO_RCVBUF,
@@ -14,7 +15,6 @@ use libc::{
 };
 use rustix::io::Errno;
 use slowpath::{FlowOptions, Keepalive, Linger2, Owner};
-use socket::endpoint::Link;
 use std::num::NonZeroU64;
 
 /// From `linux/tcp.h`; `libc` does not define it.
@@ -143,7 +143,7 @@ const BUFFER_MAX: i32 = 212_992;
 /// Half of the size to which a receive buffer may grow, bytes.
 const LOW_WATER_MAX: i32 = 16 << 20;
 /// The same minimum as in the socket library.
-const SEND_BUFFER_MIN: i32 = socket::endpoint::send_buffer::BUFFER_MIN as i32;
+const SEND_BUFFER_MIN: i32 = endpoint::send_buffer::BUFFER_MIN as i32;
 /// "The minimum (doubled) value for this option is 256" (socket(7)); 2304 is what present kernels return.
 const RECEIVE_BUFFER_MIN: i32 = 2_304;
 
@@ -296,7 +296,7 @@ impl Host {
     }
 
     /// Calls `say` with the connection at once, if there is one.
-    fn advise(&mut self, fd: Fd, say: impl FnOnce(&Link)) -> Result<(), Errno> {
+    fn advise(&mut self, fd: Fd, say: impl FnOnce(&Stream)) -> Result<(), Errno> {
         if let Some(link) = self.sockets.get(fd)?.stream() {
             say(link);
         }

@@ -4,6 +4,8 @@
 use crate::host::{APPLICATION, Host};
 use crate::options::Options;
 use control::TcpInfo;
+use endpoint::stream::{How, Progress, Said, ready};
+use endpoint::{Endpoint as Stream, state};
 use flow::FlowId;
 use queue::Doorbell;
 use queue::stream::{raise, watch};
@@ -11,8 +13,6 @@ use rustix::io::Errno;
 use shm::Side;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use slowpath::{Connect, PendingId};
-use socket::endpoint::stream::{How, Progress, Said, ready};
-use socket::endpoint::{Link, state};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub(crate) enum Role {
     /// Neither listening nor connected.
     Fresh,
     Listener(Listener),
-    Stream(Link),
+    Stream(Stream),
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Sock {
         Self { v6, role: Role::Fresh, local: None, peer: None, options: Options::default() }
     }
 
-    pub(crate) fn stream(&self) -> Option<&Link> {
+    pub(crate) fn stream(&self) -> Option<&Stream> {
         if let Role::Stream(link) = &self.role { Some(link) } else { None }
     }
 }
@@ -273,9 +273,9 @@ impl Host {
         Ok((new, peer))
     }
 
-    /// Builds the socket layer's `Link` over a slot, and watches it: from now on its doorbell rings.
-    fn link(&self, slot: u32, passive: bool) -> Link {
-        let link = Link::new(self.mapped.clone(), slot, self.mapped.clone(), slot);
+    /// Builds an endpoint over a slot, and watches it: from now on its doorbell rings.
+    fn link(&self, slot: u32, passive: bool) -> Stream {
+        let link = Stream::new(self.mapped.clone(), slot, self.mapped.clone(), slot);
         link.begin(true, passive);
         watch(link.halves().0, Some(APPLICATION));
         link
@@ -539,26 +539,26 @@ impl Host {
     /// `FIONREAD`: bytes that can be read, up to the urgent mark.
     #[must_use]
     pub fn unread(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unread_to_mark)
+        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unread_to_mark)
     }
 
     /// `SIOCATMARK`: the next byte is the urgent mark.
     #[must_use]
     pub(crate) fn is_at_mark(&self, fd: Fd) -> bool {
-        self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Link::is_at_mark)
+        self.sockets.get(fd).ok().and_then(Sock::stream).is_some_and(Stream::is_at_mark)
     }
 
     /// The value that `TCP_INQ` adds to a read: the bytes left, plus 1 for the end of the stream. `None` when the option is off.
     #[must_use]
     pub fn left(&self, fd: Fd) -> Option<usize> {
         let sock = self.sockets.get(fd).ok()?;
-        sock.stream().filter(|_| sock.options.tells_unread).map(Link::left)
+        sock.stream().filter(|_| sock.options.tells_unread).map(Stream::left)
     }
 
     /// `SIOCOUTQ`: bytes written and not yet acknowledged.
     #[must_use]
     pub fn unsent(&self, fd: Fd) -> usize {
-        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Link::unsent)
+        self.sockets.get(fd).ok().and_then(Sock::stream).map_or(0, Stream::unsent)
     }
 
     /// The flow record of the connection, while TCP has one.
@@ -579,7 +579,7 @@ fn places(local: SocketAddr, v6_only: bool) -> Vec<Endpoint> {
 }
 
 /// The result of `connect` on a socket that is connected or connecting.
-fn again(link: &Link) -> Result<(), Errno> {
+fn again(link: &Stream) -> Result<(), Errno> {
     let _ = link.peer_flags();
     if let (true, Some(error)) = (link.is_over(), link.take_error()) {
         return Err(error);

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A measurement prints, and panics when it cannot be made.
 
 use cycles::{Switch, Ticks};
+use endpoint::Endpoint;
+use endpoint::region::Mapped;
+use endpoint::stream::{How, Progress, Said};
 use queue::stream::{raise, watch};
 use shm::half_flags::OPEN;
 use shm::{Kind, Params, Region, Side};
-use socket::endpoint::Link;
-use socket::endpoint::region::Mapped;
-use socket::endpoint::stream::{How, Progress, Said};
+use socket::process::host::HOST;
 use socket::sys::cycle_account::{self, Section};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,15 +29,15 @@ fn main() {
 }
 
 /// Both ends of a connection over a pair region.
-fn ends() -> [Link; 2] {
+fn ends() -> [Endpoint; 2] {
     let params = |kind, id| Params { kind, id, slots: 64, data_len: 1 << 20 };
     let home = Arc::new(Region::create(params(Kind::Application, 1)).unwrap().0);
-    let home = Arc::new(Mapped::new(1, Side::One, false, home, 0));
+    let home = Arc::new(Mapped::new(&HOST, Side::One, home, 0));
     let region = Arc::new(Region::create(params(Kind::Pair, 2)).unwrap().0);
     [(Side::Zero, 1), (Side::One, 2)].map(|(side, block)| {
         let pages = region.page_words() * 64;
-        let mapped = Arc::new(Mapped::new(2, side, true, region.clone(), pages));
-        let link = Link::new(mapped, SLOT, home.clone(), block);
+        let mapped = Arc::new(Mapped::new(&HOST, side, region.clone(), pages));
+        let link = Endpoint::new(mapped, SLOT, home.clone(), block);
         link.begin(true, side == Side::One);
         link.block().holders.store(1, Ordering::Relaxed);
         raise(link.halves().0, OPEN);
@@ -77,7 +78,7 @@ fn counted_section() {
 }
 
 #[inline(never)]
-fn counted(client: &Link, server: &Link, request: &[u8; SIZE]) -> [u8; SIZE] {
+fn counted(client: &Endpoint, server: &Endpoint, request: &[u8; SIZE]) -> [u8; SIZE] {
     let mut bytes = [0; SIZE];
     send(client, request);
     take(server, &mut bytes);
@@ -86,10 +87,10 @@ fn counted(client: &Link, server: &Link, request: &[u8; SIZE]) -> [u8; SIZE] {
     bytes
 }
 
-fn send(link: &Link, bytes: &[u8]) {
+fn send(link: &Endpoint, bytes: &[u8]) {
     assert_eq!(link.push(&[bytes], 0, Said::default()), Ok(Progress::Done(SIZE)));
 }
 
-fn take(link: &Link, bytes: &mut [u8]) {
+fn take(link: &Endpoint, bytes: &mut [u8]) {
     assert_eq!(link.pull(&mut [bytes], 0, How::default()), Ok(Progress::Done(SIZE)));
 }

@@ -6,8 +6,6 @@ pub(crate) mod disconnect;
 pub mod fallback;
 pub(crate) mod listen;
 
-use crate::endpoint::stream::ready;
-use crate::endpoint::{Link, state};
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::session;
 use crate::session::Client;
@@ -20,6 +18,8 @@ use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{sys, wait};
 use control::{Reply, Request};
+use endpoint::stream::ready;
+use endpoint::{Endpoint, state};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -74,7 +74,7 @@ pub enum Connected {
 }
 
 /// Writes both ends' addresses into the socket block.
-pub fn store_addresses(link: &Link, local: SocketAddr, peer: SocketAddr, family: i32) {
+pub fn store_addresses(link: &Endpoint, local: SocketAddr, peer: SocketAddr, family: i32) {
     let b = link.block();
     for (words, address) in [(&b.local, local), (&b.peer, peer)] {
         let [low, high] = address::to_words(address);
@@ -87,7 +87,7 @@ pub fn store_addresses(link: &Link, local: SocketAddr, peer: SocketAddr, family:
 
 /// Local and peer address of a connection.
 #[must_use]
-pub fn addresses(link: &Link) -> (SocketAddr, SocketAddr) {
+pub fn addresses(link: &Endpoint) -> (SocketAddr, SocketAddr) {
     let b = link.block();
     let ports = b.ports.load(Ordering::Relaxed);
     let words = |w: &[std::sync::atomic::AtomicU64; 2]| w.each_ref().map(|x| x.load(Ordering::Relaxed));
@@ -196,7 +196,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             };
             lent.iter().for_each(|lent| direct::learn(&client, plain, &mapped, lent));
             client.expect(&mapped, slot);
-            let link = Link::new(mapped, slot, client.home.clone(), index);
+            let link = Endpoint::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
             if deferred {
                 link.note(state::DEFERRED);
@@ -276,20 +276,7 @@ fn free(client: &Client, block: u32) {
     }
 }
 
-impl Link {
-    /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
-    pub(crate) fn announce(&self) {
-        // Only one of several threads says it.
-        if self.state() & state::DEFERRED != 0
-            && self.forget(state::DEFERRED) & state::DEFERRED != 0
-            && let Some(client) = session::present()
-        {
-            client.say(Request::Announce { region: self.mapped.id, slot: self.slot() });
-        }
-    }
-}
-
-fn establish(sock: &Arc<Sock>, link: Link) -> Result<Connected, Errno> {
+fn establish(sock: &Arc<Sock>, link: Endpoint) -> Result<Connected, Errno> {
     if !sock.decide(link) {
         return Err(Errno::ALREADY);
     }
@@ -330,7 +317,7 @@ fn finish(sock: &Arc<Sock>) -> Result<Connected, Errno> {
 }
 
 /// `connect` on a socket that has connected or tried to.
-fn again(sock: &Arc<Sock>, link: &Link, name: &[u8]) -> Result<Connected, Errno> {
+fn again(sock: &Arc<Sock>, link: &Endpoint, name: &[u8]) -> Result<Connected, Errno> {
     if link.is_unconnected() {
         // The kernel reports what is wrong with the address, unless it is `AF_UNSPEC` once more.
         return Ok(if is_unspecified(name) { Connected::Now } else { Connected::Nowhere });

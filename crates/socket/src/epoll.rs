@@ -17,7 +17,6 @@ mod rewait;
 pub use kernel_set::mark;
 pub use nested::{Asleep, SETS_DEEP};
 
-use crate::endpoint::region::Mapped;
 use crate::epoll::interest::Interest;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
@@ -31,6 +30,7 @@ use crate::sys::small_vec::Few;
 use crate::wait::sleeper::Context;
 use crate::{sys, wait};
 use cycles::Section;
+use endpoint::region::Mapped;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -9,7 +9,6 @@ use crate::connect::fallback;
 use crate::connect::fallback::fall_back;
 use crate::connect::listen;
 use crate::connect::listen::{Accepted, Listened};
-use crate::endpoint::Link;
 use crate::epoll::Set;
 use crate::fd::reserved;
 use crate::fd::table::Table;
@@ -26,6 +25,7 @@ use crate::{session, sys};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
 use control::NO_LISTENER;
 use cycles::Section;
+use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -357,7 +357,8 @@ pub fn bind(fd: RawFd, name: &[u8]) -> Handled<()> {
             Err(e) => return Some(Err(e)),
         };
     }
-    if sock.stream().is_some_and(Link::is_passive) && (connect::fits(&sock, name) || is_anywhere(&sock, name))
+    if sock.stream().is_some_and(Endpoint::is_passive)
+        && (connect::fits(&sock, name) || is_anywhere(&sock, name))
     {
         // The kernel would bind it: the placeholder of an accepted connection has no address yet.
         return Some(Err(Errno::INVAL));

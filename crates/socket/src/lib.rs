@@ -6,7 +6,6 @@
 //!   fd        from a descriptor to its object, without a lock; numbers that the library keeps for itself
 //!   socket    a socket: undecided, connection or listener; its options, its bytes, what the kernel has behind it
 //!   connect   connections and listeners begin: by the service, directly, or left to the kernel
-//!   endpoint  one end of a connection in shared memory: streams, rings, urgent bytes
 //!   wait      threads that sleep until something is ready
 //!   epoll     epoll sets over both kinds of descriptors
 //!   session   the registration with the service, and requests to it
@@ -15,12 +14,10 @@
 //! ```
 //! Calls return `None` when the kernel is to do what was asked on the very same descriptor.
 //!
-//! `endpoint` needs no service: the simulator puts it over a region of its own.
+//! Streams, rings and locks of one end of a connection are crate `endpoint`.
 
 #[cfg(not(loom))]
 pub mod connect;
-#[cfg(not(loom))]
-pub mod endpoint;
 #[cfg(not(loom))]
 mod epoll;
 pub mod fd;

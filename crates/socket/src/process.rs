@@ -5,7 +5,7 @@ pub(crate) mod bpf;
 pub mod fd_passing;
 pub mod fork;
 pub(crate) mod fork_locks;
+pub mod host;
 pub mod io_uring;
-pub(crate) mod per_process;
 pub mod rlimit_as;
 pub(crate) mod visibility;

@@ -8,11 +8,10 @@ mod registration;
 pub(crate) mod rpc;
 
 use crate::connect::direct::Ways;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::{populate, ring_reclaim};
 use crate::fd::reserved::{Internal, unclaim};
 use crate::process::fd_passing;
 use crate::process::fork_locks::Held;
+use crate::process::host::HOST;
 pub use crate::session::current::{
     announce, current, hold_attempts, hold_current, is_announced, present, replace, settle_for_parents,
 };
@@ -26,6 +25,8 @@ use crate::sys::signal::Deferred;
 use crate::wait::sleeper::Context;
 use control::{LineError, Push, Received, RegionInfo, Reply, Request, ToApplication, ToService, Welcome};
 use cycles::Section;
+use endpoint::region::Mapped;
+use endpoint::{populate, ring_reclaim};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use shm::{Region, RegionError, Side};
@@ -77,9 +78,11 @@ impl Client {
             let taken = &oldest.region.header().holders_taken;
             taken.fetch_or(1 << (welcome.holder & 63), Ordering::Relaxed);
             // A child inherits the limits of its parent.
-            crate::endpoint::stream::limit_rings(welcome.settings.ring_max);
-            crate::endpoint::stream::begin_rings(crate::session::config::ring_min());
-            crate::endpoint::send_buffer::take_sysctl();
+            HOST.limit_rings(welcome.settings.ring_max);
+            HOST.begin_rings(config::ring_min());
+            let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_notsent_lowat").unwrap_or_default();
+            // Without the kernel's setting there is no limit.
+            HOST.set_not_sent_low_water(text.trim().parse().unwrap_or(u32::MAX));
         }
         log(Level::Debug, format_args!("registered as application {}", welcome.application));
         Arc::new(Self::assemble(said, welcome, home, oldest, regions))
@@ -206,7 +209,7 @@ impl Client {
             (None, None) => return None,
         };
         let pages = region.page_words() * 64;
-        let mapped = Mapped::new(info.id, side, info.pair, region, pages);
+        let mapped = Mapped::new(&HOST, side, region, pages);
         let mapped = if info.is_own { mapped } else { mapped.inherited() };
         regions.insert((info.id, info.side), Arc::new(mapped));
         new.then_some(info.id)
@@ -247,7 +250,7 @@ impl Client {
         if let Ok((Reply::Done, fds)) = self.ask(Request::Waker { region: mapped.id, context })
             && let Some(fd) = fds.into_iter().next()
         {
-            mapped.learn_waker(context, Internal::new(fd));
+            mapped.learn_waker(context, Box::new(Internal::new(fd)));
         }
     }
 
@@ -424,7 +427,12 @@ impl Client {
         held.take(self, |c| &c.contexts);
         held.take(self, |c| &c.free);
         contexts.iter().for_each(|context| context.hold(held));
-        regions.iter().for_each(|mapped| mapped.hold(held));
+        for mapped in &regions {
+            held.take(mapped, |m| m.lingering_lock());
+            held.take(mapped, |m| m.pool_lock());
+            held.take(mapped, |m| m.lease.lock());
+            held.take(mapped, |m| &m.granted);
+        }
     }
 }
 

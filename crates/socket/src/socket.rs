@@ -11,9 +11,6 @@ pub(crate) mod settings;
 pub(crate) mod zerocopy;
 
 use crate::connect::listen;
-use crate::endpoint::low_water::SoFar;
-use crate::endpoint::stream::ready;
-use crate::endpoint::{Link, flags, state, thread_number};
 use crate::process::fork_locks::Held;
 use crate::process::{fd_passing, fork, io_uring};
 use crate::session;
@@ -26,6 +23,10 @@ use crate::sys;
 use crate::wait::sigio;
 use crate::wait::watchers::Watchers;
 use control::{RECORD_LEN, Request};
+use endpoint::lock::thread_number;
+use endpoint::low_water::SoFar;
+use endpoint::stream::ready;
+use endpoint::{Endpoint, flags, state};
 pub use holders::InUse;
 use rustix::io::Errno;
 use std::mem;
@@ -37,9 +38,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub enum Role<'a> {
     /// A connection: a byte stream.
-    Stream(&'a Link),
+    Stream(&'a Endpoint),
     /// An accept queue; the kernel socket listens too.
-    Listener(&'a Link),
+    Listener(&'a Endpoint),
 }
 
 /// Value of `Sock::deciding`: the descriptor came from another process. The first thread that asks for the role asks the service.
@@ -90,7 +91,7 @@ pub(crate) mod flag {
 /// the two halves of a connection, which the service or the peer has to see.
 #[derive(Debug)]
 pub struct Sock {
-    link: OnceLock<Link>,
+    link: OnceLock<Endpoint>,
     pub(crate) moving: Mutex<Moving>,
     /// Number of descriptors of this process that refer to the socket, plus `holders::USER` times the number of calls that wait for it.
     descriptors: AtomicU32,
@@ -154,7 +155,7 @@ impl Sock {
 
     /// A socket for an accepted connection.
     #[must_use]
-    pub fn accepted(family: i32, link: Link) -> Self {
+    pub fn accepted(family: i32, link: Endpoint) -> Self {
         let sock = Self::new(family, link.is_nonblocking());
         // A new cell is empty.
         let _ = sock.link.set(link);
@@ -255,9 +256,9 @@ impl Sock {
         self.mark(flag::BOUND, true);
     }
 
-    /// True for a connection that [`Link::is_unconnected`].
+    /// True for a connection that [`Endpoint::is_unconnected`].
     pub fn is_unconnected(&self) -> bool {
-        self.stream().is_some_and(Link::is_unconnected)
+        self.stream().is_some_and(Endpoint::is_unconnected)
     }
 
     /// Makes `recvmsg` report the same ancillary data as on `other` (`TCP_INQ`, timestamps).
@@ -268,7 +269,7 @@ impl Sock {
     }
 
     /// Decides the role: `link` is the socket's place in shared memory. False when another thread has already decided.
-    pub fn decide(&self, link: Link) -> bool {
+    pub fn decide(&self, link: Endpoint) -> bool {
         self.link.set(link).is_ok()
     }
 
@@ -325,7 +326,7 @@ impl Sock {
 
     /// The connection, if the socket is one.
     #[inline]
-    pub fn stream(&self) -> Option<&Link> {
+    pub fn stream(&self) -> Option<&Endpoint> {
         match self.role() {
             Some(Role::Stream(link)) => Some(link),
             _ => None,
@@ -334,7 +335,7 @@ impl Sock {
 
     /// The accept queue, if the socket listens.
     #[inline]
-    pub fn listener(&self) -> Option<&Link> {
+    pub fn listener(&self) -> Option<&Endpoint> {
         match self.role() {
             Some(Role::Listener(link)) => Some(link),
             _ => None,
@@ -343,7 +344,7 @@ impl Sock {
 
     /// The socket's place in shared memory, once decided.
     #[inline]
-    pub fn link(&self) -> Option<&Link> {
+    pub fn link(&self) -> Option<&Endpoint> {
         self.link.get()
     }
 
@@ -438,7 +439,7 @@ impl Sock {
         }
     }
 
-    /// [`Link::has_more`] of the connection; true for anything else.
+    /// [`Endpoint::has_more`] of the connection; true for anything else.
     pub fn has_more(&self, so_far: SoFar) -> bool {
         match self.decided() {
             Some(Role::Stream(link)) => link.has_more(so_far),
@@ -446,12 +447,12 @@ impl Sock {
         }
     }
 
-    /// [`Link::is_held_back`] of the connection; false for anything else.
+    /// [`Endpoint::is_held_back`] of the connection; false for anything else.
     pub fn is_held_back(&self, readiness: u32) -> bool {
         matches!(self.decided(), Some(Role::Stream(link)) if link.is_held_back(readiness))
     }
 
-    /// [`Link::pulse`]; for a listener, summed over all its queues.
+    /// [`Endpoint::pulse`]; for a listener, summed over all its queues.
     pub fn pulse(&self) -> (u64, u32) {
         let Some(link) = self.link() else { return (0, 0) };
         let (bytes, stalls) = link.pulse();
@@ -462,7 +463,7 @@ impl Sock {
         (all, stalls)
     }
 
-    fn listener_readiness(&self, link: &Link) -> u32 {
+    fn listener_readiness(&self, link: &Endpoint) -> u32 {
         if detached::is_locked() || link.state() & state::SHUT_RD != 0 {
             // Locked: only the kernel's queue is used. Shut: the listener is closed, and its slot may belong to another.
             return 0;

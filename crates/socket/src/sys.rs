@@ -10,6 +10,7 @@ pub(crate) mod small_vec;
 pub mod signal;
 pub mod thread;
 
+use crate::process::host::HOST;
 use crate::session::detached::may;
 use crate::session::log::{Level, log};
 use crate::wait::cancel;
@@ -17,7 +18,7 @@ use cycles::Section;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Makes system call `n` with arguments `a`; returns the kernel's result, or minus the errno.
@@ -506,24 +507,20 @@ impl Alone {
     }
 }
 
-/// Address of glibc's `__libc_single_threaded` (2.32 and later), which is not 0 while there is one thread; 0: unknown.
-static SINGLE_THREADED: AtomicUsize = AtomicUsize::new(0);
-
-/// Looks up that address, once.
+/// Looks up glibc's `__libc_single_threaded` (2.32 and later), once.
 pub fn learn_threads() {
-    if SINGLE_THREADED.load(Ordering::Relaxed) == 0 {
+    if !HOST.threads.is_known() {
         // SAFETY: the name ends in 0.
         let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-        SINGLE_THREADED.store(at as usize, Ordering::Relaxed);
+        // SAFETY: a byte of the C library, which is never unloaded, and which it clears before it starts a second thread.
+        unsafe { HOST.threads.learn(at.cast()) };
     }
 }
 
 /// True when there is certainly no other thread. False also before [`learn_threads`] was called.
 #[inline]
 pub fn is_single_threaded() -> bool {
-    let at = SINGLE_THREADED.load(Ordering::Relaxed) as *const u8;
-    // SAFETY: a byte of the C library, which is never unloaded; only this thread, the only one, can change it, by starting another.
-    !at.is_null() && unsafe { at.read_volatile() } != 0
+    HOST.threads.is_certain()
 }
 
 /// True for either end of a pipe.

@@ -12,10 +12,6 @@ pub(crate) mod spin;
 pub(crate) mod watchers;
 
 use crate::connect::listen;
-use crate::endpoint::Link;
-use crate::endpoint::low_water::SoFar;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::stream::ready;
 use crate::epoll::{Asleep, SETS_DEEP, Set};
 use crate::session;
 use crate::session::detached;
@@ -26,6 +22,10 @@ use crate::sys::signal::Deferred;
 use crate::sys::small_vec::Few;
 use crate::wait::sleeper::Context;
 use cycles::Section;
+use endpoint::Endpoint;
+use endpoint::low_water::SoFar;
+use endpoint::region::Mapped;
+use endpoint::stream::ready;
 use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -365,7 +365,7 @@ pub fn for_more(sock: &Arc<Sock>, so_far: SoFar, patience: Patience<'_>) -> Resu
 }
 
 /// The connection of `sock`, if it can be waited for by [`sleep_alone`].
-fn alone(sock: &Sock) -> Option<&Link> {
+fn alone(sock: &Sock) -> Option<&Endpoint> {
     match sock.decided() {
         Some(Role::Stream(link)) if !detached::is_locked() => Some(link),
         _ => None,
@@ -376,7 +376,7 @@ fn alone(sock: &Sock) -> Option<&Link> {
 /// in the processor's caches.
 fn sleep_alone(
     sock: &Sock,
-    link: &Link,
+    link: &Endpoint,
     is_ready: impl Fn() -> bool,
     deadline: Option<Instant>,
     mask: Option<u64>,
@@ -444,7 +444,7 @@ fn is_here(sock: &Sock, deadline: Option<Instant>) -> Result<(), Errno> {
 }
 
 /// `SO_LINGER`: waits until the other end has taken over everything sent, for `limit` at most.
-pub fn sent(link: &Link, limit: Duration) {
+pub fn sent(link: &Endpoint, limit: Duration) {
     link.let_go();
     let deadline = Instant::now() + limit;
     while link.unsent() > 0 && Instant::now() < deadline {

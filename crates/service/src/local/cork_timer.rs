@@ -11,9 +11,9 @@
 use crate::memory::region::Use;
 use crate::registry::Registry;
 use crate::registry::reaper::side_named;
-use control::HELD_CONTEXT;
 use queue::Doorbell;
 use queue::held::{held_from, let_go_for};
+use shm::HELD_CONTEXT;
 use shm::{HELD, Half, MOVED, Side, SockBlock};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

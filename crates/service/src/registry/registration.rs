@@ -9,15 +9,13 @@ use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
 use crate::report::statistics::Process;
 use crate::report::text;
-use control::{
-    HELD_CONTEXT, Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, SLOW_CONTEXT, Settings,
-    TRUST_CONTEXT, Welcome,
-};
+use control::{Line, PROTOCOL, Parent, Push, RegionInfo, Reply, Request, Settings, Welcome};
 use queue::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use shm::{CONTEXTS, Region, Side, TRUST};
+use shm::{HELD_CONTEXT, SLOW_CONTEXT, TRUST_CONTEXT};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

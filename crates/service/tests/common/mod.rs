@@ -382,7 +382,7 @@ impl App {
         let Some(context) = watcher(half) else { return };
         let Some(block) = self.region.context(Side::Zero, context) else { return };
         if Doorbell::new(block, self.region.layout().words_per_group).ring(slot) == Wake::Needed {
-            let bell = if context == control::SLOW_CONTEXT { 0 } else { 1 + context as usize };
+            let bell = if context == shm::SLOW_CONTEXT { 0 } else { 1 + context as usize };
             if let Some(bell) = self.bells.get(bell) {
                 rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
             }

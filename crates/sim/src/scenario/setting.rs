@@ -152,7 +152,7 @@ impl Setting {
     #[must_use]
     pub fn build(&self) -> (Network, Vec<NodeId>) {
         if let Some(bytes) = self.send_ring_max {
-            socket::endpoint::stream::limit_rings(bytes);
+            crate::host::PROCESS.limit_rings(bytes);
         }
         let mut rng = Seed::new(self.seed);
         let mut network = Network::new(BEGIN);

@@ -2,20 +2,19 @@
 
 use crate::connect::listen::release_block;
 use crate::connect::store_addresses;
-use crate::endpoint::Link;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::stream::{Progress, Said};
-use crate::process::per_process::Anew;
-use crate::session::{Client, lock};
+use crate::session::Client;
 use crate::socket::Sock;
-use control::{AcceptRecord, Grant, Lent, RECORD_LEN};
+use control::{AcceptRecord, Lent, RECORD_LEN};
 use cycles::now_ns;
+use endpoint::Endpoint;
+use endpoint::region::Mapped;
+use endpoint::stream::{Progress, Said};
 use queue::stream::raise;
-use shm::half_flags::{FAILED, FIN, LENT, OPEN, PUSHING, READ_CLOSED, RELEASED, RESET};
-use std::collections::{HashMap, VecDeque};
+use shm::half_flags::{FAILED, FIN, LENT, OPEN, READ_CLOSED, RELEASED, RESET};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The lines that this process may use, by the listener's address as connectors name it.
 pub type Ways = RwLock<HashMap<SocketAddr, Arc<Way>>>;
@@ -23,7 +22,7 @@ pub type Ways = RwLock<HashMap<SocketAddr, Arc<Way>>>;
 /// The connector's end of a line to one listener.
 #[derive(Debug)]
 pub struct Way {
-    line: Link,
+    line: Endpoint,
     most: u32,
     /// The address that connections made by this line come from.
     source: IpAddr,
@@ -49,104 +48,12 @@ impl Way {
     }
 }
 
-/// Slots of a pair region that the service has granted to this process (not to its children): each is for connections to one listener
-/// from a port of its own.
-#[derive(Debug, Default)]
-pub struct Lease {
-    any: AtomicBool,
-    slots: Mutex<Anew<Slots>>,
-}
-
-#[derive(Debug, Default)]
-struct Slots {
-    /// All granted slots: the local port and the listener of each.
-    granted: HashMap<u32, (u16, SocketAddr)>,
-    /// Granted slots without a connection, by the listener.
-    idle: HashMap<SocketAddr, Idle>,
-}
-
-/// Granted slots for one listener that have no connection.
-#[derive(Debug, Default)]
-struct Idle {
-    free: Vec<u32>,
-    /// Slots closed on this side, the oldest first; the other side may not have released them yet.
-    closed: VecDeque<u32>,
-}
-
-impl Lease {
-    /// The lock, to be taken before a fork.
-    pub const fn lock(&self) -> &Mutex<impl Sized + use<>> {
-        &self.slots
-    }
-
-    fn add(&self, mapped: &Mapped, remote: SocketAddr, new: &[Grant]) {
-        let mut slots = lock(&self.slots);
-        let slots = slots.get();
-        for grant in new.iter().filter(|grant| mapped.has(grant.slot)) {
-            slots.granted.insert(grant.slot, (grant.port, remote));
-            slots.idle.entry(remote).or_default().free.push(grant.slot);
-        }
-        self.any.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes a slot for a new connection to `remote`, with both halves cleared; returns it and its port.
-    fn take(&self, mapped: &Mapped, remote: SocketAddr) -> Option<(u32, u16)> {
-        // If the lock is taken, its holder may be the code that this signal handler interrupted: the slot is not waited for.
-        let mut slots = self.slots.try_lock().ok()?;
-        let Slots { granted, idle } = slots.get();
-        let idle = idle.get_mut(&remote)?;
-        let slot = loop {
-            let Some(slot) = idle.closed.front().copied() else { break idle.free.pop()? };
-            let (own, peer) = mapped.halves(slot);
-            let flags = peer.flags.load(Ordering::Acquire);
-            let is_pushed = (flags | own.flags.load(Ordering::Acquire)) & PUSHING != 0;
-            if flags & LENT != 0 && (flags & RELEASED == 0 || is_pushed) {
-                break idle.free.pop()?;
-            }
-            idle.closed.pop_front();
-            if flags & LENT != 0 {
-                break slot;
-            }
-            // The service has taken the slot back.
-            granted.remove(&slot);
-        };
-        let (port, _) = *granted.get(&slot)?;
-        drop(slots);
-        let (own, peer) = mapped.halves(slot);
-        own.clear();
-        peer.clear();
-        Some((slot, port))
-    }
-
-    /// True when the slot is granted to this process.
-    pub fn has(&self, slot: u32) -> bool {
-        self.any.load(Ordering::Relaxed) && lock(&self.slots).get().granted.contains_key(&slot)
-    }
-
-    /// Notes that this side has released its connection in a granted slot.
-    pub fn closed(&self, slot: u32) {
-        let mut slots = lock(&self.slots);
-        let Slots { granted, idle } = slots.get();
-        if let Some((_, remote)) = granted.get(&slot) {
-            idle.entry(*remote).or_default().closed.push_back(slot);
-        }
-    }
-
-    /// Gives back a slot taken for a connection that was not made after all.
-    fn give_back(&self, mapped: &Mapped, remote: SocketAddr, slot: u32) {
-        let (own, peer) = mapped.halves(slot);
-        raise(own, RELEASED);
-        raise(peer, RELEASED | LENT);
-        lock(&self.slots).get().idle.entry(remote).or_default().free.push(slot);
-    }
-}
-
 /// Takes over the line and the slots that came with the service's answer to a `connect` to `remote`.
 pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &Lent) {
     if !mapped.pair || !mapped.has(lent.line) {
         return;
     }
-    mapped.lease.add(mapped, remote, &lent.grants);
+    mapped.lease.add(mapped, remote, lent.grants.iter().map(|grant| (grant.slot, grant.port)));
     // Not under the lock of `ways`: a fork takes that lock after those of the regions.
     let Some(block) = client.take_block() else { return };
     let home = &client.home;
@@ -155,7 +62,7 @@ pub fn learn(client: &Client, remote: SocketAddr, mapped: &Arc<Mapped>, lent: &L
     if ways.get(&remote).is_some_and(is_it) {
         return release_block(home, block);
     }
-    let line = Link::queue(mapped.clone(), lent.line, home.clone(), block);
+    let line = Endpoint::queue(mapped.clone(), lent.line, home.clone(), block);
     line.begin(true, false);
     let way = Arc::new(Way { line, most: lent.most, source: lent.source });
     if let Some(before) = ways.insert(remote, way)
@@ -188,7 +95,7 @@ fn forget(client: &Client, way: &Arc<Way>) {
 }
 
 /// Connects `sock`, which is not bound, to `remote` with socket block `index`. `None`: the caller has to ask the service.
-pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> Option<Link> {
+pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> Option<Endpoint> {
     // A signal handler's `connect` must not wait for a lock that the interrupted code may hold.
     let way = client.ways.try_read().ok()?.get(&remote)?.clone();
     if way.is_over() {
@@ -201,7 +108,7 @@ pub fn connect(client: &Client, sock: &Sock, index: u32, remote: SocketAddr) -> 
     let mapped = &way.line.mapped;
     let (slot, port) = mapped.lease.take(mapped, remote)?;
     let local = SocketAddr::new(way.source, port);
-    let link = Link::new(mapped.clone(), slot, client.home.clone(), index);
+    let link = Endpoint::new(mapped.clone(), slot, client.home.clone(), index);
     link.begin(sock.is_nonblocking(), false);
     store_addresses(&link, local, remote, sock.family());
     let (own, peer) = link.halves();

@@ -2,9 +2,6 @@
 
 use crate::connect::{Why, whom_to_ask};
 use crate::connect::{direct_queue, fallback};
-use crate::endpoint::region::Mapped;
-use crate::endpoint::stream::{How, Progress};
-use crate::endpoint::{Link, state};
 use crate::process::fork_locks::Held;
 use crate::process::{fork, io_uring, visibility};
 use crate::session;
@@ -20,6 +17,9 @@ use crate::wait;
 use crate::wait::Patience;
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
+use endpoint::region::Mapped;
+use endpoint::stream::{How, Progress};
+use endpoint::{Endpoint, state};
 use queue::stream::{watch, watcher};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -127,7 +127,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
             };
         }
     };
-    let link = Link::queue(client.home.clone(), slot, client.home.clone(), block);
+    let link = Endpoint::queue(client.home.clone(), slot, client.home.clone(), block);
     link.begin(nonblocking, true);
     // The kernel's accept must never block: accelerated connections may come meanwhile. The program's own O_NONBLOCK is kept in the block.
     let flags = sys::fcntl(fd, libc::F_GETFL, 0)?;
@@ -158,7 +158,7 @@ pub fn wait_as_wanted(sock: &Sock, fd: RawFd) -> Result<(), Errno> {
 fn again(
     sock: &Arc<Sock>,
     client: &Client,
-    link: &Link,
+    link: &Endpoint,
     answer: &Result<(Reply, Vec<OwnedFd>), Errno>,
 ) -> bool {
     let Ok((Reply::Listening { slot } | Reply::Joined { slot, .. }, _)) = answer else { return true };
@@ -195,7 +195,7 @@ pub fn release_block(home: &Mapped, block: u32) {
 }
 
 /// In a forked child: its own accept queue for an inherited listener.
-pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
+pub fn own_queue(sock: &Sock) -> Option<Arc<Endpoint>> {
     let generation = fork::generation();
     if generation == 0 {
         return None;
@@ -205,7 +205,7 @@ pub fn own_queue(sock: &Sock) -> Option<Arc<Link>> {
 }
 
 /// Shows every queue of a listener except its first: a forked child's own, and lines.
-pub fn each_other_queue(sock: &Sock, link: &Link, mut show: impl FnMut(&Link)) {
+pub fn each_other_queue(sock: &Sock, link: &Endpoint, mut show: impl FnMut(&Endpoint)) {
     if let Some(own) = own_queue(sock) {
         show(&own);
     }
@@ -218,13 +218,13 @@ pub fn each_other_queue(sock: &Sock, link: &Link, mut show: impl FnMut(&Link)) {
 pub type Name = (u32, u32);
 
 /// A forked child's own accept queue, if it got one, and the fork generation in which it asked.
-type Own = (u32, Option<Arc<Link>>);
+type Own = (u32, Option<Arc<Endpoint>>);
 
 /// Own accept queues by inherited listener.
 static OWN: Mutex<BTreeMap<Name, Own>> = Mutex::new(BTreeMap::new());
 
 /// The [`Name`] of a listener.
-pub fn name_of(link: &Link) -> Name {
+pub fn name_of(link: &Endpoint) -> Name {
     (link.mapped.id, link.slot())
 }
 
@@ -241,7 +241,7 @@ pub fn await_by_call(sock: &Arc<Sock>) {
     }
 }
 
-fn note_awaited(link: &Link) {
+fn note_awaited(link: &Endpoint) {
     if link.state() & state::AWAITED == 0 {
         link.note(state::AWAITED);
     }
@@ -263,7 +263,7 @@ pub fn share(sock: &Arc<Sock>) {
     let request = Request::ShareListener { region: link.mapped.id, slot: link.slot() };
     let own = match client.ask(request) {
         Ok((Reply::Listening { slot }, _)) if client.home.has(slot) => client.take_block().map(|index| {
-            let own = Link::queue(client.home.clone(), slot, client.home.clone(), index);
+            let own = Endpoint::queue(client.home.clone(), slot, client.home.clone(), index);
             own.begin(link.is_nonblocking(), true);
             Arc::new(own)
         }),
@@ -275,7 +275,7 @@ pub fn share(sock: &Arc<Sock>) {
 }
 
 /// The process can take connections out of its queues no longer. When this returns the service puts none into them.
-pub fn give_up(sock: &Sock, link: &Link, client: &Client) {
+pub fn give_up(sock: &Sock, link: &Endpoint, client: &Client) {
     direct_queue::close(link, client.holder_bit());
     let own = own_queue(sock).map(|own| own.slot());
     let first = Arc::ptr_eq(&link.mapped, &client.home).then(|| link.slot());
@@ -297,7 +297,7 @@ pub fn leave(client: &Client, sock: &Sock) {
 }
 
 /// Stops listening: connections that wait are reset. The caller tells the placeholder.
-pub fn stop(link: &Link) {
+pub fn stop(link: &Endpoint) {
     link.note(state::SHUT_RD);
     direct_queue::close(link, u64::MAX);
     // Say it once, as in `close`: later the slot may be another listener's. After the answer nothing comes by its queues.
@@ -313,14 +313,14 @@ fn unlisten((region, slot): Name, because: Unlisten) -> Request {
 }
 
 /// Ends a child's own accept queue for an inherited listener.
-fn end_own(client: &Client, link: &Link, own: &Link) {
+fn end_own(client: &Client, link: &Endpoint, own: &Endpoint) {
     lock(&OWN).remove(&name_of(link));
     client.say(unlisten(name_of(own), Unlisten::Closed));
     release_block(&client.home, own.index());
 }
 
 /// This process has closed its last descriptor of a listener.
-pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
+pub fn close(sock: &Sock, link: &Endpoint, ours: u64, client: Option<&Client>) {
     direct_queue::close(link, ours);
     match (own_queue(sock), client) {
         (Some(own), Some(client)) => end_own(client, link, &own),
@@ -346,7 +346,7 @@ pub fn close(sock: &Sock, link: &Link, ours: u64, client: Option<&Client>) {
 
 /// The queue's own process leaves the listener to those that it has forked. True: they have queues of their own, and this one is gone. Else
 /// the queue is theirs from now on, and none of our threads is told of its news.
-fn is_closed_behind(client: &Client, link: &Link) -> bool {
+fn is_closed_behind(client: &Client, link: &Endpoint) -> bool {
     let half = link.halves().0;
     if watcher(half).is_some_and(|context| lock(&client.contexts).contains_key(&context)) {
         watch(half, None);
@@ -355,7 +355,7 @@ fn is_closed_behind(client: &Client, link: &Link) -> bool {
 }
 
 /// Takes the next record of an accept queue.
-pub fn take(link: &Link) -> Result<Option<AcceptRecord>, Errno> {
+pub fn take(link: &Endpoint) -> Result<Option<AcceptRecord>, Errno> {
     let mut bytes = [0; RECORD_LEN];
     if link.unread() < RECORD_LEN {
         return Ok(None);
@@ -379,7 +379,7 @@ pub struct Accepted {
 
 fn admit(
     sock: &Sock,
-    link: &Link,
+    link: &Endpoint,
     record: &AcceptRecord,
     place: &mut Place,
 ) -> Result<Option<Accepted>, Errno> {
@@ -398,7 +398,7 @@ fn admit(
         None => (&client.home, client.take_block().ok_or(Errno::NOBUFS)?),
     };
     client.expect(&mapped, record.slot);
-    let link = Link::new(mapped, record.slot, home.clone(), index);
+    let link = Endpoint::new(mapped, record.slot, home.clone(), index);
     link.begin(place.is_nonblocking(), true);
     crate::connect::store_addresses(&link, record.local, record.peer, sock.family());
     let accepted = Sock::accepted(sock.family(), link);
@@ -408,7 +408,7 @@ fn admit(
 }
 
 /// Takes the oldest record of all queues of a listener.
-fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Errno> {
+fn next_record(sock: &Arc<Sock>, link: &Endpoint) -> Result<Option<AcceptRecord>, Errno> {
     let own = own_queue(sock);
     let client = session::present().ok_or(Errno::CONNABORTED)?;
     direct_queue::tidy(sock, link, &client);
@@ -435,7 +435,7 @@ fn next_record(sock: &Arc<Sock>, link: &Link) -> Result<Option<AcceptRecord>, Er
 }
 
 /// Takes a record from a line. Its connector is not trusted: the record can name only a slot of the line's region.
-fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Option<AcceptRecord> {
+fn take_line(sock: &Sock, link: &Endpoint, client: &Client, line: &Arc<Endpoint>) -> Option<AcceptRecord> {
     let record = take(line).and_then(|record| {
         let Some(record) = record else { return Ok(None) };
         let [local, peer] = direct_queue::granted(client, line, &record).ok_or(Errno::PROTO)?;
@@ -451,7 +451,7 @@ fn take_line(sock: &Sock, link: &Link, client: &Client, line: &Arc<Link>) -> Opt
 }
 
 /// Tries once to accept from queues that are not all empty. Takes a descriptor first: without one the connection stays queued.
-fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
+fn try_queues(sock: &Arc<Sock>, link: &Endpoint, flags: i32) -> Result<Option<Accepted>, Errno> {
     let mut place = Place::new(sock, link, flags)?;
     let result = loop {
         match next_record(sock, link)
@@ -469,9 +469,9 @@ fn try_queues(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accept
 }
 
 /// Tries once to accept from the queues in shared memory.
-fn try_ours(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted>, Errno> {
+fn try_ours(sock: &Arc<Sock>, link: &Endpoint, flags: i32) -> Result<Option<Accepted>, Errno> {
     let is_shut = link.state() & state::SHUT_RD != 0 || detached::is_locked();
-    if is_shut || sock.readiness() & crate::endpoint::stream::ready::IN == 0 {
+    if is_shut || sock.readiness() & endpoint::stream::ready::IN == 0 {
         return Ok(None);
     }
     let accepted = try_queues(sock, link, flags)?;
@@ -480,7 +480,7 @@ fn try_ours(sock: &Arc<Sock>, link: &Link, flags: i32) -> Result<Option<Accepted
 }
 
 /// Tries once to accept from the kernel.
-fn try_kernel(sock: &Sock, link: &Link, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
+fn try_kernel(sock: &Sock, link: &Endpoint, fd: RawFd, flags: i32) -> Result<Option<Accepted>, Errno> {
     // After another thread's close the number may not be the placeholder's any more.
     while !sock.is_orphan() {
         match sys::accept(fd, flags) {

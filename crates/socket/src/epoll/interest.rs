@@ -1,10 +1,10 @@
 //! The accelerated sockets that an epoll set holds, and which of them may be ready.
 
 use crate::connect::listen;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::stream::ready;
 use crate::socket::{Role, Sock};
 use control::CONTROL_SLOT;
+use endpoint::region::Mapped;
+use endpoint::stream::ready;
 use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -370,7 +370,7 @@ impl Interest {
     }
 
     /// The links of the sockets: their places in shared memory.
-    pub fn links(&self) -> impl Iterator<Item = &crate::endpoint::Link> {
+    pub fn links(&self) -> impl Iterator<Item = &endpoint::Endpoint> {
         self.items.iter().flatten().filter_map(|item| item.sock.link())
     }
 

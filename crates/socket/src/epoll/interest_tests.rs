@@ -1,7 +1,8 @@
 //! The order in which a set tells of its sockets, and its places.
 
 use super::*;
-use crate::endpoint::Link;
+use crate::process::host::HOST;
+use endpoint::Endpoint;
 use shm::{Kind, Params, Region, Side};
 
 const SLOTS: u32 = 256;
@@ -10,13 +11,13 @@ fn mapped() -> [Arc<Mapped>; 2] {
     [(Kind::Pair, 1), (Kind::Application, 2)].map(|(kind, id)| {
         let params = Params { kind, id, slots: SLOTS, data_len: 1 << 20 };
         let (region, _) = Region::create(params).unwrap();
-        Arc::new(Mapped::new(id as u32, Side::One, kind == Kind::Pair, Arc::new(region), 16))
+        Arc::new(Mapped::new(&HOST, Side::One, Arc::new(region), 16))
     })
 }
 
 /// An open connection, which is always writable.
 fn writable([pair, home]: &[Arc<Mapped>; 2], slot: u32) -> Arc<Sock> {
-    let link = Link::new(pair.clone(), slot, home.clone(), slot);
+    let link = Endpoint::new(pair.clone(), slot, home.clone(), slot);
     link.begin(true, true);
     pair.halves(slot).1.flags.store(shm::half_flags::OPEN, Ordering::Relaxed);
     Arc::new(Sock::accepted(libc::AF_INET, link))
@@ -97,8 +98,7 @@ fn what_came_first_is_told_of_first_whatever_slot_and_region_it_came_by() {
     const CONTEXT: u32 = 3;
     let mut set = Interest::default();
     let ours = [mapped(), mapped()];
-    let theirs =
-        ours.each_ref().map(|[pair, _]| Mapped::new(pair.id, Side::Zero, true, pair.region.clone(), 16));
+    let theirs = ours.each_ref().map(|[pair, _]| Mapped::new(&HOST, Side::Zero, pair.region.clone(), 16));
     let places = [(0, 4), (0, 9), (0, 70), (1, 1), (1, 4), (1, 200)];
     let socks = places.map(|(region, slot)| writable(&ours[region], slot));
     for (n, sock) in socks.iter().enumerate() {

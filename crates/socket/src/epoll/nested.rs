@@ -7,7 +7,6 @@
 
 use super::Set;
 use super::kernel_set::{SETS, event, mark};
-use crate::endpoint::stream::ready;
 use crate::epoll::interest::{EDGE, ONCE};
 use crate::process::fork;
 use crate::process::fork_locks::Held;
@@ -18,6 +17,7 @@ use crate::sys::small_vec::Few;
 use crate::wait;
 use crate::wait::sleeper::Context;
 use crate::wait::{Parties, Party};
+use endpoint::stream::ready;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -2,12 +2,12 @@
 
 use super::Set;
 use super::kernel_set::{BELL, event, mark};
-use crate::endpoint::stream::ready;
 use crate::fd::reserved::Internal;
 use crate::session::detached;
 use crate::session::lock;
 use crate::sys;
 use crate::sys::small_vec::Few;
+use endpoint::stream::ready;
 use rustix::event::{EventfdFlags, eventfd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

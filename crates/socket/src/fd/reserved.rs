@@ -3,6 +3,7 @@
 
 use crate::process::visibility;
 use crate::sys;
+use endpoint::host::Waker;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -76,6 +77,15 @@ pub fn unclaim(fd: RawFd) {
     }
 }
 
+impl Waker for Internal {
+    /// Adds one to the eventfd.
+    fn ring(&self) {
+        if let Some(fd) = &self.0 {
+            sys::ring(fd);
+        }
+    }
+}
+
 /// A claimed descriptor, given up and closed when dropped.
 #[derive(Debug)]
 pub struct Internal(Option<OwnedFd>);
@@ -100,13 +110,6 @@ impl Internal {
     #[must_use]
     pub fn number(&self) -> RawFd {
         self.0.as_ref().map_or(0, AsRawFd::as_raw_fd)
-    }
-
-    /// Adds one to the eventfd.
-    pub fn ring(&self) {
-        if let Some(fd) = &self.0 {
-            sys::ring(fd);
-        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! Numbers about a descriptor: bytes to read, bytes unsent, and so on. Changes nothing.
 
 use super::SOCKS;
-use crate::endpoint::Link;
-use crate::endpoint::stream::ready;
 use crate::socket::{Sock, flag};
+use endpoint::Endpoint;
+use endpoint::stream::ready;
 use rustix::fd::RawFd;
 
 /// Bytes that can be read: `ioctl(FIONREAD)`.
 pub fn unread(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::unread_to_mark)
+    connection(&sock).map(Endpoint::unread_to_mark)
 }
 
 /// `SO_RCVLOWAT` of an accelerated connection.
@@ -20,7 +20,7 @@ pub fn low_water(fd: RawFd) -> Option<usize> {
 /// Whether the next byte is the urgent mark: `ioctl(SIOCATMARK)` and `sockatmark`.
 pub fn is_at_mark(fd: RawFd) -> Option<bool> {
     let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::is_at_mark)
+    connection(&sock).map(Endpoint::is_at_mark)
 }
 
 /// Ancillary data that a `recvmsg` returns beside the bytes.
@@ -38,24 +38,24 @@ pub fn beside(fd: RawFd) -> Beside {
     let stamp = || sock.settings()?.stamp();
     Beside {
         stamp: if sock.has(flag::TELLS_TIME) { stamp() } else { None },
-        left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Link::left),
+        left: connection(&sock).filter(|_| sock.has(flag::TELLS_UNREAD)).map(Endpoint::left),
     }
 }
 
 /// Bytes that the peer has not acknowledged: `ioctl(SIOCOUTQ)`.
 pub fn unsent(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
-    connection(&sock).map(Link::unsent)
+    connection(&sock).map(Endpoint::unsent)
 }
 
 /// Bytes held back within one host, `ioctl(SIOCOUTQNSD)`; `None` over a port: the kernel answers.
 pub fn held_back(fd: RawFd) -> Option<usize> {
     let sock = SOCKS.pin(fd)?;
-    connection(&sock).and_then(Link::held_back)
+    connection(&sock).and_then(Endpoint::held_back)
 }
 
 /// The connection, unless it is over and its slot may be another connection's.
-fn connection(sock: &Sock) -> Option<&Link> {
+fn connection(sock: &Sock) -> Option<&Endpoint> {
     sock.stream().filter(|link| !link.is_unconnected())
 }
 

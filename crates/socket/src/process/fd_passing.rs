@@ -4,7 +4,6 @@
 
 use crate::connect::listen;
 use crate::connect::store_addresses;
-use crate::endpoint::{Link, flags, state, thread_number};
 use crate::fd::reserved;
 use crate::fd::table::Pinned;
 use crate::process::fork_locks::Held;
@@ -18,6 +17,8 @@ use crate::socket::{options, pending_sockopts, placeholder};
 use crate::sys::signal::Deferred;
 use crate::{file, sys};
 use control::{Left, Reply, Request, tcp_state};
+use endpoint::lock::thread_number;
+use endpoint::{Endpoint, flags, state};
 use queue::stream::{Sender, raise};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
@@ -226,12 +227,12 @@ fn ask(client: &Client, fd: RawFd, sock: u32) -> Option<Reply> {
     None
 }
 
-fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option<Link> {
+fn adopt(sock: &Sock, client: &Arc<Client>, index: u32, reply: &Reply) -> Option<Endpoint> {
     let Reply::Moved { slot, local, peer, shut_read, shut_write } = *reply else { return None };
     if !client.home.has(slot) {
         return None;
     }
-    let link = Link::new(client.home.clone(), slot, client.home.clone(), index);
+    let link = Endpoint::new(client.home.clone(), slot, client.home.clone(), index);
     link.begin(sock.is_nonblocking(), true);
     store_addresses(&link, local, peer, sock.family());
     let shut = [(shut_read, state::SHUT_RD), (shut_write, state::SHUT_WR)];

@@ -1,7 +1,9 @@
 //! `fork`: the child holds every socket its parent holds, registers for itself, and sleeps on nothing of its parent's.
 
 use crate::connect::{direct_queue, listen};
+use crate::file;
 use crate::process::fork_locks::Held;
+use crate::process::host::HOST;
 use crate::process::{fd_passing, io_uring, rlimit_as, visibility};
 use crate::session;
 use crate::session::Client;
@@ -15,15 +17,13 @@ use crate::sys::Alone;
 use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::wait::{cancel, sigio};
-use crate::{endpoint, file};
 use rustix::fd::RawFd;
 use shm::TRUST;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DISPUTE: AtomicBool = AtomicBool::new(false);
 /// The bit by which this process, a forked child, holds what its parent holds; 0 in any other.
 static HELD_AS: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +31,7 @@ static HELD_AS: AtomicU64 = AtomicU64::new(0);
 /// How many forks lie between this process and the first one of its family: 0 in that one.
 #[inline]
 pub fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
+    HOST.generation()
 }
 
 /// True when two sets or two processes may want news of one socket.
@@ -201,8 +201,8 @@ fn become_child() {
     drop(HELD.take());
     placeholder::in_child();
     cycle_account::child();
-    endpoint::forget_thread_number();
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    endpoint::lock::forget_thread_number();
+    HOST.forks.fetch_add(1, Ordering::AcqRel);
     sigio::forget_all();
     visibility::settle();
     io_uring::forked();

@@ -4,7 +4,6 @@
 //! are told to do the same if it may lack their eventfds.
 
 use crate::connect::listen;
-use crate::endpoint::Link;
 use crate::fd::reserved;
 use crate::process::bpf;
 use crate::process::bpf::Call;
@@ -12,7 +11,8 @@ use crate::process::fork;
 use crate::session::config;
 use crate::socket::Role;
 use crate::socket::{pending_sockopts, placeholder};
-use crate::{endpoint, epoll, file, session};
+use crate::{epoll, file, session};
+use endpoint::Endpoint;
 use libc::c_long;
 use queue::stream::raise;
 use rustix::io::Errno;
@@ -169,7 +169,7 @@ pub fn enter<T>(lock: &Lock, install: impl FnOnce() -> Result<T, Errno>) -> Resu
 
 /// Prepares for a time when the service cannot be asked.
 fn prepare() {
-    let _ = endpoint::thread_number();
+    let _ = endpoint::lock::thread_number();
     let _ = epoll::mark(0);
     file::SOCKS.each(|fd, sock| {
         let _ = pending_sockopts::tell(sock, fd);
@@ -208,7 +208,7 @@ pub fn has_line() -> bool {
 }
 
 /// Tells the peer to look for news itself. `may_ask`: the service can be asked for the peer's eventfd.
-fn fall_silent(link: &Link, may_ask: bool) {
+fn fall_silent(link: &Endpoint, may_ask: bool) {
     if may_ask {
         link.raise(MUTE);
     } else {

@@ -1,13 +1,14 @@
 //! How a process registers: it says hello, maps a region of its own, and makes the first pages of it present.
 
 use super::{Client, detached, open};
-use crate::endpoint::region::Mapped;
 use crate::fd::reserved::{Internal, claim, unclaim};
+use crate::process::host::HOST;
 use crate::session::log::{Level, log};
 use crate::session::rpc::{Exchange, say_hello};
 use crate::sys;
 use base::limits::RING_MIN;
 use control::{Line, LineError, Parent, Push, Reply, Request, Welcome};
+use endpoint::region::Mapped;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -160,11 +161,11 @@ fn introduce(
         LineError::Garbled
     })?;
     let pages = present as usize / RING_MIN as usize;
-    let home = Mapped::new(info.id, Side::One, false, Arc::new(region), pages);
+    let home = Mapped::new(&HOST, Side::One, Arc::new(region), pages);
     for (i, bell) in fds.enumerate() {
         // The slow path's eventfd comes first, then one per fast-path core.
-        let context = if i == 0 { control::SLOW_CONTEXT } else { i as u32 - 1 };
-        home.learn_waker(context, Internal::new(bell));
+        let context = if i == 0 { shm::SLOW_CONTEXT } else { i as u32 - 1 };
+        home.learn_waker(context, Box::new(Internal::new(bell)));
     }
     // No answer to these two is awaited: the next request is answered after both are done.
     exchange.send(Request::Mapped { region: info.id }, None)?;

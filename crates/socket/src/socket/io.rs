@@ -1,9 +1,6 @@
 //! Bytes in and out by descriptor: `recv`, `send` and all their relatives.
 
 use crate::connect::fallback::surrender;
-use crate::endpoint::low_water::SoFar;
-use crate::endpoint::stream::{How, Progress, Said, ready};
-use crate::endpoint::{Link, state};
 use crate::file::{Handled, SOCKS};
 use crate::process::fd_passing;
 use crate::socket::Sock;
@@ -13,6 +10,9 @@ use crate::wait::cancel;
 use crate::wait::{Patience, Restarts};
 use crate::{sys, wait};
 use cycles::Section;
+use endpoint::low_water::SoFar;
+use endpoint::stream::{How, Progress, Said, ready};
+use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -204,7 +204,7 @@ pub fn send_no_more(fd: RawFd) {
 }
 
 fn finish_send(sock: &Sock, result: Result<usize, Errno>, flags: i32) -> Result<usize, Errno> {
-    if sock.stream().is_some_and(Link::was_freed) {
+    if sock.stream().is_some_and(Endpoint::was_freed) {
         sock.pass_on();
     }
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {

@@ -1,8 +1,6 @@
 //! Socket options. The placeholder is a real kernel socket: what is set on it is checked, kept and answered by the kernel.
 //! This file has the options that concern accelerated bytes, and those that no accelerated socket can honour.
 
-use crate::endpoint::cork::LOOPBACK_MSS;
-use crate::endpoint::{Link, state};
 use crate::session;
 use crate::socket::pending_sockopts;
 use crate::socket::settings::{Kept, Settings};
@@ -10,6 +8,8 @@ use crate::socket::{Sock, flag};
 use crate::sys;
 use crate::sys::address;
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
+use endpoint::cork::LOOPBACK_MSS;
+use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -330,7 +330,7 @@ fn find(kept: &[Kept], level: i32, name: i32) -> Option<&[u8]> {
 }
 
 /// Applies the options that were set before the connection was made.
-pub fn advise_all(sock: &Sock, link: &Link) {
+pub fn advise_all(sock: &Sock, link: &Endpoint) {
     let settings = sock.settings().unwrap_or_default();
     let set = |level, name| find(&settings.kept, level, name).and_then(int);
     let is_on = |name| set(libc::IPPROTO_TCP, name).is_some_and(|on| on != 0);
@@ -355,7 +355,7 @@ pub fn advise_all(sock: &Sock, link: &Link) {
 }
 
 /// Turns `TCP_QUICKACK` on from the beginning, where the environment says so; the program may turn it off.
-fn acknowledge_soon(link: &Link) {
+fn acknowledge_soon(link: &Endpoint) {
     if crate::session::config::quick_ack() && !link.mapped.pair {
         link.set_quick_ack(true);
     }
@@ -509,7 +509,7 @@ pub fn put(out: &mut [u8], value: i32) -> usize {
 }
 
 /// `SO_PEERNAME`, also before and after the connection, as on Linux. EINVAL when `out` is longer than the address.
-fn peer_name(sock: &Sock, link: &Link, out: &mut [u8]) -> Result<usize, Errno> {
+fn peer_name(sock: &Sock, link: &Endpoint, out: &mut [u8]) -> Result<usize, Errno> {
     let (bytes, full) = address::bytes(crate::connect::addresses(link).1, sock.family());
     if out.len() > full {
         return Err(Errno::INVAL);
@@ -519,7 +519,7 @@ fn peer_name(sock: &Sock, link: &Link, out: &mut [u8]) -> Result<usize, Errno> {
 }
 
 /// `IP_MTU`, `IPV6_MTU`: the path's; within one host that of the loopback interface, which IPv4 limits to 65,535.
-fn mtu(link: &Link) -> i32 {
+fn mtu(link: &Endpoint) -> i32 {
     match asked(link) {
         Some((info, _)) => info.pmtu as i32,
         None if address::plain(crate::connect::addresses(link).1).is_ipv4() => 65_535,
@@ -528,12 +528,12 @@ fn mtu(link: &Link) -> i32 {
 }
 
 /// `TCP_MAXSEG` of a connection, in bytes.
-fn segment(link: &Link) -> u32 {
+fn segment(link: &Endpoint) -> u32 {
     info(link).snd_mss
 }
 
 /// The service's `tcp_info` of the connection and the name of its congestion control; `None` within one host.
-fn asked(link: &Link) -> Option<(TcpInfo, String)> {
+fn asked(link: &Endpoint) -> Option<(TcpInfo, String)> {
     if link.mapped.pair || link.is_over() {
         return None;
     }
@@ -545,7 +545,7 @@ fn asked(link: &Link) -> Option<(TcpInfo, String)> {
 }
 
 /// The service's `tcp_info`; if there is none, what the slot says: state, segment size, bytes outstanding, bytes each way.
-fn info(link: &Link) -> TcpInfo {
+fn info(link: &Endpoint) -> TcpInfo {
     asked(link).map_or_else(|| known(link), |(info, _)| info)
 }
 
@@ -554,7 +554,7 @@ const RTO_MIN_US: u32 = 200_000;
 const ATO_MIN_US: u32 = 40_000;
 
 /// A `tcp_info` made from both halves of the slot.
-fn known(link: &Link) -> TcpInfo {
+fn known(link: &Endpoint) -> TcpInfo {
     use shm::half_flags::FIN;
     let seen = link.peer_flags();
     let bits = link.state();

@@ -8,12 +8,12 @@
 //!                                                are untold  are untold
 //! ```
 
-use crate::endpoint::Link;
 use crate::session::detached;
 use crate::socket::Sock;
 use crate::socket::options::int;
 use crate::socket::placeholder;
 use crate::sys;
+use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use shm::TRUST;
@@ -64,7 +64,7 @@ fn switch(level: i32, name: i32) -> Option<usize> {
 }
 
 /// True when no other process has the socket, so none can ask the placeholder.
-fn is_alone(link: &Link) -> bool {
+fn is_alone(link: &Endpoint) -> bool {
     let holders = link.block().holders.load(Ordering::SeqCst);
     holders.is_power_of_two() && holders != TRUST
 }
@@ -160,13 +160,27 @@ pub fn keep(sock: &Sock) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::stream::tests::ends;
+    use crate::process::host::HOST;
     use crate::socket::options;
+    use endpoint::Endpoint;
+    use endpoint::region::Mapped;
     use rustix::fd::AsRawFd;
     use rustix::net::{AddressFamily, SocketType, socket};
+    use shm::{Kind, Params, Region, Side};
+    use std::sync::Arc;
 
     const ON: [u8; 4] = 1i32.to_ne_bytes();
     const OFF: [u8; 4] = 0i32.to_ne_bytes();
+
+    fn connection() -> Endpoint {
+        let [home, pair] = [(Kind::Application, 1), (Kind::Pair, 2)].map(|(kind, id)| {
+            let (region, _) = Region::create(Params { kind, id, slots: 64, data_len: 1 << 20 }).unwrap();
+            Arc::new(Mapped::new(&HOST, Side::One, Arc::new(region), 16))
+        });
+        let link = Endpoint::new(pair, 5, home, 5);
+        link.begin(true, true);
+        link
+    }
 
     /// The value of a switch on the placeholder, and the value that the program gets.
     fn of(sock: &Sock, fd: RawFd, name: i32) -> (i32, i32) {
@@ -186,7 +200,7 @@ mod tests {
     #[test]
     fn a_placeholder_hears_of_switches_once_somebody_else_may_ask_it() {
         let placeholder = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let (fd, (link, _peer)) = (placeholder.as_raw_fd(), ends(5));
+        let (fd, link) = (placeholder.as_raw_fd(), connection());
         link.block().holders.store(1, Ordering::Relaxed);
         let sock = Sock::accepted(libc::AF_INET, link);
         let (cork, delay) = (libc::TCP_CORK, libc::TCP_NODELAY);
@@ -215,7 +229,7 @@ mod tests {
     #[test]
     fn what_was_set_on_a_listener_is_told_before_the_placeholder_is_asked() {
         let placeholder = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let (fd, (link, _peer)) = (placeholder.as_raw_fd(), ends(5));
+        let (fd, link) = (placeholder.as_raw_fd(), connection());
         link.block().holders.store(1, Ordering::Relaxed);
         let (listener, sock) = (Sock::new(libc::AF_INET, false), Sock::accepted(libc::AF_INET, link));
         for name in [libc::SO_KEEPALIVE, libc::SO_PRIORITY] {

@@ -5,7 +5,6 @@
 //!
 //! While the common socket is there, `O_NONBLOCK` of the connection is kept in its socket block only.
 
-use crate::endpoint::{Link, state};
 use crate::fd::reserved;
 use crate::process::fork_locks::Held;
 use crate::process::{fd_passing, io_uring, visibility};
@@ -14,6 +13,7 @@ use crate::socket::{Sock, flag};
 use crate::sys::Alone;
 use crate::sys::signal::Deferred;
 use crate::{file, sys};
+use endpoint::{Endpoint, state};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::Mutex;
@@ -144,7 +144,7 @@ pub fn hold(held: &mut Held) {
 
 /// True when connections accepted from this listener may begin with the common socket: the program waits for the listener by calls that
 /// this library sees, so it most likely does so for the connections. A kernel epoll set would keep the common socket for ever.
-fn may_share(sock: &Sock, listener: &Link) -> bool {
+fn may_share(sock: &Sock, listener: &Endpoint) -> bool {
     (listener.state() & state::AWAITED != 0 || !sock.is_nonblocking())
         && FORKS.load(Ordering::SeqCst) == 0
         && !IS_OVER.load(Ordering::Relaxed)
@@ -169,7 +169,7 @@ impl Place {
     ///
     /// # Errors
     /// As `socket`'s.
-    pub fn new(listener: &Sock, link: &Link, flags: i32) -> Result<Self, Errno> {
+    pub fn new(listener: &Sock, link: &Endpoint, flags: i32) -> Result<Self, Errno> {
         let (family, may_share) = (listener.family(), may_share(listener, link));
         let mut place = Self { fd: None, is_common: false, may_share, family, flags };
         place.take()?;

@@ -1,10 +1,10 @@
 //! Options for which the kernel's answer about the placeholder must be corrected. Never changes an option.
 
 use crate::connect::listen::each_other_queue;
-use crate::endpoint::Link;
-use crate::endpoint::stream::ring_most;
+use crate::process::host::HOST;
 use crate::socket::Sock;
 use crate::{session, sys};
+use endpoint::Endpoint;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ pub fn get(
     match (level, name) {
         // No send finds more room than the longest ring has: a program that relied on more would wait for ever.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) if session::present().is_some() => {
-            Some(change(fd, (level, name), out, 0, |bytes| bytes.min(ring_most())))
+            Some(change(fd, (level, name), out, 0, |bytes| bytes.min(HOST.ring_most())))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             let waiting = waiting(sock, sock.listener()?);
@@ -48,7 +48,7 @@ fn change(
 }
 
 /// Number of connections that wait in this process's queues of a listener.
-fn waiting(sock: &Sock, link: &Link) -> u32 {
+fn waiting(sock: &Sock, link: &Endpoint) -> u32 {
     let mut bytes = link.unread();
     each_other_queue(sock, link, |other| bytes += other.unread());
     (bytes / control::RECORD_LEN) as u32

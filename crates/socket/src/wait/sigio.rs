@@ -4,7 +4,6 @@
 //!
 //! The C library does not know the thread (`sys/thread.rs` says why), so what it runs neither allocates nor puts signals off.
 
-use crate::endpoint::stream::ready;
 use crate::process::fork;
 use crate::process::fork_locks::Held;
 use crate::session;
@@ -15,6 +14,7 @@ use crate::sys::signal::{Deferred, F_GETSIG, Owner, publish, published};
 use crate::sys::thread;
 use crate::wait::sleeper::Context;
 use crate::{file, sys};
+use endpoint::stream::ready;
 use queue::Doorbell;
 use rustix::fd::RawFd;
 use rustix::io::Errno;

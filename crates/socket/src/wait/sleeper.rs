@@ -9,6 +9,7 @@ use crate::sys;
 use crate::sys::signal::Deferred;
 use crate::wait::spin::Spin;
 use control::{Reply, Request};
+use endpoint::host::Waker;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;

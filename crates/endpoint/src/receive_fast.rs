@@ -1,19 +1,20 @@
-//! The usual receive: into one buffer, from one piece of a ring between two applications. It leaves every other case to [`Link::pull`].
+//! The usual receive: into one buffer, from one piece of a ring between two applications. It leaves every other case to [`Endpoint::pull`].
 //! Also the steps that both take after bytes were copied.
 
-use crate::endpoint::stream::is_enough_space;
-use crate::endpoint::{Link, own, own_at_once};
+use crate::Endpoint;
+use crate::lock::{own, own_at_once};
+use crate::stream::is_enough_space;
 use queue::stream::{Sender, consumed, consumed_some, readable};
 use shm::half_flags::{FAILED, MUTE, RESET, URGENT};
 use shm::{Half, SockBlock};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-impl Link {
+impl Endpoint {
     /// Receives into `buffer` if the bytes there are in one piece and nothing unusual is pending. `None`: nothing was done. Bytes that come
     /// during the call are left to the next one.
     #[inline(always)]
-    pub(crate) fn pull_piece(&self, buffer: &mut [u8]) -> Option<usize> {
+    pub fn pull_piece(&self, buffer: &mut [u8]) -> Option<usize> {
         let b = self.block();
         let (half, peer) = self.halves();
         // Only a hint, read without the lock; it is checked again under the lock.
@@ -46,7 +47,7 @@ impl Link {
 
     /// Notes that the bytes of `range` were copied; `ends_ring`: up to the end of a ring. True when the sender waits for space.
     #[inline(always)]
-    pub(crate) fn consume(
+    pub fn consume(
         &self,
         (b, half, peer): (&SockBlock, &Half, &Half),
         range: Range<u64>,
@@ -61,7 +62,7 @@ impl Link {
 
     /// After the lock is released: wakes the sender if it `wants` space, and gives up the ring of a connection that is idle.
     #[inline(always)]
-    pub(crate) fn after_pull(&self, (b, peer): (&SockBlock, &Half), wants: bool, drained: bool) {
+    pub fn after_pull(&self, (b, peer): (&SockBlock, &Half), wants: bool, drained: bool) {
         if wants {
             self.tell_of(peer);
         }
@@ -75,7 +76,7 @@ impl Link {
         if b.tx_ring.load(Ordering::Relaxed) << 1 == 0 {
             return;
         }
-        let Ok(_owned) = own(&b.tx_lock) else { return };
+        let Ok(_owned) = own(&b.tx_lock, &self.mapped) else { return };
         let mut sender = Sender::of(b, self.mapped.data_len());
         if let Ok(old) = sender.update(peer) {
             let ring = sender.give_back();

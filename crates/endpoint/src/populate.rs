@@ -1,17 +1,12 @@
 //! How much of an application region is present. One thread at a time makes more of it present. What is announced to the
 //! service must be present up to its end, so a part that another thread is still working on is not announced.
 
-use crate::process::fork;
+use crate::host::Host;
 use base::limits::{BUFFER_INITIAL_DEFAULT, FIRST_WINDOWS};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// No thread is growing the region. Else: 1 + the generation of that thread's process; a forked child lacks the thread.
 const IDLE: u64 = 0;
-
-/// Longest wait for another thread's growth. Populating 128 MiB takes about 50 ms; without a limit, a signal handler that interrupts the
-/// growing thread would wait for ever.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The first window: what a peer may send over a port before it is told of more. Present from a connection's beginning, for the first
 /// [`FIRST_WINDOWS`]. Bytes that come at once on more connections than there is memory for are lost, and some of these stay behind for
@@ -25,6 +20,7 @@ const FIRST_MOST: u64 = 32 << 20;
 /// How far the region is present, as this process knows.
 #[derive(Debug)]
 pub struct Growth {
+    host: &'static Host,
     owner: AtomicU64,
     present: AtomicU64,
     wanted: AtomicU64,
@@ -32,8 +28,8 @@ pub struct Growth {
 
 impl Growth {
     /// The first `bytes` of each side are present.
-    pub const fn new(bytes: u64) -> Self {
-        Self { owner: AtomicU64::new(IDLE), present: AtomicU64::new(bytes), wanted: AtomicU64::new(0) }
+    pub const fn new(host: &'static Host, bytes: u64) -> Self {
+        Self { host, owner: AtomicU64::new(IDLE), present: AtomicU64::new(bytes), wanted: AtomicU64::new(0) }
     }
 
     /// Bytes of each side that are present.
@@ -68,17 +64,19 @@ impl Growth {
     /// Like [`Growth::demand`], and waits for another thread that is growing the region.
     pub fn share(&self, bytes: u64, populate: impl FnMut(u64, u64) -> bool) {
         self.demand(bytes, populate);
-        let end = Instant::now() + PATIENCE;
-        while self.owner.load(Ordering::Acquire) == us() && Instant::now() < end {
-            std::thread::yield_now();
-        }
+        self.host.process.wait_for(&mut || self.owner.load(Ordering::Acquire) != self.us());
+    }
+
+    /// `owner` for a thread of this process.
+    fn us(&self) -> u64 {
+        1 + u64::from(self.host.generation())
     }
 
     fn begin(&self) -> bool {
         let begin =
-            |owner| self.owner.compare_exchange(owner, us(), Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            |owner| self.owner.compare_exchange(owner, self.us(), Ordering::SeqCst, Ordering::SeqCst).is_ok();
         match self.owner.load(Ordering::SeqCst) {
-            owner if owner == us() => false,
+            owner if owner == self.us() => false,
             owner => begin(owner),
         }
     }
@@ -91,14 +89,12 @@ pub fn expected(slot: u32) -> u64 {
     first.max((connections * FIRST_BURST).min(FIRST_MOST))
 }
 
-/// `Growth::owner` for a thread of this process.
-fn us() -> u64 {
-    1 + u64::from(fork::generation())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Solitary;
+
+    static HOST: Host = Host::new(&Solitary);
 
     #[test]
     fn memory_for_first_windows_and_then_for_first_bursts_is_expected() {
@@ -108,7 +104,7 @@ mod tests {
 
     #[test]
     fn nobody_announces_what_another_thread_is_still_populating() {
-        let (growth, present) = (Growth::new(1 << 20), AtomicU64::new(1 << 20));
+        let (growth, present) = (Growth::new(&HOST, 1 << 20), AtomicU64::new(1 << 20));
         let populate = |from: u64, to: u64| {
             assert_eq!(present.load(Ordering::SeqCst), from, "everything below is present already");
             std::thread::yield_now();
@@ -129,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_demand_while_growing_is_done_afterwards_by_the_same_thread() {
-        let growth = Growth::new(1);
+        let growth = Growth::new(&HOST, 1);
         let mut steps = Vec::new();
         growth.demand(2, |from, to| {
             if from == 1 {
@@ -144,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_failed_growth_may_be_tried_again() {
-        let growth = Growth::new(4);
+        let growth = Growth::new(&HOST, 4);
         growth.demand(64, |_, _| false);
         let mut steps = Vec::new();
         growth.share(8, |from, to| {

@@ -1,9 +1,10 @@
 //! Two ends of one connection over one pair region, in one process, without a service.
 
 use super::*;
-use crate::endpoint::Link;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::ring_reclaim;
+use crate::Endpoint;
+use crate::host::{Host, Solitary};
+use crate::region::Mapped;
+use crate::ring_reclaim;
 use base::Seed;
 use queue::stream::watch;
 use shm::half_flags::{OPEN, RESET};
@@ -12,24 +13,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 const DATA: u64 = 1 << 20;
+static HOST: Host = Host::new(&Solitary);
 
 fn home() -> Arc<Mapped> {
     let params = Params { kind: Kind::Application, id: 1, slots: 64, data_len: DATA };
     let region = Arc::new(Region::create(params).unwrap().0);
-    Arc::new(Mapped::new(1, Side::One, false, region, 0))
+    Arc::new(Mapped::new(&HOST, Side::One, region, 0))
 }
 
 /// Both ends of slot `slot` of a fresh pair region.
-pub(crate) fn ends(slot: u32) -> (Link, Link) {
+pub(crate) fn ends(slot: u32) -> (Endpoint, Endpoint) {
     let mut ends = ends_of([slot]);
     ends.remove(0)
 }
 
 /// Both ends of each of `slots`, all in one fresh pair region.
-fn ends_of(slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
+fn ends_of(slots: impl IntoIterator<Item = u32>) -> Vec<(Endpoint, Endpoint)> {
     let region = pair();
     let pages = region.page_words() * 64;
-    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(2, side, true, region.clone(), pages));
+    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(&HOST, side, region.clone(), pages));
     ends_in(sides, slots)
 }
 
@@ -39,10 +41,10 @@ fn pair() -> Arc<Region> {
 }
 
 /// Both ends of slot `slot` in a region as both sides have mapped it.
-fn ends_in(sides: [Mapped; 2], slots: impl IntoIterator<Item = u32>) -> Vec<(Link, Link)> {
+fn ends_in(sides: [Mapped; 2], slots: impl IntoIterator<Item = u32>) -> Vec<(Endpoint, Endpoint)> {
     let (home, sides) = (home(), sides.map(Arc::new));
     let end = |side: Side, slot, index| {
-        let link = Link::new(sides[side.index()].clone(), slot, home.clone(), index);
+        let link = Endpoint::new(sides[side.index()].clone(), slot, home.clone(), index);
         link.begin(true, side == Side::One);
         link.block().holders.store(1, Ordering::Relaxed);
         raise(link.halves().0, OPEN);
@@ -56,11 +58,11 @@ fn ends_in(sides: [Mapped; 2], slots: impl IntoIterator<Item = u32>) -> Vec<(Lin
         .collect()
 }
 
-pub(crate) fn send(link: &Link, bytes: &[u8]) -> Result<Progress, Errno> {
+pub(crate) fn send(link: &Endpoint, bytes: &[u8]) -> Result<Progress, Errno> {
     link.push(&[bytes], 0, Said::default())
 }
 
-pub(crate) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
+pub(crate) fn take(link: &Endpoint, most: usize) -> Result<Vec<u8>, Option<Errno>> {
     let mut out = vec![0; most];
     match link.pull(&mut [&mut out], 0, How::default()) {
         Ok(Progress::Done(n)) => Ok(out[..n].to_vec()),
@@ -72,7 +74,7 @@ pub(crate) fn take(link: &Link, most: usize) -> Result<Vec<u8>, Option<Errno>> {
 #[test]
 fn without_memory_nothing_is_sent_and_nobody_is_kept() {
     let region = pair();
-    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(2, side, true, region.clone(), 0));
+    let sides = [Side::Zero, Side::One].map(|side| Mapped::new(&HOST, side, region.clone(), 0));
     let (a, _b) = ends_in(sides, [5]).remove(0);
     for said in [Said::empty(), Said::AT_ONCE] {
         assert_eq!(a.push(&[b"waits"], 0, said), Ok(Progress::Wait));
@@ -84,8 +86,8 @@ fn what_a_child_leaves_lent_comes_back_when_it_is_read() {
     let region = pair();
     let pages = region.page_words() * 64;
     let sides = [
-        Mapped::new(2, Side::Zero, true, region.clone(), pages),
-        Mapped::new(2, Side::One, true, region.clone(), pages).inherited(),
+        Mapped::new(&HOST, Side::Zero, region.clone(), pages),
+        Mapped::new(&HOST, Side::One, region.clone(), pages).inherited(),
     ];
     let mut ends = ends_in(sides, [5, 6, 7]);
     for (_, child) in &ends {
@@ -108,7 +110,7 @@ fn what_a_child_leaves_lent_comes_back_when_it_is_read() {
     let (_, child) = ends.remove(2);
     assert!(child.release(1, false));
     assert_eq!(lent(), 0, "nobody reads what is read");
-    let is_free = |link: &Link| link.block().region.load(Ordering::Relaxed) == 0;
+    let is_free = |link: &Endpoint| link.block().region.load(Ordering::Relaxed) == 0;
     assert!(is_free(&child) && ends.iter().all(|(_, child)| is_free(child)));
 }
 
@@ -288,7 +290,7 @@ fn peeking_and_discarding() {
 }
 
 /// Sends small pieces until there is no space. Returns the bytes sent before the last piece, and in all.
-fn fill(link: &Link, sent: &mut Vec<u8>, said: Said) -> (usize, usize) {
+fn fill(link: &Endpoint, sent: &mut Vec<u8>, said: Said) -> (usize, usize) {
     let before = sent.len();
     loop {
         let piece: Vec<u8> = (0..100).map(|i| (sent.len() + i * 7) as u8).collect();
@@ -344,7 +346,7 @@ fn who_does_not_wait_is_told_that_there_is_no_space_only_in_the_longest_ring() {
 #[test]
 fn programs_that_let_much_lie_unread_leave_memory_for_others() {
     let ends = ends_of(1..=30);
-    let fill = |link: &Link, piece| {
+    let fill = |link: &Endpoint, piece| {
         let said = Said::AT_ONCE;
         let once = || match link.push(&[&vec![7; piece]], 0, said).unwrap() {
             Progress::Done(n) => Some(n),

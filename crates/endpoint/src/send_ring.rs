@@ -2,13 +2,12 @@
 //! long as Linux's, and is perhaps the reader itself. A blocking send gets it after a while, for most readers are only late. A non-blocking
 //! send gets it before it reports that there is no space, for that must stay true until the peer reads.
 
-use crate::endpoint::stream::CLASS_MOST;
-use crate::endpoint::{Link, own, state};
+use crate::lock::own;
+use crate::{Endpoint, state};
 use queue::Ring;
 use queue::pages::class_of;
 use queue::stream::Sender;
 use rustix::io::Errno;
-use std::sync::atomic::Ordering;
 
 /// Least bytes of such a ring: Linux's buffers take some 2.5 MB between two programs of a host.
 const LEAST: usize = 1 << 20;
@@ -17,13 +16,13 @@ const LEAVING: usize = 2;
 /// Bytes moved at once. Rings are multiples of it, so that no piece crosses a ring's end.
 const PIECE: usize = base::limits::RING_MIN as usize;
 
-impl Link {
+impl Endpoint {
     /// A send has waited for a while, and its peer reads nothing: gets a ring for the `left` bytes that it sends next, or a longer one.
     ///
     /// # Errors
     /// As [`push`](Self::push)'s.
     pub fn lengthen(&self, left: usize) -> Result<(), Errno> {
-        let owned = own(&self.block().tx_lock)?;
+        let owned = own(&self.block().tx_lock, &self.mapped)?;
         // Nothing is held back while a send waits for space.
         let is_news = self.let_go_owned();
         let mut sender = self.sender();
@@ -49,7 +48,7 @@ impl Link {
     /// A non-blocking send has found space for `done` bytes, and none for `left` more. True: there is some now. The ring grows by steps, so
     /// that it stays short for a reader that was only late.
     #[cold]
-    pub(crate) fn lengthen_at_once(&self, sender: &mut Sender, done: usize, left: usize) -> bool {
+    pub fn lengthen_at_once(&self, sender: &mut Sender, done: usize, left: usize) -> bool {
         // The program was told that there is no space: that stays so until the peer reads.
         if done == 0 && self.state() & state::TOLD_FULL != 0 {
             return false;
@@ -62,7 +61,7 @@ impl Link {
     /// Both rings are full: moves the second's bytes into a longer one, of `most` bytes at most. False: there is none.
     fn relocate(&self, sender: &mut Sender, most: usize) -> bool {
         let Some(short) = sender.ring else { return false };
-        let best = class_of(most).min(CLASS_MOST.load(Ordering::Relaxed) as usize);
+        let best = class_of(most).min(self.mapped.host.class_most());
         let least = class_of(short.size() as usize) + 1;
         if least > best {
             return false;

@@ -3,8 +3,8 @@
 //! The reader compares with the number in its block. Its half tells the sender that number, rounded up to a power of two. A sender without
 //! memory for so many bytes tells the reader, which must make do with what is there, as on Linux where the window is closed.
 
-use crate::endpoint::stream::ready;
-use crate::endpoint::{Link, flags};
+use crate::stream::ready;
+use crate::{Endpoint, flags};
 use queue::stream::raise;
 use shm::half_flags::{LOW_WATER, WANT_SPACE};
 use shm::{low_water, low_water_flags};
@@ -22,7 +22,7 @@ pub struct SoFar {
     pub peeked: usize,
 }
 
-impl Link {
+impl Endpoint {
     /// `SO_RCVLOWAT`, as the kernel has capped it. Afterwards the caller makes waiting threads look again.
     pub fn set_low_water(&self, bytes: u32) {
         let mark = if bytes > 1 { bytes.min(MARK_MAX) } else { 0 };
@@ -39,19 +39,19 @@ impl Link {
 
     /// The mark in bytes, at least 1.
     #[inline]
-    pub(crate) fn low_water(&self) -> u64 {
+    pub fn low_water(&self) -> u64 {
         u64::from(self.block().flags.load(Ordering::Relaxed) >> flags::MARK_SHIFT).max(1)
     }
 
     /// True when fewer bytes are there than the mark: those that come are no news yet. `readiness`: as it is now.
     #[inline]
-    pub(crate) fn is_held_back(&self, readiness: u32) -> bool {
+    pub fn is_held_back(&self, readiness: u32) -> bool {
         readiness & ready::IN == 0 && self.low_water() > 1
     }
 
     /// True when `unread` bytes reach the reader's `mark`, or the other side has no space for more.
     #[inline]
-    pub(crate) fn is_enough(&self, unread: u64, mark: u64) -> bool {
+    pub fn is_enough(&self, unread: u64, mark: u64) -> bool {
         unread >= mark || unread > 0 && self.halves().1.flags.load(Ordering::SeqCst) & WANT_SPACE != 0
     }
 
@@ -64,7 +64,7 @@ impl Link {
     }
 
     /// True when a blocking receive can go on, or waits in vain. With bytes in hand it does not wait past urgent data.
-    pub(crate) fn has_more(&self, so_far: SoFar) -> bool {
+    pub fn has_more(&self, so_far: SoFar) -> bool {
         let now = self.readiness_from(1);
         let ends = ready::ALWAYS | ready::RDHUP | if so_far.done > 0 { ready::PRI } else { 0 };
         let more = if so_far.peeked > 0 { self.unread() > so_far.peeked } else { now & ready::IN != 0 };
@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// There is no space for what this side sends: tells a reader that waits for more than is there, in vain.
-    pub(crate) fn tell_reader(&self) {
+    pub fn tell_reader(&self) {
         if self.wanted_there() > 1 {
             self.tell();
         }
@@ -80,21 +80,21 @@ impl Link {
 
     /// The peer's mark in bytes, rounded up to a power of two.
     #[inline]
-    pub(crate) fn wanted_there(&self) -> usize {
+    pub fn wanted_there(&self) -> usize {
         low_water(self.halves().1.flags.load(Ordering::SeqCst)) as usize
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::endpoint::Link;
-    use crate::endpoint::low_water::SoFar;
-    use crate::endpoint::stream::tests::{ends, send, take};
-    use crate::endpoint::stream::{How, Progress, Said, ready};
+    use crate::Endpoint;
+    use crate::low_water::SoFar;
+    use crate::stream::tests::{ends, send, take};
+    use crate::stream::{How, Progress, Said, ready};
     use shm::half_flags::WANT_SPACE;
     use std::sync::atomic::Ordering;
 
-    fn is_ready(link: &Link) -> bool {
+    fn is_ready(link: &Endpoint) -> bool {
         link.stream_readiness() & ready::IN != 0
     }
 

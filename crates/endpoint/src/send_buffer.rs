@@ -11,26 +11,17 @@
 //! *goal*, counted from what has been sent, and a send may exceed its bounds by less than one goal. "Used" is what is queued, plus the
 //! bookkeeping that Linux needs for each goal of it. The service says how far it has sent, and what the goal is (`shm::Sending`).
 
-use crate::endpoint::stream::ready;
-use crate::endpoint::{Link, flags, state};
+use crate::stream::ready;
+use crate::{Endpoint, flags, state};
 use queue::stream::Sender;
 use rustix::io::Errno;
 use shm::Sending;
 use shm::application_flags::WATCH;
 use shm::half_flags::WANT_SPACE;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// "The minimum (doubled) value for this option is 2048" (socket(7)); present kernels answer this value, in bytes.
 pub const BUFFER_MIN: u32 = 4_608;
-
-/// `net.ipv4.tcp_notsent_lowat` in bytes, for sockets without the option.
-static LOWAT: AtomicU32 = AtomicU32::new(u32::MAX);
-
-/// Reads the kernel's setting; without it there is no limit.
-pub fn take_sysctl() {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_notsent_lowat").unwrap_or_default();
-    LOWAT.store(text.trim().parse().unwrap_or(u32::MAX), Ordering::Relaxed);
-}
 
 /// Bytes that each of Linux's buffers costs beside its data: `struct sk_buff`, room for headers, `struct skb_shared_info`.
 const BOOKKEEPING: u64 = 1_280;
@@ -41,7 +32,7 @@ const BEFORE_A_LOOK: u64 = 16;
 
 /// The bounds of one send, in bytes. `buffer` and `lowat` are `u64::MAX` if they do not apply; `goal` 0: no unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     buffer: u64,
     lowat: u64,
     goal: u64,
@@ -62,14 +53,14 @@ impl Bounds {
     }
 
     /// Size of a ring that holds `total` bytes, or as much of them as the bounds allow; `None`: the buffer has no bound.
-    pub(crate) fn most(&self, sender: &Sender, total: usize) -> Option<usize> {
+    pub fn most(&self, sender: &Sender, total: usize) -> Option<usize> {
         let whole = usize::try_from(self.buffer.saturating_add(self.goal)).unwrap_or(usize::MAX);
         let is_near = self.used(sender.head - sender.tail + total as u64) >= self.buffer;
         (self.buffer < u64::MAX).then_some(if is_near { whole } else { total })
     }
 
     /// True when the buffer grows while a thread waits for space, so a wish for space must be withdrawn when space was found.
-    pub(crate) fn may_grow(&self) -> bool {
+    pub fn may_grow(&self) -> bool {
         self.may_grow
     }
 
@@ -79,7 +70,7 @@ impl Bounds {
     }
 
     /// Bytes that a send may take now, before it checks the bounds again.
-    pub(crate) fn room(&self, sender: &Sender) -> usize {
+    pub fn room(&self, sender: &Sender) -> usize {
         let (used, unsent) = (self.used(sender.head - sender.tail), self.unsent(sender));
         let begun = if self.goal > 0 { unsent % self.goal } else { 0 };
         let room = if begun > 0 {
@@ -93,14 +84,14 @@ impl Bounds {
     }
 
     /// Linux's `sk_stream_is_writeable`: a third of the buffer is free, and the unsent bytes are less than half of their limit.
-    pub(crate) fn is_writable(&self, sender: &Sender) -> bool {
+    pub fn is_writable(&self, sender: &Sender) -> bool {
         let used = self.used(sender.head - sender.tail);
         self.buffer.saturating_sub(used) >= used / 2
             && (self.lowat == u64::MAX || 2 * self.unsent(sender) < self.lowat)
     }
 }
 
-impl Link {
+impl Endpoint {
     /// `SO_SNDBUF`: the kernel doubles the value for its bookkeeping; here all of it is room for bytes.
     pub fn set_buffer(&self, bytes: u32) {
         self.buffer.store(bytes.saturating_mul(2).max(BUFFER_MIN), Ordering::Relaxed);
@@ -110,7 +101,7 @@ impl Link {
     pub fn grown_buffer(&self) -> Option<u32> {
         let is_set = self.buffer.load(Ordering::Relaxed) > 0;
         let grown = || match self.mapped.pair {
-            true => crate::endpoint::stream::ring_most(),
+            true => self.mapped.host.ring_most(),
             false => Sending::unpack(self.halves().1.extra.load(Ordering::Acquire)).buffer,
         };
         if is_set || !self.is_open() { None } else { Some(grown()).filter(|bytes| *bytes > 0) }
@@ -118,7 +109,7 @@ impl Link {
 
     /// The error of a send on a connection that is over or was shut down.
     #[cold]
-    pub(crate) fn unsendable_since(&self, bits: u32) -> Errno {
+    pub fn unsendable_since(&self, bits: u32) -> Errno {
         if bits & state::INTO_THE_VOID != 0 {
             // The program gets the pending error now; from here on the connection is over.
             self.note(state::OVER);
@@ -129,7 +120,7 @@ impl Link {
     /// The peer has closed both directions. Linux takes this send, or its first buffers, because it sees the peer's RST only after that.
     /// The RST is the pending error from here on, and the next send fails.
     #[cold]
-    pub(crate) fn send_into_the_void(&self, total: usize) -> usize {
+    pub fn send_into_the_void(&self, total: usize) -> usize {
         if total > 0 {
             self.note(state::INTO_THE_VOID);
             self.block().error.store(libc::EPIPE as u32, Ordering::Release);
@@ -141,7 +132,7 @@ impl Link {
 
     /// ERR and HUP bits of a socket with a pending notice, or one that has sent to a closed peer.
     #[cold]
-    pub(crate) fn void_readiness(&self, bits: u32) -> u32 {
+    pub fn void_readiness(&self, bits: u32) -> u32 {
         let pending = self.block().error.load(Ordering::Relaxed) != 0;
         let error = if pending || bits & state::NOTICE != 0 { ready::ERR } else { 0 };
         if bits & state::INTO_THE_VOID != 0 { error | ready::HUP } else { error }
@@ -174,14 +165,14 @@ impl Link {
     #[inline]
     fn lowat(&self) -> u32 {
         match self.lowat.load(Ordering::Relaxed) {
-            0 => LOWAT.load(Ordering::Relaxed),
+            0 => self.mapped.host.not_sent_low_water(),
             own => own,
         }
     }
 
     /// The bounds of a send; `None`: only the ring bounds it. Between applications of one host all written bytes count as sent.
     #[inline]
-    pub(crate) fn bounds(&self) -> Option<Bounds> {
+    pub fn bounds(&self) -> Option<Bounds> {
         let (own, lowat) = (self.buffer.load(Ordering::Relaxed), self.lowat());
         if self.mapped.pair {
             let buffer = u64::from(own);
@@ -209,7 +200,7 @@ impl Link {
     }
 
     /// Before a send of `total` bytes: if it may reach the bounds, asks the service to keep `shm::Sending` up to date.
-    pub(crate) fn note_bounds(&self, bounds: &Bounds, sender: &Sender, total: usize) {
+    pub fn note_bounds(&self, bounds: &Bounds, sender: &Sender, total: usize) {
         self.watch_sending(!self.mapped.pair && bounds.is_near(sender, total));
     }
 
@@ -221,7 +212,7 @@ impl Link {
     }
 
     /// Asks the other side to tell when there is space, or when it has sent.
-    pub(crate) fn starve(&self) {
+    pub fn starve(&self) {
         let flags = &self.halves().0.flags;
         if flags.load(Ordering::SeqCst) & WANT_SPACE == 0 {
             flags.fetch_or(WANT_SPACE, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! Ends of records (`MSG_EOR`): the sender's table of them, a ring lent when a socket first ends a record and kept until it is closed.
 //! Between applications of one host there are no segments, and no ends of records are kept.
 
-use crate::endpoint::stream::LEAVING;
-use crate::endpoint::{Link, flags};
+use crate::stream::LEAVING;
+use crate::{Endpoint, flags};
 use queue::Ring;
 use queue::records::{CLASS, Records, flags_of, place};
 use rustix::io::Errno;
@@ -11,10 +11,10 @@ use shm::application_flags::RECORDS_SHIFT;
 use shm::half_flags::WANT_SPACE;
 use std::sync::atomic::{Ordering, fence};
 
-impl Link {
+impl Endpoint {
     /// Makes sure that the table has room for one more end. The caller has locked the sending side. False: wait as for space.
     #[cold]
-    pub(crate) fn has_record(&self) -> Result<bool, Errno> {
+    pub fn has_record(&self) -> Result<bool, Errno> {
         let (half, peer) = self.halves();
         if self.records().is_none() {
             let ring = self.mapped.lend(CLASS, LEAVING).ok_or(Errno::NOBUFS)?;
@@ -35,7 +35,7 @@ impl Link {
 
     /// Adds the end of a record: the position of the byte behind it in the stream.
     #[cold]
-    pub(crate) fn end_record(&self, position: u64) {
+    pub fn end_record(&self, position: u64) {
         if let Some(ring) = self.records() {
             Records::new(&self.mapped.region, self.mapped.side, ring).add(position);
         }
@@ -43,7 +43,7 @@ impl Link {
 
     /// True when the table is full, given that the other side has consumed the bytes before `consumed`.
     #[inline]
-    pub(crate) fn is_full_of_records(&self, consumed: u64) -> bool {
+    pub fn is_full_of_records(&self, consumed: u64) -> bool {
         let is_full = |ring| Records::new(&self.mapped.region, self.mapped.side, ring).is_full(consumed);
         self.records().is_some_and(is_full)
     }

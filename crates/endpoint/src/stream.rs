@@ -1,6 +1,7 @@
 //! A connected socket: bytes in, bytes out, shutdown, and what it is ready for.
 
-use crate::endpoint::{Link, flags, own, state};
+use crate::lock::own;
+use crate::{Endpoint, flags, state};
 use bitflags::bitflags;
 use queue::Ring;
 use queue::pages::class_of;
@@ -8,7 +9,7 @@ use queue::stream::{Sender, raise, readable};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
 use shm::{Half, SockBlock};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
 pub mod ready {
@@ -30,27 +31,6 @@ pub mod ready {
     pub const WRNORM: u32 = libc::EPOLLWRNORM as u32;
     /// Bits that are reported even if not asked for.
     pub const ALWAYS: u32 = ERR | HUP;
-}
-
-/// Longest ring that a sender lends itself, as log2 of its pages; set from the service's settings.
-pub(crate) static CLASS_MOST: AtomicU32 = AtomicU32::new(8);
-
-/// Shortest first ring, in the unit of [`CLASS_MOST`]; set from the environment.
-static CLASS_LEAST: AtomicU32 = AtomicU32::new(0);
-
-/// Sets the least size of a sender's first ring in bytes; without enough free memory it is shorter.
-pub fn begin_rings(bytes: usize) {
-    CLASS_LEAST.store(class_of(bytes) as u32, Ordering::Relaxed);
-}
-
-/// Takes over the service's limit for the size of a ring, in bytes.
-pub fn limit_rings(bytes: u32) {
-    CLASS_MOST.store(class_of(bytes as usize) as u32, Ordering::Relaxed);
-}
-
-/// The limit for the size of a ring, in bytes.
-pub fn ring_most() -> u32 {
-    base::limits::RING_MIN << CLASS_MOST.load(Ordering::Relaxed)
 }
 
 /// Result of a call that does not wait.
@@ -88,14 +68,14 @@ bitflags! {
 
 /// True when a sender that found its ring full is told of space: a quarter of the ring is free.
 #[inline]
-pub(crate) const fn is_enough_space(free: u64, ring: Ring) -> bool {
+pub const fn is_enough_space(free: u64, ring: Ring) -> bool {
     free >= ring.size() / 4
 }
 
 /// Long rings leave one in this many pages free: then programs with much unread data leave memory for those that send little.
-pub(crate) const LEAVING: usize = 4;
+pub const LEAVING: usize = 4;
 
-impl Link {
+impl Endpoint {
     /// Sends as much as fits of `buffers`, without their first `skip` bytes.
     ///
     /// # Errors
@@ -116,7 +96,7 @@ impl Link {
         most: usize,
     ) -> Result<Progress, Errno> {
         let b = self.block();
-        let _owned = own(&b.tx_lock).map_err(|e| self.unsendable(e))?;
+        let _owned = own(&b.tx_lock, &self.mapped).map_err(|e| self.unsendable(e))?;
         let (half, peer) = self.halves();
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
@@ -268,14 +248,15 @@ impl Link {
 
     /// Lends a first ring, or a larger one, for `left` bytes; if `bound` says how much the send bounds allow, large enough for that at
     /// once. Otherwise rings grow step by step, so that a stream with a fast reader has a short ring.
-    pub(crate) fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
+    #[inline]
+    pub fn widen(&self, sender: &mut Sender, left: usize, bound: Option<usize>) {
         if !sender.may_lend() {
             return;
         }
-        let most = CLASS_MOST.load(Ordering::Relaxed) as usize;
+        let most = self.mapped.host.class_most();
         let best = match sender.ring {
             None => {
-                let least = CLASS_LEAST.load(Ordering::Relaxed) as usize;
+                let least = self.mapped.host.class_least();
                 class_of(bound.unwrap_or(left)).max(least).min(most)
             }
             Some(ring) => {
@@ -338,7 +319,7 @@ impl Link {
     /// The general case of [`pull`](Self::pull): any buffers, pieces and flags.
     fn pull_pieces(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
         let b = self.block();
-        let owned = match own(&b.rx_lock) {
+        let owned = match own(&b.rx_lock, &self.mapped) {
             Ok(owned) => owned,
             Err(e) => return self.unreadable(e),
         };
@@ -471,7 +452,7 @@ impl Link {
             raise(self.halves().0, READ_CLOSED);
         }
         if write {
-            let _owned = own(&self.block().tx_lock)?;
+            let _owned = own(&self.block().tx_lock, &self.mapped)?;
             self.let_go_owned();
             self.note(state::SHUT_WR);
             raise(self.halves().0, FIN);
@@ -492,7 +473,7 @@ impl Link {
 
     /// [`Self::stream_readiness`] for a reader to which less than `mark` bytes are no news.
     #[inline]
-    pub(crate) fn readiness_from(&self, mark: u64) -> u32 {
+    pub fn readiness_from(&self, mark: u64) -> u32 {
         let seen = self.peer_flags();
         let b = self.block();
         let bits = b.state.load(Ordering::Relaxed);
@@ -544,7 +525,7 @@ impl Link {
         if !is_full && bounds.is_none() {
             return true;
         }
-        let Ok(owned) = own(&b.tx_lock) else { return false };
+        let Ok(owned) = own(&b.tx_lock, &self.mapped) else { return false };
         let mut sender = self.sender();
         let Ok(mut old) = sender.update(self.halves().1) else { return true };
         let mut is_starved = false;
@@ -584,7 +565,7 @@ mod queue_spans {
 
 #[cfg(test)]
 #[path = "stream_tests.rs"]
-pub(crate) mod tests;
+pub mod tests;
 #[cfg(test)]
 #[path = "urgent_tests.rs"]
 mod urgent_tests;

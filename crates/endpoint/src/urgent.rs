@@ -8,8 +8,9 @@
 //! How far the urgent bytes reach is the sender's word. The mark that was seen last, and whether its byte was read, are kept beside it in
 //! shared memory (`shm::Urgent`): a process that overwrites them can move a mark in the stream between the two, and nothing else.
 
-use crate::endpoint::stream::ready;
-use crate::endpoint::{Link, flags, own, state};
+use crate::lock::own;
+use crate::stream::ready;
+use crate::{Endpoint, flags, state};
 use queue::stream::{consumed, readable};
 use queue::urgent;
 use rustix::io::Errno;
@@ -32,7 +33,7 @@ struct Urgent {
     word: u64,
 }
 
-impl Link {
+impl Endpoint {
     /// Sets or clears `SO_OOBINLINE`.
     pub fn set_inline(&self, on: bool) {
         let flags = &self.block().flags;
@@ -66,7 +67,7 @@ impl Link {
 
     /// Announces that the bytes published next end with an urgent byte, just before `position`.
     #[cold]
-    pub(crate) fn announce_urgent(&self, position: u64) {
+    pub fn announce_urgent(&self, position: u64) {
         urgent::announce(&self.mapped.region, self.mapped.side, self.slot(), position);
         if !self.mapped.pair {
             self.advise(application_flags::URGENT, true);
@@ -105,7 +106,7 @@ impl Link {
 
     /// For a reader at `at`, which has read bytes before if `has_read`: the position to continue at, and how many bytes it may read there.
     #[cold]
-    pub(crate) fn up_to_mark(&self, at: u64, has_read: bool, peek: bool) -> (u64, usize) {
+    pub fn up_to_mark(&self, at: u64, has_read: bool, peek: bool) -> (u64, usize) {
         let found = self.urgent_from(at);
         if has_read && found.tail != at {
             // A new mark has just come: the next read skips the one before.
@@ -131,7 +132,7 @@ impl Link {
     /// EINVAL when there is no urgent byte, or it was read, or it is one as any other (`SO_OOBINLINE`); EAGAIN when it is announced and has
     /// not arrived; ENOTCONN after a reset.
     pub fn pull_urgent(&self, buffers: &mut [&mut [u8]], peek: bool) -> Result<usize, Errno> {
-        let _owned = own(&self.block().rx_lock)?;
+        let _owned = own(&self.block().rx_lock, &self.mapped)?;
         let seen = self.peer_flags();
         let found = self.urgent_now();
         let Some(mark) = found.mark.filter(|_| !found.is_taken && !self.is_inline()) else {
@@ -191,7 +192,7 @@ impl Link {
 
     /// Corrects `now`, the readiness of a reader to which less than `mark` bytes are no news, for urgent data.
     #[cold]
-    pub(crate) fn urgent_readiness(&self, mut now: u32, mark: u64) -> u32 {
+    pub fn urgent_readiness(&self, mut now: u32, mark: u64) -> u32 {
         let found = self.urgent_now();
         if found.mark.is_some_and(|mark| !found.is_taken && self.is_here(mark)) {
             now |= ready::PRI;

@@ -8,16 +8,16 @@ use shm::half_flags::URGENT;
 
 const OOB: Said = Said::URGENT;
 
-fn send_urgent(link: &Link, bytes: &[u8]) {
+fn send_urgent(link: &Endpoint, bytes: &[u8]) {
     assert_eq!(link.push(&[bytes], 0, OOB), Ok(Progress::Done(bytes.len())));
 }
 
-fn take_urgent(link: &Link) -> Result<u8, Errno> {
+fn take_urgent(link: &Endpoint) -> Result<u8, Errno> {
     let mut byte = [0];
     link.pull_urgent(&mut [&mut byte], false).map(|n| if n == 1 { byte[0] } else { b'0' })
 }
 
-fn readiness(link: &Link) -> (bool, bool) {
+fn readiness(link: &Endpoint) -> (bool, bool) {
     let now = link.stream_readiness();
     (now & ready::IN != 0, now & ready::PRI != 0)
 }

@@ -1,28 +1,14 @@
 //! A socket's place in shared memory: its slot, and its block, which holds the state that the peer cannot write.
 
-pub(crate) mod cork;
-pub mod low_water;
-pub(crate) mod populate;
-pub(crate) mod receive_fast;
-pub(crate) mod records;
-pub mod region;
-pub(crate) mod ring_cache;
-pub(crate) mod ring_reclaim;
-pub mod send_buffer;
-pub(crate) mod send_ring;
-pub mod stream;
-pub(crate) mod urgent;
-
-use crate::endpoint::region::Mapped;
-use crate::session::detached;
-use crate::{session, sys};
+use crate::host::Process;
+use crate::lock::own;
+use crate::region::Mapped;
 use base::limits::SLOTS_MAX;
 use queue::Violation;
 use queue::stream::{Sender, raise};
 use rustix::io::Errno;
 use shm::half_flags::{FAILED, FIN, MUTE, OPEN, READ_CLOSED, RELEASED, RESET};
-use shm::{Half, MOVED, SEIZED, Side, SockBlock, TRUST, half_flags};
-use std::cell::Cell;
+use shm::{Half, MOVED, Side, SockBlock, TRUST, half_flags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -78,7 +64,7 @@ pub mod flags {
     pub const MARK_SHIFT: u32 = 5;
 }
 
-/// The bits of `Link::marks`.
+/// The bits of `Endpoint::marks`.
 mod marks {
     /// A send waits for space no longer: other threads that wait for it are to be told.
     pub const FREED: u32 = 1;
@@ -92,7 +78,7 @@ mod marks {
 
 /// A connection or an accept queue in shared memory.
 #[derive(Debug)]
-pub struct Link {
+pub struct Endpoint {
     /// The region of the connection or accept queue.
     pub mapped: Arc<Mapped>,
     /// The application region that holds the socket block.
@@ -102,100 +88,15 @@ pub struct Link {
     /// Bits and a counter: see [`marks`].
     marks: AtomicU32,
     /// Bound of the send buffer from `SO_SNDBUF`, bytes; 0: not set.
-    pub(crate) buffer: AtomicU32,
+    pub buffer: AtomicU32,
     /// `TCP_NOTSENT_LOWAT` as set, bytes; 0: the system's default.
-    pub(crate) lowat: AtomicU32,
+    pub lowat: AtomicU32,
 }
 
 // A program may have very many sockets, so each is small.
-const _: () = assert!(size_of::<Link>() == 32 && SLOTS_MAX <= 1 << 16);
+const _: () = assert!(size_of::<Endpoint>() == 32 && SLOTS_MAX <= 1 << 16);
 
-/// The lock of one direction, unlocked when dropped.
-#[derive(Debug)]
-pub struct Owned<'a>(&'a AtomicU32);
-
-impl Drop for Owned<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Release: pairs with the next owner's Acquire, which sees what was done under the lock.
-        self.0.store(0, Ordering::Release);
-    }
-}
-
-thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The calling thread's ID, asked for once.
-#[inline]
-pub fn thread_number() -> u32 {
-    let ask = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    TID.try_with(|t| match t.get() {
-        0 => {
-            t.set(ask());
-            t.get()
-        }
-        n => n,
-    })
-    .unwrap_or_else(|_| ask())
-}
-
-/// In a forked child: the thread has another ID.
-pub fn forget_thread_number() {
-    let _ = TID.try_with(|t| t.set(0));
-}
-
-/// Takes one direction's lock; waits for it.
-///
-/// # Errors
-/// EAGAIN when this very thread holds it: a signal handler has interrupted a call on the same socket. ENOTCONN when the
-/// connection has gone to another process with a descriptor.
-#[inline]
-pub fn own(word: &AtomicU32) -> Result<Owned<'_>, Errno> {
-    own_at_once(word).map_or_else(|| wait_for(word, thread_number()), Ok)
-}
-
-/// Takes one direction's lock if it is free.
-#[inline]
-pub fn own_at_once(word: &AtomicU32) -> Option<Owned<'_>> {
-    // Acquire: pairs with the Release of the last owner.
-    let owned = word.compare_exchange(0, thread_number(), Ordering::Acquire, Ordering::Relaxed);
-    owned.is_ok().then(|| Owned(word))
-}
-
-#[cold]
-fn wait_for(word: &AtomicU32, me: u32) -> Result<Owned<'_>, Errno> {
-    for round in 1u32.. {
-        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Ok(Owned(word)),
-            Err(owner) if owner == me => return Err(Errno::AGAIN),
-            Err(MOVED) => return Err(Errno::NOTCONN),
-            // The owner was killed while it held the lock: it was a forked process that shared the socket.
-            Err(owner) if round.is_multiple_of(256) && is_dead(owner, round) => {
-                if word.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return Ok(Owned(word));
-                }
-            }
-            Err(_) => {}
-        }
-        sys::give_way();
-    }
-    Err(Errno::AGAIN)
-}
-
-fn is_dead(thread: u32, round: u32) -> bool {
-    if thread == SEIZED {
-        // The service holds a lock for a moment only: after so many rounds it must have died.
-        return round >= 1 << 20;
-    }
-    if !detached::may(libc::SYS_kill) {
-        return false;
-    }
-    let pid = rustix::process::Pid::from_raw(thread as i32);
-    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
-}
-
-impl Link {
+impl Endpoint {
     /// A connection in slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
         Self::with(mapped, slot, home, index, 0)
@@ -238,12 +139,12 @@ impl Link {
     }
 
     /// True for an accept queue when the connection accepted last came from it, not from the kernel.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::BUSY != 0
     }
 
-    /// Sets what [`Link::is_busy`] says.
-    pub(crate) fn note_busy(&self, on: bool) {
+    /// Sets what [`Endpoint::is_busy`] says.
+    pub fn note_busy(&self, on: bool) {
         if self.is_busy() == on {
             return;
         }
@@ -254,13 +155,13 @@ impl Link {
         }
     }
 
-    /// Counts a send that found no space: the next space is news (see [`Link::pulse`]).
-    pub(crate) fn stall(&self) {
+    /// Counts a send that found no space: the next space is news (see [`Endpoint::pulse`]).
+    pub fn stall(&self) {
         self.marks.fetch_add(marks::STALL, Ordering::Relaxed);
     }
 
     /// Notes that a send waits for space no longer, or has found that the peer is gone.
-    pub(crate) fn free(&self) {
+    pub fn free(&self) {
         self.marks.fetch_or(marks::FREED, Ordering::Relaxed);
     }
 
@@ -269,6 +170,19 @@ impl Link {
     pub fn was_freed(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & marks::FREED != 0
             && self.marks.fetch_and(!marks::FREED, Ordering::Relaxed) & marks::FREED != 0
+    }
+
+    /// What the process around this endpoint does for it.
+    pub(crate) fn process(&self) -> &'static dyn Process {
+        self.mapped.host.process
+    }
+
+    /// The first bytes, or the end, are there: a listener that waits for them (`TCP_DEFER_ACCEPT`) may have the connection now.
+    pub fn announce(&self) {
+        // Only one of several threads says it.
+        if self.state() & state::DEFERRED != 0 && self.forget(state::DEFERRED) & state::DEFERRED != 0 {
+            self.process().announce(&self.mapped, self.slot());
+        }
     }
 
     /// The socket block: state that the peer cannot write.
@@ -317,7 +231,7 @@ impl Link {
     }
 
     /// Sets or clears `flags` of `shm::application_flags`. True when one of them was set before.
-    pub(crate) fn advise(&self, flags: u64, on: bool) -> bool {
+    pub fn advise(&self, flags: u64, on: bool) -> bool {
         if self.has_moved() {
             // The slot may belong to another connection.
             return on;
@@ -345,11 +259,9 @@ impl Link {
 
     /// Like [`Self::tell`], for a caller that has looked up the peer's half.
     #[inline]
-    pub(crate) fn tell_of(&self, peer: &Half) {
-        if let Some(context) = self.mapped.tell_of(peer, self.slot())
-            && let Some(client) = session::present()
-        {
-            client.wake_other(&self.mapped, context);
+    pub fn tell_of(&self, peer: &Half) {
+        if let Some(context) = self.mapped.tell_of(peer, self.slot()) {
+            self.process().wake_other(&self.mapped, context);
         }
     }
 
@@ -383,7 +295,7 @@ impl Link {
 
     /// Like [`Self::peer_flags`], for a caller that has looked up the peer's half.
     #[inline]
-    pub(crate) fn flags_of(&self, peer: &Half) -> u32 {
+    pub fn flags_of(&self, peer: &Half) -> u32 {
         // Acquire: read the flags before the bytes, so that all bytes published before a FIN are seen.
         let seen = peer.flags.load(Ordering::Acquire);
         if seen & (RESET | FAILED | MUTE) != 0 || self.mapped.dead.load(Ordering::Relaxed) {
@@ -472,10 +384,7 @@ impl Link {
     #[cold]
     pub fn violated(&self, violation: Violation) -> Errno {
         if self.note(state::OVER) & state::OVER == 0 {
-            crate::session::log::log(
-                crate::session::log::Level::Error,
-                format_args!("peer misbehaved: {violation}"),
-            );
+            self.process().report(&violation);
             raise(self.halves().0, RESET);
             self.tell();
         }
@@ -523,7 +432,7 @@ impl Link {
         }
         let (own_half, peer) = self.halves();
         // Take both locks: another thread's copy finishes first. A copy that this very call interrupted cannot.
-        let _locks = (own(&b.tx_lock), own(&b.rx_lock));
+        let _locks = (own(&b.tx_lock, &self.mapped), own(&b.rx_lock, &self.mapped));
         let _ = self.peer_flags();
         let unread = peer.tx_head.load(Ordering::Acquire) != b.rx_tail.load(Ordering::Relaxed);
         let finished = own_half.flags.load(Ordering::Relaxed) & FIN != 0;

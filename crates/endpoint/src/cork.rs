@@ -4,9 +4,9 @@
 //! As on Linux whole segments go at once. Everything goes on a call without `MSG_MORE`, at the end of the stream, when a send waits for
 //! space, with urgent data, when `TCP_CORK` is cleared or `TCP_NODELAY` set anew; and after 200 ms, by the service (`service::local::cork_timer`).
 
-use crate::endpoint::stream::Said;
-use crate::endpoint::{Link, own, state};
-use crate::session::detached;
+use crate::lock::own;
+use crate::stream::Said;
+use crate::{Endpoint, state};
 use queue::stream::{Sender, barrier};
 use shm::Half;
 use shm::application_flags::{CORK, MORE, NODELAY, PUSHED_SHIFT, QUICKACK};
@@ -14,9 +14,9 @@ use shm::half_flags::NEAR;
 use std::sync::atomic::Ordering;
 
 /// The largest segment between applications of one host, as on the loopback interface.
-pub(crate) const LOOPBACK_MSS: u32 = 65_483;
+pub const LOOPBACK_MSS: u32 = 65_483;
 
-impl Link {
+impl Endpoint {
     /// Sets or clears `TCP_QUICKACK`.
     pub fn set_quick_ack(&self, on: bool) {
         if self.advise(QUICKACK, on) != on && on {
@@ -67,7 +67,7 @@ impl Link {
 
     /// Sets or clears `MSG_MORE`, before the bytes are published. True: what the last call held back may go.
     #[inline]
-    pub(crate) fn say_more(&self, own: &Half, on: bool) -> bool {
+    pub fn say_more(&self, own: &Half, on: bool) -> bool {
         let on = on && !self.mapped.pair;
         let is_set = own.extra.load(Ordering::Relaxed) & MORE != 0;
         if is_set != on {
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// Nothing follows what the last call sent with `MSG_MORE`: lets it go.
-    pub(crate) fn say_no_more(&self) {
+    pub fn say_no_more(&self) {
         if self.say_more(self.halves().0, false) {
             self.tell();
         }
@@ -89,13 +89,14 @@ impl Link {
     /// True when this library holds bytes back, not the service. `seen`: the other side's flags, which say where the bytes go. A process
     /// that is locked in holds none back: it cannot ask the service to let them go in time.
     #[cold]
-    pub(crate) fn holds_itself(&self, seen: u32) -> bool {
-        (self.mapped.pair || seen & NEAR != 0) && !detached::is_locked() || self.state() & state::HELD != 0
+    pub fn holds_itself(&self, seen: u32) -> bool {
+        (self.mapped.pair || seen & NEAR != 0) && !self.process().is_cut_off()
+            || self.state() & state::HELD != 0
     }
 
     /// Instead of publishing `n` bytes: says that the last of them is urgent, or holds them back, or both.
     #[cold]
-    pub(crate) fn publish_otherwise(&self, sender: &mut Sender, n: usize, is_urgent: bool, holds: bool) {
+    pub fn publish_otherwise(&self, sender: &mut Sender, n: usize, is_urgent: bool, holds: bool) {
         if is_urgent {
             self.announce_urgent(sender.head + n as u64);
         }
@@ -107,7 +108,7 @@ impl Link {
     }
 
     /// Number of bytes held back here; `None` where the service's TCP holds back instead.
-    pub(crate) fn held_back(&self) -> Option<usize> {
+    pub fn held_back(&self) -> Option<usize> {
         let is_here = self.mapped.pair || self.halves().1.flags.load(Ordering::Relaxed) & NEAR != 0;
         let announced = self.halves().0.tx_head.load(Ordering::Relaxed);
         // At most what the rings hold, whatever a peer has written into the half.
@@ -115,30 +116,30 @@ impl Link {
     }
 
     /// True when a send of `total` more bytes is held back whole: a peer that has closed hears nothing of it.
-    pub(crate) fn stays(&self, total: usize, said: Said) -> bool {
+    pub fn stays(&self, total: usize, said: Said) -> bool {
         let held = self.held_back().unwrap_or(0) as u64;
         let is_held = said.contains(Said::MORE) || self.state() & state::CORKED != 0;
         is_held
             && !said.contains(Said::URGENT)
-            && !detached::is_locked()
+            && !self.process().is_cut_off()
             && held + (total as u64) < u64::from(LOOPBACK_MSS)
     }
 
     /// Bytes that a ring must hold at least, for a segment to be filled; 0: none is held back.
-    pub(crate) fn held_at_most(&self) -> usize {
+    pub fn held_at_most(&self) -> usize {
         if self.state() & state::HELD != 0 { LOOPBACK_MSS as usize } else { 0 }
     }
 
     /// After a send that may hold back, with the lock held: announces the bytes that go. True: the peer is to be told.
     #[cold]
-    pub(crate) fn settle(&self, sender: &Sender, said: Said) -> bool {
+    pub fn settle(&self, sender: &Sender, said: Said) -> bool {
         let own = self.halves().0;
         let from = own.tx_head.load(Ordering::Relaxed);
         let held = sender.head.saturating_sub(from);
         let is_corked = self.state() & state::CORKED != 0;
         let whole = held - held % u64::from(LOOPBACK_MSS);
         let goes = match is_corked {
-            _ if said.contains(Said::URGENT) || detached::is_locked() => held,
+            _ if said.contains(Said::URGENT) || self.process().is_cut_off() => held,
             true => whole,
             // The peer acknowledges a whole segment at once, and that lets the rest go.
             false if said.contains(Said::MORE) && whole == 0 => 0,
@@ -160,7 +161,7 @@ impl Link {
     }
 
     /// Lets go all bytes that were held back.
-    pub(crate) fn let_go(&self) {
+    pub fn let_go(&self) {
         self.let_go_and_forget(0);
     }
 
@@ -168,7 +169,8 @@ impl Link {
     fn let_go_and_forget(&self, bits: u32) {
         let before = self.state();
         // A send that this very call interrupts looks at the state when it is done.
-        let owned = if before & state::HELD != 0 { own(&self.block().tx_lock).ok() } else { None };
+        let owned =
+            if before & state::HELD != 0 { own(&self.block().tx_lock, &self.mapped).ok() } else { None };
         let is_news = owned.is_some() && self.sender().let_go(self.halves().0);
         let forgotten = if owned.is_some() { bits | state::HELD } else { bits };
         if forgotten != 0 {
@@ -181,7 +183,7 @@ impl Link {
     }
 
     /// Lets go all held-back bytes, with the lock held. True: the peer is to be told.
-    pub(crate) fn let_go_owned(&self) -> bool {
+    pub fn let_go_owned(&self) -> bool {
         if self.state() & state::HELD == 0 {
             return false;
         }

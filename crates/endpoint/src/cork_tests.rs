@@ -1,12 +1,12 @@
 //! Bytes held back between two ends in one process, and what lets them go.
 
-use crate::endpoint::cork::LOOPBACK_MSS;
-use crate::endpoint::stream::tests::{ends, send, take};
-use crate::endpoint::stream::{Progress, Said};
-use crate::endpoint::{Link, state};
+use crate::cork::LOOPBACK_MSS;
+use crate::stream::tests::{ends, send, take};
+use crate::stream::{Progress, Said};
+use crate::{Endpoint, state};
 use base::Seed;
-use control::HELD_CONTEXT;
 use queue::held::{held_from, let_go_for};
+use shm::HELD_CONTEXT;
 use shm::Side;
 use shm::half_flags::FIN;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 const MORE: Said = Said::MORE;
 const MSS: usize = LOOPBACK_MSS as usize;
 
-fn send_more(link: &Link, bytes: &[u8]) -> Result<Progress, rustix::io::Errno> {
+fn send_more(link: &Endpoint, bytes: &[u8]) -> Result<Progress, rustix::io::Errno> {
     link.push(&[bytes], 0, MORE)
 }
 
 /// Blocks of which the service was told that they hold bytes back.
-fn announced(link: &Link) -> Vec<u32> {
+fn announced(link: &Endpoint) -> Vec<u32> {
     let mut all = Vec::new();
     link.home.bell(Side::Zero, HELD_CONTEXT).unwrap().drain(64, |index| all.push(index));
     all

@@ -1,19 +1,15 @@
 //! A mapped region as one party uses it: its side, its ring pool, the eventfds that wake the other side.
 
-use crate::connect::direct::Lease;
-use crate::endpoint::populate::Growth;
-use crate::endpoint::ring_cache::Warm;
-use crate::fd::reserved::Internal;
-use crate::process::fork;
-use crate::process::fork_locks::Held;
-use crate::process::per_process::Anew;
-use crate::sys::signal::Deferred;
+use crate::host::{Host, Waker};
+use crate::per_process::PerProcess;
+use crate::populate::Growth;
+use crate::ring_cache::Warm;
+use crate::slot_grant::Lease;
 use base::limits::RING_MIN;
-use control::{HELD_CONTEXT, SLOW_CONTEXT};
 use queue::pages::{CLASSES, Pool};
 use queue::stream::{Sender, watcher};
 use queue::{Doorbell, Ring, Wake};
-use shm::{CONTEXTS, Half, Region, Side, half_flags};
+use shm::{CONTEXTS, HELD_CONTEXT, Half, Kind, Region, SLOW_CONTEXT, Side, half_flags};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,14 +59,16 @@ pub struct Mapped {
     pub dead: AtomicBool,
     /// True when the other side sends no wake-ups (see [`Self::is_mute`]).
     mute: AtomicBool,
+    /// The process around the region.
+    pub host: &'static Host,
     /// The generation of the process that the region belongs to (see [`Self::is_own`]).
     generation: u32,
     /// How many bytes of this side's data area may be lent.
     pub growth: Growth,
-    pool: Mutex<Anew<Pool>>,
+    pool: Mutex<PerProcess<Pool>>,
     warm: Warm,
-    wakers: Box<[OnceLock<Internal>]>,
-    lingering: Mutex<Anew<Lingering>>,
+    wakers: Box<[OnceLock<Box<dyn Waker>>]>,
+    lingering: Mutex<PerProcess<Lingering>>,
     /// Time of the last collection of rings left behind, in nanoseconds.
     collected: AtomicU64,
     /// Slots granted to this process; used in a pair region in which it connects.
@@ -83,22 +81,25 @@ pub struct Mapped {
 impl Mapped {
     /// A region in which the first `pages` pages of this side's data area may be lent from the start.
     #[must_use]
-    pub fn new(id: u32, side: Side, pair: bool, region: Arc<Region>, pages: usize) -> Self {
+    pub fn new(host: &'static Host, side: Side, region: Arc<Region>, pages: usize) -> Self {
+        let params = region.layout().params;
         Self {
-            id,
+            host,
+            // The service numbers regions by 32 bits.
+            id: params.id as u32,
             side,
-            pair,
+            pair: params.kind == Kind::Pair,
             region,
             dead: AtomicBool::new(false),
             mute: AtomicBool::new(false),
-            generation: fork::generation(),
-            growth: Growth::new(pages as u64 * u64::from(RING_MIN)),
+            generation: host.generation(),
+            growth: Growth::new(host, pages as u64 * u64::from(RING_MIN)),
             pool: Mutex::default(),
             warm: Warm::default(),
             wakers: (0..CONTEXTS).map(|_| OnceLock::new()).collect(),
             lingering: Mutex::default(),
             collected: AtomicU64::new(0),
-            lease: Lease::default(),
+            lease: Lease::new(host),
             granted: Mutex::default(),
         }
     }
@@ -114,7 +115,7 @@ impl Mapped {
     /// lent after this process ends.
     #[inline]
     pub fn is_own(&self) -> bool {
-        self.generation == fork::generation()
+        self.generation == self.host.generation()
     }
 
     /// True if `COLLECT_EVERY_NS` have passed since it last was: collecting rings left behind takes up to a millisecond.
@@ -227,7 +228,7 @@ impl Mapped {
     }
 
     /// Remembers the eventfd that wakes `context` of the other side.
-    pub fn learn_waker(&self, context: u32, waker: Internal) {
+    pub fn learn_waker(&self, context: u32, waker: Box<dyn Waker>) {
         if let Some(place) = self.wakers.get(context as usize) {
             // If another thread has set it already, that is the same eventfd.
             let _ = place.set(waker);
@@ -236,27 +237,28 @@ impl Mapped {
 
     /// Lends a ring of size class `class` from this side's pages; a ring longer than `SHORT` only if 1/`leaving` of the pages stays free.
     pub fn lend(&self, class: usize, leaving: usize) -> Option<Ring> {
-        if let Some(ring) = self.warm.take(class) {
+        if let Some(ring) = self.warm.take(self.host, class) {
             return Some(ring);
         }
         let pages = self.pages();
         let leave = if class > SHORT { pages / leaving } else { 0 };
         let word = |i| self.word(i);
         match self.pool.try_lock() {
-            Ok(mut pool) => pool.get().lend_leaving(class, pages, leave, word),
+            Ok(mut pool) => pool.get(self.host.generation()).lend_leaving(class, pages, leave, word),
             // Another thread has the pool, or this is a signal handler that interrupted it: lend straight from the bitmap.
             Err(TryLockError::WouldBlock) => Pool::default().lend_leaving(class, pages, leave, word),
             Err(TryLockError::Poisoned(pool)) => {
-                pool.into_inner().get().lend_leaving(class, pages, leave, word)
+                pool.into_inner().get(self.host.generation()).lend_leaving(class, pages, leave, word)
             }
         }
     }
 
     /// Takes a ring back.
     pub fn give_back(&self, ring: Ring) {
-        if !self.is_own() {
+        let host = self.host;
+        if self.generation != host.generation() {
             Pool::release(ring, |i| self.word(i));
-        } else if !self.warm.keep(ring) {
+        } else if !self.warm.keep(self.generation, &host.threads, ring) {
             self.give_back_to_pool(ring);
         }
     }
@@ -264,7 +266,7 @@ impl Mapped {
     fn give_back_to_pool(&self, ring: Ring) {
         let word = |i| self.word(i);
         match self.pool.try_lock() {
-            Ok(mut pool) => pool.get().give_back(ring, word),
+            Ok(mut pool) => pool.get(self.host.generation()).give_back(ring, word),
             Err(_) => {
                 let mut pool = Pool::default();
                 pool.give_back(ring, word);
@@ -284,12 +286,14 @@ impl Mapped {
         self.growth.present() as usize / RING_MIN as usize
     }
 
-    /// Locks the region before a fork.
-    pub fn hold(self: &Arc<Self>, held: &mut Held) {
-        held.take(self, |m| &m.lingering);
-        held.take(self, |m| &m.pool);
-        held.take(self, |m| m.lease.lock());
-        held.take(self, |m| &m.granted);
+    /// The lock of the rings that wait to be read, to be taken before a fork, before [`Self::pool_lock`].
+    pub const fn lingering_lock(&self) -> &Mutex<impl Sized + use<>> {
+        &self.lingering
+    }
+
+    /// The lock of the rings that may be lent, to be taken before a fork.
+    pub const fn pool_lock(&self) -> &Mutex<impl Sized + use<>> {
+        &self.pool
     }
 
     /// Keeps the rings of a closed socket, and its table of `records`, until the bytes are read.
@@ -312,20 +316,24 @@ impl Mapped {
     }
 
     fn keep_lent(&self, rings: Kept) {
-        let _deferred = Deferred::begin();
-        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        let lingering = lingering.get();
-        lingering.kept.push(rings);
-        if lingering.kept.len() >= lingering.due {
-            self.sweep_through(lingering);
-        }
+        let mut rings = Some(rings);
+        self.host.process.put_off_signals(&mut || {
+            let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+            let lingering = lingering.get(self.host.generation());
+            lingering.kept.extend(rings.take());
+            if lingering.kept.len() >= lingering.due {
+                self.sweep_through(lingering);
+            }
+        });
     }
 
     /// Gives back kept rings that are no longer read: their bytes are consumed, the other side has released the slot, or another connection
     /// uses the slot already.
     pub fn sweep(&self) {
-        let _deferred = Deferred::begin();
-        self.sweep_through(self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get());
+        self.host.process.put_off_signals(&mut || {
+            let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
+            self.sweep_through(lingering.get(self.host.generation()));
+        });
     }
 
     fn sweep_through(&self, lingering: &mut Lingering) {
@@ -349,9 +357,13 @@ impl Mapped {
     #[must_use]
     pub fn lent_pages(&self) -> usize {
         self.sweep();
-        let warm = (0..CLASSES).find_map(|class| self.warm.take(class));
+        let warm = (0..CLASSES).find_map(|class| self.warm.take(self.host, class));
         warm.into_iter().for_each(|ring| self.give_back_to_pool(ring));
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).get().flush(|i| self.word(i));
+        self.pool
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(self.host.generation())
+            .flush(|i| self.word(i));
         (0..self.region.page_words())
             .map(|i| self.word(i).load(Ordering::Relaxed).count_ones() as usize)
             .sum()
@@ -359,6 +371,11 @@ impl Mapped {
 
     /// True when the other side has read all bytes of closed sockets.
     pub fn is_swept(&self) -> bool {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).get().kept.is_empty()
+        self.lingering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(self.host.generation())
+            .kept
+            .is_empty()
     }
 }

@@ -2,11 +2,9 @@
 //! before the peer has read the last bytes, and a killed process gives nothing back. The socket's block, without a holder, still names
 //! these rings, until a process needs the block or the memory.
 
-use crate::endpoint::records;
-use crate::endpoint::region::Mapped;
-use crate::endpoint::{Link, flags, state};
-use crate::process::fork;
-use crate::session;
+use crate::records;
+use crate::region::Mapped;
+use crate::{Endpoint, flags, state};
 use queue::stream::{Sender, watcher};
 use queue::{Ring, Wake};
 use shm::half_flags::RELEASED;
@@ -14,57 +12,56 @@ use shm::{MOVED, Side, SockBlock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Link {
+impl Endpoint {
     /// Lends a ring of class `best`; without memory for it, of a lower class, but `least` or more (see
-    /// [`Mapped::lend`](crate::endpoint::region::Mapped::lend)).
+    /// [`Mapped::lend`](crate::region::Mapped::lend)).
     #[inline]
-    pub(crate) fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
+    pub fn lend_longest(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
         self.mapped.lend(best, leaving).or_else(|| self.make_room(least, best, leaving))
     }
 
     #[cold]
     fn make_room(&self, least: usize, best: usize, leaving: usize) -> Option<Ring> {
         self.mapped.sweep();
-        if let Some(client) = session::present() {
-            if fork::may_dispute() && self.mapped.may_collect() {
-                collect(&self.home, &self.mapped, client.holder_bit());
-            }
-            if let Some(ring) = self.mapped.lend(best, leaving) {
-                return Some(ring);
-            }
-            client.grow(&self.mapped);
+        if let Some(ours) = self.process().collects_as()
+            && self.mapped.may_collect()
+        {
+            collect(&self.home, &self.mapped, ours);
         }
+        if let Some(ring) = self.mapped.lend(best, leaving) {
+            return Some(ring);
+        }
+        self.process().grow(&self.mapped);
         (least.min(best)..=best).rev().find_map(|class| self.mapped.lend(class, leaving))
     }
 
     /// Gives back a ring that `sender` no longer uses. Stores the block first: if this process is killed, others go by the block.
     #[cold]
-    pub(crate) fn part_with(&self, ring: Ring, sender: &Sender) {
+    pub fn part_with(&self, ring: Ring, sender: &Sender) {
         self.store(sender);
         self.mapped.give_back(ring);
     }
 
     /// True after a send that found no memory at all. Memory comes back when other connections' peers read, and this connection hears
     /// nothing of that.
-    pub(crate) fn lacks_memory(&self) -> bool {
+    pub fn lacks_memory(&self) -> bool {
         self.block().flags.load(Ordering::Relaxed) & flags::FULL != 0 && self.sender().ring.is_none()
     }
 
     /// Makes the threads of this process that wait for news of this socket look again.
     #[cold]
-    pub(crate) fn ring_ourselves(&self) {
+    pub fn ring_ourselves(&self) {
         let Some(context) = watcher(self.halves().0) else { return };
         if let Some(bell) = self.mapped.own_bell(context)
             && bell.ring(self.slot()) == Wake::Needed
-            && let Some(client) = session::present()
         {
-            client.wake(context);
+            self.process().wake(context);
         }
     }
 
     /// Releases the rings of a closed socket once they are read; its sending side is locked. True: until then the block names them and
     /// may be used for nothing else.
-    pub(crate) fn leave_rings(&self) -> bool {
+    pub fn leave_rings(&self) -> bool {
         if !self.mapped.is_own() {
             return !take(self.block(), &self.mapped);
         }
@@ -73,7 +70,7 @@ impl Link {
     }
 
     /// Like [`Self::leave_rings`], for a block that stays in use.
-    pub(crate) fn part_with_rings(&self) {
+    pub fn part_with_rings(&self) {
         let (sender, records) = (self.sender(), self.take_records());
         self.store(&Sender::default());
         if self.mapped.is_own() {
@@ -84,7 +81,7 @@ impl Link {
     }
 
     /// An open socket gives up `ring`, from which the peer has yet to read the bytes before `head`.
-    pub(crate) fn retire(&self, head: u64, ring: Ring) {
+    pub fn retire(&self, head: u64, ring: Ring) {
         if self.mapped.is_own() {
             self.mapped.retire(self.slot(), head, ring);
         } else {
@@ -94,7 +91,7 @@ impl Link {
 
     /// Names the rings in a free block of their own until they are read.
     fn park(&self, sender: &Sender, records: Option<Ring>, bits: u32) {
-        let block = session::present().and_then(|client| client.take_block_of(&self.home));
+        let block = self.process().take_block(&self.home);
         let Some(b) = block.and_then(|index| self.home.region.sock(index)) else { return };
         b.region.store(0, Ordering::Relaxed);
         sender.keep(b);

@@ -1,0 +1,91 @@
+//! What endpoints need of this process: see [`endpoint::host`].
+
+use crate::process::fork;
+use crate::session;
+use crate::session::detached;
+use crate::session::log::{Level, log};
+use crate::sys;
+use crate::sys::signal::Deferred;
+use control::Request;
+use endpoint::host::{Host, Process};
+use endpoint::region::Mapped;
+use queue::Violation;
+use std::time::{Duration, Instant};
+
+/// Longest wait for another thread of this process that populates memory: 128 MiB take about 50 ms.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The host of all endpoints of this process.
+pub static HOST: Host = Host::new(&ThisProcess);
+
+#[derive(Debug)]
+struct ThisProcess;
+
+impl Process for ThisProcess {
+    fn put_off_signals(&self, then: &mut dyn FnMut()) {
+        let _deferred = Deferred::begin();
+        then();
+    }
+
+    fn give_way(&self) {
+        sys::give_way();
+    }
+
+    fn wait_for(&self, is_over: &mut dyn FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_over() && Instant::now() < end {
+            sys::give_way();
+        }
+    }
+
+    fn is_dead(&self, thread: u32) -> bool {
+        if !detached::may(libc::SYS_kill) {
+            return false;
+        }
+        let pid = rustix::process::Pid::from_raw(thread as i32);
+        pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+    }
+
+    fn is_cut_off(&self) -> bool {
+        detached::is_locked()
+    }
+
+    fn collects_as(&self) -> Option<u64> {
+        let client = session::present().filter(|_| fork::may_dispute());
+        client.map(|client| client.holder_bit())
+    }
+
+    fn grow(&self, mapped: &Mapped) -> bool {
+        let client = session::present();
+        if let Some(client) = &client {
+            client.grow(mapped);
+        }
+        client.is_some()
+    }
+
+    fn take_block(&self, home: &Mapped) -> Option<u32> {
+        session::present().and_then(|client| client.take_block_of(home))
+    }
+
+    fn wake(&self, context: u32) {
+        if let Some(client) = session::present() {
+            client.wake(context);
+        }
+    }
+
+    fn wake_other(&self, mapped: &Mapped, context: u32) {
+        if let Some(client) = session::present() {
+            client.wake_other(mapped, context);
+        }
+    }
+
+    fn announce(&self, mapped: &Mapped, slot: u32) {
+        if let Some(client) = session::present() {
+            client.say(Request::Announce { region: mapped.id, slot });
+        }
+    }
+
+    fn report(&self, violation: &Violation) {
+        log(Level::Error, format_args!("peer misbehaved: {violation}"));
+    }
+}
