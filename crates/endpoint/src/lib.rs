@@ -11,6 +11,7 @@
 //! ```
 //! There is no service here, no descriptor and no global: the process ([`host::Host`]) is given when a region is mapped. So the socket
 //! library, the simulator and tests use the same code.
+#![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
 pub mod cork;
