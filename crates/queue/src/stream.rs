@@ -148,7 +148,7 @@ impl Sender {
         let ring = block.tx_ring.load(Relaxed);
         Self {
             head: block.tx_head.load(Relaxed),
-            tail: block.spare.load(Relaxed),
+            tail: block.tx_tail.load(Relaxed),
             ring: Ring::parse(ring & !INDEX_BIT, data_len).ok(),
             start: block.tx_start.load(Relaxed),
             old: Ring::parse(block.tx_old.load(Relaxed), data_len).ok(),
@@ -162,7 +162,7 @@ impl Sender {
         let index = if self.index == 0 { 0 } else { INDEX_BIT };
         // Release: if the service publishes held-back bytes (`held`), it sees them and their rings.
         block.tx_head.store(self.head, Release);
-        block.spare.store(self.tail, Relaxed);
+        block.tx_tail.store(self.tail, Relaxed);
         block.tx_ring.store(self.ring.map_or(0, Ring::packed) | index, Relaxed);
         block.tx_start.store(self.start, Relaxed);
         block.tx_old.store(self.old.map_or(0, Ring::packed), Relaxed);

@@ -190,7 +190,7 @@ fn a_hostile_block_is_refused_or_has_positions_that_hold() {
             _ => rng.below(20_000),
         };
         let ring = word() & 0xff | (12 + word() % 8) << 32 | (word() & 1) << 63;
-        let places = [&block.tx_head, &block.spare, &block.tx_start, &block.tx_old];
+        let places = [&block.tx_head, &block.tx_tail, &block.tx_start, &block.tx_old];
         places.into_iter().for_each(|place| place.store(word(), Relaxed));
         block.tx_ring.store(ring, Relaxed);
         let published = if word() & 1 == 0 { block.tx_head.load(Relaxed) } else { word() };

@@ -342,7 +342,7 @@ pub const NONBLOCK: u32 = 1;
 ///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64
 ///   48  tx_lock u32 | rx_lock u32 | state u32 | flags u32
 ///   64  region u32 | slot u32 | error u32 | records u32 | local 16 bytes | peer 16 bytes
-///   112 ports u32 (local << 16 | peer) | family u32 | spare u64
+///   112 ports u32 (local << 16 | peer) | family u32 | tx_tail u64
 /// ```
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -384,8 +384,8 @@ pub struct SockBlock {
     pub ports: AtomicU32,
     /// Address family of the socket.
     pub family: AtomicU32,
-    /// `queue::Sender::tail`: number of bytes that the peer is known to have consumed.
-    pub spare: AtomicU64,
+    /// Number of bytes that the peer is known to have consumed (`queue::stream::Sender::tail`).
+    pub tx_tail: AtomicU64,
 }
 
 /// Number of thread accounts in an application region.
