@@ -1,10 +1,9 @@
 //! News from applications: visits the slots with a set doorbell bit, and only those.
 
-use crate::classify::Miss;
 use crate::core::Core;
 use crate::meter::{Meter, Part};
 use crate::predict::Predicted;
-use crate::setup::{Home, NEWS_MAX, State, Work};
+use crate::setup::{Home, Miss, NEWS_MAX, State, Work};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowId, event, rare, state};
 use port::Port;

@@ -1,10 +1,10 @@
 //! Commands of the slow path to a core.
 
-use crate::classify::{Frame, Miss, Seen};
+use crate::classify::{Frame, Seen};
 use crate::core::Core;
 use crate::counters::Cause;
 use crate::segment::Out;
-use crate::setup::{COMMANDS_MAX, Home, State, Work};
+use crate::setup::{COMMANDS_MAX, Home, Miss, State, Work};
 use flow::{Command, Exception, FlowId, state};
 use port::Port;
 use shm::application_flags;

@@ -33,6 +33,7 @@ mod meter;
 mod news;
 mod out_of_order;
 mod pacing;
+mod payload;
 mod predict;
 mod probe;
 mod rack;
