@@ -26,6 +26,7 @@ mod counters;
 mod deliver;
 mod exceptions;
 mod finish;
+mod leaving;
 mod lend;
 mod lists;
 mod low_water;
