@@ -31,7 +31,12 @@ const FROM: &str = "from-towpath";
 const BOTH: &str = "towpath-to-towpath";
 
 /// Each link with the direction of its flows, in the order of the tables.
-const CASES: [(&str, &str); 5] = [("tap", TO), ("tap", FROM), ("veth", TO), ("veth", FROM), ("veth", BOTH)];
+const CASES: [Case; 5] = [TAP_TO, TAP_FROM, VETH_TO, VETH_FROM, VETH_BOTH];
+const TAP_TO: Case = Case { link: "tap", direction: TO };
+const TAP_FROM: Case = Case { link: "tap", direction: FROM };
+const VETH_TO: Case = Case { link: "veth", direction: TO };
+const VETH_FROM: Case = Case { link: "veth", direction: FROM };
+const VETH_BOTH: Case = Case { link: "veth", direction: BOTH };
 
 const GOODPUT: &str = "goodput";
 const fn as_good_as(cases: &'static str, peer: &'static str) -> Bar {
@@ -103,13 +108,25 @@ fn say(report: &mut Report) {
     );
 }
 
-fn case((link, who): (&str, &str)) -> String {
-    format!("bulk/{link}/{who}/flows{FLOWS}")
+/// What a case measures: bulk flows in one direction over one kind of link.
+#[derive(Clone, Copy)]
+struct Case {
+    /// `tap` or `veth`.
+    link: &'static str,
+    /// Which ends of the flows run Towpath: [`TO`], [`FROM`] or [`BOTH`].
+    direction: &'static str,
+}
+
+impl Case {
+    /// The name of the case in the tables.
+    fn path(self) -> String {
+        format!("bulk/{}/{}/flows{FLOWS}", self.link, self.direction)
+    }
 }
 
 /// The case's row number in the tables.
 fn place(path: &str) -> Option<usize> {
-    CASES.into_iter().position(|of| case(of) == path)
+    CASES.into_iter().position(|case| case.path() == path)
 }
 
 fn add(samples: &mut Samples, case: &str, system: &str, outcome: &Outcome) {
@@ -129,14 +146,9 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn of_towpath(
-        case_of: (&str, &str),
-        source: Place<'a>,
-        sink: Place<'a>,
-        address: std::net::Ipv4Addr,
-    ) -> Self {
+    fn of_towpath(case: Case, source: Place<'a>, sink: Place<'a>, address: std::net::Ipv4Addr) -> Self {
         let way = Way { source, sink, address, between: Vec::new() };
-        Self { system: OURS, way, cases: vec![case(case_of)] }
+        Self { system: OURS, way, cases: vec![case.path()] }
     }
 
     /// Measures the floor of a case: carriers that send to the first end of that link.
@@ -150,7 +162,7 @@ impl<'a> Turn<'a> {
     fn of_kernels(kind: Kind, link: &'a Link, beside: &[&str]) -> Self {
         let [sink, source] = link.namespaces.each_ref().map(Place::Kernel);
         let way = Way { source, sink, address: link.addresses[0], between: link.pids() };
-        let cases = CASES.into_iter().filter(|(link, _)| beside.contains(link)).map(case).collect();
+        let cases = CASES.into_iter().filter(|case| beside.contains(&case.link)).map(Case::path).collect();
         Self { system: kind.system(), way, cases }
     }
 }
@@ -197,14 +209,14 @@ impl Stage {
         let [end, other_end] = self.ends.each_ref().map(Place::Towpath);
         let [service, kernel] = self.veth_link.addresses;
         [
-            Turn::of_towpath(("tap", TO), tap_kernel, tap, TAP_ADDRESS),
+            Turn::of_towpath(TAP_TO, tap_kernel, tap, TAP_ADDRESS),
             Turn::of_kernels(Kind::TapOffloads, &self.kernels_tap, &["tap"]),
-            Turn::of_towpath(("tap", FROM), tap, tap_kernel, TAP_HOST_ADDRESS),
-            Turn::of_towpath(("veth", TO), veth_kernel, veth, service),
+            Turn::of_towpath(TAP_FROM, tap, tap_kernel, TAP_HOST_ADDRESS),
+            Turn::of_towpath(VETH_TO, veth_kernel, veth, service),
             Turn::of_carriers(IN, Place::Kernel(&self.carrier_link.namespaces[1]), &self.carrier_link),
             Turn::of_kernels(Kind::Veth, &self.kernels_veth, &["tap", "veth"]),
-            Turn::of_towpath(("veth", FROM), veth, veth_kernel, kernel),
-            Turn::of_towpath(("veth", BOTH), other_end, end, service),
+            Turn::of_towpath(VETH_FROM, veth, veth_kernel, kernel),
+            Turn::of_towpath(VETH_BOTH, other_end, end, service),
             Turn::of_carriers(ACROSS, Place::Carrier(&self.carriers_link, 1), &self.carriers_link),
         ]
     }
@@ -228,11 +240,11 @@ mod tests {
 
     #[test]
     fn every_case_has_a_bar_and_a_place() {
-        for (number, of) in CASES.into_iter().enumerate() {
-            let path = case(of);
+        for (number, case) in CASES.into_iter().enumerate() {
+            let path = case.path();
             assert_eq!(BARS.iter().filter(|bar| path.starts_with(bar.cases)).count(), 1, "{path}");
             assert_eq!(place(&path), Some(number));
         }
-        assert_eq!(case(CASES[0]), "bulk/tap/to-towpath/flows100");
+        assert_eq!(CASES[0].path(), "bulk/tap/to-towpath/flows100");
     }
 }

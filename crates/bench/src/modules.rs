@@ -143,7 +143,7 @@ fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Sample
     let (system, modules) = match told {
         Some(told) => {
             let is_local = matches!(place, Place::Towpath(_));
-            ("towpath", of_towpath(&told, (pair.far_pid(), is_local), used, per_ns)?)
+            ("towpath", of_towpath(&told, pair.far_pid(), is_local, used, per_ns)?)
         }
         None => ("kernel", used.of_kernel(asked, per_ns)),
     };
@@ -233,12 +233,7 @@ impl Used {
 
 /// Towpath's modules: the counters of the service and of the server, per reply that the server has sent. Within one host, requests do not
 /// pass the service, so all its modules count as "control".
-fn of_towpath(
-    told: &Value,
-    (server, is_local): (u32, bool),
-    used: Used,
-    per_ns: f64,
-) -> anyhow::Result<Modules> {
+fn of_towpath(told: &Value, server: u32, is_local: bool, used: Used, per_ns: f64) -> anyhow::Result<Modules> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let all = list(&told["applications"]);
     let process = all.iter().find(|p| p["pid"].as_u64() == Some(u64::from(server)));

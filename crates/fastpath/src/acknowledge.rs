@@ -1,8 +1,7 @@
 //! Acknowledgements we send: when they are due, and the window in them.
 
-use crate::classify::Miss;
 use crate::segment::Out;
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use core::sync::atomic::Ordering::Relaxed;
 use flow::{FlowId, FlowMut, Flows, state};
 use port::Port;

@@ -1,12 +1,11 @@
 //! News from applications: visits the slots with a set doorbell bit, and only those.
 
-use crate::classify::Miss;
 use crate::core::Core;
 use crate::meter::{Meter, Part};
 use crate::predict::Predicted;
-use crate::setup::{Home, NEWS_MAX, State, Work};
+use crate::setup::{Home, Miss, NEWS_MAX, State, Work};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use flow::{FlowId, event, rare, state};
+use flow::{event, state};
 use port::Port;
 use queue::{Doorbell, Ring};
 use shm::{Half, Side, half_flags};
@@ -193,35 +192,5 @@ impl State {
             rx.set(state::APP_CLOSED);
             rx.events |= event::APP_CLOSED;
         }
-    }
-
-    /// Frees the rings of a removed flow and reports `DROPPED`. Waits while its application has unread data: that ring must stay.
-    pub(crate) fn leave(&mut self, w: &mut Work<'_>) {
-        let is_released =
-            w.f.rx.has(state::POISONED) || w.peer.flags.load(Acquire) & half_flags::RELEASED != 0;
-        if !is_released && self.refresh(w) && w.f.rx.unread() > 0 {
-            self.want_space(w);
-            if w.f.rx.unread() > 0 {
-                return;
-            }
-        }
-        self.shrink(w);
-        let sender = w.f.rx.sender(w.f.cold.rx_old);
-        for ring in [sender.ring, sender.old].into_iter().flatten() {
-            crate::lend::give_back(w, ring);
-        }
-        (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
-        let FlowId(flow) = w.id;
-        for list in
-            [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.owed, &mut self.due, &mut self.held]
-        {
-            list.remove(flow);
-        }
-        self.pacer.remove(flow);
-        self.looks.remove(flow);
-        self.records.take_back(w.f.cold);
-        w.f.rx.clear(state::LIVE);
-        Self::owe_only(&mut w.f, rare::DROPPED);
-        self.report(w);
     }
 }

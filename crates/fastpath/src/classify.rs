@@ -1,10 +1,9 @@
 //! Stages one and two of a batch (parse, look up), and the routing of each packet in stage three: to its flow, or to the slow path.
 
 use crate::counters::{Cause, Counters};
-use crate::deliver::write;
+use crate::payload::{lent, write};
 use crate::predict::Predicted;
-use crate::segment::lent;
-use crate::setup::{Home, State, Work};
+use crate::setup::{Home, Miss, State, Work};
 use flow::{FRAME_COPY_MAX, FlowId, Flows, FrameReason, ReceiveLine, state};
 use port::{Checksum, Gso, PacketBuf, Port};
 use shm::Side;
@@ -162,15 +161,6 @@ pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
     /// What the port says of a merged super-frame. A reference: it is read only for a segment of a new size.
     pub(crate) merged: &'a Option<Gso>,
-}
-
-/// Why a flow could not be worked on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Miss {
-    /// The slow path holds the record's lock: try again soon.
-    Busy,
-    /// The record is free, or the flow's region is gone.
-    Gone,
 }
 
 /// Marks the last packet of each flow in the batch: after it the flow's turn ends, once per batch.

@@ -1,10 +1,10 @@
 //! Commands of the slow path to a core.
 
-use crate::classify::{Frame, Miss, Seen};
+use crate::classify::{Frame, Seen};
 use crate::core::Core;
 use crate::counters::Cause;
 use crate::segment::Out;
-use crate::setup::{COMMANDS_MAX, Home, State, Work};
+use crate::setup::{COMMANDS_MAX, Home, Miss, State, Work};
 use flow::{Command, Exception, FlowId, state};
 use port::Port;
 use shm::application_flags;
@@ -118,33 +118,6 @@ impl State {
         }
         let out = Out::bare(w.f.tx.snd_una.minus(1), TcpFlags::ACK);
         self.emit(w, port, &out);
-    }
-
-    /// Lets go of the flow, unless that has happened already and the record serves another flow.
-    fn drop_flow(&mut self, w: &mut Work<'_>) {
-        if w.f.rx.has(state::LEAVING) {
-            self.leave(w);
-        }
-    }
-
-    /// Reports `DROPPED` for a flow without a region, so that its record becomes free again.
-    #[cold]
-    fn forget(&mut self, flows: &flow::Flows, id: FlowId) {
-        let Some(mut guard) = flows.lock_briefly(id) else { return };
-        let mut f = guard.parts();
-        if !f.rx.has(state::LIVE | state::LEAVING) {
-            return;
-        }
-        f.rx.clear(state::LIVE);
-        Self::owe_only(&mut f, flow::rare::DROPPED);
-        self.records.take_back(f.cold);
-        drop(guard);
-        for list in [&mut self.acks, &mut self.ready, &mut self.lent, &mut self.grown, &mut self.due] {
-            list.remove(id.0);
-        }
-        self.pacer.remove(id.0);
-        self.looks.remove(id.0);
-        self.owed.push_front(id.0, 0);
     }
 }
 

@@ -4,8 +4,7 @@
 //! space, by a `TCP_NODELAY` set anew, and by a timer that runs while nothing is in flight. `MSG_MORE` concerns one call only: after
 //! the next segment from the peer, Nagle's rule alone decides.
 
-use crate::classify::Miss;
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::Duration;
 use core::sync::atomic::Ordering::Relaxed;
 use flow::{FlowId, Flows, state};

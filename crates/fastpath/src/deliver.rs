@@ -2,12 +2,12 @@
 
 use crate::counters::Cause;
 use crate::out_of_order::{note_duplicate, note_held};
+use crate::payload::write;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::state;
 use port::Gso;
-use queue::{Ring, stream};
-use shm::Side;
+use queue::stream;
 
 impl State {
     /// Takes in the payload of an acceptable segment that begins at `seq`; `merged` describes a super-frame, if the port does. False
@@ -87,16 +87,4 @@ fn trim_front(seq: SeqNumber, bytes: &[u8], from: SeqNumber) -> (SeqNumber, &[u8
     }
     let old = (from.since(seq) as usize).min(bytes.len());
     (seq.plus(old as u32), &bytes[old..])
-}
-
-/// Copies `bytes` into `ring` at stream `position`. The caller has checked that they fit. Always true.
-#[inline(always)]
-pub(crate) fn write(w: &Work<'_>, ring: Ring, position: u64, bytes: &[u8]) -> bool {
-    let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
-    let region = w.region.region();
-    region.write(Side::Zero, a, &bytes[..a_len]);
-    if b_len > 0 {
-        region.write(Side::Zero, b, &bytes[a_len..]);
-    }
-    true
 }

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::counters::Cause;
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use flow::{Exception, FlowId, FlowMut, Flows, FrameReason, event, rare, state};
 use port::Port;
 use queue::Violation;
@@ -121,7 +121,7 @@ impl State {
                         state.finish(w, port);
                     }
                 });
-                if done == Err(crate::classify::Miss::Busy) {
+                if done == Err(Miss::Busy) {
                     self.ask_peer(flow);
                 }
             }

@@ -1,7 +1,6 @@
 //! The end of a flow's turn: the application is told, data is sent, acknowledgements and events go out, each once per batch.
 
-use crate::classify::Miss;
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use flow::{FlowId, Flows, state};
 use port::Port;
 

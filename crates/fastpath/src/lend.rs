@@ -10,9 +10,8 @@
 //! both window and promise is given back as soon as it is read empty.
 
 use crate::acknowledged::ECHO_MS_MAX;
-use crate::classify::Miss;
 use crate::low_water;
-use crate::setup::{Home, State, Work};
+use crate::setup::{Home, Miss, State, Work};
 use base::limits::{PAGE, RING_MAX, RING_MAX_DEFAULT, RING_MIN};
 use base::{Duration, Instant, SeqNumber};
 use flow::{Exception, FlowId, Flows, QUICK_SEGMENTS, state};

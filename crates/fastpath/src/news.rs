@@ -4,25 +4,9 @@
 //! doorbell bit is a locked operation on a line that its owner polls. One barrier serves all positions published before it, and one
 //! locked operation serves 64 slots.
 
-use crate::classify::Miss;
-use crate::setup::{Home, State, WAKES_MAX, Work};
+use crate::setup::{Home, Miss, State, TOLD_MAX, Told, WAKES_MAX, Work};
 use flow::{FlowId, Flows, News, event, state};
 use queue::stream;
-
-/// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
-pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
-
-/// A slot with news for its application, to be told at the end of the stage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    flow: FlowId,
-    slot: u32,
-    region: u16,
-    /// Data, FIN or space has come for the application to see.
-    has_news: bool,
-    /// Bytes it has sent were acknowledged, and it did not wait for space when that was last checked.
-    is_acknowledged: bool,
-}
 
 impl State {
     /// Notes that the application has news: its doorbell rings together with the others', once per flow and batch.

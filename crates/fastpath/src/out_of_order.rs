@@ -6,7 +6,7 @@
 //! ```
 
 use crate::counters::Cause;
-use crate::deliver::write;
+use crate::payload::write;
 use crate::setup::{State, Work};
 use base::SeqNumber;
 use flow::{FlowMut, INTERVALS, Interval, state};

@@ -1,10 +1,8 @@
 //! Header prediction: a segment or doorbell of the common kind is recognised by a few comparisons and handled here. All others go
 //! to `receive`, `transmit` and `finish`, which have the same effect on the common kind but check everything.
 
-use crate::news::TOLD_MAX;
-use crate::segment;
-use crate::setup::{State, WAKES_MAX, Work};
-use crate::transmit::data_len;
+use crate::payload::{data_len, read};
+use crate::setup::{State, TOLD_MAX, WAKES_MAX, Work};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowMut, ReceiveLine, state};
 use port::Port;
@@ -263,7 +261,7 @@ impl State {
         let Some(buf) = port.reserve() else { return false };
         let end = CommonHeaders::LEN + len as usize;
         let Some(payload) = buf.storage_mut().get_mut(CommonHeaders::LEN..end) else { return false };
-        segment::read(w, ring, position, payload);
+        read(w, ring, position, payload);
         let f = &mut w.f;
         let header = TcpHeader {
             src_port: f.tx.local_port,

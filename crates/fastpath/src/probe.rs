@@ -1,11 +1,10 @@
 //! Loss timers of flows with data in flight: the reordering timer (RFC 8985 section 6.2), tail loss probes (section 7),
 //! retransmissions that get no answer, and timeouts that the slow path has decided on.
 
-use crate::classify::Miss;
 use crate::rack::News;
 use crate::records::last_record;
 use crate::repair::{flight, say_reduced};
-use crate::setup::{Home, State, TIMERS_MAX, Work};
+use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
 use flow::{Episode, FlowId, FlowMut, Flows, Interval, state};
 use port::Port;

@@ -19,8 +19,8 @@ pub(crate) const THRESHOLD: u32 = 3;
 pub(crate) struct News {
     /// "DeliveredData": bytes not known to be delivered before (RFC 6937 section 3).
     pub(crate) bytes: u32,
-    /// Of the delivered segments, the one sent last: its send time (microseconds modulo 2^32) and its end.
-    latest: Option<(u32, SeqNumber)>,
+    /// Of the delivered segments, the one sent last.
+    latest: Option<Sent>,
     /// Send time of the segment delivered last, microseconds modulo 2^32; with reordering it is not the one in `latest`.
     last_at: u32,
     /// Round-trip times of delivered data that was sent once.
@@ -67,9 +67,24 @@ pub(crate) struct RoundTrip {
     pub(crate) last: u32,
 }
 
-/// The later of two segments in order of sending: "RACK_sent_after" (RFC 8985 section 6.2).
-fn is_sent_after(a: (u32, SeqNumber), b: (u32, SeqNumber)) -> bool {
-    if a.0 == b.0 { b.1.is_before(a.1) } else { SeqNumber(b.0).is_before(SeqNumber(a.0)) }
+/// A segment's place in the order of sending.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Send time, microseconds modulo 2^32.
+    at: u32,
+    /// The sequence number behind its last byte, which orders segments of one send time.
+    end: SeqNumber,
+}
+
+impl Sent {
+    /// True if this segment was sent later than `other`: "RACK_sent_after" (RFC 8985 section 6.2).
+    fn is_after(self, other: Self) -> bool {
+        if self.at == other.at {
+            other.end.is_before(self.end)
+        } else {
+            SeqNumber(other.at).is_before(SeqNumber(self.at))
+        }
+    }
 }
 
 impl State {
@@ -201,8 +216,9 @@ impl State {
                 }
             };
             news.last_at = at;
-            if news.latest.is_none_or(|latest| is_sent_after((at, piece.right), latest)) {
-                news.latest = Some((at, piece.right));
+            let sent = Sent { at, end: piece.right };
+            if news.latest.is_none_or(|latest| sent.is_after(latest)) {
+                news.latest = Some(sent);
             }
         });
     }
@@ -222,10 +238,10 @@ impl State {
     #[cold]
     pub(crate) fn judge(&mut self, w: &mut Work<'_>, news: &News, advanced: bool) {
         let f = &mut w.f;
-        if let Some((at, end)) = news.latest {
+        if let Some(latest) = news.latest {
             let r = &mut f.cold.recovery;
-            if r.rack_rtt_us == u32::MAX || is_sent_after((at, end), (r.rack_at, r.rack_end)) {
-                (r.rack_at, r.rack_end) = (at, end);
+            if r.rack_rtt_us == u32::MAX || latest.is_after(Sent { at: r.rack_at, end: r.rack_end }) {
+                (r.rack_at, r.rack_end) = (latest.at, latest.end);
             }
             // "RACK.rtt: the RTT of the most recently delivered segment" (section 5.2 in short), even if others were sent after it: if
             // this one was late, those that were sent with it may be late, too.
@@ -287,7 +303,7 @@ impl State {
         if is_calm || r.rack_rtt_us == u32::MAX || !f.rx.has(state::SACK) {
             return (false, None);
         }
-        let rack = (r.rack_at, r.rack_end);
+        let rack = Sent { at: r.rack_at, end: r.rack_end };
         let patience = r.rack_rtt_us.saturating_add(self.reordering_window(f));
         // Microseconds until data sent at `at` counts as lost.
         let now = self.now_us();
@@ -296,9 +312,9 @@ impl State {
         // Data sent once, before the segment delivered last: it was sent in the order of its sequence numbers.
         let mut below = f.tx.snd_una;
         for (end, at) in self.records.bursts(f) {
-            let end = match (at == rack.0, is_sent_after((at, end), rack)) {
+            let end = match (at == rack.at, Sent { at, end }.is_after(rack)) {
                 (false, true) => break,
-                (true, true) => rack.1,
+                (true, true) => rack.end,
                 _ => end,
             };
             if left(at) > 0 {
@@ -314,7 +330,8 @@ impl State {
             below != range.left && self.records.turn(f.cold, range, Some(Kind::Lost), |run| run.is_none());
         let whole = Interval { left: f.tx.snd_una, right: f.tx.snd_max };
         // Strictly before, because the send time of data sent once is known per burst only.
-        let is_before = |run: &Run| run.kind == Kind::Again && SeqNumber(run.at).is_before(SeqNumber(rack.0));
+        let is_before =
+            |run: &Run| run.kind == Kind::Again && SeqNumber(run.at).is_before(SeqNumber(rack.at));
         any |= self.records.turn(f.cold, whole, Some(Kind::Lost), |run| {
             run.is_some_and(|run| is_before(&run) && left(run.at) <= 0)
         });

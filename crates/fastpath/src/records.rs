@@ -1,8 +1,8 @@
 //! Ends of records (`MSG_EOR`): bytes of two records must not go into one segment. The table lies in the application's region
 //! (`queue::records`); an application that never ends a record has none.
 
+use crate::payload::data_len;
 use crate::setup::Work;
-use crate::transmit::data_len;
 use core::sync::atomic::Ordering::Relaxed;
 use queue::Violation;
 use queue::records::{Records, place};

@@ -1,11 +1,11 @@
 //! Loss recovery: fast recovery with proportional rate reduction (RFC 9937), NewReno without SACK (RFC 6582), timeouts
 //! (RFC 6298), and retransmission.
 
+use crate::payload::{checked, data_len};
 use crate::rack::{News, Sending};
 use crate::records::record_left;
 use crate::segment::Out;
-use crate::setup::{State, Work};
-use crate::transmit::{TURN, checked, data_len};
+use crate::setup::{State, TURN, Work};
 use base::{Instant, SeqNumber};
 use core::sync::atomic::Ordering::Relaxed;
 use flow::{Episode, FlowMut, Interval, Kind, Run, state};

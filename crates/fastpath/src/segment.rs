@@ -2,11 +2,11 @@
 
 use crate::counters::Cause;
 use crate::out_of_order::sack_blocks;
+use crate::payload::{checked, data_len, lent, read};
 use crate::setup::{State, Work};
-use crate::transmit::{checked, data_len};
 use base::SeqNumber;
 use flow::{FlowMut, state};
-use port::{Checksum, Gso, GsoKind, Lent, PacketBuf, Port};
+use port::{Checksum, Gso, GsoKind, PacketBuf, Port};
 use queue::Ring;
 use queue::stream::{Readable, readable};
 use shm::Side;
@@ -47,23 +47,6 @@ fn read_next(w: &Work<'_>, position: u64, rest: &mut [u8]) -> bool {
     }
     read(w, ring, position, rest);
     true
-}
-
-/// Copies bytes that the application has written, from `position` of the stream on. The caller has checked that `ring` holds them.
-#[inline(always)]
-pub(crate) fn read(w: &Work<'_>, ring: Ring, position: u64, bytes: &mut [u8]) {
-    let [(a, a_len), (b, b_len)] = ring.spans(position, bytes.len());
-    let region = w.region.region();
-    region.read(Side::One, a, &mut bytes[..a_len]);
-    if b_len > 0 {
-        region.read(Side::One, b, &mut bytes[a_len..]);
-    }
-}
-
-/// The memory of `len` bytes from `position` of the stream on, in `ring` of that side, which holds all of them.
-pub(crate) fn lent<'a>(w: &'a Work<'_>, side: Side, ring: Ring, position: u64, len: usize) -> Lent<'a> {
-    let region = w.region.region();
-    Lent(ring.spans(position, len).map(|(at, len)| region.shared(side, at, len)))
 }
 
 /// Copies the payload behind `start` bytes of headers. False when the buffer is too small, or the application has broken the

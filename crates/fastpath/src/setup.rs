@@ -3,8 +3,6 @@
 use crate::board::Records;
 use crate::counters::Counters;
 use crate::lists::List;
-use crate::news::{TOLD_MAX, Told};
-use crate::urgent::NOBODY;
 use crate::wheel::Pacer;
 use base::Instant;
 use base::limits::BATCH;
@@ -23,6 +21,13 @@ pub(crate) const WAKES_MAX: usize = 2048;
 pub(crate) const COMMANDS_MAX: usize = 256;
 /// Most flows handled for one kind of timer in one round.
 pub(crate) const TIMERS_MAX: usize = 256;
+/// Most entries of `told`: news and acknowledgements of as many flows as may have a turn in one round.
+pub(crate) const TOLD_MAX: usize = 2 * WAKES_MAX;
+/// Most segments of one flow in one turn, so that a flow with a large window does not delay the others by all of it.
+pub(crate) const TURN: usize = 16;
+
+/// Value of `urgent_of` for no flow.
+pub(crate) const NO_FLOW: u32 = u32::MAX;
 
 const _: () = assert!(BATCH + COMMANDS_MAX + 5 * TIMERS_MAX <= WAKES_MAX);
 
@@ -56,6 +61,27 @@ impl<'a> Work<'a> {
         let (own, peer) = region.halves(f.rx.slot)?;
         Some(Self { id, f, region, pool, own, peer })
     }
+}
+
+/// Why a flow could not be worked on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Miss {
+    /// The slow path holds the record's lock: try again soon.
+    Busy,
+    /// The record is free, or the flow's region is gone.
+    Gone,
+}
+
+/// A slot with news for its application, to be told at the end of the stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) flow: FlowId,
+    pub(crate) slot: u32,
+    pub(crate) region: u16,
+    /// Data, FIN or space has come for the application to see.
+    pub(crate) has_news: bool,
+    /// Bytes it has sent were acknowledged, and it did not wait for space when that was last checked.
+    pub(crate) is_acknowledged: bool,
 }
 
 /// The state of a core except flows, regions and batch, which are borrowed separately.
@@ -112,7 +138,7 @@ pub(crate) struct State {
     pub(crate) is_port_full: bool,
     /// Number of segments sent in this round.
     pub(crate) sent: u32,
-    /// Id of the flow that had unacknowledged urgent data to send when last checked; `u32::MAX`: none.
+    /// Id of the flow that had unacknowledged urgent data to send when last checked; [`NO_FLOW`]: none.
     pub(crate) urgent_of: u32,
     /// Urgent pointer of the segment that is being built; 0: none.
     pub(crate) urgent_pointer: u16,
@@ -159,7 +185,7 @@ impl State {
             identification: 0,
             is_port_full: false,
             sent: 0,
-            urgent_of: NOBODY,
+            urgent_of: NO_FLOW,
             urgent_pointer: 0,
         }
     }

@@ -1,10 +1,11 @@
 //! New data: from the application's ring to the port, as far as both windows, Nagle's rule and the pacer allow.
 
 use crate::pacing::{burst_at_rate, burst_left};
+use crate::payload::{checked, data_len};
 use crate::records::record_left;
 use crate::repair::pipe;
 use crate::segment::Out;
-use crate::setup::{State, Work};
+use crate::setup::{State, TURN, Work};
 use base::SeqNumber;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use flow::{FlowMut, PathProbe, event, state};
@@ -14,9 +15,6 @@ use queue::{Ring, Violation};
 use shm::application_flags;
 use shm::{Half, half_flags};
 use wire::TcpFlags;
-
-/// Most segments of one flow in one turn, so that a flow with a large window does not delay the others by all of it.
-pub(crate) const TURN: usize = 16;
 
 /// The data that the application has written and that was never sent.
 struct Supply {
@@ -385,27 +383,4 @@ fn usable(f: &FlowMut<'_>) -> u32 {
         if f.rx.has(state::RECOVERY) { 0 } else { u32::from(f.rx.dup_acks.min(2)) * u32::from(f.tx.mss) };
     let pipe = pipe(f);
     f.tx.snd_wnd.saturating_sub(in_flight).min(f.tx.cwnd.saturating_add(extra).saturating_sub(pipe))
-}
-
-#[inline]
-pub(crate) fn data_len(w: &Work<'_>) -> u64 {
-    w.region.region().layout().params.data_len
-}
-
-/// Checks that `sent` bytes, which were sent before, are still there, and that the ring lies in populated memory.
-#[inline]
-pub(crate) fn checked(
-    w: &Work<'_>,
-    found: Option<Readable>,
-    position: u64,
-    sent: u32,
-) -> Result<Option<Readable>, Violation> {
-    let total = found.map_or(0, |r| r.total as u64);
-    if total < u64::from(sent) {
-        return Err(Violation::Position { known: position + u64::from(sent), found: position + total });
-    }
-    if let Some(r) = found {
-        w.region.check_ring(r.ring)?;
-    }
-    Ok(found)
 }

@@ -6,16 +6,13 @@
 
 use crate::records::record_left;
 use crate::segment::Out;
-use crate::setup::{State, Work};
+use crate::setup::{NO_FLOW, State, Work};
 use core::sync::atomic::Ordering::Relaxed;
 use flow::state;
 use port::Port;
 use queue::urgent;
 use shm::{Side, application_flags};
 use wire::{TcpFlags, TcpHeader};
-
-/// Value of `urgent_of` for no flow.
-pub(crate) const NOBODY: u32 = u32::MAX;
 
 impl State {
     /// An acceptable segment says where its sender's urgent data ends: "a TCP receiver MUST process the RST and URG fields of all
@@ -42,7 +39,7 @@ impl State {
     #[cold]
     pub(crate) fn look_for_urgent(&mut self, w: &Work<'_>, advice: u64) {
         if advice & application_flags::URGENT != 0 {
-            self.urgent_of = if pending(w).is_some() { w.id.0 } else { NOBODY };
+            self.urgent_of = if pending(w).is_some() { w.id.0 } else { NO_FLOW };
         }
     }
 
@@ -54,7 +51,7 @@ impl State {
         port: &mut P,
         out: &Out,
     ) -> bool {
-        self.urgent_of = NOBODY;
+        self.urgent_of = NO_FLOW;
         self.urgent_pointer = pointer(w, out);
         let urg = if self.urgent_pointer > 0 { TcpFlags::URG } else { TcpFlags::NONE };
         let mut flags = out.flags.with(urg);

@@ -8,6 +8,7 @@ mod flows;
 mod harness;
 mod heads;
 mod hostile;
+mod leaving;
 mod long_fat;
 mod losses;
 mod lossy;

@@ -49,8 +49,17 @@ pub enum Loss {
     Random(Probability),
     /// Packets are lost in bursts.
     Burst(Burst),
-    /// Packets with these numbers are lost; the first packet offered is number 1. Ranges are inclusive, ascending and do not overlap.
-    List(Vec<(u64, u64)>),
+    /// Packets with these numbers are lost. Ranges are ascending and do not overlap.
+    List(Vec<PacketRange>),
+}
+
+/// Numbers of successive packets, both ends included; the first packet offered is number 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PacketRange {
+    /// Number of the first packet.
+    pub first: u64,
+    /// Number of the last packet, at least `first`.
+    pub last: u64,
 }
 
 /// Reordering: packets that are held back, so that later ones overtake them.
@@ -212,8 +221,8 @@ impl LinkConfig {
 
     fn check_loss(&self) -> Result<(), ParseError> {
         let Loss::List(ranges) = &self.loss else { return Ok(()) };
-        let is_good = ranges.iter().all(|&(first, last)| 0 < first && first <= last)
-            && ranges.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        let is_good = ranges.iter().all(|range| 0 < range.first && range.first <= range.last)
+            && ranges.windows(2).all(|pair| pair[0].last < pair[1].first);
         if is_good {
             return Ok(());
         }

@@ -25,7 +25,7 @@ mod probability;
 mod quantity;
 mod trace;
 
-pub use config::{Amount, Burst, Flap, LinkConfig, Loss, Outage, Reorder};
+pub use config::{Amount, Burst, Flap, LinkConfig, Loss, Outage, PacketRange, Reorder};
 pub use counters::{Cause, Counters};
 pub use damage::{Damage, apply, mark_ce};
 pub use model::{Fate, Model, Passage, View};

@@ -31,10 +31,10 @@ impl LossState {
                 lost
             }
             Loss::List(ranges) => {
-                while ranges.get(self.next).is_some_and(|&(_, last)| last < number) {
+                while ranges.get(self.next).is_some_and(|range| range.last < number) {
                     self.next += 1;
                 }
-                ranges.get(self.next).is_some_and(|&(first, _)| first <= number)
+                ranges.get(self.next).is_some_and(|range| range.first <= number)
             }
         }
     }
@@ -43,7 +43,7 @@ impl LossState {
 #[cfg(test)]
 mod tests {
     use super::LossState;
-    use crate::{Burst, Loss, Probability};
+    use crate::{Burst, Loss, PacketRange, Probability};
 
     const COUNT: u64 = 1_000_000;
 
@@ -88,7 +88,10 @@ mod tests {
 
     #[test]
     fn listed_packets_are_lost_and_no_others() {
-        let lost = losses(&Loss::List(vec![(1, 1), (7, 9), (50, 50)]), 0);
+        let lost = losses(
+            &Loss::List([(1, 1), (7, 9), (50, 50)].map(|(first, last)| PacketRange { first, last }).to_vec()),
+            0,
+        );
         let numbers: Vec<usize> =
             (1..).zip(lost).filter(|(_, lost)| *lost).map(|(number, _)| number).collect();
         assert_eq!(numbers, [1, 7, 8, 9, 50]);

@@ -1,6 +1,8 @@
 //! Reads the text form of a link.
 
-use crate::config::{Amount, Burst, Flap, LinkConfig, Loss, Outage, QUEUE_PACKETS_DEFAULT, Reorder};
+use crate::config::{
+    Amount, Burst, Flap, LinkConfig, Loss, Outage, PacketRange, QUEUE_PACKETS_DEFAULT, Reorder,
+};
 use crate::probability::Probability;
 use crate::quantity::{RATE, amount, parse, probability, time};
 use crate::trace::Trace;
@@ -158,9 +160,9 @@ fn loss(value: &str) -> Result<Loss, String> {
     }
 }
 
-fn range(text: &str) -> Option<(u64, u64)> {
+fn range(text: &str) -> Option<PacketRange> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    Some((first.parse().ok()?, last.parse().ok()?))
+    Some(PacketRange { first: first.parse().ok()?, last: last.parse().ok()? })
 }
 
 /// Two values separated by a slash.

@@ -1,6 +1,6 @@
 //! Writes the text form of a link.
 
-use crate::config::{Burst, LinkConfig, Loss};
+use crate::config::{Burst, LinkConfig, Loss, PacketRange};
 use crate::probability::Probability;
 use crate::quantity::{RATE, TIME, print, print_amount, print_probability};
 use crate::{Amount, Outage};
@@ -15,7 +15,7 @@ fn outage(outage: &Outage) -> String {
     format!("{}-{}", print(outage.from.as_ns(), TIME), print(outage.to.as_ns(), TIME))
 }
 
-fn range(&(first, last): &(u64, u64)) -> String {
+fn range(&PacketRange { first, last }: &PacketRange) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 

@@ -61,6 +61,14 @@ pub(crate) struct World {
     task: i32,
 }
 
+/// For how long no thread has let time pass, as a sleeping thread has seen it.
+struct Still {
+    /// [`State::steps`] when the count began.
+    steps: u64,
+    /// Silent ticks since then in which the driver slept.
+    ticks: u32,
+}
+
 type Guard<'w> = MutexGuard<'w, State>;
 
 impl State {
@@ -288,7 +296,7 @@ impl World {
         mut attempt: impl FnMut(&mut State) -> Option<Result<T, Errno>>,
     ) -> Result<T, Errno> {
         let thread = std::thread::current().id();
-        let mut still = (state.steps, 0);
+        let mut still = Still { steps: state.steps, ticks: 0 };
         loop {
             while state.of(thread).is_some_and(|waiter| waiter.stage == Stage::Asleep) {
                 let (woken, is_silent) = self.tick(state);
@@ -309,13 +317,13 @@ impl World {
     }
 
     /// Called after a silent tick: if no thread lets time pass and the driver has slept for [`TICKS_PATIENCE`] ticks, lets a tick pass.
-    fn pace(&self, state: &mut State, still: &mut (u64, u32)) {
-        if still.0 != state.steps || state.movers > 0 || !is_asleep(self.task) {
-            *still = (state.steps, 0);
+    fn pace(&self, state: &mut State, still: &mut Still) {
+        if still.steps != state.steps || state.movers > 0 || !is_asleep(self.task) {
+            *still = Still { steps: state.steps, ticks: 0 };
             return;
         }
-        still.1 += 1;
-        if still.1 > TICKS_PATIENCE {
+        still.ticks += 1;
+        if still.ticks > TICKS_PATIENCE {
             let until = state.stack.now().plus(Duration::from_ms(TICK.as_millis() as u64));
             while state.waiters.iter().all(|waiter| waiter.stage == Stage::Asleep) && state.stack.step(until)
             {

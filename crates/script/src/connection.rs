@@ -6,8 +6,7 @@
 use crate::segment::Segment;
 use crate::syntax::{Tcp, TcpOption};
 use std::collections::HashMap;
-use std::net::IpAddr;
-use wire::TcpFlags;
+use wire::{Endpoint, TcpFlags};
 
 /// How far the connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,9 +34,9 @@ pub(crate) struct Connection {
     /// The script's number of the socket, once there is one.
     pub(crate) fd: Option<i32>,
     /// Address and port of the host, once known.
-    pub(crate) local: Option<(IpAddr, u16)>,
+    pub(crate) local: Option<Endpoint>,
     /// Address and port of the script's side.
-    pub(crate) remote: (IpAddr, u16),
+    pub(crate) remote: Endpoint,
     script_isn: u32,
     live_isn: u32,
     remote_isn: u32,
@@ -47,7 +46,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(fd: Option<i32>, remote: (IpAddr, u16), stage: Stage) -> Self {
+    pub(crate) fn new(fd: Option<i32>, remote: Endpoint, stage: Stage) -> Self {
         Self {
             stage,
             fd,
@@ -62,7 +61,7 @@ impl Connection {
     }
 
     /// Takes the script's SYN to a listener at `local`.
-    pub(crate) fn begin_passive(&mut self, local: (IpAddr, u16), seq: u32) {
+    pub(crate) fn begin_passive(&mut self, local: Endpoint, seq: u32) {
         self.local = Some(local);
         self.remote_isn = seq;
     }

@@ -3,7 +3,7 @@
 use crate::machine::{HOST, OTHERS};
 use crate::syntax::Icmp;
 use std::net::IpAddr;
-use wire::{IpProtocol, MacAddr, checksum};
+use wire::{Endpoint, IpProtocol, MacAddr, checksum};
 
 /// Names of ICMP types, their numbers, and the names of their codes from 0 on (RFC 792, RFC 1122, RFC 1812).
 const V4: &[(&str, u8, &[&str])] = &[
@@ -50,11 +50,11 @@ const V6: &[(&str, u8, &[&str])] = &[
 /// The frame with `message` about a packet from `local` to `remote`; `live` converts the script's sequence number to the wire's.
 pub(crate) fn frame(
     message: &Icmp,
-    local: (IpAddr, u16),
-    remote: (IpAddr, u16),
+    local: Endpoint,
+    remote: Endpoint,
     live: impl Fn(u32) -> u32,
 ) -> Result<Vec<u8>, String> {
-    let names = if local.0.is_ipv4() { V4 } else { V6 };
+    let names = if local.addr.is_ipv4() { V4 } else { V6 };
     let (kind, codes) = match names.iter().find(|(name, ..)| *name == message.kind) {
         Some((_, kind, codes)) => (*kind, *codes),
         None => (number(&message.kind, "type_").ok_or(format!("no ICMP type `{}`", message.kind))?, &[][..]),
@@ -71,15 +71,15 @@ pub(crate) fn frame(
     let mut body = vec![kind, code, 0, 0];
     body.extend(mtu.to_be_bytes());
     body.extend(quote(local, remote, live(seq), len).ok_or("addresses of two families")?);
-    let pseudo = match local.0 {
+    let pseudo = match local.addr {
         IpAddr::V4(_) => checksum::Sum::ZERO,
-        IpAddr::V6(_) => checksum::pseudo(remote.0, local.0, IpProtocol::ICMPV6, body.len())
+        IpAddr::V6(_) => checksum::pseudo(remote.addr, local.addr, IpProtocol::ICMPV6, body.len())
             .ok_or("addresses of two families")?,
     };
     if !checksum::fill(pseudo, &mut body, 2) {
         return Err("an ICMP message without room for its checksum".into());
     }
-    sim::icmp_frame([OTHERS, HOST], remote.0, local.0, 64, &body)
+    sim::icmp_frame([OTHERS, HOST], remote.addr, local.addr, 64, &body)
         .ok_or("an ICMP message that is too long".into())
 }
 
@@ -88,14 +88,15 @@ fn number(name: &str, prefix: &str) -> Option<u8> {
 }
 
 /// The quoted part: the IP header of the host's packet and the first eight bytes of its TCP header (RFC 792: 64 bits).
-fn quote(local: (IpAddr, u16), remote: (IpAddr, u16), seq: u32, len: u32) -> Option<Vec<u8>> {
+fn quote(local: Endpoint, remote: Endpoint, seq: u32, len: u32) -> Option<Vec<u8>> {
     let payload = 20 + len as usize;
     let parameters = wire::IpParameters::new(MacAddr::ZERO, MacAddr::ZERO);
     let mut frame = vec![0; 128];
-    let start = wire::emit_ip(&parameters, local.0, remote.0, IpProtocol::TCP, payload, &mut frame).ok()?;
+    let start =
+        wire::emit_ip(&parameters, local.addr, remote.addr, IpProtocol::TCP, payload, &mut frame).ok()?;
     let mut quoted = frame.get(wire::EthernetHeader::LEN..start)?.to_vec();
-    quoted.extend(local.1.to_be_bytes());
-    quoted.extend(remote.1.to_be_bytes());
+    quoted.extend(local.port.to_be_bytes());
+    quoted.extend(remote.port.to_be_bytes());
     quoted.extend(seq.to_be_bytes());
     Some(quoted)
 }

@@ -5,14 +5,15 @@ use base::SeqNumber;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use wire::{
-    Body, Ecn, IpParameters, IpProtocol, MacAddr, Packet, RxChecksum, TcpFlags, TcpHeader, checksum, emit_ip,
+    Body, Ecn, Endpoint, IpParameters, IpProtocol, MacAddr, Packet, RxChecksum, TcpFlags, TcpHeader,
+    Timestamps, checksum, emit_ip,
 };
 
 /// One segment with the fields of its IP packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Segment {
-    pub(crate) src: (IpAddr, u16),
-    pub(crate) dst: (IpAddr, u16),
+    pub(crate) src: Endpoint,
+    pub(crate) dst: Endpoint,
     /// DSCP and ECN, as one byte.
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
@@ -40,8 +41,8 @@ impl Segment {
             IpAddr::V6(_) => ((word >> 20) as u8, word & 0xF_FFFF),
         };
         Some(Self {
-            src: (tcp.ip.src, header.src_port),
-            dst: (tcp.ip.dst, header.dst_port),
+            src: Endpoint::new(tcp.ip.src, header.src_port),
+            dst: Endpoint::new(tcp.ip.dst, header.dst_port),
             tos,
             ttl: tcp.ip.hop_limit,
             flow_label,
@@ -59,7 +60,7 @@ impl Segment {
         TcpFlags::from_bits(self.flags).intersects(flag)
     }
 
-    pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
+    pub(crate) fn timestamps(&self) -> Option<Timestamps> {
         timestamps(&self.options)
     }
 
@@ -72,10 +73,11 @@ impl Segment {
         (parameters.hop_limit, parameters.flow_label) = (self.ttl, self.flow_label);
         let len = header_len + self.payload.len();
         let mut frame = vec![0; 64 + len];
-        let start = emit_ip(&parameters, self.src.0, self.dst.0, IpProtocol::TCP, len, &mut frame).ok()?;
+        let start =
+            emit_ip(&parameters, self.src.addr, self.dst.addr, IpProtocol::TCP, len, &mut frame).ok()?;
         let header = TcpHeader {
-            src_port: self.src.1,
-            dst_port: self.dst.1,
+            src_port: self.src.port,
+            dst_port: self.dst.port,
             seq: SeqNumber(self.seq),
             ack: SeqNumber(self.ack),
             flags: TcpFlags::from_bits(self.flags),
@@ -88,7 +90,7 @@ impl Segment {
         segment[12] = (segment[12] & 0x0F) | ((header_len / 4) as u8) << 4;
         segment[TcpHeader::LEN..header_len].copy_from_slice(&options);
         segment[header_len..].copy_from_slice(&self.payload);
-        let pseudo = checksum::pseudo(self.src.0, self.dst.0, IpProtocol::TCP, len)?;
+        let pseudo = checksum::pseudo(self.src.addr, self.dst.addr, IpProtocol::TCP, len)?;
         if !checksum::fill(pseudo, segment, TcpHeader::CHECKSUM_OFFSET) {
             return None;
         }
@@ -182,9 +184,9 @@ pub(crate) fn option_len(option: &TcpOption) -> usize {
     }
 }
 
-pub(crate) fn timestamps(options: &[TcpOption]) -> Option<(u32, u32)> {
+pub(crate) fn timestamps(options: &[TcpOption]) -> Option<Timestamps> {
     options.iter().find_map(|option| match option {
-        TcpOption::Timestamps(value, echo) => Some((*value, *echo)),
+        &TcpOption::Timestamps(value, echo) => Some(Timestamps { value, echo }),
         _ => None,
     })
 }
@@ -267,12 +269,12 @@ mod tests {
     use super::Segment;
     use crate::syntax::TcpOption;
     use std::net::{IpAddr, Ipv6Addr};
-    use wire::MacAddr;
+    use wire::{Endpoint, MacAddr};
 
     fn segment(src: IpAddr, dst: IpAddr) -> Segment {
         Segment {
-            src: (src, 8080),
-            dst: (dst, 40_000),
+            src: Endpoint::new(src, 8080),
+            dst: Endpoint::new(dst, 40_000),
             tos: 0x12,
             ttl: 63,
             flow_label: 0,

@@ -87,6 +87,73 @@ impl Options {
 }
 
 impl Options {
+    /// Stores an option that takes effect when the host applies the socket's options.
+    fn set(&mut self, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        match (level, name) {
+            (IPPROTO_TCP, TCP_INQ) => match int(value)? {
+                on @ (0 | 1) => self.tells_unread = on != 0,
+                _ => return Err(Errno::INVAL),
+            },
+            (IPPROTO_TCP, TCP_KEEPIDLE) => self.keep.idle_s = Some(within(value, 32_767)?),
+            (IPPROTO_TCP, TCP_KEEPINTVL) => self.keep.interval_s = Some(within(value, 32_767)?),
+            (IPPROTO_TCP, TCP_KEEPCNT) => self.keep.count = Some(within(value, 127)? as u8),
+            (IPPROTO_TCP, TCP_CONGESTION) => {
+                let name = std::str::from_utf8(value).map_err(|_| Errno::NOENT)?;
+                self.flow.algorithm = Some(algorithm(name.trim_end_matches('\0'))?);
+            }
+            (IPPROTO_TCP, TCP_MAXSEG) => self.flow.max_segment = max_segment(int(value)?)?,
+            (IPPROTO_TCP, TCP_USER_TIMEOUT) => {
+                let ms = u64::try_from(int(value)?).map_err(|_| Errno::INVAL)?;
+                self.flow.user_timeout = (ms > 0).then(|| Duration::from_ms(ms));
+            }
+            (IPPROTO_TCP, TCP_LINGER2) => self.flow.linger2 = linger2(int(value)?),
+            (IPPROTO_TCP, TCP_SYNCNT) => self.flow.syn_retries = Some(within(value, 127)? as u8),
+            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => {
+                let seconds = int(value)?.max(0) as u64;
+                self.flow.defer_accept = (seconds > 0).then(|| Duration::from_secs(seconds));
+            }
+            (SOL_SOCKET, SO_RCVBUF) => self.flow.receive_buffer = Some(buffer(int(value)?)),
+            (SOL_SOCKET, SO_KEEPALIVE) => self.keep_alive = int(value)? != 0,
+            (SOL_SOCKET, SO_MAX_PACING_RATE) => {
+                let rate = int(value)? as u32;
+                self.flow.max_pacing_rate = NonZeroU64::new(u64::from(rate)).filter(|_| rate != u32::MAX);
+            }
+            (SOL_SOCKET, SO_SNDBUF) => self.send_buffer = Some(buffer(int(value)?)),
+            (SOL_SOCKET, SO_LINGER) => {
+                let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
+                self.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
+            }
+            (IPPROTO_IPV6, IPV6_V6ONLY) => self.v6_only = int(value)? != 0,
+            // The application cannot set the ECN bits.
+            (IPPROTO_IP, IP_TOS) => self.tos = byte_or_int(value)? as u8 & !3,
+            (IPPROTO_IP, IP_MTU_DISCOVER) => {
+                self.flow.may_fragment = match byte_or_int(value)? {
+                    libc::IP_PMTUDISC_DONT => true,
+                    libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO => false,
+                    _ => return Err(Errno::INVAL),
+                };
+            }
+            (IPPROTO_IP, IP_FREEBIND) => self.is_free_bind = byte_or_int(value)? != 0,
+            (IPPROTO_IPV6, IPV6_TCLASS) => {
+                self.traffic_class = match int(value)? {
+                    -1 => 0,
+                    class => u8::try_from(class).map_err(|_| Errno::INVAL)? & !3,
+                };
+            }
+            // Nothing blocks here, and listening on a port in TIME-WAIT is always allowed: these have no effect.
+            (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO | SO_REUSEADDR) => {}
+            _ => return Err(Errno::NOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    /// `SO_RCVLOWAT` as the kernel stores it when `wanted` bytes are asked for: at most half of the receive buffer.
+    fn low_water_for(&self, wanted: i32) -> u32 {
+        let most = self.flow.receive_buffer.map_or(LOW_WATER_MAX, |n| doubled(n).max(RECEIVE_BUFFER_MIN) / 2);
+        // The kernel reads a negative number as a large one.
+        (if wanted < 0 { most } else { wanted.min(most) }) as u32
+    }
+
     /// `getsockopt` for options that are a number and do not depend on the connection.
     fn get(&self, level: i32, name: i32) -> Result<i32, Errno> {
         let ms = |time: Duration| (time.as_ns() / 1_000_000) as i32;
@@ -199,100 +266,52 @@ impl Host {
     /// # Errors
     /// ENOPROTOOPT for an unknown option, EINVAL for a value out of range.
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        if self.set_link_option(fd, level, name, value)? {
+            return Ok(());
+        }
+        self.sockets.get_mut(fd)?.options.set(level, name, value)?;
+        self.apply_options(fd);
+        Ok(())
+    }
+
+    /// Sets the option if it is one that the connection's sender or receiver obeys from the next call on, and tells the connection at once,
+    /// if there is one. Returns false for every other option.
+    fn set_link_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<bool, Errno> {
         let options = &mut self.sockets.get_mut(fd)?.options;
         match (level, name) {
             (IPPROTO_TCP, TCP_NODELAY) => {
-                options.no_delay = int(value)? != 0;
-                let on = options.no_delay;
-                return self.advise(fd, |link| link.set_no_delay(on));
+                let on = int(value)? != 0;
+                options.no_delay = on;
+                self.advise(fd, |link| link.set_no_delay(on))?;
             }
             (IPPROTO_TCP, TCP_CORK) => {
-                options.cork = int(value)? != 0;
-                let on = options.cork;
-                return self.advise(fd, |link| link.set_cork(on));
+                let on = int(value)? != 0;
+                options.cork = on;
+                self.advise(fd, |link| link.set_cork(on))?;
             }
             (IPPROTO_TCP, TCP_QUICKACK) => {
                 let on = int(value)? != 0;
                 options.quick_ack = Some(on);
-                return self.advise(fd, |link| link.set_quick_ack(on));
-            }
-            (IPPROTO_TCP, TCP_INQ) => match int(value)? {
-                on @ (0 | 1) => options.tells_unread = on != 0,
-                _ => return Err(Errno::INVAL),
-            },
-            (IPPROTO_TCP, TCP_KEEPIDLE) => options.keep.idle_s = Some(within(value, 32_767)?),
-            (IPPROTO_TCP, TCP_KEEPINTVL) => options.keep.interval_s = Some(within(value, 32_767)?),
-            (IPPROTO_TCP, TCP_KEEPCNT) => options.keep.count = Some(within(value, 127)? as u8),
-            (IPPROTO_TCP, TCP_CONGESTION) => {
-                let name = std::str::from_utf8(value).map_err(|_| Errno::NOENT)?;
-                options.flow.algorithm = Some(algorithm(name.trim_end_matches('\0'))?);
-            }
-            (IPPROTO_TCP, TCP_MAXSEG) => options.flow.max_segment = max_segment(int(value)?)?,
-            (IPPROTO_TCP, TCP_USER_TIMEOUT) => {
-                let ms = u64::try_from(int(value)?).map_err(|_| Errno::INVAL)?;
-                options.flow.user_timeout = (ms > 0).then(|| Duration::from_ms(ms));
-            }
-            (IPPROTO_TCP, TCP_LINGER2) => options.flow.linger2 = linger2(int(value)?),
-            (IPPROTO_TCP, TCP_SYNCNT) => options.flow.syn_retries = Some(within(value, 127)? as u8),
-            (IPPROTO_TCP, TCP_DEFER_ACCEPT) => {
-                let seconds = int(value)?.max(0) as u64;
-                options.flow.defer_accept = (seconds > 0).then(|| Duration::from_secs(seconds));
+                self.advise(fd, |link| link.set_quick_ack(on))?;
             }
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
                 options.not_sent_low = int(value)? as u32;
                 let low = options.low_mark(self.not_sent_low);
-                return self.advise(fd, |link| link.set_lowat(low));
+                self.advise(fd, |link| link.set_lowat(low))?;
             }
-            (SOL_SOCKET, SO_RCVBUF) => options.flow.receive_buffer = Some(buffer(int(value)?)),
-            (SOL_SOCKET, SO_KEEPALIVE) => options.keep_alive = int(value)? != 0,
             (SOL_SOCKET, SO_OOBINLINE) => {
-                options.is_inline = int(value)? != 0;
-                let on = options.is_inline;
-                return self.advise(fd, |link| link.set_inline(on));
-            }
-            (SOL_SOCKET, SO_MAX_PACING_RATE) => {
-                let rate = int(value)? as u32;
-                options.flow.max_pacing_rate = NonZeroU64::new(u64::from(rate)).filter(|_| rate != u32::MAX);
+                let on = int(value)? != 0;
+                options.is_inline = on;
+                self.advise(fd, |link| link.set_inline(on))?;
             }
             (SOL_SOCKET, SO_RCVLOWAT) => {
-                let wanted = int(value)?;
-                let most = options
-                    .flow
-                    .receive_buffer
-                    .map_or(LOW_WATER_MAX, |n| doubled(n).max(RECEIVE_BUFFER_MIN) / 2);
-                // The kernel reads a negative number as a large one.
-                options.low_water = if wanted < 0 { most } else { wanted.min(most) } as u32;
-                let mark = options.low_water;
-                return self.advise(fd, |link| link.set_low_water(mark));
+                let mark = options.low_water_for(int(value)?);
+                options.low_water = mark;
+                self.advise(fd, |link| link.set_low_water(mark))?;
             }
-            (SOL_SOCKET, SO_SNDBUF) => options.send_buffer = Some(buffer(int(value)?)),
-            (SOL_SOCKET, SO_LINGER) => {
-                let seconds = int(value.get(4..).ok_or(Errno::INVAL)?)?;
-                options.linger = (int(value)? != 0).then_some(seconds.max(0) as u32);
-            }
-            (IPPROTO_IPV6, IPV6_V6ONLY) => options.v6_only = int(value)? != 0,
-            // The application cannot set the ECN bits.
-            (IPPROTO_IP, IP_TOS) => options.tos = byte_or_int(value)? as u8 & !3,
-            (IPPROTO_IP, IP_MTU_DISCOVER) => {
-                options.flow.may_fragment = match byte_or_int(value)? {
-                    libc::IP_PMTUDISC_DONT => true,
-                    libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO => false,
-                    _ => return Err(Errno::INVAL),
-                };
-            }
-            (IPPROTO_IP, IP_FREEBIND) => options.is_free_bind = byte_or_int(value)? != 0,
-            (IPPROTO_IPV6, IPV6_TCLASS) => {
-                options.traffic_class = match int(value)? {
-                    -1 => 0,
-                    class => u8::try_from(class).map_err(|_| Errno::INVAL)? & !3,
-                };
-            }
-            // Nothing blocks here, and listening on a port in TIME-WAIT is always allowed: these have no effect.
-            (SOL_SOCKET, SO_RCVTIMEO | SO_SNDTIMEO | SO_REUSEADDR) => {}
-            _ => return Err(Errno::NOPROTOOPT),
+            _ => return Ok(false),
         }
-        self.apply_options(fd);
-        Ok(())
+        Ok(true)
     }
 
     /// Calls `say` with the connection at once, if there is one.

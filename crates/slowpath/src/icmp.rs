@@ -22,6 +22,15 @@ enum Fault {
     TooBig(u32),
 }
 
+/// The addresses of an ICMP message that is sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<A> {
+    /// Our address.
+    pub(crate) src: A,
+    /// Address of the receiver.
+    pub(crate) dst: A,
+}
+
 impl SlowPath {
     pub(crate) fn on_icmpv4(&mut self, now: Instant, core: u8, ip: &IpPacket, frame: &[u8]) {
         let (IpAddr::V4(src), IpAddr::V4(dst)) = (ip.src, ip.dst) else { return };
@@ -29,7 +38,7 @@ impl SlowPath {
         let (fault, quoted) = match message {
             Icmpv4Message::EchoRequest { id, seq, payload } => {
                 let reply = Icmpv4Message::EchoReply { id, seq, payload };
-                return self.echo_v4(now, core, (dst, src), &reply, source_mac(frame));
+                return self.echo_v4(now, core, Ends { src: dst, dst: src }, &reply, source_mac(frame));
             }
             Icmpv4Message::DestinationUnreachable { code, next_hop_mtu, quoted } => {
                 (fault_v4(code, next_hop_mtu), quoted)
@@ -56,7 +65,7 @@ impl SlowPath {
             }
             Icmpv6Message::EchoRequest { id, seq, payload } => {
                 let reply = Icmpv6Message::EchoReply { id, seq, payload };
-                return self.echo_v6(now, core, (dst, src), &reply, source_mac(frame));
+                return self.echo_v6(now, core, Ends { src: dst, dst: src }, &reply, source_mac(frame));
             }
             Icmpv6Message::NeighborSolicitation { target, source_link } => {
                 let from = Solicitor { src, dst, mac: source_mac(frame), link: source_link };
@@ -132,7 +141,7 @@ impl SlowPath {
         &mut self,
         now: Instant,
         core: u8,
-        (src, dst): (Ipv4Addr, Ipv4Addr),
+        Ends { src, dst }: Ends<Ipv4Addr>,
         reply: &Icmpv4Message<'_>,
         mac: MacAddr,
     ) {
@@ -151,7 +160,7 @@ impl SlowPath {
         &mut self,
         now: Instant,
         core: u8,
-        ends: (Ipv6Addr, Ipv6Addr),
+        ends: Ends<Ipv6Addr>,
         reply: &Icmpv6Message<'_>,
         mac: MacAddr,
     ) {
@@ -165,7 +174,7 @@ impl SlowPath {
         &mut self,
         now: Instant,
         core: u8,
-        (src, dst): (Ipv6Addr, Ipv6Addr),
+        Ends { src, dst }: Ends<Ipv6Addr>,
         message: &Icmpv6Message<'_>,
         mac: MacAddr,
     ) -> bool {

@@ -1,6 +1,7 @@
 //! ARP and neighbour discovery on the wire: sends requests, answers them, learns from answers.
 
 use crate::event::errno;
+use crate::icmp::Ends;
 use crate::neighbours::{ASK_INTERVAL, Learned, Patience};
 use crate::timeouts::Timer;
 use crate::{Count, SlowPath};
@@ -101,7 +102,7 @@ impl SlowPath {
             target_link: Some(self.config.mac),
         };
         let (to, mac) = to.unwrap_or((ALL_NODES, multicast_mac(ALL_NODES)));
-        self.send_icmpv6(now, core, (target, to), &message, mac);
+        self.send_icmpv6(now, core, Ends { src: target, dst: to }, &message, mac);
     }
 
     pub(crate) fn on_advertisement(
@@ -161,8 +162,7 @@ impl SlowPath {
                     Icmpv6Message::NeighborSolicitation { target, source_link: Some(self.config.mac) };
                 let group = solicited_node(target);
                 let (to, mac) = at.map_or((group, multicast_mac(group)), |mac| (target, mac));
-                let (source, message) = ((source, to), &message);
-                self.send_icmpv6(now, core, source, message, mac);
+                self.send_icmpv6(now, core, Ends { src: source, dst: to }, &message, mac);
             }
             _ => {}
         }

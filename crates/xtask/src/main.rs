@@ -18,6 +18,7 @@ mod source;
 mod specs;
 #[cfg(test)]
 mod tests;
+mod tuples;
 mod workspace;
 
 use std::path::PathBuf;
@@ -96,6 +97,7 @@ fn tidy(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     let product = rules::product(&sources);
     findings.extend(modules::check(workspace, &product));
     findings.extend(prose::check(workspace, &product));
+    findings.extend(tuples::check(workspace, &product));
     findings.extend(manual::check(workspace, &sources)?);
     Ok(findings)
 }

@@ -1,4 +1,4 @@
-use crate::{Amount, Burst, Cause, Flap, LinkConfig, Loss, Outage, Probability, Reorder, Trace};
+use crate::{Amount, Burst, Cause, Flap, LinkConfig, Loss, Outage, PacketRange, Probability, Reorder, Trace};
 use base::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -107,8 +107,9 @@ fn configs() -> impl Strategy<Value = LinkConfig> {
         (often(), often(), often(), often()).prop_map(|(enter, leave, loss_bad, loss_good)| Loss::Burst(
             Burst { enter, leave, loss_bad, loss_good }
         )),
-        proptest::collection::btree_set(1..1_000_000u64, 1..9)
-            .prop_map(|numbers| Loss::List(numbers.into_iter().map(|n| (n * 3, n * 3 + n % 3)).collect())),
+        proptest::collection::btree_set(1..1_000_000u64, 1..9).prop_map(|numbers| Loss::List(
+            numbers.into_iter().map(|n| PacketRange { first: n * 3, last: n * 3 + n % 3 }).collect()
+        )),
     ];
     let rate = proptest::option::of(1..=1_000_000_000_000u64);
     let queue = (proptest::option::of(1..u32::MAX), proptest::option::of(1..u64::from(u32::MAX)));

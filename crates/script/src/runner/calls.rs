@@ -9,6 +9,7 @@ use crate::symbols::{errno, errno_name, event_names};
 use crate::syntax::{Call, Expr, Trouble};
 use sim::{Errno, Fd, Shutdown};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use wire::Endpoint;
 
 /// The result of a call.
 pub(super) struct Answer {
@@ -239,7 +240,7 @@ impl Runner {
             is_nonblocking: kind != plain && kind & libc::SOCK_NONBLOCK != 0,
         };
         self.files.insert(fd, File::Socket(socket));
-        let remote = (self.settings.ends().remote, self.settings.connect_port);
+        let remote = Endpoint::new(self.settings.ends().remote, self.settings.connect_port);
         self.connection = Some(Connection::new(Some(fd), remote, Stage::Fresh));
         Ok(Ok(i64::from(fd)).into())
     }
@@ -268,7 +269,7 @@ impl Runner {
 
     /// Notes `connect` for the socket of the script's connection.
     fn note_connect(&mut self, fd: i32, remote: SocketAddr) {
-        let remote = (remote.ip().to_canonical(), remote.port());
+        let remote = Endpoint::new(remote.ip().to_canonical(), remote.port());
         if let Some(connection) =
             self.connection.as_mut().filter(|c| c.fd == Some(fd) && c.stage == Stage::Fresh)
         {
@@ -362,7 +363,7 @@ impl Runner {
         // A script may reuse a number; the socket that had it before stays open.
         let script_fd = self.value(&call.result)? as i32;
         self.files.insert(script_fd, File::Socket(Socket { fd, is_nonblocking: false }));
-        let peer = (peer.ip().to_canonical(), peer.port());
+        let peer = Endpoint::new(peer.ip().to_canonical(), peer.port());
         if let Some(connection) = self.connection.as_mut().filter(|c| c.remote == peer) {
             connection.fd = Some(script_fd);
         }

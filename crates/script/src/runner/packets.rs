@@ -9,7 +9,7 @@ use crate::network::Sent;
 use crate::segment::{Segment, timestamps};
 use crate::syntax::{Body, Ends, IpInfo, Micros, Packet, Tcp, Tos, Trouble};
 use std::fmt::Write;
-use wire::TcpFlags;
+use wire::{Endpoint, TcpFlags, Timestamps};
 
 /// How long to wait for a packet after its time, to tell a late packet from a missing one.
 const PATIENCE: Micros = 2_000_000;
@@ -32,7 +32,7 @@ impl Runner {
                 let Some(connection) = &self.connection else {
                     return Err(self.fail("an ICMP message about no connection"));
                 };
-                let local = connection.local.unwrap_or((ends.local, 0));
+                let local = connection.local.unwrap_or(Endpoint::new(ends.local, 0));
                 let built = icmp::frame(message, local, connection.remote, |seq| connection.quoted(seq));
                 let frame = built.map_err(|what| self.fail(what))?;
                 self.trace.push(format!("{:>17} < icmp {}", self.stamp(), message.kind));
@@ -57,13 +57,13 @@ impl Runner {
         let ends = self.ends();
         if is_new {
             self.next_port += 1;
-            let mut child = Connection::new(None, (ends.remote, self.next_port), Stage::SynReceived);
-            child.begin_passive((ends.local, self.settings.bind_port), tcp.seq);
+            let remote = Endpoint::new(ends.remote, self.next_port);
+            let mut child = Connection::new(None, remote, Stage::SynReceived);
+            child.begin_passive(Endpoint::new(ends.local, self.settings.bind_port), tcp.seq);
             self.connection = Some(child);
         }
-        let connect_port = self.settings.connect_port;
-        self.connection
-            .get_or_insert_with(|| Connection::new(None, (ends.remote, connect_port), Stage::Fresh))
+        let remote = Endpoint::new(ends.remote, self.settings.connect_port);
+        self.connection.get_or_insert_with(|| Connection::new(None, remote, Stage::Fresh))
     }
 
     fn tcp_frames(&mut self, ip: IpInfo, tcp: &Tcp) -> Result<Vec<Vec<u8>>, Trouble> {
@@ -72,10 +72,11 @@ impl Runner {
         let connection = self.connection_for(tcp);
         connection.note_inbound(tcp);
         let live = connection.to_live(tcp, is_scaled);
-        let (remote, local) = (connection.remote, connection.local.unwrap_or((ends.local, bind_port)));
+        let (remote, local) =
+            (connection.remote, connection.local.unwrap_or(Endpoint::new(ends.local, bind_port)));
         let (seq, ack, options) = live.map_err(|why| self.fail(why))?;
         let (src, dst) = match tcp.ports {
-            Some((from, to)) => ((remote.0, from), (local.0, to)),
+            Some((from, to)) => (Endpoint::new(remote.addr, from), Endpoint::new(local.addr, to)),
             None => (remote, local),
         };
         let tos = match ip.tos {
@@ -170,11 +171,11 @@ impl Runner {
     ) -> Result<(), Trouble> {
         let mut found = differences(ip, tcp, &actual);
         let expected = tcp.options.as_deref().and_then(timestamps);
-        if let (Some((script, echo)), Some((live, live_echo))) = (expected, actual.timestamps())
+        if let (Some(script), Some(live)) = (expected, actual.timestamps())
             && let Some(connection) = &mut self.connection
         {
-            let value = connection.learn_timestamp(script, live);
-            found.extend(self.timestamp_differences((script, echo), (value, live_echo)));
+            let value = connection.learn_timestamp(script.value, live.value);
+            found.extend(self.timestamp_differences(script, Timestamps { value, ..live }));
         }
         if found.is_empty() {
             return Ok(());
@@ -184,17 +185,17 @@ impl Runner {
     }
 
     /// Checks timestamps; a value may deviate by the tolerance for the time since the beginning.
-    fn timestamp_differences(&self, expected: (u32, u32), actual: (u32, u32)) -> Vec<String> {
+    fn timestamp_differences(&self, expected: Timestamps, actual: Timestamps) -> Vec<String> {
         let mut found = Vec::new();
         let dynamic = (self.settings.tolerance_percent / 100.0 * self.network.now() as f64) as Micros;
         let tolerance = self.settings.tolerance.max(dynamic);
-        let ticks = Micros::from(expected.0.wrapping_sub(actual.0).cast_signed().unsigned_abs());
+        let ticks = Micros::from(expected.value.wrapping_sub(actual.value).cast_signed().unsigned_abs());
         let tick = self.settings.timestamp_tick;
         if tick > 0 && ticks * tick > tolerance {
-            found.push(format!("timestamp: {} expected, {} sent", expected.0, actual.0));
+            found.push(format!("timestamp: {} expected, {} sent", expected.value, actual.value));
         }
-        if self.settings.checks_echoes && expected.1 != actual.1 {
-            found.push(format!("echo of timestamp: {} expected, {} sent", expected.1, actual.1));
+        if self.settings.checks_echoes && expected.echo != actual.echo {
+            found.push(format!("echo of timestamp: {} expected, {} sent", expected.echo, actual.echo));
         }
         found
     }

@@ -1,0 +1,72 @@
+//! How a flow leaves its core: its rings are freed, it is taken out of every list, and the slow path is told that it is gone.
+
+use crate::lend::give_back;
+use crate::setup::{State, Work};
+use core::sync::atomic::Ordering::Acquire;
+use flow::{FlowId, Flows, rare, state};
+use shm::half_flags;
+
+impl State {
+    /// Lets go of the flow, unless that has happened already and the record serves another flow.
+    pub(crate) fn drop_flow(&mut self, w: &mut Work<'_>) {
+        if w.f.rx.has(state::LEAVING) {
+            self.leave(w);
+        }
+    }
+
+    /// Frees the rings of a removed flow and reports `DROPPED`. Waits while its application has unread data: that ring must stay.
+    pub(crate) fn leave(&mut self, w: &mut Work<'_>) {
+        let is_released =
+            w.f.rx.has(state::POISONED) || w.peer.flags.load(Acquire) & half_flags::RELEASED != 0;
+        if !is_released && self.refresh(w) && w.f.rx.unread() > 0 {
+            self.want_space(w);
+            if w.f.rx.unread() > 0 {
+                return;
+            }
+        }
+        self.shrink(w);
+        let sender = w.f.rx.sender(w.f.cold.rx_old);
+        for ring in [sender.ring, sender.old].into_iter().flatten() {
+            give_back(w, ring);
+        }
+        (w.f.rx.rx_ring, w.f.cold.rx_old) = (0, 0);
+        self.unlist(w.id);
+        self.records.take_back(w.f.cold);
+        w.f.rx.clear(state::LIVE);
+        Self::owe_only(&mut w.f, rare::DROPPED);
+        self.report(w);
+    }
+
+    /// Reports `DROPPED` for a flow without a region, so that its record becomes free again.
+    #[cold]
+    pub(crate) fn forget(&mut self, flows: &Flows, id: FlowId) {
+        let Some(mut guard) = flows.lock_briefly(id) else { return };
+        let mut f = guard.parts();
+        if !f.rx.has(state::LIVE | state::LEAVING) {
+            return;
+        }
+        f.rx.clear(state::LIVE);
+        Self::owe_only(&mut f, rare::DROPPED);
+        self.records.take_back(f.cold);
+        drop(guard);
+        self.unlist(id);
+        self.owed.push_front(id.0, 0);
+    }
+
+    /// Takes the flow out of everything that this core lists flows in. What stayed would act on the next flow with this id.
+    fn unlist(&mut self, id: FlowId) {
+        let lists = [
+            &mut self.acks,
+            &mut self.ready,
+            &mut self.owed,
+            &mut self.lent,
+            &mut self.grown,
+            &mut self.held,
+            &mut self.due,
+        ];
+        lists.into_iter().for_each(|list| list.remove(id.0));
+        self.pacer.remove(id.0);
+        self.looks.remove(id.0);
+        self.asked[id.0 as usize / 64] &= !(1 << (id.0 % 64));
+    }
+}
