@@ -96,6 +96,17 @@ pub struct Endpoint {
 // A program may have very many sockets, so each is small.
 const _: () = assert!(size_of::<Endpoint>() == 32 && SLOTS_MAX <= 1 << 16);
 
+/// The memory of an endpoint, looked up once in a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// The socket block.
+    pub block: &'a SockBlock,
+    /// This side's half of the slot.
+    pub own: &'a Half,
+    /// The other side's half.
+    pub peer: &'a Half,
+}
+
 impl Endpoint {
     /// A connection in slot `slot` of `mapped`, with block `index` of `home`.
     pub const fn new(mapped: Arc<Mapped>, slot: u32, home: Arc<Mapped>, index: u32) -> Self {
@@ -200,6 +211,13 @@ impl Endpoint {
         self.mapped.halves(self.slot())
     }
 
+    /// The block and both halves.
+    #[inline]
+    pub fn parts(&self) -> Parts<'_> {
+        let (own, peer) = self.halves();
+        Parts { block: self.block(), own, peer }
+    }
+
     /// Initializes the block of a fresh connection.
     pub fn begin(&self, nonblock: bool, passive: bool) {
         let b = self.block();
@@ -211,7 +229,6 @@ impl Endpoint {
         let side = if self.mapped.side == Side::One { state::SIDE_ONE } else { 0 };
         b.state.store(if passive { state::TOLD } else { 0 } | side, Ordering::Relaxed);
         b.error.store(0, Ordering::Relaxed);
-        b.records.store(0, Ordering::Relaxed);
         let bits = if nonblock { flags::NONBLOCK } else { 0 } | if passive { flags::PASSIVE } else { 0 };
         b.flags.store(bits, Ordering::Relaxed);
         b.slot.store(self.slot(), Ordering::Relaxed);

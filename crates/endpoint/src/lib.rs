@@ -5,7 +5,7 @@
 //!   endpoint      slot, block, state, errors, close        lock          one thread at a time in each direction
 //!   stream        bytes in and out, readiness              receive_fast  the usual receive
 //!   send_buffer   SO_SNDBUF, TCP_NOTSENT_LOWAT             send_ring     longer rings for what is not read
-//!   cork, records, urgent, low_water                       unconnected   connections that the program takes back
+//!   cork, urgent, low_water                                unconnected   connections that the program takes back
 //!   region        a mapped region: rings, doorbells        ring_cache, ring_reclaim, populate, slot_grant
 //!   host          what the process around it does          per_process   values that a forked child begins anew with
 //! ```
@@ -22,7 +22,6 @@ pub mod low_water;
 pub mod per_process;
 pub mod populate;
 pub mod receive_fast;
-pub mod records;
 pub mod region;
 pub mod ring_cache;
 pub mod ring_reclaim;
@@ -33,4 +32,4 @@ pub mod stream;
 pub mod unconnected;
 pub mod urgent;
 
-pub use endpoint::{Endpoint, flags, state};
+pub use endpoint::{Endpoint, Parts, flags, state};

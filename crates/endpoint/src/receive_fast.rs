@@ -1,9 +1,9 @@
 //! The usual receive: into one buffer, from one piece of a ring between two applications. It leaves every other case to [`Endpoint::pull`].
 //! Also the steps that both take after bytes were copied.
 
-use crate::Endpoint;
 use crate::lock::{own, own_at_once};
 use crate::stream::is_enough_space;
+use crate::{Endpoint, Parts};
 use queue::stream::{Sender, consumed, consumed_some, readable};
 use shm::half_flags::{FAILED, MUTE, RESET, URGENT};
 use shm::{Half, SockBlock};
@@ -15,8 +15,8 @@ impl Endpoint {
     /// during the call are left to the next one.
     #[inline(always)]
     pub fn pull_piece(&self, buffer: &mut [u8]) -> Option<usize> {
-        let b = self.block();
-        let (half, peer) = self.halves();
+        let parts = self.parts();
+        let Parts { block: b, peer, .. } = parts;
         // Only a hint, read without the lock; it is checked again under the lock.
         let is_empty = peer.tx_head.load(Ordering::Relaxed) == b.rx_tail.load(Ordering::Relaxed);
         if is_empty || buffer.is_empty() || !self.mapped.pair || self.mapped.dead.load(Ordering::Relaxed) {
@@ -34,40 +34,35 @@ impl Endpoint {
         }
         self.mapped.region.read(self.mapped.side.other(), at, &mut buffer[..n]);
         let left = (found.len - n) as u64;
-        let wants = self.consume((b, half, peer), tail..tail + n as u64, left == 0);
+        let wants = self.consume(parts, tail..tail + n as u64, left == 0);
         drop(owned);
         let drained = n == found.total;
         let is_useful = || {
             let free = found.ring.size().saturating_sub(left);
             drained || found.len < found.total || is_enough_space(free, found.ring)
         };
-        self.after_pull((b, peer), wants && is_useful(), drained);
+        self.after_pull(parts, wants && is_useful(), drained);
         Some(n)
     }
 
     /// Notes that the bytes of `range` were copied; `ends_ring`: up to the end of a ring. True when the sender waits for space.
     #[inline(always)]
-    pub fn consume(
-        &self,
-        (b, half, peer): (&SockBlock, &Half, &Half),
-        range: Range<u64>,
-        ends_ring: bool,
-    ) -> bool {
-        b.rx_tail.store(range.end, Ordering::Relaxed);
+    pub fn consume(&self, Parts { block, own, peer }: Parts<'_>, range: Range<u64>, ends_ring: bool) -> bool {
+        block.rx_tail.store(range.end, Ordering::Relaxed);
         match ends_ring || !self.mapped.pair {
-            true => consumed(half, peer, range.end),
-            false => consumed_some(half, peer, range.start, range.end),
+            true => consumed(own, peer, range.end),
+            false => consumed_some(own, peer, range.start, range.end),
         }
     }
 
     /// After the lock is released: wakes the sender if it `wants` space, and gives up the ring of a connection that is idle.
     #[inline(always)]
-    pub fn after_pull(&self, (b, peer): (&SockBlock, &Half), wants: bool, drained: bool) {
+    pub fn after_pull(&self, Parts { block, peer, .. }: Parts<'_>, wants: bool, drained: bool) {
         if wants {
             self.tell_of(peer);
         }
         if drained {
-            self.rest(b, peer);
+            self.rest(block, peer);
         }
     }
 

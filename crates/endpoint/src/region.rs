@@ -21,7 +21,7 @@ struct Kept {
     slot: u32,
     head: u64,
     is_closed: bool,
-    rings: [Option<Ring>; 3],
+    rings: [Option<Ring>; 2],
 }
 
 /// Size class of the longest rings that are lent while any page is free; longer ones leave some pages free (`lend`).
@@ -296,23 +296,18 @@ impl Mapped {
         &self.pool
     }
 
-    /// Keeps the rings of a closed socket, and its table of `records`, until the bytes are read.
-    pub fn linger(&self, slot: u32, mut sender: Sender, records: Option<Ring>) {
-        let is_read = sender.is_empty();
-        sender
-            .give_back()
-            .into_iter()
-            .chain(records.filter(|_| is_read))
-            .for_each(|ring| self.give_back(ring));
+    /// Keeps the rings of a closed socket until the bytes are read.
+    pub fn linger(&self, slot: u32, mut sender: Sender) {
+        sender.give_back().into_iter().for_each(|ring| self.give_back(ring));
         if sender.ring.is_some() || sender.old.is_some() {
-            let rings = [sender.ring, sender.old, records.filter(|_| !is_read)];
+            let rings = [sender.ring, sender.old];
             self.keep_lent(Kept { slot, head: sender.head, is_closed: true, rings });
         }
     }
 
     /// Keeps a ring that an open socket no longer writes to, until the bytes before `head` are read.
     pub fn retire(&self, slot: u32, head: u64, ring: Ring) {
-        self.keep_lent(Kept { slot, head, is_closed: false, rings: [Some(ring), None, None] });
+        self.keep_lent(Kept { slot, head, is_closed: false, rings: [Some(ring), None] });
     }
 
     fn keep_lent(&self, rings: Kept) {

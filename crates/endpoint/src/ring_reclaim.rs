@@ -2,7 +2,6 @@
 //! before the peer has read the last bytes, and a killed process gives nothing back. The socket's block, without a holder, still names
 //! these rings, until a process needs the block or the memory.
 
-use crate::records;
 use crate::region::Mapped;
 use crate::{Endpoint, flags, state};
 use queue::stream::{Sender, watcher};
@@ -71,12 +70,12 @@ impl Endpoint {
 
     /// Like [`Self::leave_rings`], for a block that stays in use.
     pub fn part_with_rings(&self) {
-        let (sender, records) = (self.sender(), self.take_records());
+        let sender = self.sender();
         self.store(&Sender::default());
         if self.mapped.is_own() {
-            self.mapped.linger(self.slot(), sender, records);
+            self.mapped.linger(self.slot(), sender);
         } else {
-            self.park(&sender, records, 0);
+            self.park(&sender, 0);
         }
     }
 
@@ -85,17 +84,16 @@ impl Endpoint {
         if self.mapped.is_own() {
             self.mapped.retire(self.slot(), head, ring);
         } else {
-            self.park(&Sender { head, ring: Some(ring), ..Sender::default() }, None, state::RETIRED);
+            self.park(&Sender { head, ring: Some(ring), ..Sender::default() }, state::RETIRED);
         }
     }
 
     /// Names the rings in a free block of their own until they are read.
-    fn park(&self, sender: &Sender, records: Option<Ring>, bits: u32) {
+    fn park(&self, sender: &Sender, bits: u32) {
         let block = self.process().take_block(&self.home);
         let Some(b) = block.and_then(|index| self.home.region.sock(index)) else { return };
         b.region.store(0, Ordering::Relaxed);
         sender.keep(b);
-        b.records.store(records.map_or(0, records::page), Ordering::Relaxed);
         b.rx_lock.store(0, Ordering::Relaxed);
         b.state
             .store(bits | if self.mapped.side == Side::One { state::SIDE_ONE } else { 0 }, Ordering::Relaxed);
@@ -114,8 +112,7 @@ pub fn is_settled(block: &SockBlock, find: impl FnOnce(u32, u8) -> Option<Arc<Ma
     if region == 0 || block.rx_lock.load(Ordering::Relaxed) == MOVED {
         return true;
     }
-    let has_any = [&block.tx_ring, &block.tx_old].iter().any(|word| word.load(Ordering::Relaxed) << 1 != 0)
-        || block.records.load(Ordering::Relaxed) != 0;
+    let has_any = [&block.tx_ring, &block.tx_old].iter().any(|word| word.load(Ordering::Relaxed) << 1 != 0);
     match has_any.then(|| find(region, side(block) as u8)).flatten() {
         Some(mapped) => take(block, &mapped),
         None => {
@@ -150,10 +147,10 @@ fn side(block: &SockBlock) -> Side {
     if is_one { Side::One } else { Side::Zero }
 }
 
-/// The rings that a block of a connection of `mapped` names, then its table of record ends.
-fn rings(block: &SockBlock, mapped: &Mapped) -> ([Option<Ring>; 2], Option<Ring>) {
+/// The rings that a block of a connection of `mapped` names.
+fn rings(block: &SockBlock, mapped: &Mapped) -> [Option<Ring>; 2] {
     let sender = Sender::of(block, mapped.data_len());
-    ([sender.ring, sender.old], records::of(block, mapped.data_len()))
+    [sender.ring, sender.old]
 }
 
 /// Gives back the rings that a block of a connection of `mapped` names. False: the peer still reads them.
@@ -161,9 +158,9 @@ fn take(block: &SockBlock, mapped: &Mapped) -> bool {
     if !is_read(block, mapped) {
         return false;
     }
-    let (rings, records) = rings(block, mapped);
+    let rings = rings(block, mapped);
     forget(block);
-    rings.into_iter().chain([records]).flatten().for_each(|ring| mapped.give_back(ring));
+    rings.into_iter().flatten().for_each(|ring| mapped.give_back(ring));
     true
 }
 
@@ -171,13 +168,12 @@ fn forget(block: &SockBlock) {
     // First: if this process dies after this, the service closes no slot for it.
     block.region.store(0, Ordering::Release);
     Sender::default().keep(block);
-    block.records.store(0, Ordering::Relaxed);
 }
 
 /// True when the peer reads the rings no more: it has consumed them or let go, or the slot is another connection's already.
 fn is_read(block: &SockBlock, mapped: &Mapped) -> bool {
     let slot = block.slot.load(Ordering::Relaxed);
-    let (rings, _) = rings(block, mapped);
+    let rings = rings(block, mapped);
     if !mapped.has(slot) || rings == [None; 2] {
         return true;
     }

@@ -1,14 +1,13 @@
 //! A connected socket: bytes in, bytes out, shutdown, and what it is ready for.
 
 use crate::lock::own;
-use crate::{Endpoint, flags, state};
+use crate::{Endpoint, Parts, flags, state};
 use bitflags::bitflags;
 use queue::Ring;
 use queue::pages::class_of;
 use queue::stream::{Sender, raise, readable};
 use rustix::io::Errno;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, URGENT, WANT_SPACE};
-use shm::{Half, SockBlock};
 use std::sync::atomic::{Ordering, fence};
 
 /// Readiness bits, as epoll and poll number them.
@@ -57,8 +56,6 @@ bitflags! {
     pub struct Said: i32 {
         /// More bytes follow at once, so a short segment may be held back.
         const MORE = libc::MSG_MORE;
-        /// A record ends with the last byte: no segment continues beyond it.
-        const RECORD = libc::MSG_EOR;
         /// The last byte is urgent.
         const URGENT = libc::MSG_OOB;
         /// The call does not wait for space.
@@ -70,6 +67,21 @@ bitflags! {
 #[inline]
 pub const fn is_enough_space(free: u64, ring: Ring) -> bool {
     free >= ring.size() / 4
+}
+
+/// One call that sends.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    buffers: &'a [&'a [u8]],
+    /// Bytes of the buffers that were sent before.
+    skip: usize,
+    /// Bytes of the buffers behind these.
+    total: usize,
+    /// Bytes after which the call ends, at most `total`.
+    end: usize,
+    said: Said,
+    /// The bytes may be held back.
+    holds: bool,
 }
 
 /// Long rings leave one in this many pages free: then programs with much unread data leave memory for those that send little.
@@ -95,9 +107,9 @@ impl Endpoint {
         said: Said,
         most: usize,
     ) -> Result<Progress, Errno> {
-        let b = self.block();
+        let parts = self.parts();
+        let Parts { block: b, own: half, peer } = parts;
         let _owned = own(&b.tx_lock, &self.mapped).map_err(|e| self.unsendable(e))?;
-        let (half, peer) = self.halves();
         let seen = self.flags_of(peer);
         let bits = b.state.load(Ordering::Relaxed);
         let mut holds = said.contains(Said::MORE);
@@ -117,10 +129,6 @@ impl Endpoint {
         if bits & state::OPEN == 0 && !self.is_open() {
             return Ok(Progress::Wait);
         }
-        let ends_record = said.contains(Said::RECORD) && total > 0 && !self.mapped.pair;
-        if ends_record && !self.has_record()? {
-            return Ok(Progress::Wait);
-        }
         let is_released = self.say_more(half, said.contains(Said::MORE));
         if total == 0 {
             // Nothing to send: no space is needed, and the ring is kept.
@@ -131,13 +139,10 @@ impl Endpoint {
             return Ok(Progress::Done(0));
         }
         let mut sender = Sender::of(b, self.mapped.data_len());
-        let result =
-            self.fill((b, half, peer), &mut sender, buffers, (skip, total, total.min(most)), (said, holds));
+        let call = Call { buffers, skip, total, end: total.min(most), said, holds };
+        let result = self.fill(parts, &mut sender, call);
         sender.keep(b);
         let is_news = !holds || self.settle(&sender, said);
-        if ends_record && result == Ok(total) {
-            self.end_record(sender.head);
-        }
         drop(_owned);
         match result {
             Ok(0) if total > 0 => {
@@ -159,11 +164,9 @@ impl Endpoint {
 
     fn fill(
         &self,
-        (b, half, peer): (&SockBlock, &Half, &Half),
+        Parts { block: b, own: half, peer }: Parts<'_>,
         sender: &mut Sender,
-        buffers: &[&[u8]],
-        (skip, total, end): (usize, usize, usize),
-        (said, holds): (Said, bool),
+        Call { buffers, skip, total, end, said, holds }: Call<'_>,
     ) -> Result<usize, Errno> {
         let mut done = 0;
         loop {
@@ -318,12 +321,12 @@ impl Endpoint {
 
     /// The general case of [`pull`](Self::pull): any buffers, pieces and flags.
     fn pull_pieces(&self, buffers: &mut [&mut [u8]], skip: usize, how: How) -> Result<Progress, Errno> {
-        let b = self.block();
+        let parts = self.parts();
+        let Parts { block: b, peer, .. } = parts;
         let owned = match own(&b.rx_lock, &self.mapped) {
             Ok(owned) => owned,
             Err(e) => return self.unreadable(e),
         };
-        let (half, peer) = self.halves();
         let seen = self.flags_of(peer);
         let tail = b.rx_tail.load(Ordering::Relaxed);
         let capacity = buffers.iter().map(|x| x.len()).sum::<usize>().saturating_sub(skip);
@@ -359,10 +362,9 @@ impl Endpoint {
                 drained || r.len < r.total || is_enough_space(r.ring.size().saturating_sub(left), r.ring);
         }
         if now != tail && !how.peek {
-            let wants =
-                self.consume((b, half, peer), tail..now, ends_ring) && (is_useful || !self.mapped.pair);
+            let wants = self.consume(parts, tail..now, ends_ring) && (is_useful || !self.mapped.pair);
             drop(owned);
-            self.after_pull((b, peer), wants, drained);
+            self.after_pull(parts, wants, drained);
         }
         if now == start { self.nothing(seen, wanted) } else { Ok(Progress::Done((now - start) as usize)) }
     }
@@ -542,7 +544,6 @@ impl Endpoint {
             enough = self.bounds().is_none_or(|bounds| bounds.is_writable(&sender));
             is_starved = !enough;
         }
-        enough = enough && !self.is_full_of_records(sender.tail);
         self.store(&sender);
         if enough && is_full && bounds.is_some_and(|bounds| bounds.may_grow()) {
             self.want_no_space();

@@ -39,7 +39,6 @@ mod predict;
 mod probe;
 mod rack;
 mod receive;
-mod records;
 mod repair;
 mod segment;
 mod setup;

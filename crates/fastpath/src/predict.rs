@@ -47,10 +47,7 @@ const CALM: u32 = state::LIVE | state::TIMESTAMPS;
 /// Flags that are compared with [`CALM`] when the flow is to send.
 const ASKED_TO_SEND: u32 = ASKED | state::SEND_CWR | state::TELL;
 /// Advice of an application that affects more of a segment than when it is sent: not the common kind.
-const ADVISES: u64 = application_flags::HOLD
-    | application_flags::WATCH
-    | application_flags::RECORDS
-    | application_flags::URGENT;
+const ADVISES: u64 = application_flags::HOLD | application_flags::WATCH | application_flags::URGENT;
 /// Flags of an application's half that need handling: not the common kind if any is set.
 const SPEAKS: u32 = half_flags::FIN | half_flags::RESET | half_flags::RELEASED | half_flags::WANT_SPACE;
 

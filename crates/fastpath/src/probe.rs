@@ -2,7 +2,6 @@
 //! retransmissions that get no answer, and timeouts that the slow path has decided on.
 
 use crate::rack::News;
-use crate::records::last_record;
 use crate::repair::{flight, say_reduced};
 use crate::setup::{Home, Miss, State, TIMERS_MAX, Work};
 use base::{Duration, Instant};
@@ -193,8 +192,6 @@ impl State {
         // The last segment; a FIN that was sent as a segment of its own is sent so again.
         let last = if w.f.rx.has(state::FIN_SENT) && w.f.cold.is_fin_alone { 1 } else { mss };
         let len = max.since(una).min(last);
-        // A segment must not hold bytes of two records (`MSG_EOR`).
-        let len = len.min(last_record(w));
         let range = Interval { left: max.minus(len), right: max };
         if is_new || self.send_again(w, range, port) {
             w.f.rx.set(state::PROBED);

@@ -3,7 +3,6 @@
 
 use crate::payload::{checked, data_len};
 use crate::rack::{News, Sending};
-use crate::records::record_left;
 use crate::segment::Out;
 use crate::setup::{State, TURN, Work};
 use base::{Instant, SeqNumber};
@@ -105,20 +104,13 @@ impl State {
         };
         let advice = peer.extra.load(Relaxed);
         self.look_for_urgent(w, advice);
-        let record = match record_left(w, advice, position) {
-            Ok(len) => len,
-            Err(what) => {
-                self.violation(w, what);
-                return false;
-            }
-        };
-        let len = found.map_or(0, |r| r.len as u32).min(data).min(range.right.since(range.left)).min(record);
+        let len = found.map_or(0, |r| r.len as u32).min(data).min(range.right.since(range.left));
         let is_fin = is_fin_out && len == data;
         if len == 0 && !is_fin {
             return false;
         }
         let mut flags = if is_fin { TcpFlags::ACK.with(TcpFlags::FIN) } else { TcpFlags::ACK };
-        if len > 0 && (len == data || len == record) {
+        if len > 0 && len == data {
             // The end of the data sent, or of a record, keeps its PSH.
             flags = flags.with(TcpFlags::PSH);
         }

@@ -2,7 +2,6 @@
 
 use crate::pacing::{burst_at_rate, burst_left};
 use crate::payload::{checked, data_len};
-use crate::records::record_left;
 use crate::repair::pipe;
 use crate::segment::Out;
 use crate::setup::{State, TURN, Work};
@@ -21,8 +20,8 @@ struct Supply {
     ring: Option<Ring>,
     /// Bytes in `ring`. The rest lies in the application's next ring.
     in_ring: u32,
-    /// Bytes up to the end of the record that contains the first of them.
-    in_record: u32,
+    /// Bytes that may form one segment or super-frame: all, or one segment if they are urgent.
+    at_once: u32,
     /// Bytes in both rings.
     total: u32,
     /// The application's options: bits of `application_flags`.
@@ -87,7 +86,7 @@ impl State {
             self.window_full(w);
         }
         let (rx, tx) = (&mut *w.f.rx, &mut *w.f.tx);
-        let mut len = supply.in_record.min(usable);
+        let mut len = supply.at_once.min(usable);
         if len > mss {
             let burst = if rx.has(state::V6) { self.burst_v6 } else { self.burst_v4 };
             // A port that cuts super-frames may be unable to set CWR in the first segment only.
@@ -97,11 +96,11 @@ impl State {
                 let config = &self.config;
                 len = burst_at_rate(w.f.cold, len.min(burst), tx.cwnd, mss, config.burst_segments_min);
                 len = len.min(burst_left(w.f.cold, tx, self.is_rung));
-                len -= if len < supply.in_record { len % mss } else { 0 };
+                len -= if len < supply.at_once { len % mss } else { 0 };
             }
         }
         if len < supply.total {
-            if len < mss && len < supply.in_record {
+            if len < mss && len < supply.at_once {
                 // The window is too small: wait for more (RFC 9293 section 3.8.6.2.1). With nothing in flight half of the largest
                 // window ever seen is enough; for less the slow path's timer is the "override timeout".
                 let is_silly = usable < 1 << tx.window_log2_max >> 1 && !self.is_pushing;
@@ -133,17 +132,17 @@ impl State {
             return None;
         }
         let mut flags = TcpFlags::ACK;
-        // PSH at the end of the written data, or of a record. On a super-frame, too, as Linux: the receiver's GRO then passes the
+        // PSH at the end of the written data. On a super-frame, too, as Linux: the receiver's GRO then passes the
         // burst on at once. Not at an end written with `MSG_MORE`, which in this interface is a SEND without PUSH
         // (RFC 9293 section 3.9.1.2).
         let mut is_pushed = true;
         if supply.advice & (application_flags::MORE | application_flags::WATCH) != 0 {
             is_pushed = supply.advice & application_flags::MORE == 0
-                || supply.total > supply.in_record
+                || supply.total > supply.at_once
                 || self.is_pushing;
             rx.events |= event::SENT;
         }
-        let is_end = len == supply.in_record
+        let is_end = len == supply.at_once
             || len > u32::from(tx.mss)
             || self.burst_v4 | self.burst_v6 != 0 && tx.snd_max.plus(len) == w.f.cold.burst_end;
         if len > 0 && is_end && is_pushed {
@@ -194,22 +193,21 @@ impl State {
         // After the head, so that advice given before the bytes were published is seen.
         let advice = peer.extra.load(Relaxed);
         let Some(Readable { ring, len, total }) = found else {
-            return Ok(Supply { ring: None, in_ring: 0, in_record: 0, total: 0, advice });
+            return Ok(Supply { ring: None, in_ring: 0, at_once: 0, total: 0, advice });
         };
-        let mut in_record = total as u32;
-        if advice & (application_flags::RECORDS | application_flags::URGENT) != 0 {
-            in_record = in_record.min(self.piece(w, advice, position)?);
+        let mut at_once = total as u32;
+        if advice & application_flags::URGENT != 0 {
+            at_once = self.at_once(w, advice, at_once);
         }
-        Ok(Supply { ring: Some(ring), in_ring: len as u32, in_record, total: total as u32, advice })
+        Ok(Supply { ring: Some(ring), in_ring: len as u32, at_once, total: total as u32, advice })
     }
 
-    /// Bytes from `position` on that may form one segment: of one record. If they are urgent, no super-frame either, because each of
-    /// its segments would need a pointer of its own.
+    /// As many of `total` bytes as may form one segment: urgent ones go into no super-frame, because each of its segments would need a
+    /// pointer of its own.
     #[cold]
-    fn piece(&mut self, w: &Work<'_>, advice: u64, position: u64) -> Result<u32, Violation> {
-        let record = record_left(w, advice, position)?;
+    fn at_once(&mut self, w: &Work<'_>, advice: u64, total: u32) -> u32 {
         self.look_for_urgent(w, advice);
-        Ok(if self.urgent_of == w.id.0 { record.min(u32::from(w.f.tx.mss)) } else { record })
+        if self.urgent_of == w.id.0 { total.min(u32::from(w.f.tx.mss)) } else { total }
     }
 
     /// Sends `len` bytes as one segment, longer than the flow's MSS, to learn whether the path takes it (RFC 4821 section 7). Sends
@@ -225,7 +223,7 @@ impl State {
         let Some(supply) = self.supply(w).filter(|_| self.urgent_of != w.id.0) else { return };
         let (wanted, more) = (u32::from(len), 4 * u32::from(mss));
         let room = w.f.tx.snd_wnd.saturating_sub(w.f.tx.in_flight());
-        if supply.in_record < wanted || supply.total < wanted + more || room < wanted {
+        if supply.at_once < wanted || supply.total < wanted + more || room < wanted {
             return;
         }
         let Some(out) = self.segment(w, &supply, wanted) else { return };

@@ -4,7 +4,6 @@
 //! "The urgent pointer MUST point to the sequence number of the octet following the urgent data" (MUST-62); urgent data "of any length"
 //! (MUST-31) is one pointer that moves on.
 
-use crate::records::record_left;
 use crate::segment::Out;
 use crate::setup::{NO_FLOW, State, Work};
 use core::sync::atomic::Ordering::Relaxed;
@@ -74,11 +73,9 @@ fn pending(w: &Work<'_>) -> Option<u64> {
     (up > w.f.tx.tx_una).then_some(up)
 }
 
-/// True when the written data, or its record, ends with the segment.
+/// True when the written data ends with the segment.
 fn is_end(w: &Work<'_>, out: &Out) -> bool {
-    let peer = w.peer;
-    let record = record_left(w, peer.extra.load(Relaxed), out.position).unwrap_or(0);
-    record <= out.len || peer.tx_head.load(Relaxed) <= out.position + u64::from(out.len)
+    w.peer.tx_head.load(Relaxed) <= out.position + u64::from(out.len)
 }
 
 /// The urgent pointer of a segment; 0: nothing after its first byte is urgent.

@@ -17,7 +17,6 @@ mod pacing;
 mod peer;
 mod prediction;
 mod receiver;
-mod records;
 mod requirements;
 mod requirements_recovery;
 mod round_trips;

@@ -384,7 +384,7 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
         let told = io::notice(fd)?;
         return Some(told.map(|(family, range)| {
             (message.msg_namelen, message.msg_flags) = (0, libc::MSG_ERRQUEUE);
-            let (level, kind, bytes) = copied(family, range);
+            let (level, kind, bytes) = copied(family, range.0, range.1);
             let mut used = 0;
             // SAFETY: the caller's promise.
             unsafe { tell(message, &mut used, level, kind, &bytes) };
@@ -419,7 +419,7 @@ pub unsafe fn received(fd: c_int, message: &mut msghdr, flags: c_int) -> Option<
 
 /// The control message that reports sends with `MSG_ZEROCOPY` as copied: level, type, and `struct sock_extended_err` followed by an
 /// empty address.
-fn copied(family: c_int, (first, last): (u32, u32)) -> (c_int, c_int, Vec<u8>) {
+fn copied(family: c_int, first: u32, last: u32) -> (c_int, c_int, Vec<u8>) {
     let (level, kind, address) = match family {
         libc::AF_INET6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, size_of::<libc::sockaddr_in6>()),
         _ => (libc::IPPROTO_IP, libc::IP_RECVERR, size_of::<libc::sockaddr_in>()),

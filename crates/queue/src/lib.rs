@@ -3,7 +3,6 @@
 //! - [`stream`]: one direction of one connection, a byte ring with one producer and one consumer;
 //! - [`held`]: bytes that are written and not published yet;
 //! - [`doorbell`]: which slots have news for a context, and whether that context sleeps;
-//! - [`records`]: the ends of a stream's records;
 //! - [`urgent`]: the end of a stream's urgent bytes;
 //! - [`pages`]: lending rings from a data area, shared safely by forked processes.
 //!
@@ -14,8 +13,6 @@
 pub mod doorbell;
 pub mod held;
 pub mod pages;
-#[cfg(not(loom))]
-pub mod records;
 mod ring;
 pub mod stream;
 #[cfg(not(loom))]

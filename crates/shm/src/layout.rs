@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 /// First eight bytes of every region: "TOWPATH" and a layout letter.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TOWPATHa");
 /// Changes whenever a byte of this file's tables moves. The service refuses a library of another version at registration.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Contexts per side of a region.
 pub const CONTEXTS: usize = 256;
 /// The service-side context that the slow path watches; the contexts 0, 1, ... belong to the fast-path cores.
@@ -248,10 +248,6 @@ pub mod application_flags {
     pub const HOLD: u64 = CORK | MORE;
     /// The service keeps [`Sending`](super::Sending) up to date with every segment.
     pub const WATCH: u64 = 1 << 4;
-    /// 1 + the page of the table of record ends (`MSG_EOR`, see `queue::records`); 0: no record was ended yet.
-    pub const RECORDS: u64 = ((1 << 25) - 1) << RECORDS_SHIFT;
-    /// Lowest bit of [`RECORDS`].
-    pub const RECORDS_SHIFT: u32 = 5;
     /// As [`half_flags::URGENT`](super::half_flags::URGENT), in the word that the service reads when it sends.
     pub const URGENT: u64 = 1 << 30;
     /// Lowest bit of the low half of a stream position: a partial segment that ends there is not held back (`TCP_NODELAY` was set there).
@@ -341,7 +337,7 @@ pub const NONBLOCK: u32 = 1;
 /// ```text
 ///   0   holders u64 | tx_head u64 | rx_tail u64 | tx_ring u64 | tx_start u64 | tx_old u64
 ///   48  tx_lock u32 | rx_lock u32 | state u32 | flags u32
-///   64  region u32 | slot u32 | error u32 | records u32 | local 16 bytes | peer 16 bytes
+///   64  region u32 | slot u32 | error u32 | 0 u32 | local 16 bytes | peer 16 bytes
 ///   112 ports u32 (local << 16 | peer) | family u32 | tx_tail u64
 /// ```
 #[repr(C, align(64))]
@@ -374,8 +370,7 @@ pub struct SockBlock {
     pub slot: AtomicU32,
     /// Pending `SO_ERROR`: an errno, or 0.
     pub error: AtomicU32,
-    /// 1 + the page of the table of record ends; 0: none.
-    pub records: AtomicU32,
+    pad: AtomicU32,
     /// Local IP address, 16 bytes.
     pub local: [AtomicU64; 2],
     /// Peer's IP address, 16 bytes.

@@ -334,7 +334,7 @@ impl Host {
         self.apply_options(fd);
     }
 
-    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE`, `MSG_EOR` and `MSG_OOB` are known.
+    /// `send`. `flags`: `MSG_NOSIGNAL`, `MSG_DONTWAIT`, `MSG_MORE` and `MSG_OOB` are known; `MSG_EOR` changes nothing.
     ///
     /// # Errors
     /// EAGAIN without space, EPIPE (no signal is raised), or the connection's error.
@@ -451,7 +451,7 @@ impl Host {
                 Role::Fresh => {}
                 Role::Stream(link) => {
                     self.sockets.name_slot(link.slot(), None);
-                    self.mapped.linger(link.slot(), link.sender(), link.take_records());
+                    self.mapped.linger(link.slot(), link.sender());
                     self.abandon_slot(link.slot(), false);
                 }
                 Role::Listener(listener) => self.close_listener(&listener),

@@ -185,16 +185,34 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
         free(&client, index);
         return kernel("no descriptor is left for its memory", Errno::MFILE);
     }
+    ask_service(sock, &client, Wanted { index, remote, plain, shown: is_shown.then_some(fd), absent })
+}
+
+/// A connection that the service is asked for.
+struct Wanted {
+    /// The socket block taken for it.
+    index: u32,
+    /// The address as the program gave it, and as an IPv4 address where it is one.
+    remote: SocketAddr,
+    plain: SocketAddr,
+    /// The descriptor to be shown; `None`: none is needed.
+    shown: Option<RawFd>,
+    /// The error where no socket may be the kernel's.
+    absent: Errno,
+}
+
+fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Connected, Errno> {
+    let Wanted { index, remote, plain, shown, absent } = wanted;
     let options = crate::socket::options::of_socket(sock);
     let request = |has_looked| Request::Connect { remote, options, has_looked };
-    match ask(&client, request, is_shown.then_some(fd)) {
+    match ask(client, request, shown) {
         Ok((Reply::Connecting { region, slot, local, lent, deferred }, _)) => {
             let mapped = client.region(region.id, region.side).filter(|m| m.has(slot));
             let Some(mapped) = mapped else {
-                free(&client, index);
+                free(client, index);
                 return Err(Errno::NOBUFS);
             };
-            lent.iter().for_each(|lent| direct::learn(&client, plain, &mapped, lent));
+            lent.iter().for_each(|lent| direct::learn(client, plain, &mapped, lent));
             client.expect(&mapped, slot);
             let link = Endpoint::new(mapped, slot, client.home.clone(), index);
             link.begin(sock.is_nonblocking(), false);
@@ -206,17 +224,17 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
             establish(sock, link)
         }
         Ok((Reply::Refused { errno, reason }, _)) => {
-            free(&client, index);
+            free(client, index);
             log(Level::Info, format_args!("connect to {remote}: {reason}"));
             Err(Errno::from_raw_os_error(errno))
         }
         Ok((Reply::Kernel { reason }, _)) => {
-            free(&client, index);
+            free(client, index);
             log(Level::Info, format_args!("connect to {remote} in the kernel: {reason}"));
             Ok(Connected::Kernel(Why { reason: Cow::Owned(reason), errno: absent }))
         }
         _ => {
-            free(&client, index);
+            free(client, index);
             Ok(Connected::Kernel(Why::NO_SERVICE))
         }
     }

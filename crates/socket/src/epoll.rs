@@ -127,7 +127,8 @@ impl Set {
         &self,
         op: i32,
         fd: RawFd,
-        (sock, share): (&Sock, impl Fn() -> Arc<Sock>),
+        sock: &Sock,
+        share: impl Fn() -> Arc<Sock>,
         wanted: Option<libc::epoll_event>,
     ) -> Result<(), Errno> {
         self.renew();

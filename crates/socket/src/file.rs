@@ -16,6 +16,7 @@ pub use crate::process::visibility::Changing;
 use crate::process::{fd_passing, io_uring, visibility};
 use crate::session::config;
 use crate::session::log::{Level, log};
+use crate::socket::options::Name;
 use crate::socket::{Role, Sock};
 use crate::socket::{options, pending_sockopts, placeholder, reported};
 use crate::sys::address;
@@ -464,7 +465,7 @@ pub fn set_option(
     is_good: impl FnOnce() -> bool,
 ) -> Handled<()> {
     let sock = SOCKS.pin(fd)?;
-    if pending_sockopts::set(&sock, fd, (level, name), value, is_good) {
+    if pending_sockopts::set(&sock, fd, Name { level, name }, value, is_good) {
         return Some(Ok(()));
     }
     let _deferred = Deferred::begin();
@@ -484,7 +485,7 @@ pub fn option(fd: RawFd, level: i32, name: i32, out: &mut [u8]) -> Handled<usize
         return Some(Ok(options::put(out, error.raw_os_error())));
     }
     pending_sockopts::tell(&sock, fd)
-        .map_or_else(|e| Some(Err(e)), |()| reported::get(&sock, fd, (level, name), out))
+        .map_or_else(|e| Some(Err(e)), |()| reported::get(&sock, fd, Name { level, name }, out))
 }
 
 /// Whether the kernel must be told of a change of `O_NONBLOCK`.
@@ -555,7 +556,7 @@ pub fn epoll_control(epfd: RawFd, op: i32, fd: RawFd, event: Option<libc::epoll_
     let _deferred = (op != libc::EPOLL_CTL_MOD).then(Deferred::begin);
     io_uring::settle_connect(fd);
     match SOCKS.pin(fd) {
-        Some(sock) => Some(set.control(op, fd, (&sock, || sock.share()), event)),
+        Some(sock) => Some(set.control(op, fd, &sock, || sock.share(), event)),
         None => match SETS.pin(fd) {
             Some(inner) => {
                 let (set, inner) = (set.share(), inner.share());

@@ -114,7 +114,14 @@ pub fn sleep(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    sleep_after(true, parties, kernel, (deadline, mask))
+    sleep_after(true, parties, kernel, Until { deadline, mask })
+}
+
+/// When a sleep ends at the latest, and the signals that are put off until then; `None`: those that are put off now.
+#[derive(Clone, Copy)]
+struct Until {
+    deadline: Option<Instant>,
+    mask: Option<u64>,
 }
 
 /// As [`sleep`]; `spins` says whether to spin first.
@@ -122,14 +129,15 @@ fn sleep_after(
     spins: bool,
     parties: &Parties,
     kernel: &mut [libc::pollfd],
-    (deadline, mask): (Option<Instant>, Option<u64>),
+    until: Until,
 ) -> Result<usize, Errno> {
+    let Until { deadline, mask } = until;
     if detached::is_locked() {
         let _waiting = cycle_account::enter(Section::Wait);
         return look(parties, kernel, deadline, mask);
     }
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
-    spin_and_sleep(spins, kernel, (deadline, mask), is_ready, |context, kernel| {
+    spin_and_sleep(spins, kernel, until, is_ready, |context, kernel| {
         socks(parties).for_each(|sock| sock.enter(context));
         let result = doze(context, parties, kernel, deadline, mask);
         socks(parties).for_each(|sock| sock.leave(context));
@@ -143,7 +151,7 @@ fn sleep_after(
 fn spin_and_sleep(
     spins: bool,
     kernel: &mut [libc::pollfd],
-    (deadline, mask): (Option<Instant>, Option<u64>),
+    Until { deadline, mask }: Until,
     is_ready: impl Fn() -> bool,
     doze: impl FnOnce(&Arc<Context>, &mut [libc::pollfd]) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
@@ -329,7 +337,7 @@ pub fn for_listener(sock: &Arc<Sock>, fd: Option<RawFd>, patience: Patience<'_>)
     let parties = Parties::from_iter([Party::Sock(sock.clone(), ready::IN)]);
     let is_ready = || parties.iter().any(|party| party.ready() != 0);
     let kernel = &mut kernel[..usize::from(fd.is_some())];
-    let sleep = |deadline, mask| sleep_after(false, &parties, kernel, (deadline, mask));
+    let sleep = |deadline, mask| sleep_after(false, &parties, kernel, Until { deadline, mask });
     for_party(sock, is_ready, sleep, patience)
 }
 
@@ -381,7 +389,7 @@ fn sleep_alone(
     deadline: Option<Instant>,
     mask: Option<u64>,
 ) -> Result<usize, Errno> {
-    spin_and_sleep(true, &mut [], (deadline, mask), &is_ready, |context, _| {
+    spin_and_sleep(true, &mut [], Until { deadline, mask }, &is_ready, |context, _| {
         let is_deaf = context.is_deaf();
         sock.enter(context);
         context.sleeping.store(true, Ordering::SeqCst);

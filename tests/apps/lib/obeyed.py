@@ -122,14 +122,3 @@ def tos(w):
     require(lines(client, 30) == ["184"], "getsockopt(IP_TOS)")
     require(lines(server, 10)[0] == "184", "the class that the kernel saw")
     w.prove_accelerated(1)
-
-
-@obeyed("records")
-def records(w):
-    """Each record (`MSG_EOR`) is a segment of its own, however fast they are written."""
-    _, server, client = told(w, "data_segments", "records", 3000)
-    require(lines(client, 30) == [], "no short send")
-    count, segments = (int(word) for word in lines(server, 20)[-1].split())
-    require(count == 30_010, f"{count} bytes")
-    require(segments >= 3000, f"3000 records came in {segments} segments")
-    w.prove_accelerated(1)

@@ -75,15 +75,6 @@ def service_class(conn):
     end(conn)
 
 
-def data_segments(conn):
-    """Bytes and segments with data that came."""
-    count = 0
-    while data := conn.recv(65536):
-        count += len(data)
-    # tcpi_data_segs_in
-    show(count, struct.unpack_from("I", conn.getsockopt(TCP, socket.TCP_INFO, 160), 152)[0])
-
-
 def serve(address, port, what):
     with socket.create_server((address, int(port))) as listener:
         listener.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
@@ -213,16 +204,6 @@ def tos(value, address, port):
     conn.close()
 
 
-def records(count, address, port):
-    """More records than the sender's table holds, faster than they are acknowledged; the bytes behind the last are no record."""
-    conn = connect(address, port)
-    for _ in range(int(count)):
-        if conn.send(bytes(10), socket.MSG_EOR) != 10:
-            show("short")
-    conn.sendall(bytes(10))
-    conn.close()
-
-
 CASES = (
     serve,
     cork,
@@ -234,7 +215,6 @@ CASES = (
     syn_count,
     receive_buffer,
     tos,
-    records,
 )
 
 if __name__ == "__main__":

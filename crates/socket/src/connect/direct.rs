@@ -77,7 +77,7 @@ impl Way {
     fn end(&self) {
         raise(self.line.halves().0, FIN | READ_CLOSED | RELEASED);
         let (block, sender) = (self.line.block(), self.line.sender());
-        self.line.mapped.linger(self.line.slot(), sender, None);
+        self.line.mapped.linger(self.line.slot(), sender);
         block.region.store(0, Ordering::Release);
         release_block(&self.line.home, self.line.index());
     }

@@ -51,27 +51,37 @@ fn length(buffers: &[&mut [u8]]) -> usize {
 pub fn receive(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
     let _receiving = cycle_account::enter(Section::Receive);
     let total = length(buffers);
-    again(fd, || receive_total(fd, buffers, (total, usize::MAX), flags))
+    again(fd, || receive_total(fd, buffers, Amount { total, enough: usize::MAX }, flags))
 }
 
 /// Like [`receive`], but returns with any byte, whatever `SO_RCVLOWAT` says (`splice`).
 pub fn receive_any(fd: RawFd, buffers: &mut [&mut [u8]], flags: i32) -> Handled<usize> {
     let _receiving = cycle_account::enter(Section::Receive);
     let total = length(buffers);
-    again(fd, || receive_total(fd, buffers, (total, 1), flags))
+    again(fd, || receive_total(fd, buffers, Amount { total, enough: 1 }, flags))
 }
 
 /// `recv` with `MSG_TRUNC`, without a buffer.
 pub fn discard(fd: RawFd, len: usize, flags: i32) -> Handled<usize> {
     let _receiving = cycle_account::enter(Section::Receive);
-    again(fd, || receive_total(fd, &mut [], (len, usize::MAX), flags | libc::MSG_TRUNC))
+    again(fd, || {
+        receive_total(fd, &mut [], Amount { total: len, enough: usize::MAX }, flags | libc::MSG_TRUNC)
+    })
 }
 
-/// Receives at most `total` bytes, and waits for at most `enough` of them.
+/// How many bytes a call receives.
+#[derive(Clone, Copy)]
+struct Amount {
+    /// It receives no more.
+    total: usize,
+    /// It waits for no more.
+    enough: usize,
+}
+
 fn receive_total(
     fd: RawFd,
     buffers: &mut [&mut [u8]],
-    (total, enough): (usize, usize),
+    Amount { total, enough }: Amount,
     flags: i32,
 ) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
@@ -99,17 +109,18 @@ fn receive_total(
             // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
             let shared = sock.share();
             drop(sock);
-            Some(receive_slowly(&shared, buffers, how, (done, target)))
+            Some(receive_slowly(&shared, buffers, how, done, target))
         }
     }
 }
 
-/// Goes on until `target` bytes have come. After an error it returns what came before; the next call reports the error.
+/// Goes on after `done` bytes until `target` bytes have come. After an error it returns what came before; the next call reports the error.
 fn receive_slowly(
     sock: &Arc<Sock>,
     buffers: &mut [&mut [u8]],
     how: How,
-    (mut done, target): (usize, usize),
+    mut done: usize,
+    target: usize,
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
     let _open = sock.begin_use()?;
@@ -185,7 +196,7 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
             // Drop the table pin before blocking, so that close() and reuse of this descriptor are not delayed.
             let shared = sock.share();
             drop(sock);
-            let result = send_slowly(&shared, buffers, (done, total, said), deferred);
+            let result = send_slowly(&shared, buffers, done, total, said, deferred);
             return Some(finish_send(&shared, result, flags));
         }
         Err(e) => Err(e),
@@ -253,7 +264,9 @@ const STARVED: Duration = Duration::from_millis(1);
 fn send_slowly(
     sock: &Arc<Sock>,
     buffers: &[&[u8]],
-    (mut done, total, said): (usize, usize, Said),
+    mut done: usize,
+    total: usize,
+    said: Said,
     deferred: Option<Deferred>,
 ) -> Result<usize, Errno> {
     let link = sock.stream().ok_or(Errno::NOTCONN)?;
@@ -315,7 +328,7 @@ fn send_all_once(fd: RawFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     };
     while done < bytes.len() {
         let rest = &bytes[done..];
-        match send_slowly(&sock, &[rest], (0, rest.len(), said), None) {
+        match send_slowly(&sock, &[rest], 0, rest.len(), said, None) {
             Ok(n) => done += n,
             Err(Errno::INTR | cancel::RESTART) => {}
             Err(e) if done == 0 => return Err(e),

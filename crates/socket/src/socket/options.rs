@@ -25,6 +25,15 @@ const STAMPS: [i32; 4] =
 /// Longest time limit in seconds, in place of any longer one: it can be added to the present time without overflow.
 const LONGEST_S: u64 = 100 * 365 * 24 * 3600;
 
+/// A socket option, as `setsockopt` names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// `SOL_SOCKET`, `IPPROTO_TCP`, and so on.
+    pub level: i32,
+    /// The option's number at that level.
+    pub name: i32,
+}
+
 /// The part of the system that obeys an inherited option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {

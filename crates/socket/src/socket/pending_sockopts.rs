@@ -10,7 +10,7 @@
 
 use crate::session::detached;
 use crate::socket::Sock;
-use crate::socket::options::int;
+use crate::socket::options::{Name, int};
 use crate::socket::placeholder;
 use crate::sys;
 use endpoint::Endpoint;
@@ -53,7 +53,7 @@ impl Untold {
 
     /// The switches that were set, each with its value as the kernel takes it.
     fn switches(bits: u8) -> impl Iterator<Item = (i32, [u8; 4])> {
-        let of = move |(i, name): (usize, i32)| (name, i32::from(bits & on(i) != 0).to_ne_bytes());
+        let of = move |(i, name)| (name, i32::from(bits & on(i) != 0).to_ne_bytes());
         SWITCHES.into_iter().enumerate().filter(move |(i, _)| bits & is_set(*i) != 0).map(of)
     }
 }
@@ -73,7 +73,7 @@ fn is_alone(link: &Endpoint) -> bool {
 pub fn set(
     sock: &Sock,
     fd: RawFd,
-    (level, name): (i32, i32),
+    Name { level, name }: Name,
     value: &[u8],
     is_good: impl FnOnce() -> bool,
 ) -> bool {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn set(sock: &Sock, fd: RawFd, name: i32, value: &[u8]) {
-        if !super::set(sock, fd, (libc::IPPROTO_TCP, name), value, || true) {
+        if !super::set(sock, fd, Name { level: libc::IPPROTO_TCP, name }, value, || true) {
             options::set(sock, fd, libc::IPPROTO_TCP, name, value).unwrap();
         }
     }
@@ -220,7 +220,10 @@ mod tests {
         set(&sock, fd, cork, &ON);
         assert_eq!([cork, delay].map(|name| of(&sock, fd, name)), [(0, 1), (0, 0)]);
         assert!(options::set(&sock, fd, libc::IPPROTO_TCP, cork, &[1]).is_err(), "an int is longer");
-        assert!(!super::set(&sock, fd, (libc::IPPROTO_TCP, cork), &OFF, || false), "nobody reads there");
+        assert!(
+            !super::set(&sock, fd, Name { level: libc::IPPROTO_TCP, name: cork }, &OFF, || false),
+            "nobody reads there"
+        );
         keep(&sock);
         let kept = &sock.settings().unwrap().kept;
         assert!(kept.contains(&(libc::IPPROTO_TCP, cork, ON.into())));

@@ -3,6 +3,7 @@
 use crate::connect::listen::each_other_queue;
 use crate::process::host::HOST;
 use crate::socket::Sock;
+use crate::socket::options::Name;
 use crate::{session, sys};
 use endpoint::Endpoint;
 use rustix::fd::RawFd;
@@ -12,21 +13,16 @@ use rustix::io::Errno;
 const UNACKED_AT: usize = 24;
 
 /// `getsockopt`: the kernel's answer, corrected. `None`: it needs no correction; the kernel was not asked.
-pub fn get(
-    sock: &Sock,
-    fd: RawFd,
-    (level, name): (i32, i32),
-    out: &mut [u8],
-) -> Option<Result<usize, Errno>> {
-    match (level, name) {
+pub fn get(sock: &Sock, fd: RawFd, option: Name, out: &mut [u8]) -> Option<Result<usize, Errno>> {
+    match (option.level, option.name) {
         // No send finds more room than the longest ring has: a program that relied on more would wait for ever.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) if session::present().is_some() => {
-            Some(change(fd, (level, name), out, 0, |bytes| bytes.min(HOST.ring_most())))
+            Some(change(fd, option, out, 0, |bytes| bytes.min(HOST.ring_most())))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             let waiting = waiting(sock, sock.listener()?);
             // The kernel's number covers its own queue only.
-            Some(change(fd, (level, name), out, UNACKED_AT, |own| own.saturating_add(waiting)))
+            Some(change(fd, option, out, UNACKED_AT, |own| own.saturating_add(waiting)))
         }
         _ => None,
     }
@@ -35,7 +31,7 @@ pub fn get(
 /// Asks the kernel and changes the 32-bit number at byte `at` of its answer, if it reaches that far.
 fn change(
     fd: RawFd,
-    (level, name): (i32, i32),
+    Name { level, name }: Name,
     out: &mut [u8],
     at: usize,
     change: impl FnOnce(u32) -> u32,
