@@ -8,14 +8,13 @@ use crate::client::{self, Load, Measured, Pace};
 use crate::launch::{Port, Service};
 use crate::redis::local;
 use crate::samples::Samples;
-use crate::sockets::actor::{self, Actor, Answer};
+use crate::sockets::ask;
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::raise_limit;
 use crate::table::number;
 use crate::{Options, Report};
 use anyhow::Context;
-use serde::{Deserialize, Serialize};
-use server::Store;
+use server::Ask;
 
 /// A store with one key (TAS: a key and a value of 4 bytes, 256 connections).
 const HOT: Shape = Shape { keys: 1, key_bytes: 4, value_bytes: 4 };
@@ -46,27 +45,6 @@ const WAITING: &str = "kv/profile-latency/waiting";
 const TIMER: &str = "timer";
 const OR_TIMER: Measure = Measure::OverOrFloor("kernel", TIMER);
 
-/// A request to the server's process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Ask {
-    /// Make a table of this shape.
-    Hold(Shape),
-    /// Serve all connections with this many threads until the peer has closed all of them.
-    Serve(u32),
-}
-
-/// In the server's process: executes a request.
-pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
-    match ask {
-        Ask::Hold(shape) => actor.store = Some(Store::new(shape)),
-        Ask::Serve(threads) => {
-            let store = actor.store.take().context("no table to serve")?;
-            store.serve(std::mem::take(&mut actor.streams), threads)?;
-        }
-    }
-    Ok(Answer::new())
-}
-
 /// One load on the store.
 struct Use {
     shape: Shape,
@@ -88,9 +66,9 @@ impl Use {
             seed,
             pids: pair.pids(),
         };
-        pair.far(&actor::Ask::Kv(Ask::Hold(self.shape)))?;
+        pair.far(&ask::Ask::Kv(Ask::Hold(self.shape)))?;
         let serve = Ask::Serve(self.threads);
-        let (answer, _) = pair.both(&actor::Ask::Client(client::Ask::Load(load)), &actor::Ask::Kv(serve))?;
+        let (answer, _) = pair.both(&ask::Ask::Client(client::Ask::Load(load)), &ask::Ask::Kv(serve))?;
         Measured::new(&answer)
     }
 }

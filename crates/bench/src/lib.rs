@@ -30,6 +30,7 @@ mod program;
 mod redis;
 mod report;
 mod rig;
+mod roles;
 mod samples;
 mod served;
 mod sockets;
@@ -193,7 +194,7 @@ pub fn names() -> Vec<(&'static str, &'static str)> {
 /// An unknown name (the message lists the known ones), wrong arguments, or a program or right that the measurement needs is missing.
 pub fn run(name: &str, args: &[String]) -> anyhow::Result<ExitCode> {
     if name == peer::HIDDEN_NAME {
-        peer::main(args)?;
+        roles::main(args)?;
         return Ok(ExitCode::SUCCESS);
     }
     if matches!(name, "--help" | "-h" | "help") {

@@ -5,7 +5,8 @@ use crate::client::protocol::{Protocol, Shape};
 use crate::client::{Ask, Load, Measured, Pace};
 use crate::peer::Peer;
 use crate::served::{self, Host, Served};
-use crate::sockets::actor::{self, Answer};
+use crate::sockets::actor::Answer;
+use crate::sockets::ask;
 use crate::{Options, Report};
 
 /// As in TAS: 100,000 keys of 32 bytes, values of 64, Zipf's law.
@@ -65,7 +66,7 @@ fn start(host: Host<'_>) -> anyhow::Result<Served<'_>> {
 }
 
 fn ask(client: &Peer, ask: Ask, seconds: f64) -> anyhow::Result<Answer> {
-    client.send(&actor::Ask::Client(ask), &[])?;
+    client.send(&ask::Ask::Client(ask), &[])?;
     client.receive_within(seconds)
 }
 

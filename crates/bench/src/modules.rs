@@ -13,8 +13,9 @@ use crate::peer::{self, Peer};
 use crate::redis::local;
 use crate::rig::{Parts, Setup};
 use crate::samples::Samples;
+use crate::sockets::actor::Answer;
 use crate::sockets::pair::{Pair, Place};
-use crate::sockets::{actor, echo as server, raise_limit};
+use crate::sockets::{ask, echo as server, raise_limit};
 use crate::tap::forwarder::{End, Ready};
 use crate::tap::link::{Kind, Link};
 use crate::tap::namespace::Namespace;
@@ -134,8 +135,8 @@ fn sockets(case: &str, place: Place<'_>, options: &Options, samples: &mut Sample
     if let Some(service) = pair.service {
         service.cycles("always")?;
     }
-    let near = actor::Ask::Client(client::Ask::Load(load));
-    let (answer, _) = pair.both(&near, &actor::Ask::Echo(server::Ask::Epoll))?;
+    let near = ask::Ask::Client(client::Ask::Load(load));
+    let (answer, _) = pair.both(&near, &ask::Ask::Echo(server::Ask::Epoll))?;
     let told = pair.service.map(|service| service.cycles("off")).transpose()?;
     let used = Used::of(&pair, &forwarder)?.since(before);
     let per_ns = rate.ticks_per_ns();
@@ -157,17 +158,16 @@ fn reflected(options: &Options, samples: &mut Samples) -> anyhow::Result<()> {
     let server = Peer::start(REFLECTOR)?;
     server.send(&End { namespace: namespace.name().to_owned(), address: CLIENT }, &[])?;
     server.receive::<Ready>()?;
-    let client = Peer::start_by(namespace.command_of(&peer::own_program()?)?, actor::ROLE)?;
-    let ask = |ask: &actor::Ask| -> anyhow::Result<actor::Answer> {
+    let client = Peer::start_by(namespace.command_of(&peer::own_program()?)?, ask::ROLE)?;
+    let ask = |ask: &ask::Ask| -> anyhow::Result<Answer> {
         client.send(ask, &[])?;
         client.receive_within(PATIENCE)
     };
-    ask(&actor::Ask::Connect(SocketAddrV4::new(REFLECTED, 7), CONNECTIONS))?;
+    ask(&ask::Ask::Connect(SocketAddrV4::new(REFLECTED, 7), CONNECTIONS))?;
     let rate = Rate::start();
     let used = || cpu::process_ns(server.pid()).context("the server is gone");
     let before = used()?;
-    let answer =
-        ask(&actor::Ask::Client(client::Ask::Load(load(options, vec![client.pid(), server.pid()]))))?;
+    let answer = ask(&ask::Ask::Client(client::Ask::Load(load(options, vec![client.pid(), server.pid()]))))?;
     let all = (used()? - before) as f64 * rate.ticks_per_ns();
     let asked = *answer.first().context("no answer of the client")?;
     samples.add(TAP, REFLECTOR, STACK, UNIT, all / asked);

@@ -1,9 +1,6 @@
 //! More processes of a measurement: this program, started again with a hidden name and a control socket as its standard input.
 
-use crate::spikes::handover;
-use crate::spikes::memory::holes;
-use crate::tap::{forwarder, reflector};
-use crate::{bulk, interrupt, sockets};
+use crate::interrupt;
 use anyhow::{Context, bail};
 use control::Line;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,34 +11,6 @@ use std::process::{Child, Command, Stdio};
 
 /// `bench HIDDEN_NAME ROLE` starts a peer process.
 pub const HIDDEN_NAME: &str = "__peer";
-
-/// The main function of a role.
-type Role = fn(&Line) -> anyhow::Result<()>;
-
-const ROLES: &[(&str, Role)] = &[
-    (handover::ROLE, handover::far::main),
-    (holes::ROLE, holes::main),
-    (forwarder::ROLE, forwarder::main),
-    (reflector::ROLE, reflector::main),
-    (bulk::source::ROLE, bulk::source::main),
-    (bulk::sink::ROLE, bulk::sink::main),
-    (bulk::carrier::SINK, bulk::carrier::sink),
-    (bulk::carrier::SOURCE, bulk::carrier::source),
-    (sockets::actor::ROLE, sockets::actor::main),
-];
-
-/// The main function of a peer process: runs its role.
-///
-/// # Errors
-/// An unknown role, or an error of the role.
-pub fn main(args: &[String]) -> anyhow::Result<()> {
-    let wanted = args.first().map_or("", String::as_str);
-    let Some((_, role)) = ROLES.iter().find(|(name, _)| *name == wanted) else {
-        bail!("no role {wanted:?} for a peer process");
-    };
-    let input = rustix::io::dup(std::io::stdin()).context("a peer process needs its control line")?;
-    role(&Line::new(input))
-}
 
 /// The path of this program's file.
 ///

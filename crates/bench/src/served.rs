@@ -7,7 +7,8 @@ use crate::peer::{self, Peer};
 use crate::program::{self, Finished, Running};
 use crate::redis::local::limit_cores;
 use crate::samples::Samples;
-use crate::sockets::actor::{self, Answer, Ask};
+use crate::sockets::actor::Answer;
+use crate::sockets::ask::{self, Ask};
 use crate::{Options, Report};
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -150,7 +151,7 @@ impl<'a> Served<'a> {
         let mut command = self.client(program)?;
         // The caller gets the error; a failed attempt should not print a message.
         command.stderr(Stdio::null());
-        let process = Peer::start_by(command, actor::ROLE)?;
+        let process = Peer::start_by(command, ask::ROLE)?;
         process.send(&Ask::Connect(self.address, connections), &[])?;
         process.receive_within::<Answer>(seconds)?;
         Ok(process)

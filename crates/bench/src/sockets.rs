@@ -1,6 +1,8 @@
 //! The cost of sockets compared with the kernel's: waking, blocking, epoll with many connections, opening and closing, fork, memory.
 
 pub mod actor;
+pub mod acts;
+pub mod ask;
 mod bars;
 #[allow(unsafe_code)]
 pub mod calls;
@@ -96,7 +98,7 @@ fn many(
     amount: &Amount,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let most = ready::READY + ready::IDLE.into_iter().max().unwrap_or(0);
+    let most = acts::ready::READY + ready::IDLE.into_iter().max().unwrap_or(0);
     let pairs = systems.map(|system| {
         let pair = Pair::start(system)?;
         pair.connect(most - 1)?;

@@ -14,6 +14,7 @@ mod input;
 mod multiplexer;
 mod source;
 mod stage;
+pub mod stages;
 mod topics;
 mod tuple;
 
@@ -22,15 +23,15 @@ use crate::client::{Measured, Window};
 use crate::launch::{Port, Service};
 use crate::redis::local;
 use crate::samples::Samples;
-use crate::sockets::actor::{self, Actor, Answer};
+use crate::sockets::actor::Answer;
+use crate::sockets::ask;
 use crate::sockets::circle::Circle;
 use crate::table::number;
 use crate::{Options, Report};
 use anyhow::{Context, bail};
 use multiplexer::Batching;
-use serde::{Deserialize, Serialize};
 use source::Plan;
-use std::time::Duration;
+use stages::Ask;
 
 /// Connections from each stage to the next.
 const PARTITIONS: u32 = 4;
@@ -38,12 +39,6 @@ const PARTITIONS: u32 = 4;
 const BATCH_MS: u32 = 10;
 /// The rate when latencies are measured, as a share of the kernel's highest rate.
 const CALM_SHARE: f64 = 0.3;
-/// The warm-up lasts the measured time divided by this; buffers fill in it.
-const WARM_UP: u64 = 8;
-/// Events taken by one `epoll_wait`.
-const EVENTS: usize = 64;
-/// Time without an event after which the stage before counts as gone.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const KERNEL: Measure = Measure::Over("kernel");
 const NO_WORSE: Limit = Limit::Most(1.0);
@@ -52,27 +47,6 @@ const BARS: &[Bar] = &[
     Bar { cases: "stream/latency/unbatched", metric: "p50", measure: KERNEL, limit: NO_WORSE },
     Bar { cases: "stream/latency/unbatched", metric: "p99", measure: KERNEL, limit: NO_WORSE },
 ];
-
-/// A request to a process, for all its connections.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Ask {
-    /// Send tuples and receive them back, see [`source`].
-    Source(Plan),
-    /// Run the first stage, see [`stage::split`].
-    Split(Batching),
-    /// Run the second stage, see [`stage::count`].
-    Count(Batching),
-}
-
-/// In the process: executes a request.
-pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
-    let streams = std::mem::take(&mut actor.streams);
-    match ask {
-        Ask::Source(plan) => source::run(streams, &plan),
-        Ask::Split(batching) => stage::split(streams, batching),
-        Ask::Count(batching) => stage::count(streams, batching),
-    }
-}
 
 /// One way to send tuples; see [`Plan`].
 #[derive(Clone, Copy)]
@@ -121,7 +95,7 @@ impl Case {
             pids: circle.pids(),
         };
         let asks = [Ask::Source(plan), Ask::Split(self.batching), Ask::Count(self.batching)];
-        let answers = circle.all(&asks.map(actor::Ask::Stream))?;
+        let answers = circle.all(&asks.map(ask::Ask::Stream))?;
         let [source, split, count] = &answers[..] else { bail!("three processes, but not three answers") };
         Run::new(source, [split, count])
     }

@@ -6,8 +6,10 @@ use crate::client::protocol::{Protocol, Shape};
 use crate::client::{self, Load, Measured, Pace};
 use crate::launch::{Port, Service};
 use crate::samples::Samples;
-use crate::sockets::actor::{self, Answer};
-use crate::sockets::memory::{bytes, slab, touch};
+use crate::sockets::actor::Answer;
+use crate::sockets::acts::memory::bytes;
+use crate::sockets::ask;
+use crate::sockets::memory::{slab, touch};
 use crate::sockets::pair::{Pair, Place};
 use crate::sockets::{echo, raise_limit_towards};
 use crate::table::number;
@@ -176,7 +178,7 @@ fn placeholders(connections: [u32; 2], samples: &mut Samples) -> anyhow::Result<
     let start = clock::now_ns();
     for (i, pair) in (0..).zip(&pairs) {
         interrupt::check()?;
-        pair.near(&actor::Ask::Bind(address_of_its_own(), share(i)))?;
+        pair.near(&ask::Ask::Bind(address_of_its_own(), share(i)))?;
     }
     let rate = f64::from(connections[0]) * 1e9 / (clock::now_ns() - start) as f64;
     samples.add(&placeholders_case(connections[0]), "kernel", "opened", "1/s", rate);
@@ -210,8 +212,8 @@ fn rpc(pairs: &[Pair<'_>], connections: u32, seconds: f64, samples: &mut Samples
         seed: 0,
         pids: pair.pids(),
     };
-    let near = actor::Ask::Client(client::Ask::Load(load));
-    let (answer, _): (Answer, Answer) = pair.both(&near, &actor::Ask::Echo(echo::Ask::Epoll))?;
+    let near = ask::Ask::Client(client::Ask::Load(load));
+    let (answer, _): (Answer, Answer) = pair.both(&near, &ask::Ask::Echo(echo::Ask::Epoll))?;
     let measured = Measured::new(&answer)?;
     measured.add_rate(&rpc_case(connections), pair.name, samples);
     samples.add(&rpc_case(connections), pair.name, "processor time", "ns", measured.cpu_ns);

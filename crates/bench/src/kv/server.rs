@@ -1,8 +1,10 @@
 //! A key-value store that does not scale, on purpose: one table behind one lock for all threads.
 
 use crate::client::protocol::{FOUND, GET, MISSING, SET, Shape};
+use crate::sockets::actor::{Actor, Answer};
 use crate::sockets::calls;
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -140,6 +142,27 @@ impl Store {
             None => replies.push(MISSING),
         }
     }
+}
+
+/// A request to the server's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Make a table of this shape.
+    Hold(Shape),
+    /// Serve all connections with this many threads until the peer has closed all of them.
+    Serve(u32),
+}
+
+/// In the server's process: executes a request.
+pub fn obey(actor: &mut Actor, ask: Ask) -> anyhow::Result<Answer> {
+    match ask {
+        Ask::Hold(shape) => actor.store = Some(Store::new(shape)),
+        Ask::Serve(threads) => {
+            let store = actor.store.take().context("no table to serve")?;
+            store.serve(std::mem::take(&mut actor.streams), threads)?;
+        }
+    }
+    Ok(Answer::new())
 }
 
 #[cfg(test)]

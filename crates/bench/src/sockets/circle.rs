@@ -1,7 +1,8 @@
 //! Several processes of one host in a circle: each is connected to the next, the last one to the first; all through Towpath or all on the
 //! kernel.
 
-use super::actor::{Answer, Ask};
+use super::actor::Answer;
+use super::ask::Ask;
 use super::pair::{PATIENCE, Place};
 use crate::launch::{Service, prove};
 use crate::peer::Peer;

@@ -1,11 +1,13 @@
 //! The memory of an open socket: of the process, shared, and of the kernel.
 
-use super::actor::{Answer, Ask};
+use super::actor::Answer;
+use super::acts::memory::bytes;
+use super::acts::ready;
+use super::ask::Ask;
 use super::pair::Pair;
-use super::ready;
 use crate::interrupt;
 use crate::samples::Samples;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::fs;
 use std::hint::black_box;
 use std::thread::sleep;
@@ -17,20 +19,6 @@ const OPEN: u32 = 10_000;
 const WARM_UP: u32 = 200;
 /// Time after which the kernel has freed what it frees only after an RCU grace period.
 const GRACE: Duration = Duration::from_millis(200);
-
-/// Reads the number of bytes in the line `NAME: 123 kB` of a file such as `/proc/meminfo`.
-pub fn bytes(text: &str, name: &str) -> anyhow::Result<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-    Ok(number.with_context(|| format!("no {name}"))? * 1024.0)
-}
-
-/// In the process: bytes of its anonymous memory in use, and of its other (shared and file) memory in use.
-pub fn resident() -> anyhow::Result<Answer> {
-    let text = fs::read_to_string("/proc/self/smaps_rollup").context("no smaps_rollup")?;
-    let own = bytes(&text, "Anonymous")?;
-    Ok(vec![own, bytes(&text, "Rss")? - own])
-}
 
 /// Bytes of the kernel's slab caches, of the whole machine.
 pub fn slab() -> anyhow::Result<f64> {
@@ -108,23 +96,4 @@ pub fn measure_unconnected(pair: &Pair<'_>, samples: &mut Samples) -> anyhow::Re
     pair.near(&Ask::Open(OPEN))?;
     let open = Look::at(pair)?;
     first.add(&open, |look| &look.near, 1.0, "sockets/memory/unconnected", pair.name, samples)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_found_by_its_whole_name() {
-        let text = "Rss:    12 kB\nPss:   7 kB\nAnonymous:  3 kB\nRss_Extra: 5 kB\n";
-        assert_eq!(bytes(text, "Rss").unwrap(), 12.0 * 1024.0);
-        assert_eq!(bytes(text, "Anonymous").unwrap(), 3.0 * 1024.0);
-        assert!(bytes(text, "Slab").is_err());
-    }
-
-    #[test]
-    fn our_own_memory_is_there() {
-        let resident = resident().unwrap();
-        assert!(resident.iter().all(|bytes| *bytes > 0.0), "{resident:?}");
-    }
 }

@@ -1,6 +1,7 @@
 //! Two connected processes: both through Towpath or both on the kernel, on one host or on two.
 
-use super::actor::{Answer, Ask, BACKLOG, ROLE};
+use super::actor::{Answer, BACKLOG};
+use super::ask::{Ask, ROLE};
 use crate::clock;
 use crate::launch::{Service, TAP_ADDRESS, prove};
 use crate::peer::{self, Peer};

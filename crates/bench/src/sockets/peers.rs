@@ -2,7 +2,7 @@
 //! epoll set or an io_uring, with busy polling, with both ends scheduled freely or each pinned to a core.
 
 use super::pair::{Pair, Place};
-use super::{actor, echo, raise_limit};
+use super::{ask, echo, raise_limit};
 use crate::bars::{self, Bar, Limit, Measure};
 use crate::client::protocol::{Protocol, Shape};
 use crate::client::{self, Load, Measured, Pace};
@@ -75,7 +75,7 @@ impl System<'_> {
         let pair = Pair::start(self.place)?;
         pair.connect(connections - 1)?;
         if let ([first, second, ..], true) = (affinity::allowed().as_slice(), self.is_pinned) {
-            pair.both(&actor::Ask::Pin(vec![*first]), &actor::Ask::Pin(vec![*second]))?;
+            pair.both(&ask::Ask::Pin(vec![*first]), &ask::Ask::Pin(vec![*second]))?;
         }
         let load = Load {
             protocol: Protocol::Echo,
@@ -86,8 +86,8 @@ impl System<'_> {
             seed: 0,
             pids: pair.pids(),
         };
-        let near = actor::Ask::Client(client::Ask::Load(load));
-        let (answer, _) = pair.both(&near, &actor::Ask::Echo(self.server))?;
+        let near = ask::Ask::Client(client::Ask::Load(load));
+        let (answer, _) = pair.both(&near, &ask::Ask::Echo(self.server))?;
         Measured::new(&answer)
     }
 }

@@ -1,6 +1,7 @@
 //! The measurement `rpc`: 64-byte RPCs with sockets between two processes on one host.
 
-use super::load::{self, Offer};
+use super::acts::load::Offer;
+use super::load;
 use super::pair::Pair;
 use super::raise_limit;
 use crate::bars::{self, Bar, Limit, Measure};

@@ -3,7 +3,12 @@
 use super::tuple::{LONGEST, Tuple};
 use anyhow::{Context, bail};
 use std::io::{ErrorKind, Read};
+use std::time::Duration;
 
+/// Events taken by one `epoll_wait`.
+pub const EVENTS: usize = 64;
+/// Time without an event after which the stage before counts as gone.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Size of the buffer in bytes.
 const ROOM: usize = 64 * 1024;
 const _: () = assert!(ROOM > LONGEST);

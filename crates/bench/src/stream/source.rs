@@ -2,11 +2,10 @@
 //! no other process.
 
 use super::check::Check;
-use super::input::{Came, Input};
+use super::input::{Came, EVENTS, Input, PATIENCE};
 use super::multiplexer::{Batching, Multiplexer};
 use super::topics::Topics;
 use super::tuple::Tuple;
-use super::{EVENTS, PATIENCE, WARM_UP};
 use crate::client::chance::Poisson;
 use crate::client::timer::Timer;
 use crate::client::{Window, histogram};
@@ -21,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use std::net::TcpStream;
 use std::time::Duration;
 
+/// The warm-up lasts the measured time divided by this; buffers fill in it.
+const WARM_UP: u64 = 8;
 /// The most tuples that leave before the source looks for tuples that came back.
 const TURN: u32 = 16;
 /// The epoll data of the timer; connections have their index.

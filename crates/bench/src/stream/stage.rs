@@ -1,10 +1,9 @@
 //! A stage: one thread that receives tuples, works on each, and sends it on.
 
-use super::input::{Came, Input};
+use super::input::{Came, EVENTS, Input, PATIENCE};
 use super::multiplexer::{Batching, Multiplexer};
 use super::topics::key;
 use super::tuple::{Tuple, partition};
-use super::{EVENTS, PATIENCE};
 use crate::clock;
 use crate::sockets::actor::Answer;
 use crate::sockets::calls;
