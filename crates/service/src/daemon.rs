@@ -362,10 +362,15 @@ impl Service {
 
     /// Removes a line that is closed at its other end.
     pub(crate) fn hang_up(&mut self, id: u32) {
+        self.remove_peer(id, false);
+    }
+
+    /// Removes a line, and ends the registration of its process, if it has one.
+    fn remove_peer(&mut self, id: u32, offender: bool) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         let was_application = self.registry.applications.contains_key(&id);
-        self.depart(id, false);
+        self.depart(id, offender);
         self.closing.push((peer.line, peer.who.uid));
         if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
@@ -384,8 +389,7 @@ impl Service {
         let Credentials { pid, uid, .. } = peer.who;
         log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
         self.registry.statistics.detached += 1;
-        self.depart(id, true);
-        self.hang_up(id);
+        self.remove_peer(id, true);
     }
 
     fn depart(&mut self, id: u32, offender: bool) {
