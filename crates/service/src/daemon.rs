@@ -62,8 +62,6 @@ pub struct Service {
     pub(crate) listening: Listening,
     pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
-    /// Eventfd that the cores write when they have reported something.
-    _told: Arc<OwnedFd>,
     pub(crate) peers: HashMap<u32, Peer>,
     pub(crate) next_peer: u32,
     /// Threads for calls that an application can make wait.
@@ -130,6 +128,7 @@ impl Service {
         let listening = Listening::open(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let signals = sys::signals().map_err(os("watch signals"))?;
+        // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
         let registry = registry(config, told.clone(), &watched)?;
@@ -140,7 +139,6 @@ impl Service {
             listening,
             epoll,
             signals,
-            _told: told.clone(),
             peers: HashMap::new(),
             next_peer: 1,
             helpers,
