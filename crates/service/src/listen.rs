@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
 /// The burden (see [`Registry::burden`]) of an empty queue on which its process sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
@@ -30,9 +31,7 @@ const LOOKED_AT: usize = 63;
 impl Registry {
     /// Answers `Request::Listen`: the socket of block `sock` listens with `backlog`.
     pub fn listen(&mut self, id: u32, (sock, backlog): (u32, u32), shown: Option<&Shown>) -> Answer {
-        if !self.applications.contains_key(&id) {
-            return Answer::Silent;
-        }
+        let Some(uid) = self.applications.get(&id).map(|a| a.uid) else { return Answer::Silent };
         let Some(shown) = shown else {
             return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
@@ -55,9 +54,11 @@ impl Registry {
             v6_only: shown.v6_only,
             reuse_port: shown.reuse_port,
             namespace: shown.namespace,
+            uid,
             options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
             nonblocking: false,
+            since: Instant::now(),
             kept: Vec::new(),
         };
         self.clear_place(&listener);
