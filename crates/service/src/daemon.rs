@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
-use crate::daemon::control_lines::Peer;
+use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Helpers, Message, Watched};
 use crate::daemon::log_limit::log_for;
@@ -184,6 +184,7 @@ impl Service {
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
         let mut events = Vec::with_capacity(256);
+        let mut readable = Vec::with_capacity(256);
         while !self.over {
             let pause = self.pause(Instant::now());
             self.registry.counting.enter(Part::Asleep);
@@ -191,14 +192,15 @@ impl Service {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(os("wait for events")(e)),
             }
+            let mut has_new_lines = false;
             for event in events.drain(..) {
                 let token = event.data.u64();
                 let part = if token == CORES { Part::Exceptions } else { Part::Requests };
                 self.registry.counting.enter(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
-                    (LINES, id) => self.line_event(id),
+                    (LINES, id) => readable.push(id),
                     (BELLS, region) => self.bell(region),
-                    _ if token == LISTENING => self.accept(),
+                    _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
                     _ if token == HELPERS => {}
@@ -206,6 +208,12 @@ impl Service {
                     _ => self.signal(),
                 }
                 self.detach_doomed();
+            }
+            self.serve_lines(readable.drain(..));
+            // After the lines: one whose hello has come is not closed to make room.
+            if has_new_lines {
+                self.registry.counting.enter(Part::Requests);
+                self.accept(ACCEPTS);
             }
             for region in std::mem::take(&mut self.restless) {
                 self.bell(region);
