@@ -20,6 +20,7 @@ use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
+use shm::Side;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -299,15 +300,7 @@ impl Registry {
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
-        let params = pair.region.layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: true,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 0,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&pair.region.layout().params, Side::Zero, true);
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)

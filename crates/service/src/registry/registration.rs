@@ -250,15 +250,7 @@ impl Registry {
         self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
         region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
-        let params = region.memory.region().layout().params;
-        let info = RegionInfo {
-            id: region_id,
-            pair: false,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 1,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let Ok(memfd) = region.memory.fd.try_clone() else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
@@ -425,16 +417,9 @@ impl Registry {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         };
         // Asked by the acceptor, which has read an accept record; in a region of a process with itself both sides are its own.
-        let side = if pair.parties[0] == pair.parties[1] { 1 } else { side };
-        let params = pair.region.layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: true,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: side as u8,
-            is_own: pair.parties[side] == id,
-        };
+        let side = if side == 1 || pair.parties[0] == pair.parties[1] { Side::One } else { Side::Zero };
+        let is_own = pair.parties[side.index()] == id;
+        let info = RegionInfo::of(&pair.region.layout().params, side, is_own);
         let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
         if let Some(a) = self.applications.get_mut(&id) {
             a.pairs.insert(region);
