@@ -458,12 +458,10 @@ impl Service {
     /// The slow-path bell of a region has rung: an accept queue was read, or bytes are held back.
     fn bell(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
-        let Some(block) = memory.region().context(Side::Zero, SLOW_CONTEXT) else { return };
-        let layout = memory.region().layout();
-        let bell = Doorbell::new(block, layout.words_per_group);
+        let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
         let mut slots = Vec::new();
         // A hostile application can ring without end: other regions are served between two looks.
-        bell.drain(layout.params.slots, |slot| slots.push(slot));
+        bell.drain(memory.region().layout().params.slots, |slot| slots.push(slot));
         if !bell.prepare_sleep() {
             self.restless.push(region);
         }

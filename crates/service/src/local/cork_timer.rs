@@ -89,9 +89,7 @@ impl Registry {
 
     fn held_bell(&self, region: u32) -> Option<(Doorbell<'_>, u32)> {
         let region = self.regions.get(&region)?.memory.region();
-        let layout = region.layout();
-        let block = region.context(Side::Zero, HELD_CONTEXT)?;
-        Some((Doorbell::new(block, layout.words_per_group), layout.params.slots))
+        Some((Doorbell::of(region, Side::Zero, HELD_CONTEXT)?, region.layout().params.slots))
     }
 
     /// Reads and clears the bits of a region's sockets that hold bytes back, with time limit `due`. Returns the number of bits.

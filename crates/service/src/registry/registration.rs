@@ -435,11 +435,9 @@ fn arm(region: &Region) {
     header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
     let word = TRUST_CONTEXT as usize / 64;
     header.context_taken[Side::One.index()][word].fetch_or(1 << (TRUST_CONTEXT % 64), Ordering::Relaxed);
-    for block in
-        [SLOW_CONTEXT, HELD_CONTEXT].iter().filter_map(|context| region.context(Side::Zero, *context))
-    {
+    for context in [SLOW_CONTEXT, HELD_CONTEXT] {
         // A new region cannot have news yet.
-        let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
+        let _ = Doorbell::of(region, Side::Zero, context).is_some_and(Doorbell::prepare_sleep);
     }
 }
 
