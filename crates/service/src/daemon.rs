@@ -107,9 +107,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
+    let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
-    let mut registry = Registry::new(config, (cores, common.bells, tcp), counting, watched);
+    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched);
     registry.port = opened.description;
     Ok(registry)
 }

@@ -102,7 +102,8 @@ impl Tcp {
     pub fn new(
         config: &Config,
         flows: Arc<Flows>,
-        (mac, mtu): ([u8; 6], u16),
+        mac: [u8; 6],
+        mtu: u16,
         rings: Vec<(ExceptionReceiver, CommandSender)>,
         clock: Clock,
     ) -> Result<Self, ServiceError> {

@@ -32,16 +32,12 @@ fn left_of(record: &AcceptRecord) -> Left {
 }
 
 impl Registry {
-    /// Disposes of the connections in a closed queue of `listener`, the queue of process `application`.
-    pub fn leave_unaccepted(
-        &mut self,
-        (listener, application): (u32, u32),
-        (queued, waiting): (Vec<Incoming>, VecDeque<Incoming>),
-        offender: bool,
-    ) {
+    /// Disposes of the connections in a closed queue: those of `unread` records, and those that wait.
+    pub fn leave_unaccepted(&mut self, queue: Queue, unread: Vec<Incoming>, offender: bool) {
+        let Queue { listener, application, waiting, .. } = queue;
         let heirs = if offender { Vec::new() } else { self.listeners.others(listener, application) };
         let is_last = !offender && self.listeners.is_deserted(listener);
-        for incoming in queued {
+        for incoming in unread {
             let is_kept = is_last && self.keep(listener, incoming);
             if !is_kept && !self.bequeath(incoming, &heirs) {
                 self.reset_unaccepted(incoming);
