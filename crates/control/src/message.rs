@@ -2,7 +2,7 @@
 
 use crate::TcpInfo;
 use serde::{Deserialize, Serialize};
-use shm::{Kind, Params};
+use shm::{Kind, Params, Side};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -69,6 +69,14 @@ pub fn grown(present: u64, limit: u64) -> u64 {
 }
 
 impl RegionInfo {
+    /// Describes the region with these parameters to a process on `side`. `is_own`: the region ends with that process.
+    #[must_use]
+    pub fn of(params: &Params, side: Side, is_own: bool) -> Self {
+        let Params { kind, id, slots, data_len } = *params;
+        // The service's numbers have 32 bits.
+        Self { id: id as u32, pair: kind == Kind::Pair, slots, data_len, side: side.index() as u8, is_own }
+    }
+
     /// The parameters that `Region::open` takes.
     #[must_use]
     pub fn params(&self) -> Params {

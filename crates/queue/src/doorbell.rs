@@ -16,6 +16,8 @@
 use crate::Ordering::{Relaxed, SeqCst};
 use crate::fence;
 use shm::ContextBlock;
+#[cfg(not(loom))]
+use shm::{Region, Side};
 
 /// A full barrier after a read-modify-write. On x86 the locked instruction is a full barrier already.
 #[inline]
@@ -48,6 +50,14 @@ impl<'a> Doorbell<'a> {
     #[inline]
     pub const fn new(block: &'a ContextBlock, words_per_group: usize) -> Self {
         Self { block, words_per_group }
+    }
+
+    /// The doorbell of context `context` on `side` of `region`. `None`: a region has no context of that number.
+    #[cfg(not(loom))]
+    #[must_use]
+    #[inline]
+    pub fn of(region: &'a Region, side: Side, context: u32) -> Option<Self> {
+        Some(Self::new(region.context(side, context)?, region.layout().words_per_group))
     }
 
     /// Producer: slot `slot` has news. `slot` must be less than the region's slots.

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::cores::wakers::Bells;
 use crate::cores::{Common, Core};
 use crate::daemon::clock::Clock;
-use crate::daemon::control_lines::Peer;
+use crate::daemon::control_lines::{ACCEPTS, Peer};
 use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Helpers, Message, Watched};
 use crate::daemon::log_limit::log_for;
@@ -63,8 +63,6 @@ pub struct Service {
     pub(crate) listening: Listening,
     pub(crate) epoll: OwnedFd,
     signals: OwnedFd,
-    /// Eventfd that the cores write when they have reported something.
-    _told: Arc<OwnedFd>,
     pub(crate) peers: HashMap<u32, Peer>,
     pub(crate) next_peer: u32,
     /// Threads for calls that an application can make wait.
@@ -110,9 +108,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
+    let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
-    let mut registry = Registry::new(config, (cores, common.bells, tcp), counting, watched);
+    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched);
     registry.port = opened.description;
     Ok(registry)
 }
@@ -131,6 +129,7 @@ impl Service {
         let listening = Listening::open(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os("make an epoll instance"))?;
         let signals = sys::signals().map_err(os("watch signals"))?;
+        // The cores own this eventfd, and write it when they have reported something.
         let told = new_eventfd().map_err(os("make an eventfd"))?;
         let watched = Watched::open().map_err(os("make an epoll instance"))?;
         let registry = registry(config, told.clone(), &watched)?;
@@ -141,7 +140,6 @@ impl Service {
             listening,
             epoll,
             signals,
-            _told: told.clone(),
             peers: HashMap::new(),
             next_peer: 1,
             helpers,
@@ -187,6 +185,7 @@ impl Service {
     /// The kernel refuses to wait for events.
     pub fn run(mut self) -> Result<(), ServiceError> {
         let mut events = Vec::with_capacity(256);
+        let mut readable = Vec::with_capacity(256);
         while !self.over {
             let pause = self.pause(Instant::now());
             self.registry.counting.enter(Part::Asleep);
@@ -194,14 +193,15 @@ impl Service {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(os("wait for events")(e)),
             }
+            let mut has_new_lines = false;
             for event in events.drain(..) {
                 let token = event.data.u64();
                 let part = if token == CORES { Part::Exceptions } else { Part::Requests };
                 self.registry.counting.enter(part);
                 match (token & !u64::from(u32::MAX), token as u32) {
-                    (LINES, id) => self.line_event(id),
+                    (LINES, id) => readable.push(id),
                     (BELLS, region) => self.bell(region),
-                    _ if token == LISTENING => self.accept(),
+                    _ if token == LISTENING => has_new_lines = true,
                     _ if token == CORES => self.hear_cores(),
                     // `hear_helpers` below takes the results.
                     _ if token == HELPERS => {}
@@ -209,6 +209,12 @@ impl Service {
                     _ => self.signal(),
                 }
                 self.detach_doomed();
+            }
+            self.serve_lines(readable.drain(..));
+            // After the lines: one whose hello has come is not closed to make room.
+            if has_new_lines {
+                self.registry.counting.enter(Part::Requests);
+                self.accept(ACCEPTS);
             }
             for region in std::mem::take(&mut self.restless) {
                 self.bell(region);
@@ -363,10 +369,15 @@ impl Service {
 
     /// Removes a line that is closed at its other end.
     pub(crate) fn hang_up(&mut self, id: u32) {
+        self.remove_peer(id, false);
+    }
+
+    /// Removes a line, and ends the registration of its process, if it has one.
+    fn remove_peer(&mut self, id: u32, offender: bool) {
         let Some(peer) = self.peers.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, peer.line.as_fd());
         let was_application = self.registry.applications.contains_key(&id);
-        self.depart(id, false);
+        self.depart(id, offender);
         self.closing.push((peer.line, peer.who.uid));
         if self.registry.config.private && self.registry.applications.is_empty() && !peer.asked {
             // A line that closed without a hello: a program that only checked whether the service is up; it will connect again.
@@ -385,8 +396,7 @@ impl Service {
         let Credentials { pid, uid, .. } = peer.who;
         log_for!(self.registry.log_limit, uid, warn, application = id, pid, uid, "detached: {reason}");
         self.registry.statistics.detached += 1;
-        self.depart(id, true);
-        self.hang_up(id);
+        self.remove_peer(id, true);
     }
 
     fn depart(&mut self, id: u32, offender: bool) {
@@ -449,12 +459,10 @@ impl Service {
     /// The slow-path bell of a region has rung: an accept queue was read, or bytes are held back.
     fn bell(&mut self, region: u32) {
         let Some(memory) = self.registry.regions.get(&region).map(|r| r.memory.clone()) else { return };
-        let Some(block) = memory.region().context(Side::Zero, SLOW_CONTEXT) else { return };
-        let layout = memory.region().layout();
-        let bell = Doorbell::new(block, layout.words_per_group);
+        let Some(bell) = Doorbell::of(memory.region(), Side::Zero, SLOW_CONTEXT) else { return };
         let mut slots = Vec::new();
         // A hostile application can ring without end: other regions are served between two looks.
-        bell.drain(layout.params.slots, |slot| slots.push(slot));
+        bell.drain(memory.region().layout().params.slots, |slot| slots.push(slot));
         if !bell.prepare_sleep() {
             self.restless.push(region);
         }

@@ -188,7 +188,7 @@ impl Registry {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
         self.trusts.carried(key, relay);
-        self.carry_on(relay, (&trust.left, trust.ends), (own, slot), id, [deputy, near]);
+        self.carry_on(relay, &trust, (own, slot), id, [deputy, near]);
         let ends @ [local, peer] = trust.ends;
         let left = Left { region: own, slot, side: Side::One as u8, home: own, sock };
         if let Some(block) = self.block(&left) {
@@ -199,14 +199,8 @@ impl Registry {
     }
 
     /// Relays from the slot where a connection was left to `place`, the new slot of process `holder`.
-    fn carry_on(
-        &mut self,
-        relay: u32,
-        (left, [local, peer]): (&Left, [SocketAddr; 2]),
-        place: (u32, u32),
-        holder: u32,
-        ends: [End; 2],
-    ) {
+    fn carry_on(&mut self, relay: u32, trust: &Trust, place: (u32, u32), holder: u32, ends: [End; 2]) {
+        let Trust { left, ends: [local, peer], .. } = *trust;
         let connection =
             Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
         // The deputy's slot is freed together with its old use, so this end counts as gone.
@@ -232,13 +226,14 @@ impl Registry {
 
     /// Moves such a connection to process `holder`, into `region`. Returns the relay and the new slot.
     pub fn carry_unused(&mut self, trust: u64, region: u32, holder: u32) -> Option<(u32, u32)> {
-        let Trust { left, ends, .. } = *self.trusts.get(trust)?;
+        let held = *self.trusts.get(trust)?;
+        let left = held.left;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
         let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
         self.trusts.carried(trust, relay);
-        self.carry_on(relay, (&left, ends), (region, slot), holder, [deputy, near]);
+        self.carry_on(relay, &held, (region, slot), holder, [deputy, near]);
         Some((relay, slot))
     }
 
@@ -275,7 +270,7 @@ impl Registry {
             }
             (None, Some(pair)) => {
                 let other = self.family_of(pair.parties[usize::from(left.side) ^ 1]).unwrap_or(0);
-                Place::of_party(left.region, side, (pair.region.clone(), pair.fd.clone()), other)
+                Place::of_party(left.region, side, pair.region.clone(), pair.fd.clone(), other)
             }
             _ => return Err(Errno::NOTCONN),
         };

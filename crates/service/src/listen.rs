@@ -22,18 +22,26 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
 
 /// The burden (see [`Registry::burden`]) of an empty queue on which its process sleeps.
 const IDLE: (bool, usize, bool) = (false, 0, false);
 /// Most processes named in `Reply::Look`: as many as a family can have.
 const LOOKED_AT: usize = 63;
 
+/// A program's call of `listen`.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenCall {
+    /// Index of the socket's block in the process's region. Hostile.
+    pub sock: u32,
+    /// The backlog, as given to `listen`.
+    pub backlog: u32,
+}
+
 impl Registry {
-    /// Answers `Request::Listen`: the socket of block `sock` listens with `backlog`.
-    pub fn listen(&mut self, id: u32, (sock, backlog): (u32, u32), shown: Option<&Shown>) -> Answer {
-        if !self.applications.contains_key(&id) {
-            return Answer::Silent;
-        }
+    /// Answers `Request::Listen`: a socket listens.
+    pub fn listen(&mut self, id: u32, call: ListenCall, shown: Option<&Shown>) -> Answer {
+        let Some(uid) = self.applications.get(&id).map(|a| a.uid) else { return Answer::Silent };
         let Some(shown) = shown else {
             return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
@@ -41,24 +49,27 @@ impl Registry {
             return Answer::kernel("the service does not see that socket listening");
         }
         let (cookie, inode) = (shown.cookie, shown.inode);
-        if let Some(answer) = self.listen_again(id, (sock, backlog), cookie) {
+        if let Some(answer) = self.listen_again(id, call, cookie) {
             return answer;
         }
         if let Some(refusal) = self.refuses_listen(id, shown) {
             return refusal;
         }
         if let Some(listener) = self.listeners.of_socket(cookie) {
-            return self.join(id, listener, (sock, backlog), inode);
+            return self.join(id, listener, call, inode);
         }
+        let ListenCall { sock, backlog } = call;
         let listener = Listener {
             cookie,
             local: shown.local,
             v6_only: shown.v6_only,
             reuse_port: shown.reuse_port,
             namespace: shown.namespace,
+            uid,
             options: slowpath::FlowOptions::default(),
             queues: Vec::new(),
             nonblocking: false,
+            since: Instant::now(),
             kept: Vec::new(),
         };
         self.clear_place(&listener);
@@ -116,11 +127,11 @@ impl Registry {
     }
 
     /// Gives another process a queue at a known socket, and the connections there that no process accepts.
-    fn join(&mut self, id: u32, listener: u32, (sock, backlog): (u32, u32), inode: u64) -> Answer {
+    fn join(&mut self, id: u32, listener: u32, call: ListenCall, inode: u64) -> Answer {
         if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
             return Answer::kernel("the process accepts from that socket already");
         }
-        let key = match self.new_queue(id, backlog, Some(sock)) {
+        let key = match self.new_queue(id, call.backlog, Some(call.sock)) {
             Ok(key) => key,
             Err(reason) => return Answer::kernel(reason),
         };
@@ -159,9 +170,9 @@ impl Registry {
     }
 
     /// `listen` for a socket block with a queue. The same socket gets the new backlog; for another socket the old queue is closed.
-    fn listen_again(&mut self, id: u32, (sock, backlog): (u32, u32), cookie: u64) -> Option<Answer> {
+    fn listen_again(&mut self, id: u32, call: ListenCall, cookie: u64) -> Option<Answer> {
         let queues = self.listeners.queues.iter();
-        let mine = |q: &Queue| q.application == id && q.sock == Some(sock);
+        let mine = |q: &Queue| q.application == id && q.sock == Some(call.sock);
         let key = queues.filter(|(_, q)| mine(q)).map(|(k, _)| *k).next()?;
         let queue = self.listeners.queues.get_mut(&key)?;
         let listener = self.listeners.all.get(&queue.listener).filter(|listener| listener.cookie == cookie);
@@ -169,7 +180,7 @@ impl Registry {
             self.close_queue(key, false);
             return None;
         };
-        queue.backlog = backlog;
+        queue.backlog = call.backlog;
         let port = listener.local.port();
         self.revoke_lines(port);
         self.admit_queue(key);
@@ -388,16 +399,16 @@ impl Registry {
     /// Notes which connections the application has accepted, and moves waiting ones into the queue.
     pub fn admit_queue(&mut self, key: QueueKey) {
         let elsewhere = self.unread_in_lines(key);
-        let mut established = Vec::new();
         let mut accepted = Vec::new();
         let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
         else {
             return;
         };
         let (application, listener) = (queue.application, queue.listener);
-        let (memory, mut rings) = (r.memory.clone(), Vec::new());
+        let (memory, mut admitted) = (r.memory.clone(), Admitted::default());
         let Some([own, peer]) = memory.region().slot(key.1).map(|s| &s.half) else { return };
-        let done = fill((queue, elsewhere), own, peer, &memory, &mut r.pool, (&mut established, &mut rings));
+        let done = fill(queue, elsewhere, own, peer, &memory, &mut r.pool, &mut admitted);
+        let Admitted { established, rings } = admitted;
         while queue.queued.front().is_some_and(|(end, _)| *end <= queue.sender.tail) {
             accepted.extend(queue.queued.pop_front().map(|(_, (origin, _))| origin));
         }
@@ -467,8 +478,9 @@ impl Registry {
         if let Some(a) = self.applications.get_mut(&queue.application) {
             a.sockets = a.sockets.saturating_sub(1);
         }
-        self.leave_unaccepted((queue.listener, queue.application), (unaccepted, queue.waiting), offender);
-        self.desert(queue.listener, nonblocking);
+        let listener = queue.listener;
+        self.leave_unaccepted(queue, unaccepted, offender);
+        self.desert(listener, nonblocking);
     }
 }
 
@@ -478,14 +490,24 @@ enum Filled {
     NoMemory,
 }
 
-/// Moves waiting records into the queue's stream, as far as backlog and memory allow.
+/// What filling a queue has done.
+#[derive(Default)]
+struct Admitted {
+    /// Connections with a record in the stream now.
+    established: Vec<Origin>,
+    /// Rings that the reader needs no more.
+    rings: Vec<Ring>,
+}
+
+/// Moves waiting records into the queue's stream, as far as backlog and memory allow. `elsewhere` records wait in lines to the queue.
 fn fill(
-    (queue, elsewhere): (&mut Queue, u64),
+    queue: &mut Queue,
+    elsewhere: u64,
     own: &Half,
     peer: &Half,
     memory: &Arc<Memory>,
     pool: &mut queue::pages::Pool,
-    (established, rings): (&mut Vec<Origin>, &mut Vec<Ring>),
+    Admitted { established, rings }: &mut Admitted,
 ) -> Result<Filled, Violation> {
     let sender = &mut queue.sender;
     rings.extend(sender.update(peer)?);

@@ -20,6 +20,7 @@ use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
+use shm::Side;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -169,7 +170,7 @@ impl Registry {
             // A bound socket has its own port. Slots are lent beforehand only for connections between loopback addresses.
             let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
             let is_only = is_plain && uid == other_uid && candidates.len() == 1;
-            self.connect_pair([id, acceptor], (key, is_only), ends, asked)
+            self.connect_pair([id, acceptor], key, is_only, ends, asked)
         } else {
             self.connect_relay([id, acceptor], key, ends, asked)
         };
@@ -266,7 +267,8 @@ impl Registry {
     fn connect_pair(
         &mut self,
         parties: [u32; 2],
-        (key, is_only): (QueueKey, bool),
+        key: QueueKey,
+        is_only: bool,
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
     ) -> Answer {
@@ -286,7 +288,7 @@ impl Registry {
         // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
         let lent = if is_only && again && self.deferral(key).is_none() {
-            self.lend((region, key), parties, (addresses[0].ip(), addresses[1]))
+            self.lend(region, key, parties, addresses[0].ip(), addresses[1])
         } else {
             None
         };
@@ -299,15 +301,7 @@ impl Registry {
         let Some(a) = self.applications.get_mut(&parties[0]) else { return Answer::Silent };
         let known = !a.pairs.insert(region);
         let Some(pair) = self.pairs.get(&region) else { return Answer::Silent };
-        let params = pair.region.layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: true,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 0,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&pair.region.layout().params, Side::Zero, true);
         let fds = if known { Vec::new() } else { vec![pair.fd.clone()] };
         let (local, lent) = (as_asked(addresses[0], asked), lent.map(|(lent, _)| lent));
         Answer::Reply(Reply::Connecting { region: info, slot, local, lent, deferred }, fds)

@@ -91,8 +91,8 @@ impl Memory {
     /// Sets the bit of `slot` in the service's doorbell, in the application's place. The thread behind it is to be woken afterwards.
     pub fn ring_service(&self, slot: u32) {
         let Some(context) = self.halves(slot).and_then(|(own, _)| watcher(own)) else { return };
-        if let Some(block) = self.region().context(Side::Zero, context) {
-            let _ = Doorbell::new(block, self.region().layout().words_per_group).ring(slot);
+        if let Some(bell) = Doorbell::of(self.region(), Side::Zero, context) {
+            let _ = bell.ring(slot);
         }
     }
 

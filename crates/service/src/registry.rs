@@ -142,7 +142,9 @@ impl Registry {
     /// A registry without applications.
     pub fn new(
         config: Config,
-        (cores, bells, tcp): (Vec<Core>, Arc<Bells>, Tcp),
+        cores: Vec<Core>,
+        bells: Arc<Bells>,
+        tcp: Tcp,
         counting: Counting,
         watched: &Watched,
     ) -> Self {
@@ -222,8 +224,7 @@ impl Registry {
     }
 
     fn ring_context(&self, region: &Region, side: Side, family: u32, context: u32, slot: u32) {
-        let Some(block) = region.context(side, context) else { return };
-        if Doorbell::new(block, region.layout().words_per_group).ring(slot) == Wake::Needed {
+        if Doorbell::of(region, side, context).is_some_and(|bell| bell.ring(slot) == Wake::Needed) {
             self.wake(family, context);
         }
     }

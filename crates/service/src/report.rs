@@ -178,7 +178,7 @@ impl Registry {
         }
         let in_use = self.all_lent_in_use();
         for (id, pair) in &self.pairs {
-            self.pair_sockets((*id, pair), &in_use, &mut all);
+            self.pair_sockets(*id, pair, &in_use, &mut all);
         }
         self.relays.values().for_each(|relay| self.relay_sockets(relay, &mut all));
         self.flow_sockets(&mut all);
@@ -190,7 +190,7 @@ impl Registry {
         all
     }
 
-    fn pair_sockets<'a>(&'a self, (id, pair): (u32, &PairRegion), in_use: &InUse, all: &mut Vec<Socket<'a>>) {
+    fn pair_sockets<'a>(&'a self, id: u32, pair: &PairRegion, in_use: &InUse, all: &mut Vec<Socket<'a>>) {
         for (slot, &Connection { addresses, applications, stage }) in pair.slots.iter() {
             let Some(Slot { half }) = pair.region.slot(slot) else { continue };
             let is_unused = stage == Stage::Lent && !in_use.contains(&(id, slot));
@@ -199,7 +199,7 @@ impl Registry {
             }
             let connection = Connection { addresses, applications, stage };
             for side in 0..2 {
-                all.extend(self.end("pair", &connection, side, (&half[side], &half[side ^ 1])));
+                all.extend(self.end("pair", &connection, side, &half[side], &half[side ^ 1]));
             }
         }
     }
@@ -209,7 +209,7 @@ impl Registry {
             let (region, slot) = relay.places[side];
             let halves = self.regions.get(&region).and_then(|r| r.memory.halves(slot));
             let Some((service, application)) = halves else { continue };
-            all.extend(self.end("relay", &relay.connection, side, (application, service)));
+            all.extend(self.end("relay", &relay.connection, side, application, service));
         }
     }
 
@@ -252,13 +252,14 @@ impl Registry {
         kind: &'static str,
         connection: &Connection,
         side: usize,
-        (own, peer): (&Half, &Half),
+        own: &Half,
+        peer: &Half,
     ) -> Option<Socket<'_>> {
         if own.flags.load(Relaxed) & RELEASED != 0 {
             return None;
         }
         // Programs write both positions: the difference is bounded by a region's size.
-        let most = self.usual_size().1;
+        let most = self.usual_size().data_len;
         let queued = |from: &Half, to: &Half| {
             from.tx_head.load(Relaxed).saturating_sub(to.rx_tail.load(Relaxed)).min(most)
         };
@@ -267,7 +268,7 @@ impl Registry {
             peer_pid: other.map(|p| p.pid),
             peer_process: other.map(|p| p.process.as_str()),
             peer_uid: other.map(|p| p.uid),
-            ..explain::of_shared(connection.stage, (own, peer), queued(own, peer), queued(peer, own))
+            ..explain::of_shared(connection.stage, own, peer, queued(own, peer), queued(peer, own))
         };
         Some(Socket {
             state: state(own, peer, connection.stage, side == 0),

@@ -21,6 +21,7 @@ use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
 use queue::stream::raise;
 use rustix::io::Errno;
+use shm::Side;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use slowpath::{Connect, Event, OwnAddress, Owner, PendingId, Release, SlowPath};
 use std::collections::HashMap;
@@ -101,7 +102,8 @@ impl Tcp {
     pub fn new(
         config: &Config,
         flows: Arc<Flows>,
-        (mac, mtu): ([u8; 6], u16),
+        mac: [u8; 6],
+        mtu: u16,
         rings: Vec<(ExceptionReceiver, CommandSender)>,
         clock: Clock,
     ) -> Result<Self, ServiceError> {
@@ -396,15 +398,7 @@ impl Registry {
         if let Some(Use::Flow(flow)) = r.slots.get_mut(slot) {
             flow.ends[0] = local;
         }
-        let params = r.memory.region().layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: false,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 1,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&r.memory.region().layout().params, Side::One, true);
         let local = crate::local::as_asked(local, asked);
         Answer::plain(Reply::Connecting { region: info, slot, local, lent: None, deferred: false })
     }

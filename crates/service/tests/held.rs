@@ -24,8 +24,7 @@ fn hold(app: &App, conn: &mut Conn, sock: u32, bytes: &[u8]) {
     block.holders.store(1 << app.welcome.holder, Ordering::Relaxed);
     conn.sender.keep(block);
     block.state.store(HELD, Ordering::Release);
-    let bell = app.region.context(Side::Zero, HELD_CONTEXT).unwrap();
-    if Doorbell::new(bell, app.region.layout().words_per_group).ring(sock) == Wake::Needed {
+    if Doorbell::of(&app.region, Side::Zero, HELD_CONTEXT).unwrap().ring(sock) == Wake::Needed {
         rustix::io::write(&app.bells[0], &1u64.to_ne_bytes()).unwrap();
     }
 }
@@ -112,8 +111,7 @@ fn nobody_lets_go_of_what_is_anothers() {
     // It says of every socket that it holds back what is the client's, and rings for ever.
     let end = Instant::now() + Duration::from_millis(500);
     while Instant::now() < end {
-        let bell =
-            Doorbell::new(region.context(Side::Zero, HELD_CONTEXT).unwrap(), region.layout().words_per_group);
+        let bell = Doorbell::of(region, Side::Zero, HELD_CONTEXT).unwrap();
         for index in 0..slots {
             let block = region.sock(index).unwrap();
             block.region.store(there.region, Ordering::Relaxed);

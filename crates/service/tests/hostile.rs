@@ -2,7 +2,7 @@
 
 use crate::common::{App, Conn, Daemon, hello, listener};
 use base::Seed;
-use control::{Line, LineError, Report, Request, ToApplication, ToService, Unlisten};
+use control::{Line, LineError, Report, Request, SocketOptions, ToApplication, ToService, Unlisten};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, send, socketpair};
 use service::{Options, Sharing};
@@ -221,6 +221,51 @@ fn garbled_messages_end_the_line_and_nothing_else() {
     neighbours.finish();
 }
 
+/// What an application does to be detached; the second one is a stranger.
+type Offence = fn(&mut App, &App);
+
+fn offend(app: &App, request: Request) {
+    app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
+}
+
+const OFFENCES: &[(&str, Offence)] = &[
+    ("descriptors nobody asked for", |app, _| {
+        let request = Request::Unlisten { region: 1, slot: 0, because: Unlisten::Stopped };
+        app.line.send(&ToService { number: 9, request }, &[app.woken.as_fd()], true).unwrap();
+    }),
+    ("a lie about its memory", |app, _| {
+        offend(app, Request::Populated { region: app.info.id, bytes: 8 << 20 });
+    }),
+    ("a stranger's memory", |app, other| {
+        offend(app, Request::Populated { region: other.info.id, bytes: 64 << 10 });
+    }),
+    ("a second hello", |app, _| offend(app, hello(None))),
+    ("a second region", |app, _| offend(app, Request::OpenRegion { room: u64::MAX })),
+    ("a context out of range", |app, _| offend(app, Request::Context { context: 256 })),
+    ("closing a stranger's socket", |app, other| {
+        app.say(Request::Closed { region: other.info.id, slot: 1 });
+    }),
+    ("ending a stranger's listener", |app, other| {
+        app.say(Request::Unlisten { region: other.info.id, slot: 1, because: Unlisten::Stopped });
+    }),
+    ("asking about a stranger's socket", |app, other| {
+        offend(app, Request::Info { region: other.info.id, slot: 1 });
+    }),
+    ("setting options of a stranger's socket", |app, other| {
+        let options = SocketOptions::default();
+        app.say(Request::SetOptions { region: other.info.id, slot: 1, options });
+    }),
+    ("an accept queue read beyond its end", |app, _| {
+        let (socket, address) = listener();
+        let slot = app.listen(&socket, 8);
+        app.region.slot(slot).unwrap().half[1].rx_tail.store(1 << 40, Ordering::SeqCst);
+        let options = SocketOptions::default();
+        offend(app, Request::Connect { remote: address, options, has_looked: true });
+        // The service asks the kernel whether it still listens, at a time that the test does not know.
+        std::mem::forget(socket);
+    }),
+];
+
 #[test]
 fn every_kind_of_offender_is_detached_at_once() {
     let daemon = Daemon::start(Options::default());
@@ -229,62 +274,7 @@ fn every_kind_of_offender_is_detached_at_once() {
     let queue = server.listen(&socket, 8);
     let mut tail = 0;
     let bystander = App::new(&daemon);
-    type Offence = fn(&mut App, &App);
-    let offences: [(&str, Offence); 11] = [
-        ("descriptors nobody asked for", |app, _| {
-            let message = ToService {
-                number: 9,
-                request: Request::Unlisten { region: 1, slot: 0, because: Unlisten::Stopped },
-            };
-            app.line.send(&message, &[app.woken.as_fd()], true).unwrap();
-        }),
-        ("a lie about its memory", |app, _| {
-            let request = Request::Populated { region: app.info.id, bytes: 8 << 20 };
-            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
-        }),
-        ("a stranger's memory", |app, other| {
-            let request = Request::Populated { region: other.info.id, bytes: 64 << 10 };
-            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
-        }),
-        ("a second hello", |app, _| {
-            app.line.send(&ToService { number: 9, request: hello(None) }, &[], true).unwrap();
-        }),
-        ("a second region", |app, _| {
-            app.line
-                .send(&ToService { number: 9, request: Request::OpenRegion { room: u64::MAX } }, &[], true)
-                .unwrap();
-        }),
-        ("a context out of range", |app, _| {
-            let message = ToService { number: 9, request: Request::Context { context: 256 } };
-            app.line.send(&message, &[], true).unwrap();
-        }),
-        ("closing a stranger's socket", |app, other| {
-            let request = Request::Closed { region: other.info.id, slot: 1 };
-            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
-        }),
-        ("ending a stranger's listener", |app, other| {
-            let request = Request::Unlisten { region: other.info.id, slot: 1, because: Unlisten::Stopped };
-            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
-        }),
-        ("asking about a stranger's socket", |app, other| {
-            let request = Request::Info { region: other.info.id, slot: 1 };
-            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
-        }),
-        ("setting options of a stranger's socket", |app, other| {
-            let request = Request::SetOptions { region: other.info.id, slot: 1, options: Default::default() };
-            app.line.send(&ToService { number: 0, request }, &[], true).unwrap();
-        }),
-        ("an accept queue read beyond its end", |app, _| {
-            let (socket, address) = listener();
-            let slot = app.listen(&socket, 8);
-            app.region.slot(slot).unwrap().half[1].rx_tail.store(1 << 40, Ordering::SeqCst);
-            let request = Request::Connect { remote: address, options: Default::default(), has_looked: true };
-            app.line.send(&ToService { number: 9, request }, &[], true).unwrap();
-            // The service asks the kernel whether it still listens, at a time that the test does not know.
-            std::mem::forget(socket);
-        }),
-    ];
-    for (what, offence) in offences {
+    for (what, offence) in OFFENCES {
         let mut app = App::new(&daemon);
         let conn = app.connect(address);
         let (here, _) = server.accept_wait(queue, &mut tail);
@@ -299,7 +289,7 @@ fn every_kind_of_offender_is_detached_at_once() {
         server.pairs.clear();
         let _ = conn;
     }
-    assert_eq!(daemon.report(Report::Statistics)["detached"], offences.len());
+    assert_eq!(daemon.report(Report::Statistics)["detached"], OFFENCES.len());
     daemon.until("only the listener is left", |sockets| sockets.len() == 1);
 }
 

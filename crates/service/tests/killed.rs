@@ -32,7 +32,7 @@ impl Asleep {
     /// The other end does as a producer does, as far as it comes.
     fn produce(&self, producer: &mut App, there: &mut Conn, at: At) {
         let (region, block) = self.block();
-        let bell = Doorbell::new(block, region.layout().words_per_group);
+        let bell = Doorbell::of(region, Side::One, self.server.context).unwrap();
         assert!(bell.prepare_sleep(), "nothing has happened yet");
         producer.publish(there, b"last words");
         match at {

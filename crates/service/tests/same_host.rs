@@ -270,6 +270,18 @@ fn a_child_that_says_hello_after_its_parent_died_finds_its_sockets_open() {
 
 #[test]
 fn a_private_service_leaves_with_its_last_application() {
+    private_service_leaves(drop);
+}
+
+#[test]
+fn a_private_service_leaves_as_soon_after_a_detached_application() {
+    private_service_leaves(|line| {
+        line.send(&control::ToService { number: 2, request: hello(None) }, &[], true).unwrap();
+    });
+}
+
+/// Starts a private service with one application, which ends by `end`, and checks how long the service stays.
+fn private_service_leaves(end: impl FnOnce(control::Line)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("service/c");
     let options = Options { control: Some(path.clone()), private: Some(true), ..Options::default() };
@@ -284,7 +296,7 @@ fn a_private_service_leaves_with_its_last_application() {
     line.send(&control::ToService { number: 1, request: hello(None) }, &[], true).unwrap();
     line.receive::<control::ToApplication>(true).unwrap();
     let begin = Instant::now();
-    drop(line);
+    end(line);
     thread.join().unwrap();
     assert!((900..3000).contains(&begin.elapsed().as_millis()));
     assert!(!path.exists());

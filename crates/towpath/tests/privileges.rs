@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 7000;
 const EVERY: &str = "every service, `--port none` and private ones too";
 const BOUNDING: &str = "an empty bounding set";
-const HELD: &str = "ports held for connections that outlive their listener";
+const HELD: &str = "ports held for connections inside this host";
 const USER: &str = "`--user USER`";
 
 /// A network namespace of this name, gone when dropped.

@@ -17,6 +17,8 @@ class Test:
     own_service: bool
     # Wants a network namespace of its own, and so root.
     namespace: bool
+    # Counts what a busy machine changes: runs when no other test does.
+    alone: bool
     # Flags of `towpath up` beside the way's own.
     up: tuple
 
@@ -24,8 +26,8 @@ class Test:
 TESTS = []
 
 
-def add(name, function, way=PAIR, limit_s=30, kernel=True, own_service=False, namespace=False, up=()):
-    TESTS.append(Test(name, function, way, limit_s, kernel, own_service, namespace or way.tap, up))
+def add(name, function, way=PAIR, limit_s=30, kernel=True, own_service=False, namespace=False, alone=False, up=()):
+    TESTS.append(Test(name, function, way, limit_s, kernel, own_service, namespace or way.tap, alone, up))
 
 
 def test(name, **properties):

@@ -190,24 +190,34 @@ def start_worker(*arguments):
 
 
 def run_all(tests, options, root):
+    """First what may run beside other tests, on several workers; then the rest, one by one."""
+    counts = {"ok": 0, "not ok": 0, "skipped": 0}
+    for alone, jobs in ((False, options.jobs), (True, 1)):
+        chosen_now = [number for number, test in enumerate(tests) if test.alone == alone]
+        if chosen_now:
+            run_some(tests, chosen_now, jobs, options, root, counts)
+    return counts
+
+
+def run_some(tests, chosen_now, jobs, options, root, counts):
+    """Runs the tests with these numbers, so many at a time."""
+    before = sum(counts.values())
     numbers, to_workers = os.pipe()
-    for number in range(len(tests)):
+    for number in chosen_now:
         os.write(to_workers, str(number).ljust(RECORD).encode())
     os.close(to_workers)
     from_workers, results = os.pipe()
-    for _ in range(min(options.jobs, len(tests))):
+    for _ in range(min(jobs, len(chosen_now))):
         start_worker(tests, options, root, numbers, results)
     os.close(numbers)
     os.close(results)
-    counts = {"ok": 0, "not ok": 0, "skipped": 0}
     with open(from_workers, "rb") as told:
         while outcome := told.read(RECORD):
             counts[outcome.decode().strip()] += 1
-    lost = len(tests) - sum(counts.values())
+    lost = before + len(chosen_now) - sum(counts.values())
     if lost:
         print(f"not ok workers ({lost} tests did not run)", flush=True)
     counts["not ok"] += lost
-    return counts
 
 
 def main():

@@ -7,17 +7,23 @@ use crate::daemon::log_limit::log_for;
 use crate::daemon::{LINES, LISTENING, SWEEP, Service};
 use crate::policy::permission::is_privileged;
 use crate::registry::registration::Credentials;
+use crate::report::profile_switch::Part;
 use crate::sys;
 use control::{Line, LineError, Received, Request, ToService};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most lines accepted in one turn of the control loop.
-const ACCEPTS: usize = 64;
+/// Most lines accepted in one turn of the control loop, and at the service's end.
+pub(crate) const ACCEPTS: usize = TURN;
+const LAST_ACCEPTS: usize = 64;
+/// Most lines of one user that are served in one turn of the control loop. In a turn of this many messages the loop's other work costs
+/// little, and another user's message waits for no more of each user.
+const TURN: usize = 16;
 /// Lines allowed beyond the most applications: for reports, and for processes about to say hello.
 const SPARE_LINES: usize = 64;
 /// Further lines kept for root and the service's own user, so that they can always ask and end the service.
@@ -36,9 +42,25 @@ pub struct Peer {
     pub asked: bool,
 }
 
+/// The lines to serve in one turn, of these lines and their users: the first line of each user, then the second of each, and so on, at
+/// most `TURN` lines of one user.
+fn fair(lines: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
+    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    let ranked = lines.map(|(line, uid)| {
+        let before = of_user.entry(uid).or_default();
+        *before += 1;
+        (*before - 1, line)
+    });
+    let mut ranked: Vec<(usize, u32)> = ranked.filter(|(rank, _)| *rank < TURN).collect();
+    // Stable: users and lines keep the kernel's order, in which a line served before comes last.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, line)| line).collect()
+}
+
 impl Service {
-    pub(crate) fn accept(&mut self) {
-        for _ in 0..ACCEPTS {
+    /// Accepts new lines, at most `most`.
+    pub(crate) fn accept(&mut self, most: usize) {
+        for _ in 0..most {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let fd = match accept_with(&self.listening.fd, flags) {
                 Ok(fd) => fd,
@@ -118,9 +140,19 @@ impl Service {
         self.deaf = self.watch(self.listening.fd.as_fd(), LISTENING, flags).is_err();
     }
 
+    /// Takes one message from each of these readable lines, from at most `TURN` lines of one user. Epoll reports the others again.
+    pub(crate) fn serve_lines(&mut self, readable: impl Iterator<Item = u32>) {
+        let with_users = readable.filter_map(|id| Some((id, self.peers.get(&id)?.who.uid)));
+        for id in fair(with_users) {
+            self.registry.counting.enter(Part::Requests);
+            self.line_event(id);
+            self.detach_doomed();
+        }
+    }
+
     /// Takes one message from one line. A program waits for the answer before it asks again, so there is seldom another; epoll reports it
     /// then.
-    pub(crate) fn line_event(&mut self, id: u32) {
+    fn line_event(&mut self, id: u32) {
         let Some(peer) = self.peers.get(&id) else { return };
         let line = peer.line.clone();
         let received = match line.has_descriptors() {
@@ -219,7 +251,7 @@ impl Service {
 
     /// At the service's end: closes all control lines, those not yet accepted too.
     pub(crate) fn hang_up_all(&mut self) {
-        self.accept();
+        self.accept(LAST_ACCEPTS);
         let ids: Vec<u32> = self.peers.keys().copied().collect();
         for id in ids {
             self.registry.applications.remove(&id);
@@ -228,5 +260,23 @@ impl Service {
         self.close_lines(Instant::now());
         // A helper still uses these lines: the kernel closes them when the process ends.
         std::mem::take(&mut self.closing).into_iter().for_each(std::mem::forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_user_is_served_once_before_any_is_served_again() {
+        let lines = [(1, 7), (2, 7), (3, 7), (4, 8), (5, 9), (6, 8)];
+        assert_eq!(fair(lines.into_iter()), [1, 4, 5, 2, 6, 3]);
+    }
+
+    #[test]
+    fn a_user_with_many_lines_does_not_fill_the_turn() {
+        let many = (0..200).map(|line| (line, 7)).chain([(200, 8)]);
+        let served = fair(many);
+        assert_eq!((served.len(), served[1]), (TURN + 1, 200));
     }
 }

@@ -7,7 +7,8 @@
 //!   control thread --line, by SCM_RIGHTS--> helper: receive, look, close the descriptors --facts--> control thread
 //! ```
 //! Each helper has its own descriptor table: one that is stuck in a close keeps neither the port nor the control socket open when the
-//! service ends. At most one helper works for a user at a time, so a user that blocks it delays only his own programs.
+//! service ends. At most one helper works for a user at a time, so a user that blocks it delays only his own programs. A helper whose
+//! thread has ended, or that cannot be sent a descriptor, is removed; its job fails, and the next job starts another helper.
 
 use crate::local::shown::{Shown, look};
 use crate::process::fd_liveness::Alive;
@@ -22,7 +23,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use shm::Region;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,6 +33,11 @@ use std::time::{Duration, Instant};
 const HELPERS_MAX: usize = 16;
 /// A helper that works longer than this is stuck: the control lines of its user that wait for it are closed.
 const STUCK: Duration = Duration::from_secs(2);
+/// Pause before jobs are offered again for which no helper could be started.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Name of a helper. A removed helper's name is not used again.
+type Name = u64;
 
 /// Epoll sets that watch sockets of other processes.
 #[derive(Clone, Debug)]
@@ -78,7 +84,8 @@ pub enum Done {
     Received(u32, Result<Message, LineError>),
     /// That pair region is sealed.
     Sealed(u32),
-    /// A job took too long: the control line of that process is to be closed.
+    /// The message of that process could not be received, because the job took too long or the helper failed: the control line of the
+    /// process is to be closed.
     Stuck(u32),
 }
 
@@ -120,10 +127,12 @@ struct Running {
 /// Message from a helper thread.
 #[derive(Debug)]
 enum Word {
-    /// It has its own descriptor table, or could not get one and ends.
-    Separate(rustix::io::Result<()>),
+    /// It has its own descriptor table.
+    Separate,
     /// It has done its last task; the result, if there is one to report.
     Done(Option<Done>),
+    /// Its thread ends. If its last task is not done, it will not be.
+    Ended,
 }
 
 #[derive(Debug)]
@@ -139,12 +148,18 @@ struct Helper {
 /// All helpers, and the jobs that wait for them.
 #[derive(Debug)]
 pub struct Helpers {
-    helpers: Vec<Helper>,
+    helpers: BTreeMap<Name, Helper>,
+    /// Name of the next helper.
+    next: Name,
     waiting: HashMap<u32, VecDeque<Job>>,
-    /// Users with jobs in `waiting`; the next to be served is first.
+    /// The users that `waiting` has an entry of; the next to be served is first.
     turns: VecDeque<u32>,
-    outbox: Sender<(usize, Word)>,
-    inbox: Receiver<(usize, Word)>,
+    /// Results of jobs that a helper failed to do. `finished` returns them next.
+    failed: Vec<Done>,
+    /// When to offer the waiting jobs again, because some got no helper.
+    again: Option<Instant>,
+    outbox: Sender<(Name, Word)>,
+    inbox: Receiver<(Name, Word)>,
     /// Eventfd, readable when a helper has finished a job. No other process has it.
     pub told: Arc<OwnedFd>,
     watched: Watched,
@@ -155,9 +170,12 @@ impl Helpers {
     pub fn new(watched: Watched) -> rustix::io::Result<Self> {
         let (outbox, inbox) = channel();
         Ok(Self {
-            helpers: Vec::new(),
+            helpers: BTreeMap::new(),
+            next: 0,
             waiting: HashMap::new(),
             turns: VecDeque::new(),
+            failed: Vec::new(),
+            again: None,
             outbox,
             inbox,
             told: new_eventfd()?,
@@ -171,52 +189,71 @@ impl Helpers {
         if is_stuck && !matches!(job, Job::Close(_)) {
             return Err(Errno::AGAIN);
         }
-        let jobs = self.waiting.entry(uid).or_default();
-        if jobs.is_empty() {
-            self.turns.push_back(uid);
-        }
-        jobs.push_back(job);
+        self.queue(uid, job);
         self.start(now);
         Ok(())
     }
 
-    /// Takes the results of finished jobs, and gives up jobs that take too long.
+    fn queue(&mut self, uid: u32, job: Job) {
+        let jobs = self.waiting.entry(uid).or_insert_with(|| {
+            self.turns.push_back(uid);
+            VecDeque::new()
+        });
+        jobs.push_back(job);
+    }
+
+    /// Takes the results of finished and of failed jobs, and gives up jobs that take too long.
     pub fn finished(&mut self, now: Instant) -> Vec<Done> {
         let mut all = Vec::new();
-        while let Ok((which, word)) = self.inbox.try_recv() {
-            let helper = &mut self.helpers[which];
-            match (word, helper.running) {
-                (Word::Separate(result), _) => {
-                    helper.its = None;
-                    if let Err(e) = result {
-                        tracing::error!(
-                            "a helper thread cannot separate its descriptors from the service's: {e}"
-                        );
-                    }
-                }
-                (Word::Done(done), running) => {
-                    helper.running = None;
+        while let Ok((name, word)) = self.inbox.try_recv() {
+            let Some(helper) = self.helpers.get_mut(&name) else { continue };
+            match word {
+                Word::Separate => helper.its = None,
+                Word::Done(done) => {
+                    let running = helper.running.take();
                     // The result of a job that was given up is dropped.
                     all.extend(done.filter(|_| running.is_some_and(|running| !running.is_stuck)));
                 }
+                Word::Ended => self.ended(name),
             }
         }
         self.give_up(now, &mut all);
         self.start(now);
+        all.append(&mut self.failed);
         all
     }
 
     /// When [`finished`](Self::finished) is to be called at the latest.
     pub fn due(&self) -> Option<Instant> {
-        self.running().filter(|running| !running.is_stuck).map(|running| running.since + STUCK).min()
+        let running = self.running().filter(|running| !running.is_stuck);
+        running.map(|running| running.since + STUCK).chain(self.again).min()
+    }
+
+    /// A helper's thread has ended: removes the helper.
+    fn ended(&mut self, name: Name) {
+        let Some(Helper { its, running: Some(running), .. }) = self.helpers.remove(&name) else { return };
+        // The job's descriptor may still be in the queue of this socket, and closing it may block.
+        if let Some(its) = its {
+            self.queue(running.uid, Job::Close(its));
+        }
+        self.fail(running);
+    }
+
+    /// A job will not be done. A region that is not sealed works all the same, and a job that was given up has its result.
+    fn fail(&mut self, running: Running) {
+        if let Task::Receive(peer) = running.task
+            && !running.is_stuck
+        {
+            self.failed.push(Done::Stuck(peer));
+        }
     }
 
     fn running(&self) -> impl Iterator<Item = &Running> {
-        self.helpers.iter().filter_map(|helper| helper.running.as_ref())
+        self.helpers.values().filter_map(|helper| helper.running.as_ref())
     }
 
     fn give_up(&mut self, now: Instant, all: &mut Vec<Done>) {
-        for running in self.helpers.iter_mut().filter_map(|helper| helper.running.as_mut()) {
+        for running in self.helpers.values_mut().filter_map(|helper| helper.running.as_mut()) {
             if running.is_stuck || now < running.since + STUCK {
                 continue;
             }
@@ -236,8 +273,9 @@ impl Helpers {
 
     /// Gives waiting jobs to idle helpers, each user in turn.
     fn start(&mut self, now: Instant) {
+        self.again = None;
         for _ in 0..self.turns.len() {
-            let Some(uid) = self.turns.pop_front() else { return };
+            let Some(uid) = self.turns.pop_front() else { break };
             let is_busy = self.running().any(|running| running.uid == uid);
             let has_job = self.waiting.get(&uid).is_some_and(|jobs| !jobs.is_empty());
             if !has_job {
@@ -245,70 +283,86 @@ impl Helpers {
                 continue;
             }
             self.turns.push_back(uid);
-            if is_busy {
+            if is_busy || !self.may_work(uid) {
                 continue;
             }
-            let Some(which) = self.idle(uid) else { continue };
-            if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
-                self.give(which, uid, &job, now);
+            match self.idle() {
+                Ok(name) => {
+                    if let Some(job) = self.waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
+                        self.give(name, uid, job, now);
+                    }
+                }
+                Err(e) => {
+                    tracing::error!(
+                        "a helper thread cannot be started, and what is shown to the service waits: {e}"
+                    );
+                    self.again = Some(now + PAUSE);
+                    break;
+                }
             }
+        }
+        if !self.failed.is_empty() {
+            self.again = Some(now);
         }
     }
 
-    /// Index of an idle helper; starts one if there is none and the limit allows it.
-    fn idle(&mut self, uid: u32) -> Option<usize> {
+    /// True when the limit allows a helper for user `uid` now.
+    fn may_work(&self, uid: u32) -> bool {
         let root = rustix::process::Uid::ROOT.as_raw();
-        let busy = self.running().filter(|running| running.uid != root).count();
-        if uid != root && busy >= HELPERS_MAX {
-            return None;
+        uid == root || self.running().filter(|running| running.uid != root).count() < HELPERS_MAX
+    }
+
+    /// Name of an idle helper; starts one if there is none.
+    fn idle(&mut self) -> rustix::io::Result<Name> {
+        if let Some((name, _)) = self.helpers.iter().find(|(_, helper)| helper.running.is_none()) {
+            return Ok(*name);
         }
-        if let Some(which) = self.helpers.iter().position(|helper| helper.running.is_none()) {
-            return Some(which);
-        }
-        match self.start_one() {
-            Ok(helper) => self.helpers.push(helper),
-            Err(e) => {
-                tracing::error!(
-                    "a helper thread cannot be started, and what is shown to the service waits: {e}"
-                );
-                return None;
-            }
-        }
-        Some(self.helpers.len() - 1)
+        let helper = self.start_one()?;
+        let name = self.next;
+        self.next += 1;
+        self.helpers.insert(name, helper);
+        Ok(name)
     }
 
     fn start_one(&self) -> rustix::io::Result<Helper> {
         let (socket, its) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (tasks, orders) = channel();
-        let (which, outbox) = (self.helpers.len(), self.outbox.clone());
-        let (told, watched) = (self.told.clone(), self.watched.clone());
+        let (outbox, told, watched) = (self.outbox.clone(), self.told.clone(), self.watched.clone());
         let number = its.as_raw_fd();
-        let thread = Thread { orders, told, watched };
+        let thread = Thread { name: self.next, outbox, orders, told, watched };
         let builder = std::thread::Builder::new().name("towpath-helper".to_owned());
-        let run = move || {
-            let separated = sys::separate_descriptors(number, &thread.descriptors());
-            let (socket, word) = match separated {
-                Ok(socket) => (Some(socket), Ok(())),
-                Err(e) => (None, Err(e)),
-            };
-            // The starter may close its end now: this thread's copy stays open.
-            let _ = outbox.send((which, Word::Separate(word)));
-            if let Some(socket) = socket {
-                thread.run(&socket, which, &outbox);
+        let run = move || match sys::separate_descriptors(number, &thread.descriptors()) {
+            Ok(socket) => {
+                // The starter may close its end now: this thread's copy stays open.
+                thread.say(Word::Separate);
+                thread.run(&socket);
+            }
+            Err(e) => {
+                tracing::error!("a helper thread cannot separate its descriptors from the service's: {e}");
             }
         };
         builder.spawn(run).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
         Ok(Helper { socket, its: Some(its), tasks, running: None })
     }
 
-    fn give(&mut self, which: usize, uid: u32, job: &Job, now: Instant) {
-        let helper = &mut self.helpers[which];
-        let task = job.task();
-        helper.running = Some(Running { uid, task, since: now, is_stuck: false });
+    fn give(&mut self, name: Name, uid: u32, job: Job, now: Instant) {
+        let Some(helper) = self.helpers.get_mut(&name) else { return };
+        let running = Running { uid, task: job.task(), since: now, is_stuck: false };
         // Neither call waits: the helper has taken everything that was sent before.
-        if send_descriptor(&helper.socket, job.descriptor()).is_err() || helper.tasks.send(task).is_err() {
-            tracing::error!("a helper thread has ended by a fault of its own");
+        let sent = send_descriptor(&helper.socket, job.descriptor());
+        let sent = sent.and_then(|()| helper.tasks.send(running.task).map_err(|_| Errno::PIPE));
+        let Err(error) = sent else {
+            helper.running = Some(running);
+            return;
+        };
+        tracing::error!("a helper thread cannot be given a job: {error}");
+        self.helpers.remove(&name);
+        self.fail(running);
+        if let Job::Close(_) = job {
+            // Only a helper may close it.
+            self.queue(uid, job);
+            self.again = Some(now + PAUSE);
         }
     }
 }
@@ -346,13 +400,29 @@ fn receive_descriptor(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
 }
 
 /// The state of a helper thread.
+#[derive(Debug)]
 struct Thread {
+    name: Name,
+    outbox: Sender<(Name, Word)>,
     orders: Receiver<Task>,
     told: Arc<OwnedFd>,
     watched: Watched,
 }
 
+impl Drop for Thread {
+    /// Also after a panic.
+    fn drop(&mut self) {
+        self.say(Word::Ended);
+    }
+}
+
 impl Thread {
+    /// Tells the control thread. When the service has ended there is no control thread to tell.
+    fn say(&self, word: Word) {
+        let _ = self.outbox.send((self.name, word));
+        write_eventfd(self.told.as_fd());
+    }
+
     /// The descriptors of the service that the helper keeps in its own table.
     fn descriptors(&self) -> Vec<RawFd> {
         let sets = [&self.watched.listeners, &self.watched.connections].into_iter().flat_map(Alive::sets);
@@ -360,7 +430,7 @@ impl Thread {
     }
 
     /// Does tasks until the service has closed its end.
-    fn run(&self, socket: &OwnedFd, which: usize, outbox: &Sender<(usize, Word)>) {
+    fn run(&self, socket: &OwnedFd) {
         loop {
             let fd = match receive_descriptor(socket) {
                 Err(Errno::INTR) => continue,
@@ -377,10 +447,7 @@ impl Thread {
                 }
                 Task::Seal(region) => Region::seal(fd.as_fd()).is_ok().then_some(Done::Sealed(region)),
             };
-            if outbox.send((which, Word::Done(done))).is_err() {
-                return;
-            }
-            write_eventfd(self.told.as_fd());
+            self.say(Word::Done(done));
         }
     }
 
@@ -398,5 +465,112 @@ impl Thread {
             _ => None,
         };
         Ok(Message { said: message, shown, is_short })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    const USER: u32 = 1000;
+
+    fn sockets() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn helpers() -> Helpers {
+        Helpers::new(Watched::open().unwrap()).unwrap()
+    }
+
+    /// Adds an idle helper that has no thread. Returns the thread's ends.
+    fn add_idle(helpers: &mut Helpers) -> (OwnedFd, Receiver<Task>) {
+        let ((socket, its), (tasks, orders)) = (sockets(), channel());
+        let far = its.try_clone().unwrap();
+        let helper = Helper { socket, its: Some(its), tasks, running: None };
+        helpers.helpers.insert(helpers.next, helper);
+        helpers.next += 1;
+        (far, orders)
+    }
+
+    /// Waits for the next results.
+    fn next(helpers: &mut Helpers) -> Vec<Done> {
+        loop {
+            let done = helpers.finished(Instant::now());
+            if !done.is_empty() {
+                return done;
+            }
+            poll(&mut [PollFd::new(&helpers.told, PollFlags::IN)], None).unwrap();
+            rustix::io::read(&helpers.told, &mut [0; 8]).unwrap();
+        }
+    }
+
+    /// Has a helper receive a message for `USER`, which takes a helper with a thread.
+    fn check_that_jobs_are_done(helpers: &mut Helpers) {
+        let (far, line) = sockets();
+        let message = ToService { number: 1, request: Request::Refused };
+        Line::new(far.try_clone().unwrap()).send(&message, &[far.as_fd()], true).unwrap();
+        helpers.ask(USER, Job::Receive(8, Arc::new(Line::new(line))), Instant::now()).unwrap();
+        assert!(matches!(next(helpers)[..], [Done::Received(8, Ok(_))]));
+    }
+
+    #[test]
+    fn a_job_fails_when_its_helper_has_ended_and_the_next_gets_another_helper() {
+        let mut helpers = helpers();
+        let orders = add_idle(&mut helpers).1;
+        drop(orders);
+        let line = Arc::new(Line::new(sockets().0));
+        helpers.ask(USER, Job::Receive(7, line), Instant::now()).unwrap();
+        assert!(helpers.helpers.is_empty() && helpers.due().is_some());
+        assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
+        check_that_jobs_are_done(&mut helpers);
+    }
+
+    #[test]
+    fn a_helper_that_ends_during_a_job_is_no_longer_idle_or_busy() {
+        let mut helpers = helpers();
+        let _far = add_idle(&mut helpers);
+        helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), Instant::now()).unwrap();
+        assert!(helpers.finished(Instant::now()).is_empty() && helpers.running().count() == 1);
+        helpers.outbox.send((0, Word::Ended)).unwrap();
+        assert!(matches!(helpers.finished(Instant::now())[..], [Done::Stuck(7)]));
+        assert!(!helpers.helpers.contains_key(&0));
+        check_that_jobs_are_done(&mut helpers);
+    }
+
+    #[test]
+    fn a_line_that_no_helper_could_be_given_is_closed_by_the_next_helper() {
+        let mut helpers = helpers();
+        drop(add_idle(&mut helpers));
+        let (far, line) = sockets();
+        helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
+        assert!(helpers.due().is_some(), "the job waits for another helper");
+        assert!(helpers.finished(Instant::now()).is_empty());
+        poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_a_helper_was_sent_and_did_not_receive_is_closed_by_the_next_helper() {
+        let mut helpers = helpers();
+        let (socket, _orders) = add_idle(&mut helpers);
+        let (far, line) = sockets();
+        helpers.ask(USER, Job::Close(line), Instant::now()).unwrap();
+        drop(socket);
+        helpers.outbox.send((0, Word::Ended)).unwrap();
+        assert!(helpers.finished(Instant::now()).is_empty());
+        poll(&mut [PollFd::new(&far, PollFlags::IN)], None).unwrap();
+    }
+
+    #[test]
+    fn a_stuck_user_is_served_again_when_its_helper_has_ended() {
+        let (mut helpers, start) = (helpers(), Instant::now());
+        let _far = add_idle(&mut helpers);
+        helpers.ask(USER, Job::Receive(7, Arc::new(Line::new(sockets().0))), start).unwrap();
+        assert!(matches!(helpers.finished(start + STUCK)[..], [Done::Stuck(7)]));
+        let refused = helpers.ask(USER, Job::Receive(9, Arc::new(Line::new(sockets().0))), start + STUCK);
+        assert_eq!(refused, Err(Errno::AGAIN));
+        helpers.outbox.send((0, Word::Ended)).unwrap();
+        assert!(helpers.finished(start + STUCK).is_empty(), "the line was given up already");
+        check_that_jobs_are_done(&mut helpers);
     }
 }

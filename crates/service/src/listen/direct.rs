@@ -125,9 +125,11 @@ impl Registry {
     /// is new, so that the acceptor must be told. Both parties have the region.
     pub fn lend(
         &mut self,
-        (region, key): (u32, QueueKey),
+        region: u32,
+        key: QueueKey,
         parties: [u32; 2],
-        (source, local): (IpAddr, SocketAddr),
+        source: IpAddr,
+        local: SocketAddr,
     ) -> Option<(Lent, bool)> {
         let backlog = self.listeners.queues.get(&key)?.backlog;
         if backlog < BACKLOG_LEAST
@@ -151,7 +153,7 @@ impl Registry {
         let half = &self.pairs.get(&region)?.region.slot(line)?.half[1];
         let grants = match half.flags.load(Acquire) & OPEN {
             0 => Vec::new(),
-            _ => self.grant_slots(region, parties, (source, local)),
+            _ => self.grant_slots(region, parties, source, local),
         };
         Some((Lent { line, most, source, grants }, known.is_none()))
     }
@@ -187,7 +189,8 @@ impl Registry {
         &mut self,
         region: u32,
         parties: [u32; 2],
-        (source, local): (IpAddr, SocketAddr),
+        source: IpAddr,
+        local: SocketAddr,
     ) -> Vec<Grant> {
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
@@ -215,7 +218,7 @@ impl Registry {
     }
 
     /// Answers `Request::Grants`: the granted slots of a line with their ports, by which its acceptor checks records.
-    pub fn grants(&self, id: u32, region: u32, (line, first): (u32, u32)) -> Answer {
+    pub fn grants(&self, id: u32, region: u32, line: u32, first: u32) -> Answer {
         if self.side_in(region, id).is_none() {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// A connection that one process leaves unaccepted for this time goes to another process that sleeps at the same socket.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Most listeners without a queue that are remembered.
+/// Most listeners without a queue that are remembered; see [`Listeners::surplus`](crate::listen::table::Listeners::surplus).
 const DESERTED_MOST: usize = 1024;
 /// A kept connection that no process accepts in this time is reset: perhaps only programs without our library still have the socket.
 const KEPT: Duration = Duration::from_secs(5);
@@ -32,16 +32,12 @@ fn left_of(record: &AcceptRecord) -> Left {
 }
 
 impl Registry {
-    /// Disposes of the connections in a closed queue of `listener`, the queue of process `application`.
-    pub fn leave_unaccepted(
-        &mut self,
-        (listener, application): (u32, u32),
-        (queued, waiting): (Vec<Incoming>, VecDeque<Incoming>),
-        offender: bool,
-    ) {
+    /// Disposes of the connections in a closed queue: those of `unread` records, and those that wait.
+    pub fn leave_unaccepted(&mut self, queue: Queue, unread: Vec<Incoming>, offender: bool) {
+        let Queue { listener, application, waiting, .. } = queue;
         let heirs = if offender { Vec::new() } else { self.listeners.others(listener, application) };
         let is_last = !offender && self.listeners.is_deserted(listener);
-        for incoming in queued {
+        for incoming in unread {
             let is_kept = is_last && self.keep(listener, incoming);
             if !is_kept && !self.bequeath(incoming, &heirs) {
                 self.reset_unaccepted(incoming);
@@ -103,9 +99,9 @@ impl Registry {
     /// Called when a queue of a listener was closed: if it was the last, remembers the listener without a queue.
     pub fn desert(&mut self, id: u32, nonblocking: bool) {
         let Some(listener) = self.listeners.all.get_mut(&id).filter(|l| l.queues.is_empty()) else { return };
-        listener.nonblocking = nonblocking;
-        if listener.cookie == 0 || self.listeners.deserted().count() > DESERTED_MOST {
-            return self.end_listener(id);
+        (listener.nonblocking, listener.since) = (nonblocking, Instant::now());
+        if let Some(surplus) = self.listeners.surplus(DESERTED_MOST) {
+            self.end_listener(surplus);
         }
         self.tcp_room(id);
         self.trusts.hurry();

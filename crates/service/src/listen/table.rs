@@ -41,12 +41,16 @@ pub struct Listener {
     pub reuse_port: bool,
     /// Network namespace of the socket (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+    /// User of the first process that listened by it.
+    pub uid: u32,
     /// Its accept queues, at most one for each process.
     pub queues: Vec<QueueKey>,
     /// Socket options for its connections over the port.
     pub options: slowpath::FlowOptions,
     /// `O_NONBLOCK` of the socket when its last queue was closed.
     pub nonblocking: bool,
+    /// When its last queue was closed, or the listener made.
+    pub since: Instant,
     /// Connections kept since its last queue was closed, each with the number of its [`Trust`](crate::handover::trusts::Trust).
     pub kept: Vec<(u64, AcceptRecord)>,
 }
@@ -203,6 +207,20 @@ impl Listeners {
         self.all.iter().filter(|(_, l)| l.queues.is_empty()).map(|(id, l)| (*id, l.cookie))
     }
 
+    /// The listener to end when more than `most` have no queue: of the user with the most of them, the one that has been without a queue
+    /// for the longest time. So a user that leaves very many ends no other user's.
+    pub fn surplus(&self, most: usize) -> Option<u32> {
+        let deserted = || self.all.iter().filter(|(_, listener)| listener.queues.is_empty());
+        if deserted().count() <= most {
+            return None;
+        }
+        let mut of_user: HashMap<u32, usize> = HashMap::new();
+        deserted().for_each(|(_, listener)| *of_user.entry(listener.uid).or_default() += 1);
+        let (uid, _) = of_user.into_iter().max_by_key(|(uid, count)| (*count, *uid))?;
+        let its = deserted().filter(|(_, listener)| listener.uid == uid);
+        its.min_by_key(|(id, listener)| (listener.since, **id)).map(|(id, _)| *id)
+    }
+
     /// The queues that may take a connection to `remote`: those of the best-fitting listeners.
     pub fn candidates(&self, remote: SocketAddr, namespace: Option<u64>) -> Vec<QueueKey> {
         let Some(ids) = self.by_port.get(&remote.port()) else { return Vec::new() };
@@ -255,6 +273,8 @@ mod tests {
     fn listener(local: &str, v6_only: bool) -> Listener {
         Listener {
             cookie: 0,
+            uid: 0,
+            since: Instant::now(),
             nonblocking: false,
             kept: vec![],
             local: local.parse().unwrap(),
@@ -264,6 +284,23 @@ mod tests {
             options: slowpath::FlowOptions::default(),
             queues: vec![],
         }
+    }
+
+    #[test]
+    fn the_user_with_the_most_listeners_without_a_queue_loses_the_oldest() {
+        let mut all = Listeners::new(Alive::open(1).unwrap());
+        let start = Instant::now();
+        let mut add = |uid, second, queues: &[QueueKey]| {
+            let since = start + std::time::Duration::from_secs(second);
+            all.add(Listener { uid, since, queues: queues.to_vec(), ..listener("[::]:80", false) })
+        };
+        add(1, 0, &[]);
+        add(2, 0, &[(1, 1)]);
+        let [_, oldest, ..] = [3, 1, 2].map(|second| add(2, second, &[]));
+        assert_eq!(all.surplus(4), None, "a listener with a queue does not count");
+        assert_eq!(all.surplus(3), Some(oldest));
+        all.remove(oldest);
+        assert_eq!(all.surplus(3), None);
     }
 
     #[test]

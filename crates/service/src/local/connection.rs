@@ -55,15 +55,7 @@ impl Registry {
         let deferred = self.arrive_or_wait(key, (Origin::Relay(id), record));
         self.accelerated(parties[0], |p| &mut p.connected, 1);
         let Some(region) = self.regions.get(&own) else { return Answer::Silent };
-        let params = region.memory.region().layout().params;
-        let info = RegionInfo {
-            id: own,
-            pair: false,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 1,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let local = as_asked(addresses[0], asked);
         Answer::plain(Reply::Connecting { region: info, slot: slots[0], local, lent: None, deferred })
     }

@@ -89,9 +89,7 @@ impl Registry {
 
     fn held_bell(&self, region: u32) -> Option<(Doorbell<'_>, u32)> {
         let region = self.regions.get(&region)?.memory.region();
-        let layout = region.layout();
-        let block = region.context(Side::Zero, HELD_CONTEXT)?;
-        Some((Doorbell::new(block, layout.words_per_group), layout.params.slots))
+        Some((Doorbell::of(region, Side::Zero, HELD_CONTEXT)?, region.layout().params.slots))
     }
 
     /// Reads and clears the bits of a region's sockets that hold bytes back, with time limit `due`. Returns the number of bits.
@@ -118,7 +116,7 @@ impl Registry {
         let awake: Vec<u32> = self.held.awake.keys().copied().collect();
         let found: Vec<usize> = awake.iter().map(|region| self.collect(*region, due)).collect();
         let mut holds = std::mem::take(&mut self.held.holds);
-        holds.retain(|(region, index), hold| self.is_still_held((*region, *index), hold, now, due));
+        holds.retain(|(region, index), hold| self.is_still_held(*region, *index, hold, now, due));
         self.held.holds = holds;
         for (region, found) in awake.into_iter().zip(found) {
             let is_idle = found == 0 && !self.held.holds.keys().any(|(holder, _)| *holder == region);
@@ -133,13 +131,7 @@ impl Registry {
     }
 
     /// Looks at one hold, and releases it if its time is over. False: nothing is held back there any more.
-    fn is_still_held(
-        &self,
-        (region, index): (u32, u32),
-        hold: &mut Hold,
-        now: Instant,
-        due: Instant,
-    ) -> bool {
+    fn is_still_held(&self, region: u32, index: u32, hold: &mut Hold, now: Instant, due: Instant) -> bool {
         let Some(holder) = self.holder(region, index) else { return false };
         let Some(from) = held_from(holder.own, holder.block) else { return false };
         if from != hold.from {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Most users remembered; then those that may begin a connection at once are forgotten.
+/// Most users remembered. A further user takes the place of the one that would wait least: that one may be a burst ahead again.
 const KEPT: usize = 1024;
 /// How far ahead of an even rate a user may be: a burst of one second's connections.
 const AHEAD: Duration = Duration::from_secs(1);
@@ -21,15 +21,25 @@ impl Rates {
             return true;
         }
         let Some(pause) = Duration::from_secs(1).checked_div(rate) else { return false };
-        if self.due.len() >= KEPT {
-            self.due.retain(|_, due| now < *due);
-        }
         let due = self.due.get(&uid).copied().unwrap_or(now).max(now) + pause;
         let may = due <= now + AHEAD;
         if may {
+            self.make_room(uid, now);
             self.due.insert(uid, due);
         }
         may
+    }
+
+    /// Forgets users, so that there is room for `uid`.
+    fn make_room(&mut self, uid: u32, now: Instant) {
+        if self.due.len() < KEPT || self.due.contains_key(&uid) {
+            return;
+        }
+        self.due.retain(|_, due| now < *due);
+        let first = self.due.iter().min_by_key(|(_, due)| **due).map(|(uid, _)| *uid);
+        if let Some(first) = first.filter(|_| self.due.len() >= KEPT) {
+            self.due.remove(&first);
+        }
     }
 }
 
@@ -53,5 +63,16 @@ mod tests {
         let (mut rates, start) = (Rates::default(), Instant::now());
         (0..10_000).for_each(|uid| assert!(rates.begin(uid, 1, start + AHEAD * uid)));
         assert!(rates.due.len() <= KEPT);
+    }
+
+    #[test]
+    fn users_that_all_come_at_once_do_not_grow_the_table() {
+        let (mut rates, start) = (Rates::default(), Instant::now());
+        let at = |uid| start + Duration::from_micros(u64::from(uid));
+        (0..10_000).for_each(|uid| assert!(rates.begin(uid, 1, at(uid))));
+        assert_eq!(rates.due.len(), KEPT);
+        assert!(!rates.begin(9_999, 1, at(10_000)), "the latest are remembered");
+        assert!(rates.begin(0, 1, at(10_000)), "the first is not");
+        assert_eq!(rates.due.len(), KEPT);
     }
 }

@@ -272,9 +272,9 @@ pub const TABLE: &[Row] = &[
         is_used: |config| config.user.is_some(),
     },
     Row {
-        feature: "ports held for connections that outlive their listener, below `net.ipv4.ip_unprivileged_port_start`",
+        feature: "ports held for connections inside this host (the kernel chooses them)",
         at_start: NONE,
-        kept: CapabilitySet::NET_BIND_SERVICE,
+        kept: NONE,
         files: "none",
         calls: &[ASKING, HOLDING],
         is_used: |_| true,

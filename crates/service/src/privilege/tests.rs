@@ -147,6 +147,9 @@ fn a_confined_thread_has_what_the_table_keeps() {
     let before = thread::capabilities(None).unwrap().permitted;
     std::thread::spawn(move || {
         confine(&config).unwrap();
+        assert!(table::kept(&config).is_empty(), "no feature needs a capability while it serves");
+        let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&held, &"0.0.0.0:0".parse::<SocketAddr>().unwrap()).unwrap();
         let kept = format!("{:016x}", (table::kept(&config) & before).bits());
         assert_eq!([status("CapEff"), status("CapPrm")], [kept.clone(), kept]);
         assert_eq!([status("CapInh"), status("CapAmb")], ["0".repeat(16), "0".repeat(16)]);

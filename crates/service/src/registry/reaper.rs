@@ -295,11 +295,8 @@ impl Registry {
             if !pair.parties.iter().any(|party| dead.descends_from(*party)) {
                 continue;
             }
-            let words_per_group = pair.region.layout().words_per_group;
-            let is_rung = |side, context| {
-                let block = pair.region.context(side, context);
-                block.is_some_and(|block| Doorbell::new(block, words_per_group).is_rung())
-            };
+            let is_rung =
+                |side, context| Doorbell::of(&pair.region, side, context).is_some_and(Doorbell::is_rung);
             for (side, party) in [Side::Zero, Side::One].into_iter().zip(pair.parties) {
                 let Some(family) = self.family_of(party) else { continue };
                 let contexts = self.families.get(&family).into_iter().flat_map(|f| f.contexts.keys());

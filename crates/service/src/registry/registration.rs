@@ -2,8 +2,9 @@
 
 use crate::config::values::PortKind;
 use crate::cores::Command;
+use crate::listen::ListenCall;
 use crate::local::shown::Shown;
-use crate::memory::region::{AppRegion, fitting};
+use crate::memory::region::{AppRegion, Size, fitting};
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
@@ -31,6 +32,14 @@ pub struct Credentials {
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+}
+
+/// The place of a process in its family.
+struct Descent {
+    /// Ids of its ancestors by fork, the oldest first.
+    ancestors: Vec<u32>,
+    /// Its holder bit, 0..63.
+    holder: u8,
 }
 
 /// Most characters kept of a program's name.
@@ -83,14 +92,15 @@ impl Registry {
         if self.applications.len() >= self.config.max_applications as usize {
             return Answer::refused(Errno::USERS, "the service has as many applications as it may");
         }
-        let (ancestors, holder) = match self.place(id, parent) {
-            Ok(place) => place,
+        let descent = match self.descent(id, parent) {
+            Ok(descent) => descent,
             Err(refusal) => return *refusal,
         };
         let Some(secret) = secret() else {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
-        self.admit_application(id, line, who, &name, (ancestors, holder, secret));
+        let holder = descent.holder;
+        self.admit_application(id, line, who, &name, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -101,9 +111,9 @@ impl Registry {
         Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
     }
 
-    /// Ancestors of a new process and its holder bit; checks that it is the child that it says it is.
-    fn place(&self, id: u32, parent: Option<Parent>) -> Result<(Vec<u32>, u8), Box<Answer>> {
-        let Some(parent) = parent else { return Ok((Vec::new(), 0)) };
+    /// The descent of a new process; checks that it is the child that it says it is.
+    fn descent(&self, id: u32, parent: Option<Parent>) -> Result<Descent, Box<Answer>> {
+        let Some(parent) = parent else { return Ok(Descent { ancestors: Vec::new(), holder: 0 }) };
         let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
         let member = family.and_then(|(_, f)| f.members.get(&parent.application));
         let (Some((_, family)), Some(member)) = (family, member) else {
@@ -115,7 +125,7 @@ impl Registry {
         }
         let mut ancestors = member.ancestors.clone();
         ancestors.push(parent.application);
-        Ok((ancestors, parent.holder))
+        Ok(Descent { ancestors, holder: parent.holder })
     }
 
     fn admit_application(
@@ -124,7 +134,8 @@ impl Registry {
         line: Arc<Line>,
         who: Credentials,
         name: &str,
-        (ancestors, holder, secret): (Vec<u32>, u8, u64),
+        Descent { ancestors, holder }: Descent,
+        secret: u64,
     ) {
         let name = text::bounded(name, NAME_LEN);
         tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
@@ -183,14 +194,14 @@ impl Registry {
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
-            Request::Listen { sock, backlog } => self.listen(id, (sock, backlog), shown),
+            Request::Listen { sock, backlog } => self.listen(id, ListenCall { sock, backlog }, shown),
             Request::ShareListener { region, slot } => self.share(id, (region, slot)),
             Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
             Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)
             }
-            Request::Grants { region, line, slot } => self.grants(id, region, (line, slot)),
+            Request::Grants { region, line, slot } => self.grants(id, region, line, slot),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
@@ -212,9 +223,9 @@ impl Registry {
         }
     }
 
-    /// Slots and payload bytes of a region, as configured.
-    pub fn usual_size(&self) -> (u32, u64) {
-        (self.config.region_slots, self.config.region_data)
+    /// Size of a region, as configured.
+    pub fn usual_size(&self) -> Size {
+        Size { slots: self.config.region_slots, data_len: self.config.region_data }
     }
 
     fn open_region(&mut self, id: u32, room: u64) -> Answer {
@@ -233,7 +244,7 @@ impl Registry {
         };
         let usual = self.usual_size();
         let size = fitting(usual, room);
-        let region = match AppRegion::create((region_id, index as u16), id, size, bells) {
+        let region = match AppRegion::create(region_id, index as u16, id, size, bells) {
             Ok(region) => region,
             Err(e) => {
                 self.indices.release(index);
@@ -248,15 +259,7 @@ impl Registry {
         self.tcp.slow.add_region(index as u16, &region.memory.area);
         arm(region.memory.region());
         region.memory.region().header().cycles.store(self.counting.word(), Ordering::Relaxed);
-        let params = region.memory.region().layout().params;
-        let info = RegionInfo {
-            id: region_id,
-            pair: false,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: 1,
-            is_own: true,
-        };
+        let info = RegionInfo::of(&region.memory.region().layout().params, Side::One, true);
         let Ok(memfd) = region.memory.fd.try_clone() else {
             return Answer::refused(Errno::MFILE, "the service is out of descriptors");
         };
@@ -423,16 +426,9 @@ impl Registry {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         };
         // Asked by the acceptor, which has read an accept record; in a region of a process with itself both sides are its own.
-        let side = if pair.parties[0] == pair.parties[1] { 1 } else { side };
-        let params = pair.region.layout().params;
-        let info = RegionInfo {
-            id: region,
-            pair: true,
-            slots: params.slots,
-            data_len: params.data_len,
-            side: side as u8,
-            is_own: pair.parties[side] == id,
-        };
+        let side = if side == 1 || pair.parties[0] == pair.parties[1] { Side::One } else { Side::Zero };
+        let is_own = pair.parties[side.index()] == id;
+        let info = RegionInfo::of(&pair.region.layout().params, side, is_own);
         let fds = if pair.sealed { Vec::new() } else { vec![pair.fd.clone()] };
         if let Some(a) = self.applications.get_mut(&id) {
             a.pairs.insert(region);
@@ -448,11 +444,9 @@ fn arm(region: &Region) {
     header.holders_taken.fetch_or(TRUST, Ordering::Relaxed);
     let word = TRUST_CONTEXT as usize / 64;
     header.context_taken[Side::One.index()][word].fetch_or(1 << (TRUST_CONTEXT % 64), Ordering::Relaxed);
-    for block in
-        [SLOW_CONTEXT, HELD_CONTEXT].iter().filter_map(|context| region.context(Side::Zero, *context))
-    {
+    for context in [SLOW_CONTEXT, HELD_CONTEXT] {
         // A new region cannot have news yet.
-        let _ = Doorbell::new(block, region.layout().words_per_group).prepare_sleep();
+        let _ = Doorbell::of(region, Side::Zero, context).is_some_and(Doorbell::prepare_sleep);
     }
 }
 

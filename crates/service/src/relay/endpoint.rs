@@ -54,12 +54,7 @@ impl Place {
     }
 
     /// One party's side of a pair region, for a deputy; `family` is on the other side.
-    pub fn of_party(
-        region_id: u32,
-        side: Side,
-        (region, fd): (Arc<Region>, Arc<OwnedFd>),
-        family: u32,
-    ) -> Self {
+    pub fn of_party(region_id: u32, side: Side, region: Arc<Region>, fd: Arc<OwnedFd>, family: u32) -> Self {
         Self { region_id, side, other: Other::Party(region, fd, family) }
     }
 
@@ -107,8 +102,7 @@ impl Place {
 
     /// The doorbell that reaches a deputy; `None`: the end is no deputy.
     pub fn bell(&self) -> Option<Doorbell<'_>> {
-        let block = self.region().context(self.side, TRUST_CONTEXT).filter(|_| self.is_deputy())?;
-        Some(Doorbell::new(block, self.region().layout().words_per_group))
+        Doorbell::of(self.region(), self.side, TRUST_CONTEXT).filter(|_| self.is_deputy())
     }
 
     /// Number of slots in the region.
@@ -119,9 +113,8 @@ impl Place {
     /// Rings the other side's doorbell for `slot`, and wakes the process or core behind it if it sleeps.
     fn tell(&self, bells: &Bells, slot: u32) {
         let Some(context) = self.halves(slot).and_then(|(_, other)| watcher(other)) else { return };
-        let region = self.region();
-        let Some(block) = region.context(self.side.other(), context) else { return };
-        if Doorbell::new(block, region.layout().words_per_group).ring(slot) == Wake::NotNeeded {
+        let Some(bell) = Doorbell::of(self.region(), self.side.other(), context) else { return };
+        if bell.ring(slot) == Wake::NotNeeded {
             return;
         }
         match &self.other {

@@ -139,11 +139,29 @@ impl Statistics {
     }
 }
 
+/// Adds all counts of a process to a sum.
 fn add(sum: &mut Process, p: &Process) {
-    sum.accelerated += p.accelerated;
-    sum.fallen_back += p.fallen_back;
-    sum.refused += p.refused;
-    for (reason, n) in &p.by_reason {
+    // Names every field, so that a new one is not forgotten here.
+    let Process {
+        pid: _,
+        process: _,
+        uid: _,
+        alive: _,
+        accelerated,
+        connected,
+        accepted,
+        listeners,
+        fallen_back,
+        by_reason,
+        refused,
+    } = p;
+    sum.accelerated += accelerated;
+    sum.connected += connected;
+    sum.accepted += accepted;
+    sum.listeners += listeners;
+    sum.fallen_back += fallen_back;
+    sum.refused += refused;
+    for (reason, n) in by_reason {
         count(&mut sum.by_reason, reason, *n, REASONS_MAX.1);
     }
 }
@@ -162,13 +180,16 @@ mod tests {
     fn ended_processes_stay_in_the_sums() {
         let mut all = Statistics::default();
         for pid in 0..ENDED_MAX as i32 + 50 {
-            let mut p = Process { pid, accelerated: 2, ..Process::default() };
+            let mut p = Process { pid, accelerated: 4, connected: 1, ..Process::default() };
+            (p.accepted, p.listeners, p.refused) = (1, 2, 3);
             assert_eq!(p.fell_back("no listener"), "no listener");
             all.end(p);
         }
         let alive = [Process { accelerated: 1, ..Process::default() }];
         let sum = all.summary(alive.iter(), Traffic::default(), Viewer::All);
-        assert_eq!((sum.accelerated, sum.fallen_back), (2 * 306 + 1, 306));
+        assert_eq!((sum.accelerated, sum.fallen_back), (4 * 306 + 1, 306));
+        let Process { accelerated, connected, accepted, listeners, refused, .. } = all.forgotten;
+        assert_eq!([accelerated, connected, accepted, listeners, refused], [200, 50, 50, 100, 150]);
         assert_eq!(sum.by_reason["no listener"], 306);
         assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);
     }

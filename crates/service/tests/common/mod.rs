@@ -380,8 +380,8 @@ impl App {
     pub fn ring_service(&self, slot: u32) {
         let half = &self.region.slot(slot).unwrap().half[0];
         let Some(context) = watcher(half) else { return };
-        let Some(block) = self.region.context(Side::Zero, context) else { return };
-        if Doorbell::new(block, self.region.layout().words_per_group).ring(slot) == Wake::Needed {
+        let Some(bell) = Doorbell::of(&self.region, Side::Zero, context) else { return };
+        if bell.ring(slot) == Wake::Needed {
             let bell = if context == shm::SLOW_CONTEXT { 0 } else { 1 + context as usize };
             if let Some(bell) = self.bells.get(bell) {
                 rustix::io::write(bell, &1u64.to_ne_bytes()).unwrap();
@@ -396,8 +396,8 @@ impl App {
         }
         let (region, _) = &self.pairs[&conn.region];
         let Some(context) = watcher(&region.slot(conn.slot).unwrap().half[conn.side ^ 1]) else { return };
-        let Some(block) = region.context(side(conn.side ^ 1), context) else { return };
-        if Doorbell::new(block, region.layout().words_per_group).ring(conn.slot) == Wake::NotNeeded {
+        let Some(bell) = Doorbell::of(region, side(conn.side ^ 1), context) else { return };
+        if bell.ring(conn.slot) == Wake::NotNeeded {
             return;
         }
         let key = (conn.region, context);
@@ -531,23 +531,21 @@ impl App {
 
     /// Sleeps as the library does; true when woken by an eventfd or the control line.
     pub fn sleep(&mut self, most: Duration) -> bool {
-        let blocks: Vec<_> = std::iter::once((&self.region, 1))
+        let bells: Vec<_> = std::iter::once((&self.region, 1))
             .chain(self.pairs.values().map(|(r, i)| (r, usize::from(i.side))))
-            .filter_map(|(r, s)| Some((r.context(side(s), self.context)?, r.layout())))
+            .filter_map(|(r, s)| Some((Doorbell::of(r, side(s), self.context)?, r.layout().params.slots)))
             .collect();
         let mut news = false;
-        for (block, layout) in &blocks {
-            let bell = Doorbell::new(block, layout.words_per_group);
+        for (bell, _) in &bells {
             news |= !bell.prepare_sleep();
         }
         let mut woken = false;
         if !news {
             woken = self.is_woken_within(most);
         }
-        for (block, layout) in blocks {
-            let bell = Doorbell::new(block, layout.words_per_group);
+        for (bell, slots) in bells {
             bell.awake();
-            bell.drain(layout.params.slots, |_| ());
+            bell.drain(slots, |_| ());
         }
         self.listen_to_pushes();
         woken
