@@ -10,14 +10,16 @@ mod line;
 mod message;
 mod paths;
 pub mod profile;
+mod reason;
 mod tcp_info;
 
 pub use accept::{AcceptRecord, RECORD_LEN};
 pub use dial::{DialError, Distrust, TRUST_UID_ENV, check_folder, dial};
 pub use line::{FDS_MAX, Line, LineError, MESSAGE_MAX, Received};
 pub use message::{
-    CONTROL_SLOT, Congestion, Counting, Grant, Left, Lent, NO_LISTENER, PROTOCOL, Parent, Push, RegionInfo,
-    Reply, Report, Request, Settings, SocketOptions, ToApplication, ToService, Unlisten, Welcome, grown,
+    CONTROL_SLOT, Congestion, Counting, Grant, Left, Lent, PROTOCOL, Parent, Push, RegionInfo, Reply, Report,
+    Request, Settings, SocketOptions, ToApplication, ToService, Unlisten, Welcome, grown,
 };
 pub use paths::{CONTROL_ENV, VERSIONS_ENV, default_control_path, own_control_path, versions};
+pub use reason::KernelReason;
 pub use tcp_info::{TcpInfo, state as tcp_state};

@@ -193,8 +193,10 @@ mod tests {
     #[test]
     fn a_message_arrives_with_its_descriptors() {
         let (a, b) = pair();
-        let sent =
-            ToService { number: 3, request: Request::FellBack { reason: "io_uring".into(), inode: 7 } };
+        let sent = ToService {
+            number: 3,
+            request: Request::FellBack { reason: crate::KernelReason::IoUring, inode: 7 },
+        };
         a.send(&sent, &[b.as_fd(), a.as_fd()], true).unwrap();
         let got: Received<ToService> = b.receive(true).unwrap();
         assert_eq!((got.message, got.fds.len()), (sent, 2));

@@ -1,18 +1,16 @@
 //! The messages. Each request carries a number, which its reply repeats. Number 0 is a push: a message that answers no request.
 
 use crate::TcpInfo;
+use crate::reason::KernelReason;
 use serde::{Deserialize, Serialize};
 use shm::{Kind, Params, Side};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Version of these messages. Each side refuses any other version, with a message that says which one it speaks.
-pub const PROTOCOL: u32 = 15;
+pub const PROTOCOL: u32 = 16;
 /// Slot 0 of an application region carries no connection: its doorbell bit means "read the control socket".
 pub const CONTROL_SLOT: u32 = 0;
-
-/// The service's reason when a connection within this host is left to the kernel, because no accelerated listener exists at its address.
-pub const NO_LISTENER: &str = "no accelerated listener there";
 
 /// A message from an application or the command line to the service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -342,8 +340,8 @@ pub enum Request {
     Refused,
     /// A socket was given to the kernel. No reply.
     FellBack {
-        /// The reason of `Reply::Kernel`, or a few words of the library's: `"io_uring"`, `"SO_BINDTODEVICE"`.
-        reason: String,
+        /// The reason of [`Reply::Kernel`], or one that the library has found.
+        reason: KernelReason,
         /// The kernel socket's inode number, by which `explain` finds the socket.
         inode: u64,
     },
@@ -427,7 +425,7 @@ pub enum Reply {
     /// The kernel must serve this socket.
     Kernel {
         /// The reason, for `explain`.
-        reason: String,
+        reason: KernelReason,
     },
     /// The connection is accelerated, within this host or over the port. It is open when the other half has `OPEN`; with `FAILED` that half
     /// carries an errno.

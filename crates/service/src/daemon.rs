@@ -26,6 +26,7 @@ use crate::report::profile_switch::{Counting, Part};
 use crate::tcp;
 use crate::tcp::Tcp;
 use crate::{privilege, sys};
+use control::KernelReason;
 use control::{Line, LineError, Reply, Report, Request, ToApplication, ToService};
 use queue::Doorbell;
 use rustix::event::{Timespec, epoll};
@@ -216,6 +217,7 @@ impl Service {
                 self.registry.counting.enter(Part::Requests);
                 self.accept(ACCEPTS);
             }
+            self.restless.append(&mut self.registry.unheard);
             for region in std::mem::take(&mut self.restless) {
                 self.bell(region);
             }
@@ -234,7 +236,11 @@ impl Service {
 
     /// How long to sleep; `None` while no deadline is set.
     fn pause(&self, now: Instant) -> Option<Timespec> {
-        if self.more || !self.restless.is_empty() || self.registry.trusts.changed {
+        if self.more
+            || !self.restless.is_empty()
+            || !self.registry.unheard.is_empty()
+            || self.registry.trusts.changed
+        {
             return Some(Timespec::default());
         }
         let sweep = self.sweep.map(|(at, _)| at);
@@ -308,7 +314,7 @@ impl Service {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let who = peer.who;
         let answer = match request {
-            Request::Listen { .. } if is_short => Answer::kernel("the service is out of descriptors"),
+            Request::Listen { .. } if is_short => Answer::kernel(KernelReason::ServiceDescriptors),
             _ if is_short => Answer::refused(Errno::MFILE, "the service is out of descriptors"),
             Request::Report(report) => {
                 peer.asked = true;

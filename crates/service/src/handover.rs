@@ -21,6 +21,7 @@ use crate::memory::region::{Connection, Relay, Stage, Use};
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
+use control::KernelReason;
 use control::{Left, Reply};
 use queue::stream::{Sender, raise, watch};
 use rustix::io::Errno;
@@ -151,7 +152,7 @@ impl Registry {
             return Answer::Offence("it showed something that is no TCP socket".to_owned());
         };
         let Some((key, trust)) = self.trusts.find(cookie).filter(|(_, trust)| trust.relay.is_none()) else {
-            return Answer::kernel("no connection was left behind that descriptor");
+            return Answer::kernel(KernelReason::NothingLeft);
         };
         if self.origin_of((trust.left.region, trust.left.slot)).1 >= ROW_MAX {
             return Answer::refused(Errno::AGAIN, "it has moved faster than its bytes");

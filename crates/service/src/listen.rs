@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use crate::memory::region::{AppRegion, Stage, Use};
 use crate::registry::application::Application;
 use crate::registry::{Answer, Registry};
+use control::KernelReason;
 use control::{AcceptRecord, Push, RECORD_LEN, Reply, Unlisten};
 use queue::pages::class_of;
 use queue::stream::{Sender, watch, watcher};
@@ -46,7 +47,7 @@ impl Registry {
             return Answer::Offence("it listens by something that is no TCP socket".to_owned());
         };
         if !(shown.listens && shown.watched) {
-            return Answer::kernel("the service does not see that socket listening");
+            return Answer::kernel(KernelReason::NotListening);
         }
         let (cookie, inode) = (shown.cookie, shown.inode);
         if let Some(answer) = self.listen_again(id, call, cookie) {
@@ -121,7 +122,7 @@ impl Registry {
         if let Some(a) = self.applications.get_mut(&id)
             && let Some(reason) = a.fallen.take(inode)
         {
-            a.process.came_back(&reason);
+            a.process.came_back(reason);
         }
         self.accelerated(id, |p| &mut p.listeners, 1);
     }
@@ -129,7 +130,7 @@ impl Registry {
     /// Gives another process a queue at a known socket, and the connections there that no process accepts.
     fn join(&mut self, id: u32, listener: u32, call: ListenCall, inode: u64) -> Answer {
         if self.listeners.queues.values().any(|q| (q.listener, q.application) == (listener, id)) {
-            return Answer::kernel("the process accepts from that socket already");
+            return Answer::kernel(KernelReason::AcceptsAlready);
         }
         let key = match self.new_queue(id, call.backlog, Some(call.sock)) {
             Ok(key) => key,
@@ -269,14 +270,14 @@ impl Registry {
     }
 
     /// Takes a slot in the application's own region for a new accept queue.
-    fn new_queue(&mut self, id: u32, backlog: u32, sock: Option<u32>) -> Result<QueueKey, &'static str> {
-        let a = self.applications.get_mut(&id).ok_or("not registered")?;
-        let region = a.region.ok_or("its region is not open")?;
+    fn new_queue(&mut self, id: u32, backlog: u32, sock: Option<u32>) -> Result<QueueKey, KernelReason> {
+        let a = self.applications.get_mut(&id).ok_or(KernelReason::NotMapped)?;
+        let region = a.region.ok_or(KernelReason::NotMapped)?;
         if a.sockets >= self.config.max_sockets {
-            return Err("the application has as many sockets as it may");
+            return Err(KernelReason::TooManySockets);
         }
-        let r = self.regions.get_mut(&region).filter(|r| r.sealed).ok_or("its region is not mapped")?;
-        let slot = r.slots.take(Use::Queue).map_err(|_| "its region is full")?;
+        let r = self.regions.get_mut(&region).filter(|r| r.sealed).ok_or(KernelReason::NotMapped)?;
+        let slot = r.slots.take(Use::Queue).map_err(|_| KernelReason::RegionFull)?;
         a.sockets += 1;
         if let Some(lines) = r.memory.region().slot(slot) {
             lines.half.iter().for_each(shm::Half::clear);

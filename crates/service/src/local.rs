@@ -16,16 +16,14 @@ use crate::memory::region::{Connection, PairRegion, Relay, Stage};
 use crate::registry::application::{Application, Family};
 use crate::registry::{Answer, Registry};
 use crate::tcp::any_like;
-use control::{AcceptRecord, NO_LISTENER, RegionInfo, Reply, SocketOptions};
+use control::KernelReason;
+use control::{AcceptRecord, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use shm::Side;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
-/// Why the kernel gets a socket of another network namespace that the policy would let connect.
-const UNBOUND: &str = "the service holds no ports in its network namespace, and the socket is bound to none";
 
 /// The real destination of a connection to `remote`: Linux takes the unspecified address for this host.
 fn destination(remote: SocketAddr) -> SocketAddr {
@@ -122,13 +120,9 @@ impl Registry {
         let Some(mut key) = self.choose_queue(&candidates) else {
             return match remote.ip() {
                 _ if own => Answer::refused(Errno::CONNREFUSED, "nobody listens there"),
-                ip if ip.is_loopback() => Answer::kernel(NO_LISTENER),
-                _ if sockets >= self.config.max_sockets => {
-                    Answer::kernel("the application has as many sockets as it may")
-                }
-                _ if self.config.port == PortKind::None => {
-                    Answer::kernel("the address is not on this host, and the service has no port")
-                }
+                ip if ip.is_loopback() => Answer::kernel(KernelReason::NoListener),
+                _ if sockets >= self.config.max_sockets => Answer::kernel(KernelReason::TooManySockets),
+                _ if self.config.port == PortKind::None => Answer::kernel(KernelReason::NotOnThisHost),
                 _ => self.tcp_connect(id, [bound, remote], asked, options),
             };
         };
@@ -141,10 +135,10 @@ impl Registry {
             return Answer::Silent;
         };
         if sockets >= self.config.max_sockets {
-            return Answer::kernel("the application has as many sockets as it may");
+            return Answer::kernel(KernelReason::TooManySockets);
         }
         if !own && self.forks_too_much(acceptor) {
-            return Answer::kernel("the listening program has almost as many processes as it may");
+            return Answer::kernel(KernelReason::TooManyProcesses);
         }
         if !(own || has_looked)
             && let Some(acceptors) = self.unseen_acceptors(key)
@@ -153,7 +147,7 @@ impl Registry {
             return Answer::plain(Reply::Look { asker, acceptors });
         }
         if local.port() == 0 && !own && from.namespace != self.namespace {
-            return Answer::kernel(UNBOUND);
+            return Answer::kernel(KernelReason::NoHeldPorts);
         }
         let ends = match self.ends(local, remote, own) {
             Ok(ends) => ends,
@@ -274,11 +268,11 @@ impl Registry {
     ) -> Answer {
         let region = match self.pair_region(parties) {
             Ok(region) => region,
-            Err(reason) => return Answer::kernel(&reason),
+            Err(reason) => return Answer::kernel(reason),
         };
         let connection = Connection { addresses, applications: parties, stage: Stage::Pending };
         let Some(slot) = self.take_pair_slot(region, connection) else {
-            return Answer::kernel("the pair region is full");
+            return Answer::kernel(KernelReason::PairRegionFull);
         };
         for party in parties {
             if let Some(a) = self.applications.get_mut(&party) {
@@ -308,15 +302,16 @@ impl Registry {
     }
 
     /// Id of the region for that ordered pair of processes; makes the region at first need.
-    fn pair_region(&mut self, parties: [u32; 2]) -> Result<u32, String> {
+    fn pair_region(&mut self, parties: [u32; 2]) -> Result<u32, KernelReason> {
         if let Some(id) = self.pair_of.get(&parties) {
             return Ok(*id);
         }
         if parties.iter().any(|p| self.memory_of(*p) > self.config.max_memory) {
-            return Err("the application has as much shared memory as it may".to_owned());
+            return Err(KernelReason::TooMuchMemory);
         }
         let id = self.new_region_id();
-        let pair = PairRegion::create(id, parties, self.usual_size()).map_err(|e| e.to_string())?;
+        let pair =
+            PairRegion::create(id, parties, self.usual_size()).map_err(|_| KernelReason::NoSharedMemory)?;
         self.pairs.insert(id, pair);
         self.pair_of.insert(parties, id);
         Ok(id)

@@ -132,7 +132,7 @@ pub enum Act {
     Connect,
 }
 
-/// A refusal. It prints as the reason that `towpath explain` shows.
+/// A refusal. It prints as a line of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// Number of the rule that refuses, from 1; `None`: no rule fits the process, and its network namespace is not the service's.

@@ -28,7 +28,7 @@ use crate::report::profile_switch::Counting;
 use crate::report::statistics::{Process, Statistics};
 use crate::sys;
 use crate::tcp::Tcp;
-use control::{CONTROL_SLOT, LineError, Push, Reply, ToApplication};
+use control::{CONTROL_SLOT, KernelReason, LineError, Push, Reply, ToApplication};
 use queue::stream::watcher;
 use queue::{Doorbell, Wake};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,8 +55,8 @@ impl Answer {
     }
 
     /// The kernel serves the socket, for this reason.
-    pub fn kernel(reason: &str) -> Self {
-        Self::plain(Reply::Kernel { reason: reason.to_owned() })
+    pub fn kernel(reason: KernelReason) -> Self {
+        Self::plain(Reply::Kernel { reason })
     }
 
     /// The call fails with this errno.
@@ -118,6 +118,9 @@ pub struct Registry {
     pub counting: Counting,
     /// Applications to detach, with reasons.
     pub doomed: Vec<(u32, String)>,
+    /// Regions whose slow-path doorbells the control loop must look at, though nothing was written to their eventfds: an application holds
+    /// these, too, and could make a write of the service's wait.
+    pub unheard: Vec<u32>,
     /// Slow-path bells that the control loop must start or stop watching.
     pub bells_changed: Vec<BellChange>,
     next_region: u32,
@@ -174,6 +177,7 @@ impl Registry {
             statistics: Statistics::default(),
             counting,
             doomed: Vec::new(),
+            unheard: Vec::new(),
             bells_changed: Vec::new(),
             next_region: 1,
             next_relay: 1,

@@ -16,6 +16,7 @@ use crate::listen::table::{Origin, QueueKey};
 use crate::memory::Memory;
 use crate::memory::region::Use;
 use crate::registry::{Answer, Registry};
+use control::KernelReason;
 use control::{AcceptRecord, RECORD_LEN, RegionInfo, Reply, SocketOptions};
 use cycles::now_ns;
 use flow::{CommandSender, ExceptionReceiver, Flows};
@@ -358,14 +359,14 @@ impl Registry {
     ) -> Answer {
         let own = self.applications.get(&id).and_then(|a| a.region);
         let Some(region) = own.filter(|r| self.regions.get(r).is_some_and(|r| r.sealed)) else {
-            return Answer::kernel("its region is not mapped");
+            return Answer::kernel(KernelReason::NotMapped);
         };
         if !self.may_have_flow(id) {
-            return Answer::kernel("its user has as many connections over the port as one user may");
+            return Answer::kernel(KernelReason::TooManyFlows);
         }
         let flow = Flow { application: id, closed: false, ends: [local, remote] };
         let Some((slot, owner)) = self.take_flow_slot(region, flow) else {
-            return Answer::kernel("its region is full");
+            return Answer::kernel(KernelReason::RegionFull);
         };
         let bound = crate::listen::table::canonical(local);
         let what = Connect {
@@ -387,7 +388,7 @@ impl Registry {
                 let kernel =
                     matches!(error, slowpath::ConnectError::NoRoute | slowpath::ConnectError::NotOurs);
                 return if kernel {
-                    Answer::kernel("no route through the port")
+                    Answer::kernel(KernelReason::NoRoute)
                 } else {
                     Answer::refused(Errno::from_raw_os_error(i32::from(error.errno())), &error.to_string())
                 };

@@ -88,6 +88,37 @@ fn a_service_ends_while_its_helpers_are_stuck() {
     drop(daemon);
 }
 
+/// Fills an eventfd that the process shares with the service: the next write to it waits.
+fn fill(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes());
+    let _ = rustix::fs::fcntl_setfl(bell, rustix::fs::OFlags::empty());
+}
+
+#[test]
+fn eventfds_that_a_process_has_filled_keep_nobody_waiting_at_its_end() {
+    let daemon = Daemon::start(Options::default());
+    let (mut server, mut client) = (App::new(&daemon), App::new(&daemon));
+    let (socket, address) = listener();
+    let queue = server.listen(&socket, 8);
+    let there = client.connect(address);
+    let (here, _) = server.accept_wait(queue, &mut 0);
+    // A relative goes on with the connection, so the service announces what the dead may have left unsaid.
+    let block = client.region.sock(1).unwrap();
+    block.region.store(there.region, std::sync::atomic::Ordering::Relaxed);
+    block.slot.store(there.slot, std::sync::atomic::Ordering::Relaxed);
+    block.holders.store(0b11, std::sync::atomic::Ordering::SeqCst);
+    let (application, secret) = (client.welcome.application, client.welcome.secret);
+    let child = App::with(&daemon, Some(control::Parent { application, secret, holder: 1 }), 1);
+    for bell in client.bells.iter().chain(&child.bells).chain([&client.woken, &child.woken]) {
+        fill(bell);
+    }
+    drop(child);
+    serves(&daemon);
+    drop(client);
+    serves(&daemon);
+    server.until("the end is seen", |s| s.peer_flags(&here) & shm::half_flags::RELEASED != 0);
+}
+
 #[test]
 fn an_eventfd_that_its_holder_has_filled_stops_no_core() {
     let daemon = Daemon::start(Options::default());
@@ -95,9 +126,7 @@ fn an_eventfd_that_its_holder_has_filled_stops_no_core() {
     let (socket, address) = listener();
     let queue = server.listen(&socket, 8);
     for bell in server.bells.iter().chain(&client.bells).chain(&heir.bells).chain([&heir.woken]) {
-        // Full, and the next writer waits.
-        let _ = rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes());
-        let _ = rustix::fs::fcntl_setfl(bell, rustix::fs::OFlags::empty());
+        fill(bell);
     }
     // A connection by the service's relay, which then moves: the service stands for its holder, and rings in its name.
     let mut there = client.connect(address);

@@ -168,7 +168,10 @@ fn rampage(daemon: &Daemon, seed: u64) {
             1 => Request::Connect { remote: own_address, options: Default::default(), has_looked: true },
             2 => Request::Region { region: rng.below(8) as u32 },
             3 => Request::Waker { region: rng.below(8) as u32, context: rng.below(4) as u32 },
-            4 => Request::FellBack { reason: "x".repeat(100), inode: rng.below(1 << 32) },
+            4 => Request::FellBack {
+                reason: control::KernelReason::Rule(rng.below(1 << 32) as u32),
+                inode: rng.below(1 << 32),
+            },
             _ => Request::Mapped { region: rng.below(8) as u32 },
         };
         if hostile.line.send(&ToService { number: 0, request }, &[], false).is_err() {

@@ -1,7 +1,7 @@
 //! Two applications of one host through the service: connect, bytes, backlog, ends, deaths.
 
 use crate::common::{App, Daemon, hello, listener};
-use control::{Parent, Push, Reply, Report, Request, Unlisten};
+use control::{KernelReason, Parent, Push, Reply, Report, Request, Unlisten};
 use rustix::fd::AsFd;
 use service::Options;
 use shm::half_flags::{FIN, OPEN, RELEASED, RESET};
@@ -76,13 +76,13 @@ fn without_an_accelerated_listener_the_kernel_does_it() {
     let answer = app.ask_showing(Request::Listen { sock: 1, backlog: 1 }, &[socket.as_fd()]).0;
     assert!(matches!(answer, Reply::Kernel { .. }), "a place belongs to a socket that listens there");
     for inode in [11, 12, 11] {
-        app.say(Request::FellBack { reason: format!("reason {inode}"), inode });
+        app.say(Request::FellBack { reason: KernelReason::Rule(inode as u32), inode });
     }
     let _ = app.ask(Request::Region { region: 1 << 20 });
     let counts = daemon.report(Report::Statistics);
     assert_eq!((counts["accelerated"].as_u64(), counts["fallen_back"].as_u64()), (Some(0), Some(3)));
     let explained = daemon.report(Report::Explain);
-    assert_eq!(explained["applications"][0]["kernel"]["11"], "reason 11");
+    assert_eq!(explained["applications"][0]["kernel"]["11"]["Rule"], 11);
     assert_eq!(explained["applications"][0]["pid"], std::process::id());
 }
 

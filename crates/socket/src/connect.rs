@@ -17,12 +17,12 @@ use crate::sys::address;
 use crate::sys::signal::Deferred;
 use crate::wait::Patience;
 use crate::{sys, wait};
+use control::KernelReason;
 use control::{Reply, Request};
 use endpoint::stream::ready;
 use endpoint::{Endpoint, state};
 use rustix::fd::{OwnedFd, RawFd};
 use rustix::io::Errno;
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,20 +31,20 @@ use std::time::Instant;
 /// Why the kernel is to carry a socket.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Why {
-    /// The reason, in words.
-    pub reason: Cow<'static, str>,
+    /// The reason.
+    pub reason: KernelReason,
     /// The error of the call where no socket may be the kernel's.
     pub errno: Errno,
 }
 
 impl Why {
     /// The program asked for something that only the kernel has.
-    pub const fn asked(word: &'static str) -> Self {
-        Self { reason: Cow::Borrowed(word), errno: Errno::OPNOTSUPP }
+    pub const fn asked(reason: KernelReason) -> Self {
+        Self { reason, errno: Errno::OPNOTSUPP }
     }
 
     /// There is no service, or none any more.
-    pub const NO_SERVICE: Self = Self { reason: Cow::Borrowed("no service answers"), errno: Errno::NETDOWN };
+    pub const NO_SERVICE: Self = Self { reason: KernelReason::NoService, errno: Errno::NETDOWN };
 }
 
 /// The registration to ask about `sock`, for which `fd` stands.
@@ -53,8 +53,8 @@ impl Why {
 /// Why the socket is the kernel's.
 pub fn whom_to_ask(sock: &Sock, fd: RawFd) -> Result<Arc<Client>, Why> {
     match sock.kernel_only().or_else(fallback::reason) {
-        Some(word) => Err(Why::asked(word)),
-        None if detached::is_locked() => Err(Why::asked("seccomp")),
+        Some(reason) => Err(Why::asked(reason)),
+        None if detached::is_locked() => Err(Why::asked(KernelReason::Seccomp)),
         None => {
             let client = session::current().ok_or(Why::NO_SERVICE)?;
             visibility::look(&client, sock, fd).map(|()| client)
@@ -167,14 +167,14 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     let plain = address::plain(remote);
     // The error of a host without an accelerated listener there, or without a way there.
     let absent = if plain.ip().is_loopback() { Errno::CONNREFUSED } else { Errno::NETUNREACH };
-    let kernel = |reason, errno| Ok(Connected::Kernel(Why { reason: Cow::Borrowed(reason), errno }));
+    let kernel = |reason, errno| Ok(Connected::Kernel(Why { reason, errno }));
     if !is_candidate(&client, plain.ip()) {
-        return kernel("no port leads there", absent);
+        return kernel(KernelReason::NoPortThere, absent);
     }
     let _deciding = sock.begin_deciding();
     let is_shown = must_be_shown(&client, sock, fd)?;
     let Some(index) = client.take_block() else {
-        return kernel("the application has as many sockets as it may", Errno::NOBUFS);
+        return kernel(KernelReason::TooManySockets, Errno::NOBUFS);
     };
     let by_grant = if is_shown { None } else { direct::connect(&client, sock, index, plain) };
     if let Some(link) = by_grant {
@@ -183,7 +183,7 @@ pub fn connect(sock: &Arc<Sock>, fd: RawFd, name: &[u8]) -> Result<Connected, Er
     }
     if !client.has_room() {
         free(&client, index);
-        return kernel("no descriptor is left for its memory", Errno::MFILE);
+        return kernel(KernelReason::NoDescriptor, Errno::MFILE);
     }
     ask_service(sock, &client, Wanted { index, remote, plain, shown: is_shown.then_some(fd), absent })
 }
@@ -231,7 +231,7 @@ fn ask_service(sock: &Arc<Sock>, client: &Client, wanted: Wanted) -> Result<Conn
         Ok((Reply::Kernel { reason }, _)) => {
             free(client, index);
             log(Level::Info, format_args!("connect to {remote} in the kernel: {reason}"));
-            Ok(Connected::Kernel(Why { reason: Cow::Owned(reason), errno: absent }))
+            Ok(Connected::Kernel(Why { reason, errno: absent }))
         }
         _ => {
             free(client, index);
@@ -249,7 +249,7 @@ fn ask(
     match client.ask_with(request(false), shown) {
         Ok((Reply::Look { asker, acceptors }, _)) => match io_uring::reason_for_kernel(asker, &acceptors) {
             None => client.ask_with(request(true), shown),
-            Some(reason) => Ok((Reply::Kernel { reason: reason.to_owned() }, Vec::new())),
+            Some(reason) => Ok((Reply::Kernel { reason }, Vec::new())),
         },
         other => other,
     }

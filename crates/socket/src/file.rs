@@ -24,7 +24,7 @@ use crate::sys::cycle_account;
 use crate::sys::signal::Deferred;
 use crate::{session, sys};
 pub use amounts::{Beside, beside, has_space, held_back, is_at_mark, low_water, unread, unsent};
-use control::NO_LISTENER;
+use control::KernelReason;
 use cycles::Section;
 use endpoint::Endpoint;
 use rustix::fd::RawFd;
@@ -106,7 +106,7 @@ pub fn opened(fd: RawFd, domain: i32, kind: i32, protocol: i32) {
     }
     let sock = Sock::new(domain, kind & libc::SOCK_NONBLOCK != 0);
     if protocol == libc::IPPROTO_MPTCP {
-        sock.keep_in_kernel("MPTCP");
+        sock.keep_in_kernel(KernelReason::Mptcp);
     }
     put(&SOCKS, fd, Arc::new(sock));
 }
@@ -329,7 +329,7 @@ pub fn connect(fd: RawFd, name: &[u8]) -> Connect {
         Err(e) => return Connect::Made(Err(e)),
     };
     let Ok(to) = address::parse(name) else { return Connect::Kernel };
-    if why.reason == NO_LISTENER && !config::is_required() {
+    if why.reason == KernelReason::NoListener && !config::is_required() {
         return Connect::KernelPerhaps;
     }
     fall_back(fd, &sock, &why, format_args!("connect to {to}"))

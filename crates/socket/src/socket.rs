@@ -22,6 +22,7 @@ use crate::socket::zerocopy::Notices;
 use crate::sys;
 use crate::wait::sigio;
 use crate::wait::watchers::Watchers;
+use control::KernelReason;
 use control::{RECORD_LEN, Request};
 use endpoint::lock::thread_number;
 use endpoint::low_water::SoFar;
@@ -404,12 +405,12 @@ impl Sock {
     }
 
     /// Why this socket is never accelerated; `None`: it may be.
-    pub fn kernel_only(&self) -> Option<&'static str> {
+    pub fn kernel_only(&self) -> Option<KernelReason> {
         lock(&self.moving).settings.as_ref()?.kernel_only
     }
 
     /// Keeps the socket in the kernel for `reason`; an earlier reason stays.
-    pub fn keep_in_kernel(&self, reason: &'static str) {
+    pub fn keep_in_kernel(&self, reason: KernelReason) {
         self.set(|settings| {
             settings.kernel_only.get_or_insert(reason);
         });

@@ -117,43 +117,6 @@ fn shares(info: &Value) -> String {
     }
 }
 
-/// Beginnings of reasons for which a socket is the kernel's, and what would have prevented it.
-const CURES: [(&str, &str); 13] = [
-    ("no accelerated listener", "start the server with `towpath run`, too, for the same service"),
-    (
-        "no port leads there",
-        "give the service a port: `towpath up --port ...`; `towpath up --help` lists them",
-    ),
-    ("the address is not on this host", "give the service a port: `towpath up --port ...`"),
-    ("no route through the port", "see the service's --address and --gateway"),
-    ("its peer is a kernel socket", "start the client with `towpath run`, too, for the same service"),
-    (
-        "io_uring",
-        "tell the program to use epoll instead of io_uring, or `towpath run --io-uring deny` if it can do without",
-    ),
-    ("its listener has an io_uring", "tell the server to use epoll instead of io_uring"),
-    ("its listener has not waited yet", "connect when the server waits: later connections are accelerated"),
-    (
-        "epoll by system calls",
-        "build the program so that it waits by the C library (Rust's rustix: --cfg rustix_use_libc)",
-    ),
-    ("MPTCP", "turn multipath TCP off in the program (for Go: GODEBUG=multipathtcp=0)"),
-    ("the application has as many", "raise --max-sockets or the memory limits of `towpath up`"),
-    ("its region is full", "raise --region-slots of `towpath up`"),
-    ("the pair region is full", "raise --region-slots of `towpath up`"),
-];
-
-/// Advice about a socket that is the kernel's for this reason.
-pub fn of_reason(reason: &str) -> &'static str {
-    let cure = CURES.iter().find(|(begin, _)| reason.starts_with(begin)).map(|(_, cure)| *cure);
-    let is_option = reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.contains('_');
-    match cure {
-        Some(cure) => cure,
-        None if is_option => "if the program can do without that option, the socket can be accelerated",
-        None => "`towpath stat` counts how many have this reason; the service's log (--log info) says more",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,12 +155,5 @@ mod tests {
             "{said}"
         );
         assert_eq!(shares(&json!({})), "");
-    }
-
-    #[test]
-    fn an_option_is_told_from_a_sentence() {
-        assert!(of_reason("SO_BINDTODEVICE").contains("without that option"));
-        assert!(of_reason("no route through the port").contains("--gateway"));
-        assert!(of_reason("something else").contains("towpath stat"));
     }
 }

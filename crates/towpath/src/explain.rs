@@ -7,6 +7,7 @@ use crate::process::{Absence, Cause, KernelSocket, Process};
 use crate::table::print;
 use anyhow::{Context, bail};
 use clap::Args;
+use control::KernelReason;
 use control::Report;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
@@ -179,7 +180,7 @@ fn one(known: &Value, pid: i32, control: &Path) -> anyhow::Result<Explained> {
     match process.kernel_sockets(wanted) {
         Ok(found) => {
             let rows = found.iter().filter_map(|socket| {
-                let reason = reason_of(known, socket.inode).map(str::to_owned);
+                let reason = reason_of(known, socket.inode);
                 kernel(&process, absence.as_ref(), &sockets, socket, reason)
             });
             let rows: Vec<Value> = rows.collect();
@@ -252,9 +253,10 @@ fn without_its_service(socket: &KernelSocket) -> (String, String) {
 }
 
 /// The reason why a kernel socket is not accelerated, as its program has told the service.
-fn reason_of(known: &Value, inode: u64) -> Option<&str> {
+fn reason_of(known: &Value, inode: u64) -> Option<KernelReason> {
     let inode = inode.to_string();
-    known["applications"].as_array()?.iter().find_map(|a| a["kernel"][inode.as_str()].as_str())
+    let told = known["applications"].as_array()?.iter().find_map(|a| a["kernel"].get(inode.as_str()))?;
+    serde_json::from_value(told.clone()).ok()
 }
 
 /// Adds what limits an accelerated socket to the service's row about it.
@@ -272,7 +274,7 @@ fn kernel(
     absence: Option<&Absence>,
     accelerated: &[Value],
     socket: &KernelSocket,
-    reason: Option<String>,
+    reason: Option<KernelReason>,
 ) -> Option<Value> {
     let is_listener = |row: &&Value| row["state"] == "LISTEN";
     let port_of =
@@ -285,10 +287,7 @@ fn kernel(
         return None;
     }
     let (reason, advice) = match (reason, absence) {
-        (Some(reason), _) => {
-            let advice = advice::of_reason(&reason).to_owned();
-            (reason, advice)
-        }
+        (Some(reason), _) => (reason.to_string(), reason.advice().to_owned()),
         (None, Some(absence)) if absence.cause == Cause::Gone => without_its_service(socket),
         (None, Some(absence)) => (absence.reason.clone(), absence.advice.clone()),
         (None, None) => without_reason(process, listens),
@@ -319,7 +318,8 @@ fn without_reason(process: &Process, at_listener: bool) -> (String, String) {
     }
     if at_listener {
         let reason = "its peer is a kernel socket: the client is not accelerated";
-        return (reason.to_owned(), advice::of_reason("its peer is a kernel socket").to_owned());
+        let advice = "start the client with `towpath run`, too, for the same service";
+        return (reason.to_owned(), advice.to_owned());
     }
     (
         "the library was not asked: the socket is older than the library's use of this service, was inherited, or was \
@@ -429,9 +429,13 @@ mod tests {
     #[test]
     fn a_reason_is_found_with_whoever_told_it() {
         let known = json!({ "applications": [
-            { "pid": 1, "kernel": {} }, { "pid": 2, "kernel": { "77": "io_uring" } },
+            { "pid": 1, "kernel": {} }, { "pid": 2, "kernel": { "77": "IoUring" } },
         ] });
-        assert_eq!(reason_of(&known, 77), Some("io_uring"), "a child may hold what its parent opened");
+        assert_eq!(
+            reason_of(&known, 77),
+            Some(KernelReason::IoUring),
+            "a child may hold what its parent opened"
+        );
         assert_eq!(reason_of(&known, 78), None);
         assert_eq!(reason_of(&json!({}), 77), None);
     }

@@ -8,6 +8,7 @@ use crate::memory::region::{Connection, Relay, Stage, Use};
 use crate::registry::{Answer, Registry};
 use crate::relay::Outcome;
 use crate::relay::endpoint::End;
+use control::KernelReason;
 use control::{AcceptRecord, RegionInfo, Reply};
 use cycles::now_ns;
 use queue::stream::{raise, watch};
@@ -30,12 +31,12 @@ impl Registry {
     ) -> Answer {
         let connector = self.applications.get(&parties[0]).and_then(|a| a.region);
         let Some(own) = connector.filter(|id| self.regions.get(id).is_some_and(|r| r.sealed)) else {
-            return Answer::kernel("its region is not mapped");
+            return Answer::kernel(KernelReason::NotMapped);
         };
         let id = self.new_relay_id();
         let regions = [own, key.0];
         let Some(slots) = self.take_relay_slots(id, regions) else {
-            return Answer::kernel("an application region is full");
+            return Answer::kernel(KernelReason::ApplicationRegionFull);
         };
         let places = [(own, slots[0]), (key.0, slots[1])];
         let ends =

@@ -6,6 +6,7 @@ use crate::process::procfs;
 use crate::registry::registration::Credentials;
 use crate::registry::{Answer, Registry};
 use crate::report;
+use control::KernelReason;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -15,8 +16,8 @@ use std::time::Instant;
 const MISTAKE_LEN: usize = 1024;
 
 /// A refusal. The kernel gets the socket, unless the address is the service's own, which the kernel does not have.
-fn refused(is_own: bool, errno: Errno, reason: &str) -> Option<Answer> {
-    Some(if is_own { Answer::refused(errno, reason) } else { Answer::kernel(reason) })
+fn refused(is_own: bool, errno: Errno, reason: KernelReason) -> Option<Answer> {
+    Some(if is_own { Answer::refused(errno, &reason.to_string()) } else { Answer::kernel(reason) })
 }
 
 /// True for root and the service's own user: a part of every limit is kept for them.
@@ -77,14 +78,18 @@ impl Registry {
         }
         let rate = self.policy.limits(&subject).new_connections_per_second;
         if !self.rates.begin(subject.uid, rate, Instant::now()) {
-            let reason = "the user begins as many connections per second as the policy allows";
-            return refused(is_own, Errno::AGAIN, reason);
+            return refused(is_own, Errno::AGAIN, KernelReason::PolicyRate);
         }
         self.exceeds(&subject, is_own)
     }
 
     fn refusal(&self, is_own: bool, refusal: &Refusal) -> Option<Answer> {
-        refused(is_own, Errno::ACCESS, &refusal.to_string())
+        tracing::info!("{refusal}");
+        let reason = match refusal.rule {
+            Some(rule) => KernelReason::Rule(rule as u32),
+            None => KernelReason::OtherNamespace,
+        };
+        refused(is_own, Errno::ACCESS, reason)
     }
 
     /// The refusal of one more connection or listener, if the user has as much as it may.
@@ -94,13 +99,11 @@ impl Registry {
         if flows < u32::MAX {
             let of_user = self.applications.values().filter(|a| a.uid == uid);
             if of_user.map(|a| u64::from(a.sockets)).sum::<u64>() >= u64::from(flows) {
-                let reason = "the user has as many connections as the policy allows";
-                return refused(is_own, Errno::AGAIN, reason);
+                return refused(is_own, Errno::AGAIN, KernelReason::PolicyConnections);
             }
         }
         if memory < u64::MAX && self.memory_of_user(uid) >= memory {
-            let reason = "the user has as much shared memory as the policy allows";
-            return refused(is_own, Errno::NOBUFS, reason);
+            return refused(is_own, Errno::NOBUFS, KernelReason::PolicyMemory);
         }
         None
     }

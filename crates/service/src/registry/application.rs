@@ -1,7 +1,7 @@
 //! The service's data about one registered process, and about its family: all processes that it and its children have forked.
 
 use crate::report::statistics::Process;
-use control::Line;
+use control::{KernelReason, Line};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct Application {
 /// Sockets of one process that fell back to the kernel, by inode, with the reason; at most [`Fallen::MAX`], the oldest are forgotten.
 #[derive(Debug, Default)]
 pub struct Fallen {
-    sockets: VecDeque<(u64, String)>,
+    sockets: VecDeque<(u64, KernelReason)>,
 }
 
 impl Fallen {
@@ -60,7 +60,7 @@ impl Fallen {
     pub const MAX: usize = 1024;
 
     /// Adds a socket that fell back. Inode 0 stands for an unknown inode and is ignored.
-    pub fn add(&mut self, inode: u64, reason: String) {
+    pub fn add(&mut self, inode: u64, reason: KernelReason) {
         if inode == 0 {
             return;
         }
@@ -71,13 +71,13 @@ impl Fallen {
     }
 
     /// Removes a socket that is accelerated after all. Returns the reason for which it had fallen back.
-    pub fn take(&mut self, inode: u64) -> Option<String> {
+    pub fn take(&mut self, inode: u64) -> Option<KernelReason> {
         let at = self.sockets.iter().rposition(|(other, _)| *other == inode)?;
         self.sockets.remove(at).map(|(_, reason)| reason)
     }
 
     /// Inodes and reasons, the oldest first. Where an inode comes twice, the last entry is the valid one.
-    pub fn iter(&self) -> impl Iterator<Item = &(u64, String)> {
+    pub fn iter(&self) -> impl Iterator<Item = &(u64, KernelReason)> {
         self.sockets.iter()
     }
 }
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn of_very_many_kernel_sockets_the_last_are_known() {
         let mut fallen = Fallen::default();
-        (0..5_000).for_each(|inode| fallen.add(inode, format!("reason {inode}")));
+        (0..5_000).for_each(|inode| fallen.add(inode, KernelReason::Rule(inode as u32)));
         assert_eq!(fallen.iter().count(), Fallen::MAX);
-        assert_eq!(fallen.iter().last(), Some(&(4_999, "reason 4999".to_owned())));
+        assert_eq!(fallen.iter().last(), Some(&(4_999, KernelReason::Rule(4_999))));
     }
 }

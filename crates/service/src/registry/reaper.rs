@@ -1,16 +1,15 @@
 //! Ends of sockets, applications and regions. Sockets of a dead process are closed as Linux would close them, and their peers are told at
 //! once.
 
-use crate::cores::Command;
+use crate::cores::{Command, Core};
 use crate::listen::direct::InUse;
 use crate::listen::table::QueueKey;
 use crate::memory::region::{AppRegion, PairRegion, Stage, Use};
 use crate::registry::application::Application;
-use crate::registry::{Answer, BellChange, Registry, write_eventfd};
+use crate::registry::{Answer, BellChange, Registry};
 use control::Push;
 use queue::Doorbell;
 use queue::stream::raise;
-use rustix::fd::AsFd;
 use shm::TRUST_CONTEXT;
 use shm::half_flags::{FIN, READ_CLOSED, RELEASED, RESET};
 use shm::{HELD, Half, MOVED, Side, SockBlock, TRUST};
@@ -290,7 +289,7 @@ impl Registry {
 
     /// Wakes all that the process may have been about to wake when it was killed. A producer sets a bit, takes the mark of the sleeper and
     /// writes its eventfd; once the mark is taken no other producer writes it. Its relatives use the same doorbells.
-    fn wake_for_dead(&self, dead: &Application) {
+    fn wake_for_dead(&mut self, dead: &Application) {
         for pair in self.pairs.values() {
             if !pair.parties.iter().any(|party| dead.descends_from(*party)) {
                 continue;
@@ -305,15 +304,17 @@ impl Registry {
             }
         }
         let regions = self.regions.values().filter(|r| dead.descends_from(r.owner));
-        regions.flat_map(|r| &r.bells).for_each(|bell| write_eventfd(bell.as_fd()));
+        self.unheard.extend(regions.map(|r| r.memory.id));
+        self.cores.iter().for_each(Core::wake);
     }
 
     /// Announces what a process has published on a connection that others go on using: it may have been killed before it did so.
-    fn announce_for_dead(&self, members: &[u32], Named { region, slot, ports, .. }: Named) {
+    fn announce_for_dead(&mut self, members: &[u32], Named { region, slot, ports, .. }: Named) {
         if let Some(r) = self.regions.get(&region).filter(|r| members.contains(&r.owner)) {
             if let Some(Use::Relay(..) | Use::Flow(_)) = r.slots.get(slot) {
                 r.memory.ring_service(slot);
-                r.bells.iter().for_each(|bell| write_eventfd(bell.as_fd()));
+                self.unheard.push(region);
+                self.cores.iter().for_each(Core::wake);
             }
             return;
         }

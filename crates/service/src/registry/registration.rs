@@ -214,8 +214,8 @@ impl Registry {
             }
             Request::FellBack { reason, inode } => {
                 if let Some(a) = self.applications.get_mut(&id) {
-                    let known = a.process.fell_back(&reason);
-                    a.fallen.add(inode, known);
+                    a.process.fell_back(reason);
+                    a.fallen.add(inode, reason);
                 }
                 Answer::Silent
             }

@@ -6,6 +6,7 @@ use crate::registry::application::Application;
 use crate::report::bottleneck;
 use crate::report::bottleneck::{Limit, Numbers};
 use crate::report::{Socket, Viewer};
+use control::KernelReason;
 use control::TcpInfo;
 use queue::Ring;
 use serde::Serialize;
@@ -47,7 +48,7 @@ struct Explained<'a> {
     uid: u32,
     fallen_back: u64,
     /// Its kernel sockets: the reason by inode.
-    kernel: BTreeMap<u64, &'a str>,
+    kernel: BTreeMap<u64, KernelReason>,
 }
 
 impl<'a> Explained<'a> {
@@ -58,7 +59,7 @@ impl<'a> Explained<'a> {
             uid: a.uid,
             fallen_back: a.process.fallen_back,
             // The last of several entries with one inode counts.
-            kernel: a.fallen.iter().map(|(inode, reason)| (*inode, reason.as_str())).collect(),
+            kernel: a.fallen.iter().map(|(inode, reason)| (*inode, *reason)).collect(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::report::Viewer;
 use crate::report::port_stats::Traffic;
-use crate::report::text;
+use control::KernelReason;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 const ENDED_MAX: usize = 256;
 /// Most different reasons kept for one process, and for a sum of processes; sockets with further reasons count under [`OTHER`].
 const REASONS_MAX: (usize, usize) = (16, 64);
-/// Most characters of a reason.
-const REASON_LEN: usize = 80;
 /// The reason under which sockets count when there is no room for theirs.
 const OTHER: &str = "other";
 
@@ -43,16 +41,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Counts a socket that fell back. Returns the reason in printable form.
-    pub fn fell_back(&mut self, reason: &str) -> String {
-        let reason = text::bounded(reason, REASON_LEN);
+    /// Counts a socket that fell back.
+    pub fn fell_back(&mut self, reason: KernelReason) {
         self.fallen_back += 1;
-        count(&mut self.by_reason, &reason, 1, REASONS_MAX.0);
-        reason
+        count(&mut self.by_reason, &reason.to_string(), 1, REASONS_MAX.0);
     }
 
     /// A socket that had fallen back for `reason` is accelerated after all.
-    pub fn came_back(&mut self, reason: &str) {
+    pub fn came_back(&mut self, reason: KernelReason) {
+        let reason = reason.to_string();
+        let reason = reason.as_str();
         self.fallen_back -= 1;
         let key = if self.by_reason.contains_key(reason) { reason } else { OTHER };
         if let Some(count) = self.by_reason.get_mut(key) {
@@ -182,7 +180,7 @@ mod tests {
         for pid in 0..ENDED_MAX as i32 + 50 {
             let mut p = Process { pid, accelerated: 4, connected: 1, ..Process::default() };
             (p.accepted, p.listeners, p.refused) = (1, 2, 3);
-            assert_eq!(p.fell_back("no listener"), "no listener");
+            p.fell_back(KernelReason::NoListener);
             all.end(p);
         }
         let alive = [Process { accelerated: 1, ..Process::default() }];
@@ -190,7 +188,7 @@ mod tests {
         assert_eq!((sum.accelerated, sum.fallen_back), (4 * 306 + 1, 306));
         let Process { accelerated, connected, accepted, listeners, refused, .. } = all.forgotten;
         assert_eq!([accelerated, connected, accepted, listeners, refused], [200, 50, 50, 100, 150]);
-        assert_eq!(sum.by_reason["no listener"], 306);
+        assert_eq!(sum.by_reason["no accelerated listener there"], 306);
         assert_eq!(sum.per_process.len(), 1 + ENDED_MAX);
     }
 
@@ -199,18 +197,18 @@ mod tests {
         let mut all = Statistics::default();
         for pid in 0..300 {
             let mut p = Process { pid, ..Process::default() };
-            let told: Vec<String> =
-                (0..324).map(|i| p.fell_back(&format!("{pid} {i}\n{}", "x".repeat(500)))).collect();
+            let rules =
+                |first: u32, n| (first..first + n).map(|i| KernelReason::Rule(i + 1_000 * pid as u32));
+            rules(0, 324).for_each(|rule| p.fell_back(rule));
             assert_eq!(p.by_reason.len(), 17);
-            assert!(told.iter().chain(p.by_reason.keys()).all(|reason| reason.len() <= REASON_LEN));
             assert_eq!((p.fallen_back, p.by_reason.values().sum()), (324, 324));
-            told.iter().rev().take(320).for_each(|reason| p.came_back(reason));
+            rules(4, 320).for_each(|rule| p.came_back(rule));
             assert_eq!(
                 (p.fallen_back, p.by_reason.values().sum()),
                 (4, 4),
                 "what is no more leaves its count"
             );
-            (0..320).for_each(|i| drop(p.fell_back(&format!("{pid} {i}"))));
+            rules(0, 320).for_each(|rule| p.fell_back(rule));
             all.end(p);
         }
         let sum = all.summary([].iter(), Traffic::default(), Viewer::All);
@@ -219,29 +217,27 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_cannot_hide_what_stands_around_it() {
-        let mut p = Process::default();
-        assert_eq!(p.fell_back("evil\u{202e}live\n\u{1b}[2J"), "evil\\u{202e}live\\u{a}\\u{1b}[2J");
-    }
-
-    #[test]
     fn an_ordinary_user_sees_its_own_processes_and_their_sums() {
         let mut all = Statistics {
             forgotten: Process { accelerated: 7, ..Process::default() },
             ..Statistics::default()
         };
-        let process = |uid, reason: &str| {
+        let process = |uid, reason| {
             let mut p = Process { uid, accelerated: 2, ..Process::default() };
             p.fell_back(reason);
             p
         };
-        all.end(process(1, "mine"));
-        all.end(process(2, "theirs"));
-        let alive = [process(1, "mine"), process(2, "theirs"), process(0, "root's")];
+        all.end(process(1, KernelReason::IoUring));
+        all.end(process(2, KernelReason::Epoll));
+        let alive = [
+            process(1, KernelReason::IoUring),
+            process(2, KernelReason::Epoll),
+            process(0, KernelReason::Mptcp),
+        ];
         let sum = |viewer| all.summary(alive.iter(), Traffic::default(), viewer);
         let (seen, known) = (sum(Viewer::User(1)), sum(Viewer::All));
         assert_eq!((seen.applications, seen.per_process.len(), seen.accelerated), (1, 2, 4));
-        assert!(seen.by_reason.keys().eq(["mine"]) && seen.per_process.iter().all(|p| p.uid == 1));
+        assert!(seen.by_reason.keys().eq(["io_uring"]) && seen.per_process.iter().all(|p| p.uid == 1));
         assert_eq!((known.applications, known.per_process.len(), known.accelerated), (3, 5, 17));
     }
 }

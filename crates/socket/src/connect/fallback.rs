@@ -10,27 +10,27 @@ use crate::socket::Sock;
 use crate::sys::signal::Deferred;
 use crate::{session, sys};
 use control::profile::REQUIRE_ENV;
-use control::{NO_LISTENER, Request};
+use control::{KernelReason, Request};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// Why new sockets are the kernel's; unset: they are not.
-static BYPASSED: OnceLock<&'static str> = OnceLock::new();
+static BYPASSED: OnceLock<KernelReason> = OnceLock::new();
 
 /// From now on new sockets are the kernel's, for this reason. False: they were before.
-pub fn bypass(reason: &'static str) -> bool {
+pub fn bypass(reason: KernelReason) -> bool {
     BYPASSED.set(reason).is_ok()
 }
 
 /// Why undecided sockets are the kernel's; `None`: they are not.
-pub fn reason() -> Option<&'static str> {
+pub fn reason() -> Option<KernelReason> {
     BYPASSED.get().copied()
 }
 
 /// Logs why a call fails that could have gone to the kernel.
-pub fn refuse(call: fmt::Arguments<'_>, reason: &str) {
+pub fn refuse(call: fmt::Arguments<'_>, reason: impl fmt::Display) {
     log(Level::Error, format_args!("{call} fails: {reason}, and {REQUIRE_ENV} is set"));
 }
 
@@ -40,10 +40,10 @@ pub fn refuse(call: fmt::Arguments<'_>, reason: &str) {
 /// The errno of `why`, where no socket may be the kernel's; then nothing is decided.
 pub fn fall_back(fd: RawFd, sock: &Arc<Sock>, why: &Why, call: fmt::Arguments<'_>) -> Result<(), Errno> {
     if config::is_required() {
-        refuse(call, &why.reason);
+        refuse(call, why.reason);
         return Err(why.errno);
     }
-    surrender(&[fd], sock, &why.reason);
+    surrender(&[fd], sock, why.reason);
     Ok(())
 }
 
@@ -61,14 +61,14 @@ pub fn connected(fd: RawFd, result: Result<(), Errno>) {
         _ => false,
     };
     if !is_refused {
-        surrender(&[fd], &sock, NO_LISTENER);
+        surrender(&[fd], &sock, KernelReason::NoListener);
     } else if let Some(client) = session::current() {
         client.say(Request::Refused);
     }
 }
 
 /// The socket is the kernel's from now on: takes it out of sets and table, and tells the service.
-pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: &str) {
+pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: KernelReason) {
     for (set, fd) in sock.sets() {
         set.abandon(sock, fd);
     }
@@ -79,9 +79,9 @@ pub fn surrender(fds: &[RawFd], sock: &Arc<Sock>, reason: &str) {
 }
 
 /// Tells the service of a socket left to the kernel, even if it is the process's first: nothing else reports it.
-pub fn count(reason: &str, fd: Option<RawFd>) {
+pub fn count(reason: KernelReason, fd: Option<RawFd>) {
     if let Some(client) = session::current() {
         let inode = fd.and_then(|fd| rustix::fs::fstat(sys::borrow(fd)).ok()).map_or(0, |s| s.st_ino);
-        client.say(Request::FellBack { reason: reason.to_owned(), inode });
+        client.say(Request::FellBack { reason, inode });
     }
 }

@@ -15,6 +15,7 @@ use crate::sys::address;
 use crate::sys::signal::Deferred;
 use crate::wait;
 use crate::wait::Patience;
+use control::KernelReason;
 use control::profile::REQUIRE_ENV;
 use control::{AcceptRecord, RECORD_LEN, Reply, Request, Unlisten};
 use endpoint::region::Mapped;
@@ -72,7 +73,7 @@ pub fn join(sock: &Arc<Sock>, fd: RawFd) {
     let listened = whom_to_ask(sock, fd).map(|client| announce(sock, fd, &client, backlog_of(fd)));
     match listened {
         Ok(Ok(Listened::Ours)) => crate::socket::options::take_over(sock, fd),
-        Ok(Ok(Listened::Kernel(why))) | Err(why) => fallback::count(&why.reason, Some(fd)),
+        Ok(Ok(Listened::Kernel(why))) | Err(why) => fallback::count(why.reason, Some(fd)),
         Ok(Err(e)) => log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {e}")),
     }
 }
@@ -99,7 +100,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
         Some(link) => link.index(),
         None => match client.take_block() {
             Some(block) => block,
-            None => return Ok(Listened::Kernel(Why::asked("the application has as many sockets as it may"))),
+            None => return Ok(Listened::Kernel(Why::asked(KernelReason::TooManySockets))),
         },
     };
     let answer = client.ask_with(Request::Listen { sock: block, backlog }, Some(fd));
@@ -108,7 +109,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
             return Ok(Listened::Ours);
         }
         wait_as_wanted(sock, fd)?;
-        return Ok(Listened::Kernel(Why::asked("its accept queue is another's by now")));
+        return Ok(Listened::Kernel(Why::asked(KernelReason::OtherQueue)));
     }
     let is_known = matches!(answer, Ok((Reply::Joined { .. }, _)));
     let (slot, nonblocking) = match answer {
@@ -121,7 +122,7 @@ fn announce(sock: &Arc<Sock>, fd: RawFd, client: &Arc<Client>, backlog: u32) -> 
                 Ok((Reply::Refused { errno, .. }, _)) => Err(Errno::from_raw_os_error(errno)),
                 Ok((Reply::Kernel { reason }, _)) => {
                     log::log(log::Level::Info, format_args!("fd {fd} listens in the kernel: {reason}"));
-                    Ok(Listened::Kernel(Why { reason: reason.into(), errno: Errno::OPNOTSUPP }))
+                    Ok(Listened::Kernel(Why { reason, errno: Errno::OPNOTSUPP }))
                 }
                 _ => Ok(Listened::Kernel(Why::NO_SERVICE)),
             };
@@ -542,7 +543,7 @@ pub fn accept(sock: &Arc<Sock>, fd: RawFd, flags: i32) -> Result<Option<Accepted
     }
     if let Some(why) = visibility::notice(sock, fd) {
         if config::is_required() {
-            fallback::refuse(format_args!("accept"), &why.reason);
+            fallback::refuse(format_args!("accept"), why.reason);
             return Err(why.errno);
         }
         return Ok(None);

@@ -23,6 +23,7 @@ use crate::socket::{LATER, Sock, flag};
 use crate::sys::address;
 use crate::sys::signal::Deferred;
 use crate::{session, sys};
+use control::KernelReason;
 use control::profile::Rings;
 use queue::{Entry, Queue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -33,9 +34,6 @@ use rustix::io_uring::{IoringOp, IoringRegisterOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, mem};
-
-/// The reason for leaving sockets to the kernel: the process has a ring.
-pub const IO_URING: &str = "io_uring";
 
 /// Limit of descriptors checked, over all processes that may accept, before one connect: each takes some 10 µs.
 const LOOKED_AT: usize = 128;
@@ -118,10 +116,10 @@ pub fn forked() {
 
 /// Leaves new sockets to the kernel, where that is allowed, and the listeners, which the kernel has as well.
 fn abandon() {
-    if fallback::bypass(IO_URING)
+    if fallback::bypass(KernelReason::IoUring)
         && let Some(client) = session::present()
     {
-        visibility::leave_all(&client, IO_URING, |_| true);
+        visibility::leave_all(&client, KernelReason::IoUring, |_| true);
     }
 }
 
@@ -175,20 +173,17 @@ pub fn is_strange(fd: RawFd) -> bool {
 /// Why a connection to these processes, which have not yet waited for it by a call that the library sees, is left to the kernel: one has a
 /// ring, by which it may accept, or this process may not find that out. `None`: no process has a ring. `asker`: this process's ID as the
 /// service sees it; if it differs from ours, the IDs come from another PID namespace.
-pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<&'static str> {
-    const HAS_RING: &str = "its listener has an io_uring, and waits by no call that is seen";
-    const UNKNOWN: &str =
-        "its listener has not waited yet, and this program may not see whether it has an io_uring";
+pub fn reason_for_kernel(asker: i32, acceptors: &[i32]) -> Option<KernelReason> {
     let is_known = rustix::process::getpid().as_raw_nonzero().get() == asker;
     let mut left = LOOKED_AT;
     let look = |pid: &i32| match has_ring(*pid, &mut left) {
-        Ok(true) => Some(HAS_RING),
+        Ok(true) => Some(KernelReason::ListenerHasRing),
         Ok(false) => None,
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(UNKNOWN),
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(KernelReason::ListenerUnseen),
         // The process has ended, or no descriptor is free to look with.
         Err(_) => None,
     };
-    if is_known { acceptors.iter().find_map(look) } else { Some(UNKNOWN) }
+    if is_known { acceptors.iter().find_map(look) } else { Some(KernelReason::ListenerUnseen) }
 }
 
 /// True when a ring is among the first `left` descriptors of process `pid`; counts `left` down.
@@ -241,7 +236,7 @@ pub fn are_for_sets() -> bool {
 pub fn look(sock: &Sock) -> Result<(), Why> {
     let is_beside = || IS_STRANGE.load(Ordering::Relaxed) && !sock.is_in_set();
     if (is_unknown() || is_beside()) && !config::is_required() {
-        return Err(Why::asked(IO_URING));
+        return Err(Why::asked(KernelReason::IoUring));
     }
     Ok(())
 }
@@ -264,7 +259,7 @@ impl Sock {
 /// Leaves a listener to the kernel until the program waits for it (see [`Sock::is_put_off`]).
 pub fn put_off(sock: &Sock, fd: RawFd) {
     if !sock.mark(flag::PUT_OFF, true) {
-        fallback::count(IO_URING, Some(fd));
+        fallback::count(KernelReason::IoUring, Some(fd));
     }
 }
 
@@ -296,8 +291,8 @@ pub fn connect_now(sock: &Sock) {
     let made =
         address::parse(&name).map_or(Err(Errno::INVAL), |to| rustix::net::connect(sys::borrow(fd), &to));
     match made {
-        Ok(()) | Err(Errno::INPROGRESS) if why.reason != control::NO_LISTENER => {
-            fallback::surrender(&file::all_of(&sock), &sock, &why.reason);
+        Ok(()) | Err(Errno::INPROGRESS) if why.reason != KernelReason::NoListener => {
+            fallback::surrender(&file::all_of(&sock), &sock, why.reason);
         }
         Err(error) if error != Errno::INPROGRESS => {
             sock.set(|settings| settings.error = Some(error));
@@ -466,7 +461,7 @@ fn used(entry: &Entry<'_>, fd: RawFd) {
         _ if config::is_required() => {}
         Some(sock) if sock.decided().is_none() => {
             if !sock.is_put_off() {
-                fallback::surrender(&file::all_of(&sock), &sock, IO_URING);
+                fallback::surrender(&file::all_of(&sock), &sock, KernelReason::IoUring);
             }
         }
         // `uses` has left the listener to the kernel.

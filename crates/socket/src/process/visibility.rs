@@ -17,14 +17,12 @@ use crate::session::log::{Level, log};
 use crate::session::{config, detached};
 use crate::socket::{Role, Sock};
 use crate::sys;
+use control::KernelReason;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-/// The reason for leaving a socket to the kernel: the program has an epoll set that it made by direct system calls.
-pub const EPOLL: &str = "epoll by system calls of the program's own";
 
 const WORDS: usize = MOST / 64;
 /// Descriptors that need no further check, one bit each: sockets and sets of ours, and files that are no epoll set.
@@ -191,16 +189,16 @@ pub fn look(client: &Client, sock: &Sock, fd: RawFd) -> Result<(), Why> {
         return Ok(());
     }
     found(client);
-    Err(Why::asked(EPOLL))
+    Err(Why::asked(KernelReason::Epoll))
 }
 
 /// After a set was found: leaves new sockets to the kernel if allowed, and so listeners that are in no set of ours (the kernel has them,
 /// too). Existing connections cannot be moved to the kernel.
 fn found(client: &Client) {
-    if config::is_required() || !fallback::bypass(EPOLL) {
+    if config::is_required() || !fallback::bypass(KernelReason::Epoll) {
         return;
     }
-    leave_all(client, EPOLL, |sock| !sock.is_in_set());
+    leave_all(client, KernelReason::Epoll, |sock| !sock.is_in_set());
     let is_deaf = |sock: &Arc<Sock>| sock.stream().is_some() && sock.is_nonblocking() && !sock.is_in_set();
     let deaf = fork::each_once(SOCKS.all()).into_iter().filter(is_deaf).count();
     if deaf > 0 {
@@ -213,7 +211,7 @@ fn found(client: &Client) {
 }
 
 /// Leaves the listeners for which `is_left` is true to the kernel alone.
-pub fn leave_all(client: &Client, reason: &str, is_left: impl Fn(&Sock) -> bool) {
+pub fn leave_all(client: &Client, reason: KernelReason, is_left: impl Fn(&Sock) -> bool) {
     for sock in fork::each_once(SOCKS.all()) {
         if matches!(sock.decided(), Some(Role::Listener(_))) && is_left(&sock) {
             leave(client, &sock, reason);
@@ -222,7 +220,7 @@ pub fn leave_all(client: &Client, reason: &str, is_left: impl Fn(&Sock) -> bool)
 }
 
 /// Leaves a listener to the kernel alone.
-fn leave(client: &Client, sock: &Arc<Sock>, reason: &str) {
+fn leave(client: &Client, sock: &Arc<Sock>, reason: KernelReason) {
     let all = file::all_of(sock);
     let Some(fd) = all.first() else { return };
     listen::leave(client, sock);
@@ -257,7 +255,7 @@ pub fn notice(sock: &Arc<Sock>, fd: RawFd) -> Option<Why> {
     let why = look(&client, sock, fd).err()?;
     if sock.listener().is_some() && !config::is_required() {
         // Another thread found the set before this listener was decided.
-        leave(&client, sock, EPOLL);
+        leave(&client, sock, KernelReason::Epoll);
     }
     Some(why)
 }

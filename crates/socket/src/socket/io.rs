@@ -9,6 +9,7 @@ use crate::sys::signal::Deferred;
 use crate::wait::cancel;
 use crate::wait::{Patience, Restarts};
 use crate::{sys, wait};
+use control::KernelReason;
 use cycles::Section;
 use endpoint::low_water::SoFar;
 use endpoint::stream::{How, Progress, Said, ready};
@@ -169,9 +170,9 @@ fn send_once(fd: RawFd, buffers: &[&[u8]], flags: i32) -> Handled<usize> {
     let sock = SOCKS.pin(fd)?;
     let Some(link) = sock.stream() else {
         if flags & libc::MSG_FASTOPEN != 0 && sock.role().is_none() && sock.kernel_only().is_none() {
-            sock.keep_in_kernel("MSG_FASTOPEN");
+            sock.keep_in_kernel(KernelReason::FastOpen);
             // The kernel connects the socket and sends.
-            surrender(&[fd], &sock.share(), "MSG_FASTOPEN");
+            surrender(&[fd], &sock.share(), KernelReason::FastOpen);
         }
         return None;
     };

@@ -7,6 +7,7 @@ use crate::socket::settings::{Kept, Settings};
 use crate::socket::{Sock, flag};
 use crate::sys;
 use crate::sys::address;
+use control::KernelReason;
 use control::{Congestion, Reply, Request, SocketOptions, TcpInfo, tcp_state};
 use endpoint::cork::LOOPBACK_MSS;
 use endpoint::{Endpoint, state};
@@ -105,19 +106,19 @@ const INHERITED: [(i32, i32, By); 54] = [
 const NOT_PASSED_ON: [(i32, i32); 2] =
     [(libc::SOL_SOCKET, libc::SO_PRIORITY), (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)];
 
-/// Options that only the kernel's TCP can carry out, with the word for the statistics. Set before the decision they keep
+/// Options that only the kernel's TCP can carry out, with the reason for the statistics. Set before the decision they keep
 /// the socket in the kernel; set on an accelerated connection they fail as on a kernel that lacks them.
-const KERNEL_ONLY: [(i32, i32, &str); 10] = [
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, "SO_BINDTODEVICE"),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER"),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, "SO_ATTACH_BPF"),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "SO_TIMESTAMPING"),
-    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, "SO_PEEK_OFF"),
-    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, "IP_TRANSPARENT"),
-    (libc::IPPROTO_TCP, libc::TCP_ULP, "TCP_ULP"),
-    (libc::IPPROTO_TCP, libc::TCP_REPAIR, "TCP_REPAIR"),
-    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, "TCP_MD5SIG"),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, "TCP_FASTOPEN_CONNECT"),
+const KERNEL_ONLY: [(i32, i32, KernelReason); 10] = [
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, KernelReason::BindToDevice),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, KernelReason::AttachFilter),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, KernelReason::AttachBpf),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, KernelReason::Timestamping),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, KernelReason::PeekOffset),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, KernelReason::Transparent),
+    (libc::IPPROTO_TCP, libc::TCP_ULP, KernelReason::Ulp),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, KernelReason::Repair),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, KernelReason::Md5),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, KernelReason::FastOpenConnect),
 ];
 
 /// Options that a connection refuses; its placeholder would not.
@@ -186,7 +187,7 @@ fn set_congestion(sock: &Sock, fd: RawFd, value: &[u8]) -> Result<(), Errno> {
         (false, false) => {
             sys::setsockopt(fd, level, name, value)?;
             if sock.role().is_none() {
-                sock.keep_in_kernel("TCP_CONGESTION");
+                sock.keep_in_kernel(KernelReason::Congestion);
             }
             Ok(())
         }
@@ -229,12 +230,12 @@ fn note(sock: &Sock, fd: RawFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
     ];
-    if let Some((_, _, word)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
+    if let Some((_, _, reason)) = KERNEL_ONLY.iter().find(|(l, n, _)| (*l, *n) == (level, name)) {
         if sock.role().is_some() {
             return Err(Errno::NOPROTOOPT);
         }
         sys::setsockopt(fd, level, name, value)?;
-        sock.keep_in_kernel(word);
+        sock.keep_in_kernel(*reason);
         return Ok(());
     }
     let is_unclamped = (level, name, int(value)) == (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Some(0));

@@ -1,6 +1,7 @@
 //! Options and state of a socket that the library needs later: what the program has set, and how a connect ended.
 
 use crate::socket::zerocopy::Notices;
+use control::KernelReason;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct Settings {
     /// `SO_LINGER` in seconds; `None`: off.
     pub linger: Option<u32>,
     /// Why the socket is never accelerated: an option was set that only the kernel can honour.
-    pub kernel_only: Option<&'static str>,
+    pub kernel_only: Option<KernelReason>,
     /// True for a listener bound to the unspecified address, and for connections accepted from it.
     pub is_anywhere: bool,
     /// The kernel has refused a connect that returned EINPROGRESS; the program's next `connect` goes to the kernel, which reports it.
