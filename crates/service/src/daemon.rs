@@ -18,6 +18,7 @@ use crate::daemon::control_socket::Listening;
 use crate::daemon::helpers::{Helpers, Message, Watched};
 use crate::daemon::log_limit::log_for;
 use crate::memory::region::Use;
+use crate::memory::slot_key::SlotKey;
 use crate::registry::claiming;
 use crate::registry::registration::{Credentials, new_eventfd};
 use crate::registry::{Answer, BellChange, Registry};
@@ -107,9 +108,9 @@ fn registry(config: Config, told: Arc<OwnedFd>, watched: &Watched) -> Result<Reg
         cores.push(core);
         rings.push((exceptions, commands));
     }
-    let tcp = Tcp::new(&config, common.flows.clone(), (opened.mac, opened.mtu), rings, common.clock)?;
+    let tcp = Tcp::new(&config, common.flows.clone(), opened.mac, opened.mtu, rings, common.clock)?;
     let counting = Counting::new(common.cycles);
-    let mut registry = Registry::new(config, (cores, common.bells, tcp), counting, watched);
+    let mut registry = Registry::new(config, cores, common.bells, tcp, counting, watched);
     registry.port = opened.description;
     Ok(registry)
 }
@@ -468,7 +469,7 @@ impl Service {
         for slot in slots {
             let used = self.registry.regions.get(&region).and_then(|r| r.slots.get(slot));
             if let Some(Use::Queue) = used {
-                self.registry.admit_queue((region, slot));
+                self.registry.admit_queue(SlotKey { region, slot });
             }
         }
         self.registry.hear_held(region, Instant::now());

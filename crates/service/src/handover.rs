@@ -18,6 +18,7 @@ use crate::cores::{Command, Core};
 use crate::handover::trusts::Trust;
 use crate::local::shown::Shown;
 use crate::memory::region::{Connection, Relay, Stage, Use};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::registration::new_eventfd;
 use crate::registry::{Answer, Registry};
 use crate::relay::endpoint::{ADVICE, End, Place};
@@ -152,7 +153,7 @@ impl Registry {
         let Some((key, trust)) = self.trusts.find(cookie).filter(|(_, trust)| trust.relay.is_none()) else {
             return Answer::kernel("no connection was left behind that descriptor");
         };
-        if self.origin_of((trust.left.region, trust.left.slot)).1 >= ROW_MAX {
+        if self.origin_of(SlotKey::of_left(&trust.left)).1 >= ROW_MAX {
             return Answer::refused(Errno::AGAIN, "it has moved faster than its bytes");
         }
         let Some(a) = self.applications.get(&id) else { return Answer::Silent };
@@ -187,7 +188,7 @@ impl Registry {
             app.extra.store(own.extra.load(Ordering::Relaxed) & ADVICE, Ordering::Relaxed);
         }
         self.trusts.carried(key, relay);
-        self.carry_on(relay, (&trust.left, trust.ends), (own, slot), id, [deputy, near]);
+        self.carry_on(relay, &trust, SlotKey { region: own, slot }, id, [deputy, near]);
         let ends @ [local, peer] = trust.ends;
         let left = Left { region: own, slot, side: Side::One as u8, home: own, sock };
         if let Some(block) = self.block(&left) {
@@ -198,18 +199,12 @@ impl Registry {
     }
 
     /// Relays from the slot where a connection was left to `place`, the new slot of process `holder`.
-    fn carry_on(
-        &mut self,
-        relay: u32,
-        (left, [local, peer]): (&Left, [SocketAddr; 2]),
-        place: (u32, u32),
-        holder: u32,
-        ends: [End; 2],
-    ) {
+    fn carry_on(&mut self, relay: u32, trust: &Trust, place: SlotKey, holder: u32, ends: [End; 2]) {
+        let Trust { left, ends: [local, peer], .. } = *trust;
         let connection =
             Connection { addresses: [peer, local], applications: [0, holder], stage: Stage::Accepted };
         // The deputy's slot is freed together with its old use, so this end counts as gone.
-        let places = [(left.region, left.slot), place];
+        let places = [SlotKey::of_left(&left), place];
         self.relays.insert(relay, Relay { places, connection, gone: [true, false] });
         if let Some(a) = self.applications.get_mut(&holder) {
             a.sockets += 1;
@@ -221,7 +216,7 @@ impl Registry {
     /// number.
     pub fn hold_unused(&mut self, left: Left, ends: [SocketAddr; 2]) -> Option<u64> {
         let owner = self.party_of(&left)?;
-        if self.origin_of((left.region, left.slot)).1 >= ROW_MAX {
+        if self.origin_of(SlotKey::of_left(&left)).1 >= ROW_MAX {
             return None;
         }
         let family = self.family_of(owner)?;
@@ -231,13 +226,14 @@ impl Registry {
 
     /// Moves such a connection to process `holder`, into `region`. Returns the relay and the new slot.
     pub fn carry_unused(&mut self, trust: u64, region: u32, holder: u32) -> Option<(u32, u32)> {
-        let Trust { left, ends, .. } = *self.trusts.get(trust)?;
+        let held = *self.trusts.get(trust)?;
+        let left = held.left;
         let place = self.place_of(&left).ok()?;
         let relay = self.new_relay_id();
         let (slot, near) = self.new_end(region, relay, left.region, left.slot)?;
         let deputy = End::deputy(place, left.slot, Sender::default());
         self.trusts.carried(trust, relay);
-        self.carry_on(relay, (&left, ends), (region, slot), holder, [deputy, near]);
+        self.carry_on(relay, &held, SlotKey { region, slot }, holder, [deputy, near]);
         Some((relay, slot))
     }
 
@@ -274,7 +270,7 @@ impl Registry {
             }
             (None, Some(pair)) => {
                 let other = self.family_of(pair.parties[usize::from(left.side) ^ 1]).unwrap_or(0);
-                Place::of_party(left.region, side, (pair.region.clone(), pair.fd.clone()), other)
+                Place::of_party(left.region, side, pair.region.clone(), pair.fd.clone(), other)
             }
             _ => return Err(Errno::NOTCONN),
         };
@@ -321,13 +317,14 @@ impl Registry {
     }
 
     /// The slot where a connection was before all its moves, which is where TCP knows it, and the number of relays from there.
-    pub fn origin_of(&self, mut place: (u32, u32)) -> ((u32, u32), usize) {
+    pub fn origin_of(&self, mut place: SlotKey) -> (SlotKey, usize) {
         // The loop ends, because each step leads to an earlier holder.
         let mut steps = 0;
-        while let Some(Use::Relay(relay, 1)) = self.regions.get(&place.0).and_then(|r| r.slots.get(place.1))
+        while let Some(Use::Relay(relay, 1)) =
+            self.regions.get(&place.region).and_then(|r| r.slots.get(place.slot))
             && let Some((_, Trust { left, .. })) = self.trusts.behind(*relay)
         {
-            place = (left.region, left.slot);
+            place = SlotKey::of_left(&left);
             steps += 1;
         }
         (place, steps)
@@ -342,10 +339,10 @@ impl Registry {
         relay.places[end] = place;
         let before =
             std::mem::replace(&mut relay.connection.applications[end], far.connection.applications[1]);
-        if let Some(used) = self.regions.get_mut(&place.0).and_then(|r| r.slots.get_mut(place.1)) {
+        if let Some(used) = self.regions.get_mut(&place.region).and_then(|r| r.slots.get_mut(place.slot)) {
             *used = Use::Relay(inner, end);
         }
-        self.regions.get_mut(&middle.0).and_then(|r| r.slots.release(middle.1));
+        self.regions.get_mut(&middle.region).and_then(|r| r.slots.release(middle.slot));
         if let Some(a) = self.applications.get_mut(&before) {
             a.sockets = a.sockets.saturating_sub(1);
         }

@@ -170,7 +170,7 @@ impl Registry {
             // A bound socket has its own port. Slots are lent beforehand only for connections between loopback addresses.
             let is_plain = !own && shown.is_none() && ends.iter().all(|end| end.ip().is_loopback());
             let is_only = is_plain && uid == other_uid && candidates.len() == 1;
-            self.connect_pair([id, acceptor], (key, is_only), ends, asked)
+            self.connect_pair([id, acceptor], key, is_only, ends, asked)
         } else {
             self.connect_relay([id, acceptor], key, ends, asked)
         };
@@ -267,7 +267,8 @@ impl Registry {
     fn connect_pair(
         &mut self,
         parties: [u32; 2],
-        (key, is_only): (QueueKey, bool),
+        key: QueueKey,
+        is_only: bool,
         addresses: [SocketAddr; 2],
         asked: SocketAddr,
     ) -> Answer {
@@ -287,7 +288,7 @@ impl Registry {
         // Slots are lent from the second connection on: a process that connects twice may connect often.
         let again = self.applications.get(&parties[0]).is_some_and(|a| a.pairs.contains(&region));
         let lent = if is_only && again && self.deferral(key).is_none() {
-            self.lend((region, key), parties, (addresses[0].ip(), addresses[1]))
+            self.lend(region, key, parties, addresses[0].ip(), addresses[1])
         } else {
             None
         };

@@ -141,7 +141,9 @@ impl Registry {
     /// A registry without applications.
     pub fn new(
         config: Config,
-        (cores, bells, tcp): (Vec<Core>, Arc<Bells>, Tcp),
+        cores: Vec<Core>,
+        bells: Arc<Bells>,
+        tcp: Tcp,
         counting: Counting,
         watched: &Watched,
     ) -> Self {

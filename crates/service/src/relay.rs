@@ -265,7 +265,7 @@ impl Relays {
             if source_app.flags.load(Ordering::Relaxed) & URGENT != 0 {
                 pass_urgent(source, sink);
             }
-            let room = make_room(sink, pool, (sink_own, sink_app), found.total).map_err(|v| (to, v))?;
+            let room = make_room(sink, pool, sink_own, sink_app, found.total).map_err(|v| (to, v))?;
             if room > 0 && sink_own.flags.load(Ordering::Relaxed) & WANT_SPACE != 0 {
                 sink_own.flags.fetch_and(!WANT_SPACE, Ordering::Relaxed);
             }
@@ -385,7 +385,8 @@ fn pass_urgent(source: &End, sink: &End) {
 fn make_room(
     sink: &mut End,
     pool: &mut Pool,
-    (own, app): (&shm::Half, &shm::Half),
+    own: &shm::Half,
+    app: &shm::Half,
     wanted: usize,
 ) -> Result<usize, Violation> {
     let freed = sink.sender.update(app)?;

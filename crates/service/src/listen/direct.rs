@@ -7,6 +7,7 @@
 
 use crate::listen::table::{Origin, QueueKey};
 use crate::memory::region::{AppRegion, Connection, Line, PairRegion, Stage};
+use crate::memory::slot_key::SlotKey;
 use crate::registry::{Answer, Registry};
 use base::limits::SLOTS_MAX;
 use control::{Grant, Left, Lent, MESSAGE_MAX, RECORD_LEN, Reply};
@@ -35,8 +36,8 @@ const CONNECT_LEAST: Duration = Duration::from_micros(1);
 /// Most lines to one queue: the acceptor polls each of them.
 const LINES_MOST: usize = 8;
 
-/// Lent slots in which a socket lives, as region and slot, according to the socket blocks of their holders.
-pub type InUse = HashSet<(u32, u32)>;
+/// Lent slots in which a socket lives, according to the socket blocks of their holders.
+pub type InUse = HashSet<SlotKey>;
 
 /// Most ports granted for connections from one address to one listener. Most of the kernel's range stays free for connections that the
 /// service sets up.
@@ -125,9 +126,11 @@ impl Registry {
     /// is new, so that the acceptor must be told. Both parties have the region.
     pub fn lend(
         &mut self,
-        (region, key): (u32, QueueKey),
+        region: u32,
+        key: QueueKey,
         parties: [u32; 2],
-        (source, local): (IpAddr, SocketAddr),
+        source: IpAddr,
+        local: SocketAddr,
     ) -> Option<(Lent, bool)> {
         let backlog = self.listeners.queues.get(&key)?.backlog;
         if backlog < BACKLOG_LEAST
@@ -151,7 +154,7 @@ impl Registry {
         let half = &self.pairs.get(&region)?.region.slot(line)?.half[1];
         let grants = match half.flags.load(Acquire) & OPEN {
             0 => Vec::new(),
-            _ => self.grant_slots(region, parties, (source, local)),
+            _ => self.grant_slots(region, parties, source, local),
         };
         Some((Lent { line, most, source, grants }, known.is_none()))
     }
@@ -187,7 +190,8 @@ impl Registry {
         &mut self,
         region: u32,
         parties: [u32; 2],
-        (source, local): (IpAddr, SocketAddr),
+        source: IpAddr,
+        local: SocketAddr,
     ) -> Vec<Grant> {
         let room = self.room_to_lend(parties).min(grants_most());
         let Some(pair) = self.pairs.get(&region) else { return Vec::new() };
@@ -215,7 +219,7 @@ impl Registry {
     }
 
     /// Answers `Request::Grants`: the granted slots of a line with their ports, by which its acceptor checks records.
-    pub fn grants(&self, id: u32, region: u32, (line, first): (u32, u32)) -> Answer {
+    pub fn grants(&self, id: u32, region: u32, line: u32, first: u32) -> Answer {
         if self.side_in(region, id).is_none() {
             return Answer::refused(Errno::NOENT, "that pair region is gone");
         }
@@ -339,12 +343,12 @@ impl Registry {
     }
 
     /// The lent slots named by socket blocks of the processes that `of` selects.
-    fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (u32, u32)> {
+    fn lent_blocks(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = SlotKey> {
         let regions = self.regions.values().filter(move |r| of(r.owner));
         regions.flat_map(AppRegion::sock_blocks).filter_map(|block| {
-            let place = (block.region.load(Relaxed), block.slot.load(Relaxed));
-            let pair = self.pairs.get(&place.0).filter(|_| block.holders.load(Relaxed) != 0)?;
-            let is_lent = pair.slots.get(place.1).is_some_and(|c| c.stage == Stage::Lent);
+            let place = SlotKey { region: block.region.load(Relaxed), slot: block.slot.load(Relaxed) };
+            let pair = self.pairs.get(&place.region).filter(|_| block.holders.load(Relaxed) != 0)?;
+            let is_lent = pair.slots.get(place.slot).is_some_and(|c| c.stage == Stage::Lent);
             is_lent.then_some(place)
         })
     }

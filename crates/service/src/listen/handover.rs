@@ -32,16 +32,12 @@ fn left_of(record: &AcceptRecord) -> Left {
 }
 
 impl Registry {
-    /// Disposes of the connections in a closed queue of `listener`, the queue of process `application`.
-    pub fn leave_unaccepted(
-        &mut self,
-        (listener, application): (u32, u32),
-        (queued, waiting): (Vec<Incoming>, VecDeque<Incoming>),
-        offender: bool,
-    ) {
+    /// Disposes of the connections in a closed queue: those of `unread` records, and those that wait.
+    pub fn leave_unaccepted(&mut self, queue: Queue, unread: Vec<Incoming>, offender: bool) {
+        let Queue { listener, application, waiting, .. } = queue;
         let heirs = if offender { Vec::new() } else { self.listeners.others(listener, application) };
         let is_last = !offender && self.listeners.is_deserted(listener);
-        for incoming in queued {
+        for incoming in unread {
             let is_kept = is_last && self.keep(listener, incoming);
             if !is_kept && !self.bequeath(incoming, &heirs) {
                 self.reset_unaccepted(incoming);
@@ -88,11 +84,11 @@ impl Registry {
         let heir = self.listeners.queues.get(&key).map(|queue| queue.application);
         let has_room =
             |id: &u32| self.applications.get(id).is_some_and(|a| a.sockets < self.config.max_sockets);
-        let carried = heir.filter(has_room).and_then(|heir| self.carry_unused(trust, key.0, heir));
+        let carried = heir.filter(has_room).and_then(|heir| self.carry_unused(trust, key.region, heir));
         let Some((relay, slot)) = carried else { return false };
         // The time for which it waits there begins now.
         let AcceptRecord { local, peer, .. } = *record;
-        let record = AcceptRecord { region: key.0, slot, side: 1, local, peer, time: now_ns(), line: 0 };
+        let record = AcceptRecord { region: key.region, slot, side: 1, local, peer, time: now_ns(), line: 0 };
         if let Some(queue) = self.listeners.queues.get_mut(&key) {
             queue.waiting.push_back((Origin::Relay(relay), record));
         }
@@ -187,11 +183,11 @@ impl Registry {
     fn take_back(&mut self, key: QueueKey) -> Result<VecDeque<Incoming>, Violation> {
         let Some((memory, sock)) = self.reader_of(key) else { return Ok(VecDeque::new()) };
         let region = memory.region();
-        let (Some(block), Some([_, reader])) = (region.sock(sock), region.slot(key.1).map(|s| &s.half))
+        let (Some(block), Some([_, reader])) = (region.sock(sock), region.slot(key.slot).map(|s| &s.half))
         else {
             return Ok(VecDeque::new());
         };
-        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.0))
+        let (Some(queue), Some(r)) = (self.listeners.queues.get_mut(&key), self.regions.get_mut(&key.region))
         else {
             return Ok(VecDeque::new());
         };

@@ -9,6 +9,7 @@
 //! program's own stream, which the reader checks as always.
 
 use crate::memory::region::Use;
+use crate::memory::slot_key::SlotKey;
 use crate::registry::Registry;
 use crate::registry::reaper::side_named;
 use control::HELD_CONTEXT;
@@ -55,7 +56,7 @@ impl Holds {
 struct Holder<'a> {
     own: &'a Half,
     block: &'a SockBlock,
-    place: (u32, u32),
+    place: SlotKey,
     to: To,
 }
 
@@ -69,12 +70,8 @@ enum To {
 
 impl Holder<'_> {
     fn is_its(&self) -> bool {
-        self.place == place_of(self.block) && self.block.tx_lock.load(Ordering::Acquire) != MOVED
+        self.place == SlotKey::in_block(self.block) && self.block.tx_lock.load(Ordering::Acquire) != MOVED
     }
-}
-
-fn place_of(block: &SockBlock) -> (u32, u32) {
-    (block.region.load(Ordering::Acquire), block.slot.load(Ordering::Relaxed))
 }
 
 impl Registry {
@@ -116,7 +113,7 @@ impl Registry {
         let awake: Vec<u32> = self.held.awake.keys().copied().collect();
         let found: Vec<usize> = awake.iter().map(|region| self.collect(*region, due)).collect();
         let mut holds = std::mem::take(&mut self.held.holds);
-        holds.retain(|(region, index), hold| self.is_still_held((*region, *index), hold, now, due));
+        holds.retain(|(region, index), hold| self.is_still_held(*region, *index, hold, now, due));
         self.held.holds = holds;
         for (region, found) in awake.into_iter().zip(found) {
             let is_idle = found == 0 && !self.held.holds.keys().any(|(holder, _)| *holder == region);
@@ -131,13 +128,7 @@ impl Registry {
     }
 
     /// Looks at one hold, and releases it if its time is over. False: nothing is held back there any more.
-    fn is_still_held(
-        &self,
-        (region, index): (u32, u32),
-        hold: &mut Hold,
-        now: Instant,
-        due: Instant,
-    ) -> bool {
+    fn is_still_held(&self, region: u32, index: u32, hold: &mut Hold, now: Instant, due: Instant) -> bool {
         let Some(holder) = self.holder(region, index) else { return false };
         let Some(from) = held_from(holder.own, holder.block) else { return false };
         if from != hold.from {
@@ -156,8 +147,8 @@ impl Registry {
         match holder.to {
             To::Relay(relay) => self.look_at_relay(relay),
             To::Family(family, side) => {
-                if let Some(pair) = self.pairs.get(&holder.place.0) {
-                    self.ring(&pair.region, side, family, holder.place.1);
+                if let Some(pair) = self.pairs.get(&holder.place.region) {
+                    self.ring(&pair.region, side, family, holder.place.slot);
                 }
             }
         }
@@ -170,7 +161,7 @@ impl Registry {
         if block.state.load(Ordering::Acquire) & HELD == 0 {
             return None;
         }
-        let place @ (region, slot) = place_of(block);
+        let place @ SlotKey { region, slot } = SlotKey::in_block(block);
         let family = self.family_of(home.owner)?;
         let is_relative = |id| self.families.get(&family).is_some_and(|f| f.members.contains_key(&id));
         if let Some(r) = self.regions.get(&region).filter(|r| is_relative(r.owner)) {

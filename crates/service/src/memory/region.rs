@@ -1,8 +1,8 @@
 //! Regions: their memory, parties and slots, and what each slot is used for.
 
-use crate::listen::table::QueueKey;
 use crate::memory::Memory;
 use crate::memory::residency::Pages;
+use crate::memory::slot_key::SlotKey;
 use crate::memory::slots::Slots;
 use crate::tcp::Flow;
 use queue::pages::Pool;
@@ -43,29 +43,38 @@ pub struct AppRegion {
     pub bells: Vec<Arc<OwnedFd>>,
 }
 
-/// Slots and payload bytes of the smallest region.
-const LEAST: (u32, u64) = (64, 1 << 20);
+/// Size of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Number of slots: a power of two.
+    pub slots: u32,
+    /// Payload bytes of each side: a multiple of 1 MiB.
+    pub data_len: u64,
+}
 
-/// Slots and payload bytes for an application region: the `usual` ones, halved until the region needs at most half of `room` bytes of
-/// address space.
-pub fn fitting(usual: (u32, u64), room: u64) -> (u32, u64) {
-    let (mut slots, mut data_len) = usual;
-    let total = |slots, data_len| {
+/// The smallest region.
+const LEAST: Size = Size { slots: 64, data_len: 1 << 20 };
+
+/// The size of an application region: the `usual` one, halved until the region needs at most half of `room` bytes of address space.
+pub fn fitting(usual: Size, room: u64) -> Size {
+    let mut size = usual;
+    let total = |Size { slots, data_len }| {
         Layout::new(Params { kind: Kind::Application, id: 0, slots, data_len }).map_or(0, |l| l.total as u64)
     };
-    while total(slots, data_len) > room / 2 && (slots, data_len) != LEAST {
-        slots = (slots / 2).max(LEAST.0);
-        data_len = (data_len / 2).next_multiple_of(LEAST.1);
+    while total(size) > room / 2 && size != LEAST {
+        size.slots = (size.slots / 2).max(LEAST.slots);
+        size.data_len = (size.data_len / 2).next_multiple_of(LEAST.data_len);
     }
-    (slots, data_len)
+    size
 }
 
 impl AppRegion {
-    /// Makes a region for the process `owner`.
+    /// Makes a region for the process `owner`. `index` is the region's place in the threads' tables.
     pub fn create(
-        (id, index): (u32, u16),
+        id: u32,
+        index: u16,
         owner: u32,
-        (slots, data_len): (u32, u64),
+        Size { slots, data_len }: Size,
         bells: Vec<Arc<OwnedFd>>,
     ) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Application, id: u64::from(id), slots, data_len };
@@ -127,7 +136,7 @@ pub struct Line {
     /// Its slot in the pair region.
     pub slot: u32,
     /// The accept queue that its connections go to.
-    pub queue: QueueKey,
+    pub queue: SlotKey,
     /// Address and port of the acceptor.
     pub local: SocketAddr,
     /// Address of the connector, for all connections through this line.
@@ -143,8 +152,8 @@ pub struct Line {
 /// A connection that the service copies between two application regions.
 #[derive(Debug)]
 pub struct Relay {
-    /// Region and slot of the connector's end, and of the acceptor's.
-    pub places: [(u32, u32); 2],
+    /// The slots of the connector's end and of the acceptor's.
+    pub places: [SlotKey; 2],
     /// Addresses, processes and stage.
     pub connection: Connection,
     /// Ends that no longer use their slots.
@@ -178,7 +187,7 @@ pub struct PairRegion {
 
 impl PairRegion {
     /// Makes a region for two processes: the connector and the acceptor.
-    pub fn create(id: u32, parties: [u32; 2], (slots, data_len): (u32, u64)) -> Result<Self, RegionError> {
+    pub fn create(id: u32, parties: [u32; 2], Size { slots, data_len }: Size) -> Result<Self, RegionError> {
         let params = Params { kind: Kind::Pair, id: u64::from(id), slots, data_len };
         let (region, fd) = Region::create(params)?;
         Ok(Self {

@@ -49,36 +49,36 @@ type Value<'i> = Spanned<DeValue<'i>>;
 /// # Errors
 /// The first error in the file.
 pub fn parse(text: &str, names: &impl Names) -> Result<Vec<Rule>, Mistake> {
-    let mistake = |(span, key, expected): (Range<usize>, &str, String)| {
+    let mistake = |span: Range<usize>, key: &str, expected: String| {
         let before = text.as_bytes().get(..span.start).unwrap_or(text.as_bytes());
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         Mistake { line, key: key.to_owned(), expected }
     };
     let table = DeTable::parse(text)
-        .map_err(|e| mistake((e.span().unwrap_or(0..0), "", format!("expected TOML: {}", e.message()))))?;
+        .map_err(|e| mistake(e.span().unwrap_or(0..0), "", format!("expected TOML: {}", e.message())))?;
     let mut rules = Vec::new();
     for (key, value) in table.get_ref() {
         let expected = "expected [[rule]] sections and nothing else".to_owned();
         let DeValue::Array(all) = value.get_ref() else {
-            return Err(mistake((key.span(), key.get_ref(), expected)));
+            return Err(mistake(key.span(), key.get_ref(), expected));
         };
         if key.get_ref() != "rule" {
-            return Err(mistake((key.span(), key.get_ref(), expected)));
+            return Err(mistake(key.span(), key.get_ref(), expected));
         }
         if all.len() > RULES_MAX {
-            return Err(mistake((key.span(), "rule", format!("expected {RULES_MAX} rules at most"))));
+            return Err(mistake(key.span(), "rule", format!("expected {RULES_MAX} rules at most")));
         }
         for one in all {
             let DeValue::Table(keys) = one.get_ref() else {
-                return Err(mistake((one.span(), "rule", expected)));
+                return Err(mistake(one.span(), "rule", expected));
             };
             let mut rule = Rule::default();
             // In the file's order, so that the first error is reported.
             let mut keys: Vec<_> = keys.iter().collect();
             keys.sort_by_key(|(key, _)| key.span().start);
             for (key, value) in keys {
-                set(&mut rule, key.get_ref(), (key.span(), value), names)
-                    .map_err(|(span, expected)| mistake((span, key.get_ref(), expected)))?;
+                set(&mut rule, key.get_ref(), key.span(), value, names)
+                    .map_err(|(span, expected)| mistake(span, key.get_ref(), expected))?;
             }
             rules.push(rule);
         }
@@ -86,11 +86,12 @@ pub fn parse(text: &str, names: &impl Names) -> Result<Vec<Rule>, Mistake> {
     Ok(rules)
 }
 
-/// Parses the value of one key into `rule`.
+/// Parses the value of one key into `rule`. The key stands at `at`.
 fn set(
     rule: &mut Rule,
     key: &str,
-    (at, value): (Range<usize>, &Value<'_>),
+    at: Range<usize>,
+    value: &Value<'_>,
     names: &impl Names,
 ) -> Result<(), Wrong> {
     match key {

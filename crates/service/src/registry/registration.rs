@@ -2,8 +2,10 @@
 
 use crate::config::values::PortKind;
 use crate::cores::Command;
+use crate::listen::table::ListenCall;
 use crate::local::shown::Shown;
-use crate::memory::region::{AppRegion, fitting};
+use crate::memory::region::{AppRegion, Size, fitting};
+use crate::memory::slot_key::SlotKey;
 use crate::process::procfs;
 use crate::registry::application::{Application, Context, Fallen, HOLDERS, Member};
 use crate::registry::{Answer, BellChange, Registry, write_eventfd};
@@ -33,6 +35,14 @@ pub struct Credentials {
     pub gid: u32,
     /// Network namespace in which the control line was made (`SO_NETNS_COOKIE`).
     pub namespace: u64,
+}
+
+/// The place of a process in its family.
+struct Descent {
+    /// Ids of its ancestors by fork, the oldest first.
+    ancestors: Vec<u32>,
+    /// Its holder bit, 0..63.
+    holder: u8,
 }
 
 /// Most characters kept of a program's name.
@@ -85,14 +95,15 @@ impl Registry {
         if self.applications.len() >= self.config.max_applications as usize {
             return Answer::refused(Errno::USERS, "the service has as many applications as it may");
         }
-        let (ancestors, holder) = match self.place(id, parent) {
-            Ok(place) => place,
+        let descent = match self.descent(id, parent) {
+            Ok(descent) => descent,
             Err(refusal) => return *refusal,
         };
         let Some(secret) = secret() else {
             return Answer::refused(Errno::AGAIN, "the kernel gave no random numbers");
         };
-        self.admit_application(id, line, who, &name, (ancestors, holder, secret));
+        let holder = descent.holder;
+        self.admit_application(id, line, who, &name, descent, secret);
         let settings = Settings {
             own: self.config.link.own.iter().map(|n| (n.address, n.prefix)).collect(),
             has_port: self.config.port != PortKind::None,
@@ -103,9 +114,9 @@ impl Registry {
         Answer::plain(Reply::Welcome(Welcome { application: id, secret, holder, settings }))
     }
 
-    /// Ancestors of a new process and its holder bit; checks that it is the child that it says it is.
-    fn place(&self, id: u32, parent: Option<Parent>) -> Result<(Vec<u32>, u8), Box<Answer>> {
-        let Some(parent) = parent else { return Ok((Vec::new(), 0)) };
+    /// The descent of a new process; checks that it is the child that it says it is.
+    fn descent(&self, id: u32, parent: Option<Parent>) -> Result<Descent, Box<Answer>> {
+        let Some(parent) = parent else { return Ok(Descent { ancestors: Vec::new(), holder: 0 }) };
         let family = self.family_of(parent.application).and_then(|f| Some((f, self.families.get(&f)?)));
         let member = family.and_then(|(_, f)| f.members.get(&parent.application));
         let (Some((_, family)), Some(member)) = (family, member) else {
@@ -117,7 +128,7 @@ impl Registry {
         }
         let mut ancestors = member.ancestors.clone();
         ancestors.push(parent.application);
-        Ok((ancestors, parent.holder))
+        Ok(Descent { ancestors, holder: parent.holder })
     }
 
     fn admit_application(
@@ -126,7 +137,8 @@ impl Registry {
         line: Arc<Line>,
         who: Credentials,
         name: &str,
-        (ancestors, holder, secret): (Vec<u32>, u8, u64),
+        Descent { ancestors, holder }: Descent,
+        secret: u64,
     ) {
         let name = text::bounded(name, NAME_LEN);
         tracing::debug!(application = id, pid = who.pid, uid = who.uid, name, "registered");
@@ -185,14 +197,16 @@ impl Registry {
             Request::Context { context } => self.context(id, context),
             Request::Waker { region, context } => self.waker(id, region, context),
             Request::Populated { region, bytes } => self.populated(id, region, bytes),
-            Request::Listen { sock, backlog } => self.listen(id, (sock, backlog), shown),
-            Request::ShareListener { region, slot } => self.share(id, (region, slot)),
-            Request::Unlisten { region, slot, because } => self.unlisten(id, (region, slot), because),
+            Request::Listen { sock, backlog } => self.listen(id, ListenCall { sock, backlog }, shown),
+            Request::ShareListener { region, slot } => self.share(id, SlotKey { region, slot }),
+            Request::Unlisten { region, slot, because } => {
+                self.unlisten(id, SlotKey { region, slot }, because)
+            }
             Request::Announce { region, slot } => self.announce(id, region, slot),
             Request::Connect { remote, options, has_looked } => {
                 self.connect(id, shown, remote, options, has_looked)
             }
-            Request::Grants { region, line, slot } => self.grants(id, region, (line, slot)),
+            Request::Grants { region, line, slot } => self.grants(id, region, line, slot),
             Request::SetOptions { region, slot, options } => self.set_options(id, region, slot, &options),
             Request::Closed { region, slot } => self.closed(id, region, slot),
             Request::Info { region, slot } => self.flow_info(id, region, slot),
@@ -214,9 +228,9 @@ impl Registry {
         }
     }
 
-    /// Slots and payload bytes of a region, as configured.
-    pub fn usual_size(&self) -> (u32, u64) {
-        (self.config.region_slots, self.config.region_data)
+    /// Size of a region, as configured.
+    pub fn usual_size(&self) -> Size {
+        Size { slots: self.config.region_slots, data_len: self.config.region_data }
     }
 
     fn open_region(&mut self, id: u32, room: u64) -> Answer {
@@ -235,7 +249,7 @@ impl Registry {
         };
         let usual = self.usual_size();
         let size = fitting(usual, room);
-        let region = match AppRegion::create((region_id, index as u16), id, size, bells) {
+        let region = match AppRegion::create(region_id, index as u16, id, size, bells) {
             Ok(region) => region,
             Err(e) => {
                 self.indices.release(index);

@@ -54,12 +54,7 @@ impl Place {
     }
 
     /// One party's side of a pair region, for a deputy; `family` is on the other side.
-    pub fn of_party(
-        region_id: u32,
-        side: Side,
-        (region, fd): (Arc<Region>, Arc<OwnedFd>),
-        family: u32,
-    ) -> Self {
+    pub fn of_party(region_id: u32, side: Side, region: Arc<Region>, fd: Arc<OwnedFd>, family: u32) -> Self {
         Self { region_id, side, other: Other::Party(region, fd, family) }
     }
 

@@ -106,7 +106,7 @@ fn ring_of(half: &Half) -> u64 {
 }
 
 /// The detail of one end of a connection through shared memory.
-pub fn of_shared<'a>(stage: Stage, (own, peer): (&Half, &Half), queued: u64, unread: u64) -> Detail<'a> {
+pub fn of_shared<'a>(stage: Stage, own: &Half, peer: &Half, queued: u64, unread: u64) -> Detail<'a> {
     let wants_space = queued > 0 && own.flags.load(Relaxed) & WANT_SPACE != 0;
     let limited_by = match stage {
         Stage::Pending => Limit::Handshake,

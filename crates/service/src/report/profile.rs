@@ -101,8 +101,8 @@ struct Said {
 }
 
 impl Said {
-    /// Adds one account. With `now`, the counter's present value, time in the section that the thread is in counts up to now.
-    fn add(&mut self, (index, account): (u32, &ThreadAccount), counting: &Counting, now: Option<u64>) {
+    /// Adds account `index`. With `now`, the counter's present value, time in the section that the thread is in counts up to now.
+    fn add(&mut self, index: u32, account: &ThreadAccount, counting: &Counting, now: Option<u64>) {
         if account.generation.load(Relaxed) != counting.generation() {
             return;
         }
@@ -133,7 +133,7 @@ fn said(memory: &Memory, counting: &Counting) -> Said {
     let now = (counting.mode() == Mode::Always).then(|| Ticks::here().now());
     for index in (0..ACCOUNTS as u32).filter(|index| taken & (1 << index) != 0 && is_there(*index)) {
         let Some(account) = region.account(index) else { continue };
-        said.add((index, account), counting, now);
+        said.add(index, account, counting, now);
     }
     said
 }
